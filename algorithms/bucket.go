@@ -1,0 +1,77 @@
+package algorithms
+
+import (
+	"math/bits"
+	"time"
+)
+
+// Token bucket and leaky bucket are one meter (ITU-T I.371's generic cell rate algorithm in its leaky-bucket
+// form): what is owed rises by the cost of a check and drains at Amount per Window; a check is allowed while
+// it fits under Burst. A token bucket holds Burst minus what is owed; a leaky bucket's queue is as long as what
+// is owed. What is owed is kept in units, not as an arrival time, so that a new Amount or Burst applies to it
+// as it is; the time since the last change drains at the new rate.
+
+// drain brings a bucket up to steady time t.
+func (l *Limit) drain(s State, t int64) State {
+	if s.Fresh() {
+		return State{At: max(t, s.At)}
+	}
+	if t <= s.At {
+		return s
+	}
+	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
+	backHi, backLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
+	if !less(backHi, backLo, owedHi, owedLo) {
+		return State{At: t}
+	}
+	lo, borrow := bits.Sub64(owedLo, backLo, 0)
+	hi := owedHi - backHi - borrow
+	// The quotient fits: it is at most s.Count.
+	count, part := bits.Div64(hi, lo, uint64(l.Window))
+	return State{Count: int64(count), Part: int64(part), At: t}
+}
+
+// refilledSince reports whether a full bucket drains whole between two steady times.
+func (l *Limit) refilledSince(from, to int64) bool {
+	if to <= from {
+		return false
+	}
+	backHi, backLo := bits.Mul64(uint64(to)-uint64(from), uint64(l.Amount))
+	fullHi, fullLo := mul(l.Burst, int64(l.Window))
+	return !less(backHi, backLo, fullHi, fullLo)
+}
+
+func (l *Limit) describeBucket(s State, now Now, cost int64, allowed bool) Decision {
+	d := Decision{Allowed: allowed, Remaining: max(0, l.Burst-s.Count)}
+	if s.Part > 0 && d.Remaining > 0 {
+		d.Remaining--
+	}
+	ahead := max(0, s.At-now.Steady)
+	if !s.Fresh() {
+		d.ResetAfter = l.drainTime(s.Count, s.Part, ahead)
+	}
+	switch {
+	case !allowed && cost > l.Burst:
+		d.RetryAfter = Never
+	case !allowed:
+		d.RetryAfter = l.drainTime(s.Count+cost-l.Burst, s.Part, ahead)
+	case l.Kind == LeakyBucket && cost > 0 && (s.Count > cost || s.Part > 0):
+		d.Delay = l.drainTime(s.Count-cost, s.Part, ahead)
+	}
+	return d
+}
+
+// drainTime is how long units + part/Window take to drain, rounded up, after a head start of ahead.
+func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
+	hi, lo := mulAdd(units, int64(l.Window), part)
+	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
+}
+
+// lower takes n units off what is owed.
+func (s State) lower(n int64) State {
+	if s.Count < n {
+		return State{At: s.At}
+	}
+	s.Count -= n
+	return s
+}

@@ -1,0 +1,148 @@
+package algorithms
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// CalendarUnit is the length of a calendar window.
+type CalendarUnit uint8
+
+// The calendar's units, in the words of the rules file.
+const (
+	Minute CalendarUnit = iota
+	Hour
+	Day
+	Week // begins on Monday
+	Month
+	Year
+)
+
+var calendarUnits = [...]struct {
+	name    string
+	nominal time.Duration
+}{
+	{"minute", time.Minute},
+	{"hour", time.Hour},
+	{"day", 24 * time.Hour},
+	{"week", 7 * 24 * time.Hour},
+	{"month", 30 * 24 * time.Hour},
+	{"year", 365 * 24 * time.Hour},
+}
+
+// String returns the unit's name in the rules file.
+func (u CalendarUnit) String() string { return calendarUnits[u].name }
+
+// Nominal is the unit's usual length.
+func (u CalendarUnit) Nominal() time.Duration { return calendarUnits[u].nominal }
+
+// ParseCalendarUnit returns the unit that the rules file calls name.
+func ParseCalendarUnit(name string) (CalendarUnit, bool) {
+	for u, c := range calendarUnits {
+		if c.name == name {
+			return CalendarUnit(u), true
+		}
+	}
+	return 0, false
+}
+
+// Calendar divides time into the windows of a calendar unit in a time zone: a day lasts from local midnight to
+// local midnight, be that 23, 24 or 25 hours.
+type Calendar struct {
+	unit CalendarUnit
+	zone *time.Location
+	// last is the window found last; most calls ask for the same one again. A memo: results never depend on it.
+	last atomic.Pointer[span]
+}
+
+type span struct{ start, end int64 } // Unix seconds
+
+// NewCalendar returns the windows of unit in zone.
+func NewCalendar(unit CalendarUnit, zone *time.Location) *Calendar {
+	return &Calendar{unit: unit, zone: zone}
+}
+
+// String is the unit and the zone, such as "day@Europe/Berlin".
+func (c *Calendar) String() string { return fmt.Sprintf("%s@%s", c.unit, c.zone) }
+
+// Bounds returns the first second of the window that wall time (Unix nanoseconds) belongs to, and the first
+// second after it, both as Unix seconds.
+func (c *Calendar) Bounds(wall int64) (start, end int64) {
+	sec := floorDiv(wall, int64(time.Second))
+	if s := c.last.Load(); s != nil && s.start <= sec && sec < s.end {
+		return s.start, s.end
+	}
+	s := c.find(time.Unix(sec, 0).In(c.zone))
+	c.last.Store(&s)
+	return s.start, s.end
+}
+
+func (c *Calendar) find(t time.Time) span {
+	switch c.unit {
+	case Minute:
+		start := t.Unix() - int64(t.Second())
+		return span{start, start + 60}
+	case Hour:
+		return c.hour(t)
+	}
+	y, m, d := t.Date()
+	y2, m2, d2 := y, m, d
+	switch c.unit {
+	case Day:
+		d2++
+	case Week:
+		d -= (int(t.Weekday()) + 6) % 7
+		d2 = d + 7
+	case Month:
+		d, d2, m2 = 1, 1, m+1
+	case Year:
+		m, d, m2, d2, y2 = 1, 1, 1, 1, y+1
+	}
+	s := span{c.midnight(y, m, d), c.midnight(y2, m2, d2)}
+	if t.Unix() >= s.end {
+		// The clocks went back across midnight and this is the old date's second coming; the new one has begun.
+		return c.find(time.Unix(s.end, 0).In(c.zone))
+	}
+	return s
+}
+
+// hour is the local hour of t, cut where the zone's offset changes inside it.
+func (c *Calendar) hour(t time.Time) span {
+	start := t.Unix() - int64(t.Minute()*60+t.Second())
+	s := span{start, start + 3600}
+	from, to := t.ZoneBounds()
+	if !from.IsZero() {
+		s.start = max(s.start, from.Unix())
+	}
+	if !to.IsZero() {
+		s.end = min(s.end, to.Unix())
+	}
+	return s
+}
+
+// midnight is the first instant of a local date. Where the clocks are set forward at midnight that is 1:00;
+// where they are set back across it, the date is reached twice and the first time counts.
+func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
+	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone)
+	first := noon
+	// Local midnight is UTC midnight less the offset, and offsets change at most once within these bounds.
+	for _, near := range []time.Time{noon.Add(-26 * time.Hour), noon} {
+		_, offset := near.Zone()
+		candidate := date.Add(-time.Duration(offset) * time.Second).In(c.zone)
+		if !before(candidate, date) && candidate.Before(first) {
+			first = candidate
+		}
+		if _, change := near.ZoneBounds(); !change.IsZero() && change.Before(first) && !before(change.In(c.zone), date) {
+			first = change
+		}
+	}
+	return first.Unix()
+}
+
+// before reports whether local time t stands on a date before date.
+func before(t, date time.Time) bool {
+	y, m, d := t.Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
+}

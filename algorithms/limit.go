@@ -1,0 +1,260 @@
+package algorithms
+
+import (
+	"math"
+	"time"
+)
+
+// Bounds of a legal limit. Within them no operation of this package overflows.
+const (
+	MaxAmount = 1<<53 - 1             // of Limit.Amount, Limit.Burst and every cost: JSON's largest exact integer
+	MinWindow = 10 * time.Millisecond // of Limit.Window
+	MaxWindow = 366 * 24 * time.Hour  // of Limit.Window
+	maxOwed   = 1 << 60               // debts stop growing here
+)
+
+// Kind is one of the five algorithms.
+type Kind uint8
+
+// The algorithms, in the words of the rules file.
+const (
+	SlidingWindow Kind = iota // sliding-window: two counts, the previous one weighted by its part still in view
+	FixedWindow               // fixed-window: a count for each window of the clock or the calendar
+	TokenBucket               // token-bucket: refilled at Amount per Window, up to Burst
+	LeakyBucket               // leaky-bucket: a queue of Burst places, drained at Amount per Window
+	SlidingLog                // sliding-window-log: every hit with its time
+)
+
+var kindNames = [...]string{"sliding-window", "fixed-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
+
+// String returns the algorithm's name in the rules file.
+func (k Kind) String() string { return kindNames[k] }
+
+// ParseKind returns the algorithm that the rules file calls name.
+func ParseKind(name string) (Kind, bool) {
+	for k, n := range kindNames {
+		if n == name {
+			return Kind(k), true
+		}
+	}
+	return 0, false
+}
+
+// Bucket reports whether k is the token or the leaky bucket, the algorithms that have a burst.
+func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
+
+// Limit is an amount per window under one algorithm. It is immutable once in use.
+type Limit struct {
+	Kind     Kind
+	Amount   int64         // 1…MaxAmount, units per Window
+	Burst    int64         // 1…MaxAmount, capacity of a bucket; unused by the other algorithms
+	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
+	Calendar *Calendar     // fixed-window only: windows of the calendar in place of floor(time / Window)
+}
+
+// Capacity is the most that can be taken at once from a fresh counter.
+func (l *Limit) Capacity() int64 {
+	if l.Kind.Bucket() {
+		return l.Burst
+	}
+	return l.Amount
+}
+
+// WindowAt is the length of the window at now: Window, or for calendar windows the current one's true length
+// (a day of 23 hours, a month of 29 days).
+func (l *Limit) WindowAt(now Now) time.Duration {
+	if l.Calendar == nil {
+		return l.Window
+	}
+	start, end := l.Calendar.Bounds(now.Wall)
+	return time.Duration(end-start) * time.Second
+}
+
+// Now is one reading of a node's two clocks, both in nanoseconds since the Unix epoch.
+type Now struct {
+	Steady int64 // advances with real time and is never stepped: durations
+	Wall   int64 // follows the wall clock, but never goes back: alignment of windows
+}
+
+// At returns the Now at which both clocks read t; for tests and virtual time.
+func At(t time.Time) Now { return Now{Steady: t.UnixNano(), Wall: t.UnixNano()} }
+
+// Taken says when a cost was taken, so that a Give or a late Force touches only what it came from.
+type Taken struct {
+	Steady int64 // steady time of the Take
+	Window int64 // number of the window it was counted in; unused by buckets and logs
+}
+
+// Never is the RetryAfter of a check that can't ever be allowed: its cost is above the capacity.
+const Never time.Duration = -1
+
+// Decision is what a counter says about one check.
+type Decision struct {
+	Allowed    bool
+	Remaining  int64         // units left, floored, never below 0
+	RetryAfter time.Duration // until the same check could be allowed; 0 when Allowed, or Never
+	ResetAfter time.Duration // until the counter would be fresh again if left alone
+	Delay      time.Duration // leaky bucket: until the admitted check's turn
+}
+
+// State is what a counter remembers. The zero State is fresh.
+//
+//	                 Count                 Part                            At
+//	buckets          whole units owed      further owed, 1/Window units    steady time of the last change
+//	fixed-window     used in the window    –                               number of the window
+//	sliding-window   used in the current   used in the previous window     number of the current window
+//
+// Invariant: Count >= 0, Part >= 0; in buckets Part < Window.
+type State struct {
+	Count, Part, At int64
+}
+
+// Fresh reports whether s, brought up to date by [Limit.Advance], equals a counter never used.
+func (s State) Fresh() bool { return s.Count == 0 && s.Part == 0 }
+
+// Advance brings s up to now without taking anything.
+func (l *Limit) Advance(s State, now Now) State {
+	switch l.Kind {
+	case TokenBucket, LeakyBucket:
+		return l.drain(s, now.Steady)
+	case FixedWindow:
+		return l.turnFixed(s, now.Wall)
+	default:
+		return l.turnSliding(s, now.Wall)
+	}
+}
+
+// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The state returned is
+// up to date either way. A cost of 0 is always allowed, also in debt.
+func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
+	s = l.Advance(s, now)
+	if cost == 0 {
+		return s, true
+	}
+	if !l.allows(s, now, cost) {
+		return s, false
+	}
+	s.Count += cost
+	return s, true
+}
+
+func (l *Limit) allows(s State, now Now, cost int64) bool {
+	switch l.Kind {
+	case TokenBucket, LeakyBucket:
+		room := l.Burst - s.Count - cost
+		return room > 0 || room == 0 && s.Part == 0
+	case FixedWindow:
+		return s.Count <= l.Amount-cost
+	default:
+		return l.slidingAllows(s, now.Wall, cost)
+	}
+}
+
+// Taken describes a Take at now, for a later Give. s is the state that the Take returned.
+func (l *Limit) Taken(s State, now Now) Taken { return Taken{Steady: now.Steady, Window: s.At} }
+
+// Force debits cost whether or not the limit allows it: a debt. from says when the cost arose; what belongs to
+// a window no longer held is dropped.
+func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
+	s = l.Advance(s, now)
+	switch {
+	case l.Kind.Bucket() || from.Window == s.At:
+		s.Count = addClamped(s.Count, cost)
+	case l.Kind == SlidingWindow && from.Window == s.At-1:
+		s.Part = addClamped(s.Part, cost)
+	}
+	return s
+}
+
+// Give puts back cost taken at from. Nothing happens if the state no longer holds it: its window is over (a
+// sliding-window counter still holds the previous one), or a bucket has had time to refill whole since.
+func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
+	s = l.Advance(s, now)
+	switch {
+	case l.Kind.Bucket():
+		if !l.refilledSince(from.Steady, s.At) {
+			s = s.lower(cost)
+		}
+	case from.Window == s.At:
+		s.Count = max(0, s.Count-cost)
+	case l.Kind == SlidingWindow && from.Window == s.At-1:
+		s.Part = max(0, s.Part-cost)
+	}
+	return s
+}
+
+// Reward lowers what is used by n units, wherever they came from: a person's gift, outside of all guarantees.
+func (l *Limit) Reward(s State, now Now, n int64) State {
+	s = l.Advance(s, now)
+	if l.Kind != SlidingWindow {
+		return s.lower(n)
+	}
+	fromCurrent := min(n, s.Count)
+	s.Count -= fromCurrent
+	s.Part = max(0, s.Part-(n-fromCurrent))
+	return s
+}
+
+// Merge joins two copies of one counter that have no common order by keeping the more used of each part.
+func (l *Limit) Merge(a, b State, now Now) State {
+	a, b = l.Advance(a, now), l.Advance(b, now)
+	if l.Kind.Bucket() {
+		// Two clocks may have left them at different times; the later one is now's or ahead of it.
+		at := max(a.At, b.At)
+		a, b = l.drain(a, at), l.drain(b, at)
+		if a.Count > b.Count || a.Count == b.Count && a.Part >= b.Part {
+			return a
+		}
+		return b
+	}
+	switch {
+	case a.At > b.At:
+		b = l.turnTo(b, a.At)
+	case b.At > a.At:
+		a = l.turnTo(a, b.At)
+	}
+	return State{Count: max(a.Count, b.Count), Part: max(a.Part, b.Part), At: a.At}
+}
+
+// Describe says what a counter in state s answers to a check of cost that was allowed or not. s is the state
+// that Take returned.
+func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) Decision {
+	switch l.Kind {
+	case TokenBucket, LeakyBucket:
+		return l.describeBucket(s, now, cost, allowed)
+	case FixedWindow:
+		return l.describeFixed(s, now, cost, allowed)
+	default:
+		return l.describeSliding(s, now, cost, allowed)
+	}
+}
+
+// Peek is the Decision that a Take would have had; nothing is taken.
+func (l *Limit) Peek(s State, now Now, cost int64) Decision {
+	s, ok := l.Take(s, now, cost)
+	return l.Describe(s, now, cost, ok)
+}
+
+// Rebase moves a state by delta nanoseconds of the steady clock, when it passes from one process's clock to
+// another's. Window numbers come from the wall clock and stay.
+func (l *Limit) Rebase(s State, delta int64) State {
+	if l.Kind.Bucket() && !s.Fresh() {
+		s.At += delta
+	}
+	return s
+}
+
+// Level is how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).
+func Level(remaining, capacity int64) uint8 {
+	used := capacity - remaining
+	switch {
+	case remaining <= 0:
+		return math.MaxUint8
+	case used <= 0:
+		return 0
+	}
+	hi, lo := mul(used, math.MaxUint8)
+	return uint8(max(1, floorDiv128(hi, lo, uint64(capacity))))
+}
+
+func addClamped(a, b int64) int64 { return min(a+b, maxOwed) }

@@ -1,0 +1,76 @@
+package algorithms
+
+import "time"
+
+// The sliding-window counter weights the previous window's count by the part of it still in view. With x the
+// time into the current window of length W, a check is allowed when
+//
+//	prev × (W − x) + (cur + cost) × W <= limit × W
+//
+// which is compared in 128 bits, without a division.
+
+// turnSliding brings a sliding-window counter up to wall time; see turnFixed for a state ahead of the clock.
+func (l *Limit) turnSliding(s State, wall int64) State {
+	n := l.number(wall)
+	switch {
+	case s.Fresh():
+		return State{At: n}
+	case n > s.At:
+		return l.turnTo(s, n)
+	case n < s.At-1:
+		s.At = n
+	}
+	return s
+}
+
+// inView is W − x: how much of the previous window is still in view, in nanoseconds.
+func (l *Limit) inView(s State, wall int64) int64 {
+	return min(int64(l.Window), l.end(s.At)-wall)
+}
+
+func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
+	room := l.Amount - s.Count - cost
+	if room < 0 {
+		return false
+	}
+	prevHi, prevLo := mul(s.Part, l.inView(s, wall))
+	roomHi, roomLo := mul(room, int64(l.Window))
+	return !less(roomHi, roomLo, prevHi, prevLo)
+}
+
+func (l *Limit) describeSliding(s State, now Now, cost int64, allowed bool) Decision {
+	d := Decision{Allowed: allowed}
+	w := int64(l.Window)
+	if room := l.Amount - s.Count; room > 0 {
+		hi, lo := mul(s.Part, l.inView(s, now.Wall))
+		d.Remaining = max(0, room-ceilDiv128(hi, lo, uint64(w)))
+	}
+	left := max(0, l.end(s.At)-now.Wall)
+	switch {
+	case s.Count > 0:
+		d.ResetAfter = time.Duration(left + w)
+	case s.Part > 0:
+		d.ResetAfter = time.Duration(left)
+	}
+	switch {
+	case allowed:
+	case cost > l.Amount:
+		d.RetryAfter = Never
+	case s.Count+cost <= l.Amount:
+		// Later in this window, when less of the previous one is in view; at its very end at the latest.
+		d.RetryAfter = time.Duration(max(0, left-l.viewFor(s.Part, l.Amount-s.Count-cost)))
+	default:
+		// In the next window, where the present count is the previous one.
+		d.RetryAfter = time.Duration(left + w - l.viewFor(s.Count, l.Amount-cost))
+	}
+	return d
+}
+
+// viewFor is the longest view at which a previous count weighs no more than room, at most a window.
+func (l *Limit) viewFor(prev, room int64) int64 {
+	if prev <= room {
+		return int64(l.Window)
+	}
+	hi, lo := mul(room, int64(l.Window))
+	return floorDiv128(hi, lo, uint64(prev))
+}

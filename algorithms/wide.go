@@ -1,0 +1,57 @@
+package algorithms
+
+import (
+	"math"
+	"math/bits"
+)
+
+// mul is a × b in 128 bits, for a, b >= 0.
+func mul(a, b int64) (hi, lo uint64) { return bits.Mul64(uint64(a), uint64(b)) }
+
+// mulAdd is a × b + c in 128 bits, for a, b, c >= 0.
+func mulAdd(a, b, c int64) (hi, lo uint64) {
+	hi, lo = bits.Mul64(uint64(a), uint64(b))
+	lo, carry := bits.Add64(lo, uint64(c), 0)
+	return hi + carry, lo
+}
+
+// less reports whether a < b in 128 bits.
+func less(aHi, aLo, bHi, bLo uint64) bool { return aHi < bHi || aHi == bHi && aLo < bLo }
+
+// floorDiv128 is floor(hi:lo / d), at most MaxInt64.
+func floorDiv128(hi, lo, d uint64) int64 {
+	if hi >= d {
+		return math.MaxInt64
+	}
+	q, _ := bits.Div64(hi, lo, d)
+	return int64(min(q, math.MaxInt64))
+}
+
+// ceilDiv128 is ceil(hi:lo / d), at most MaxInt64.
+func ceilDiv128(hi, lo, d uint64) int64 {
+	if hi >= d {
+		return math.MaxInt64
+	}
+	q, r := bits.Div64(hi, lo, d)
+	if r > 0 && q < math.MaxInt64 {
+		q++
+	}
+	return int64(min(q, math.MaxInt64))
+}
+
+// addSat is a + b for a, b >= 0, at most MaxInt64.
+func addSat(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// floorDiv is floor(a / b) for b > 0.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}

@@ -1,0 +1,14 @@
+// Package counters is the table of all counters of a node: sharded, bounded, pointer-free.
+//
+// A counter is found by a 128-bit [Key]. Key.Hi is the hash of the rule and the subject and picks the shard, so
+// that all limits of one rule and subject live under one lock; Key.Lo tells the limits apart. The names of
+// subjects are not kept here.
+//
+// [Table.Take] decides a whole check at once: it holds the shards of all its counters, in order, and debits
+// all of them or none. A counter is dropped once it equals a fresh one. At its bound the table evicts what is
+// closest to fresh and never a counter that is being refused; where nothing else is left, a new subject is
+// refused until the first of those is free again.
+//
+// Memory for the records lies outside of the garbage-collected heap where the system allows it, so that tens of
+// millions of counters cost the collector nothing.
+package counters

@@ -1,0 +1,36 @@
+package counters
+
+import "github.com/rlnode/rlnode/algorithms"
+
+// Key identifies one counter.
+type Key struct {
+	Hi uint64 // hash of rule and subject: partition and shard
+	Lo uint64 // the same, mixed with the identity of the limit
+}
+
+// Op asks one counter about a cost, as part of a check.
+type Op struct {
+	Key    Key
+	Limit  *algorithms.Limit
+	Cost   int64 // 0…algorithms.MaxAmount
+	Shadow bool  // counts and reports, but never makes the check fail
+
+	// Set by Take and Peek.
+	Decision algorithms.Decision
+	// Full: refused because the table has no room for one more counter, not by the limit.
+	Full bool
+
+	state algorithms.State // after the check, while it is being decided
+	at    place
+}
+
+// Record is a counter on its way to or from disk or another node. Times are of the steady clock of the process
+// that holds it.
+type Record struct {
+	Key     Key
+	Kind    algorithms.Kind
+	State   algorithms.State   // all kinds but the log
+	Log     []algorithms.Entry // the log
+	Level   uint8              // used part of the capacity, 0…255; 255 is being refused
+	FreshAt int64              // Unix seconds on the steady clock: from then on the counter equals a fresh one
+}

@@ -1,0 +1,77 @@
+package limiter
+
+import (
+	"errors"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// DecidedBy says how a check was decided, in the words of the API.
+type DecidedBy uint8
+
+// The ways to decide, weakest first where several took part in one check.
+const (
+	ByFallback DecidedBy = iota // here, cut off
+	ByStandby                   // by the standby, acting for an owner that can't be reached
+	ByForward                   // by the owner, which was asked
+	ByLease                     // here, from a lease
+	ByOwner                     // here: this node owns the subject
+	ByList                      // by the allow or the deny list
+	ByNone                      // no rule applied
+)
+
+var decidedByNames = [...]string{"fallback", "standby", "forward", "lease", "owner", "list", "none"}
+
+// String returns the word that the API uses.
+func (d DecidedBy) String() string { return decidedByNames[d] }
+
+// Query is one check. A Query and what it refers to are only read, and not kept after the call.
+type Query struct {
+	Rule       string            // ask only this rule; empty: every rule that matches
+	Key        []string          // with ByKey: the rule's key attributes, in its order
+	ByKey      bool              // ask about Key; otherwise about Attributes
+	Attributes []rules.Attribute // at most 32
+	Costs      []UnitCost        // what the caller named; requests default to 1 or to the rule's cost table
+	Peek       bool              // nothing is taken
+}
+
+// UnitCost is a cost in one unit.
+type UnitCost struct {
+	Unit string
+	Cost int64 // 0…algorithms.MaxAmount
+}
+
+// Answer is the outcome of a check. It is reused from check to check; its slices are valid until the next.
+type Answer struct {
+	Allowed      bool
+	DecidedBy    DecidedBy
+	RulesVersion int64
+	Set          *rules.Set // the rules it was decided by
+	Now          algorithms.Now
+
+	// Limits has an entry for each limit looked at, in document order, shadow limits included.
+	Limits []LimitAnswer
+	// Tightest indexes the limit that the answer describes: the one that refused (of several, the one with the
+	// longest RetryAfter), else the one with the least remaining for its capacity. −1 without any.
+	Tightest int
+
+	scratch scratch
+}
+
+// LimitAnswer is one limit's part in an answer.
+type LimitAnswer struct {
+	Rule  *rules.Rule
+	Limit *rules.Limit
+	algorithms.Decision
+	// Full: refused because the table of counters is full of others that are being refused.
+	Full bool
+}
+
+// Errors of a Query. Check wraps them with what is wrong.
+var (
+	// ErrUnknownRule: no rule has the name asked for.
+	ErrUnknownRule = errors.New("unknown rule")
+	// ErrKey: the key does not fit the rule's key attributes.
+	ErrKey = errors.New("key does not fit the rule")
+)

@@ -1,0 +1,4 @@
+package rules
+
+// Document is a rules file.
+type Document struct{}
