@@ -81,7 +81,7 @@ const (
 type RuleStats struct {
 	Rule     string               // empty: checks decided by a list, by the default, or by no rule
 	Checks   [3][ByNone + 1]int64 // by decision and DecidedBy
-	Headroom [12]int64            // checks by remaining ÷ capacity afterwards: <= 0, 0.1, … 1.0; the last one is unused
+	Headroom [11]int64            // checks by ceil(10 × remaining ÷ capacity) of the tightest limit afterwards
 }
 
 // Stats returns the counts of each rule in force, and those of no rule last.
