@@ -229,6 +229,18 @@ func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) Decision {
 	}
 }
 
+// Used is what is used at now, rounded up; above the capacity in debt. s is up to date.
+func (l *Limit) Used(s State, now Now) int64 {
+	switch {
+	case l.Kind.Bucket() && s.Part > 0:
+		return s.Count + 1
+	case l.Kind == SlidingWindow:
+		hi, lo := mul(s.Part, l.inView(s, now.Wall))
+		return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
+	}
+	return s.Count
+}
+
 // Peek is the Decision that a Take would have had; nothing is taken.
 func (l *Limit) Peek(s State, now Now, cost int64) Decision {
 	s, ok := l.Take(s, now, cost)

@@ -43,6 +43,9 @@ func (g *Log) Entries() []Entry { return slices.Clone(g.entries[g.head:]) }
 // Len is the number of entries held.
 func (g *Log) Len() int { return len(g.entries) - g.head }
 
+// Used is the sum of what the log holds.
+func (g *Log) Used() int64 { return g.total }
+
 // Fresh reports whether the log, brought up to date by [Log.Advance], equals one never used.
 func (g *Log) Fresh() bool { return g.Len() == 0 }
 
@@ -187,7 +190,7 @@ func (g *Log) add(t, n int64) {
 	}
 	g.entries = slices.Insert(g.entries, i, Entry{At: t, N: n})
 	if g.Len() > MaxLogEntries {
-		g.halve()
+		g.Coarsen()
 	}
 }
 
@@ -202,8 +205,8 @@ func (g *Log) lower(i int, n int64) int64 {
 	return n
 }
 
-// halve joins neighbouring entries in pairs, at the later time of each.
-func (g *Log) halve() {
+// Coarsen halves the log's memory: it joins neighbouring entries in pairs, at the later time of each.
+func (g *Log) Coarsen() {
 	live := g.entries[g.head:]
 	joined := make([]Entry, 0, len(live)/2+1)
 	for len(live) > 1 {

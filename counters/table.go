@@ -1,48 +1,295 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+	"time"
 
-type place struct{}
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+const (
+	shardTarget = 16384   // counters a shard at the table's bound, about
+	minShards   = 64      // fewer only where a shard would hold less than shardTarget/128 counters
+	maxShards   = 1 << 14 // beyond, shards grow instead
+	// minLogEntries is the least bound on the entries of all logs together: a few logs at their own bound.
+	minLogEntries = 4 * algorithms.MaxLogEntries
+	// refusedLevel is Record.Level of a counter whose last check was refused.
+	refusedLevel = math.MaxUint8
+)
 
 // Table holds counters. All methods may be called concurrently.
-type Table struct{}
+type Table struct {
+	shards []shard
+	shift  uint // Key.Hi >> shift is the shard
+	max    int64
 
-// New returns an empty table of at most max counters.
-func New(max int64) *Table { panic("stub") }
+	logEntries    atomic.Int64
+	maxLogEntries int64
+	cursor        atomic.Int64 // where Sweep goes on
+}
 
-// Close frees the table's memory. Nothing may use it afterwards.
-func (t *Table) Close() { panic("stub") }
+// New returns an empty table of at most max counters (at least 1). Logs together hold at most as many entries,
+// or 262,144 if that is more; beyond, the logs in use become coarser.
+func New(max int64) *Table {
+	max = maxOf(max, 1)
+	n := int64(1)
+	for n < maxShards && (max/n > shardTarget || n < minShards && max/n > shardTarget/128) {
+		n *= 2
+	}
+	t := &Table{
+		shards:        make([]shard, n),
+		shift:         uint(64 - bits.TrailingZeros64(uint64(n))),
+		max:           max,
+		maxLogEntries: maxOf(max, minLogEntries),
+	}
+	for i := range t.shards {
+		t.shards[i].max = int(max / n)
+		if int64(i) < max%n {
+			t.shards[i].max++
+		}
+	}
+	return t
+}
+
+func maxOf(a, b int64) int64 {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+// Close frees the table's memory; it is empty afterwards.
+func (t *Table) Close() {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		release(s.groups)
+		for k := range s.logs {
+			t.dropLog(s, k)
+		}
+		s.groups, s.live, s.dead, s.spare, s.dirty = nil, 0, 0, 0, 0
+		s.moves++
+		s.mu.Unlock()
+	}
+}
+
+func (t *Table) shardOf(k Key) *shard { return &t.shards[t.index(k)] }
+
+// index works for a single shard too: a shift by 64 gives 0.
+func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 
 // Take debits all of ops, or none if one that is not Shadow refuses, and reports which. Each op gets its
-// Decision.
-func (t *Table) Take(now algorithms.Now, ops []Op) bool { panic("stub") }
+// Decision; in a check that is refused, Remaining of the limits that would have allowed it is without its cost.
+// No two ops may have the same Key.
+func (t *Table) Take(now algorithms.Now, ops []Op) bool {
+	var buf [16]int
+	held := t.lock(ops, buf[:0])
+	for i := range ops {
+		op := &ops[i]
+		s := t.shardOf(op.Key)
+		t.decide(s, now, op)
+		if op.Decision.Allowed && op.Cost > 0 && !op.at.found() && !t.makeRoom(s, now.Steady, i, ops) {
+			s.refuse(op, now.Steady)
+		}
+		if !op.Decision.Allowed && op.at.found() {
+			s.markRefused(op)
+		}
+	}
+	ok := t.conclude(now, ops)
+	for i := range ops {
+		if ok {
+			t.commit(now, &ops[i])
+		}
+	}
+	t.unlock(held)
+	return ok
+}
 
-// Peek is what Take would have answered; nothing is taken.
-func (t *Table) Peek(now algorithms.Now, ops []Op) bool { panic("stub") }
+// Peek is what Take would have answered, with Remaining as if taken; nothing is taken.
+func (t *Table) Peek(now algorithms.Now, ops []Op) bool {
+	var buf [16]int
+	held := t.lock(ops, buf[:0])
+	for i := range ops {
+		t.decide(t.shardOf(ops[i].Key), now, &ops[i])
+	}
+	ok := t.conclude(now, ops)
+	t.unlock(held)
+	return ok
+}
+
+// lock holds the shards of ops, in ascending order so that no two checks wait for each other.
+func (t *Table) lock(ops []Op, held []int) []int {
+	for i := range ops {
+		n := t.index(ops[i].Key)
+		if at, dup := slices.BinarySearch(held, n); !dup {
+			held = slices.Insert(held, at, n)
+		}
+	}
+	for _, n := range held {
+		t.shards[n].mu.Lock()
+	}
+	return held
+}
+
+func (t *Table) unlock(held []int) {
+	for _, n := range held {
+		t.shards[n].mu.Unlock()
+	}
+}
+
+// decide finds op's counter and what it answers. Its shard s is held.
+func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
+	op.Full = false
+	if op.Limit.Kind == algorithms.SlidingLog {
+		t.decideLog(s, now, op)
+		return
+	}
+	var allowed bool
+	op.at = s.find(op.Key)
+	op.state, allowed = op.Limit.Take(s.state(op.at), now, op.Cost)
+	op.Decision = op.Limit.Describe(op.state, now, op.Cost, allowed)
+}
+
+// refuse answers a new subject for which there is no room.
+func (s *shard) refuse(op *Op, steady int64) {
+	s.refused++
+	wait := time.Duration(maxOf(1, min(s.freeAt-steady/1e9, int64(algorithms.MaxWindow/time.Second)))) * time.Second
+	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
+}
+
+// conclude reports whether ops are allowed together. If not, those that would have been are told as they are
+// without the check.
+func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
+	for i := range ops {
+		if !ops[i].Decision.Allowed && !ops[i].Shadow {
+			t.withdraw(now, ops)
+			return false
+		}
+	}
+	return true
+}
+
+// decideLog is decide for a log: the log is changed only in commit.
+func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
+	op.at = place{slot: -1, log: s.logs[op.Key]}
+	if op.at.log != nil {
+		before := op.at.log.log.Len()
+		op.Decision = op.at.log.log.Peek(op.Limit, now, op.Cost)
+		t.logEntries.Add(int64(op.at.log.log.Len() - before))
+	} else {
+		var fresh algorithms.Log
+		op.Decision = fresh.Peek(op.Limit, now, op.Cost)
+	}
+}
+
+// commit stores what decide found. Shadow limits that refuse take nothing; neither does a cost of 0.
+func (t *Table) commit(now algorithms.Now, op *Op) {
+	if op.Cost == 0 || !op.Decision.Allowed {
+		return
+	}
+	s := t.shardOf(op.Key)
+	if op.Limit.Kind == algorithms.SlidingLog {
+		e := t.logSlot(s, op.Key)
+		t.changeLog(s, e, now, op.Limit, func(g *algorithms.Log) { g.Take(op.Limit, now, op.Cost) })
+		return
+	}
+	p := op.at
+	if !p.found() || p.moves != s.moves {
+		if p = s.find(op.Key); !p.found() {
+			p = s.insert(op.Key)
+		}
+	}
+	s.store(p, op.Limit, op.state, level(op.Limit, op.Decision), freshAt(now, op.Decision))
+}
+
+// withdraw turns the allowed parts of a refused check into what they are without it.
+func (t *Table) withdraw(now algorithms.Now, ops []Op) {
+	for i := range ops {
+		op := &ops[i]
+		if !op.Decision.Allowed || op.Cost == 0 {
+			continue
+		}
+		s := t.shardOf(op.Key)
+		if op.Limit.Kind != algorithms.SlidingLog {
+			op.Decision = op.Limit.Peek(s.state(s.find(op.Key)), now, 0)
+			continue
+		}
+		var fresh algorithms.Log
+		log := &fresh
+		if op.at.log != nil {
+			log = &op.at.log.log
+		}
+		op.Decision = log.Peek(op.Limit, now, 0)
+	}
+}
+
+func (s *shard) state(p place) algorithms.State {
+	if p.slot < 0 {
+		return algorithms.State{}
+	}
+	return s.groups[p.group].records[p.slot].state
+}
+
+func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
+	g := &s.groups[p.group]
+	g.records[p.slot].state = state
+	g.marks[p.slot] = newMark(l.Kind, level)
+	g.freshAt[p.slot] = freshAt
+	s.soil(g, p.slot)
+}
+
+// markRefused keeps a counter from being evicted while it refuses.
+func (s *shard) markRefused(op *Op) {
+	if op.at.log != nil {
+		op.at.log.mark = newMark(algorithms.SlidingLog, refusedLevel)
+	} else {
+		s.groups[op.at.group].marks[op.at.slot] = newMark(op.Limit.Kind, refusedLevel)
+	}
+}
+
+// level is a counter's level after a check that was allowed.
+func level(l *algorithms.Limit, d algorithms.Decision) uint8 {
+	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
+}
+
+// freshAt is when the counter equals a fresh one, in whole steady seconds, rounded up.
+func freshAt(now algorithms.Now, d algorithms.Decision) uint32 {
+	at := now.Steady
+	if at > math.MaxInt64-int64(d.ResetAfter)-1e9 {
+		return math.MaxUint32
+	}
+	at = (at + int64(d.ResetAfter) + 1e9 - 1) / 1e9
+	return uint32(min(maxOf(at, 0), math.MaxUint32))
+}
 
 // Stats describes the table.
 type Stats struct {
 	Counters   int64 // held now, logs included
 	Logs       int64 // of those, sliding-window logs
 	LogEntries int64
-	Bytes      int64 // of records, used and free
+	Bytes      int64 // of records, used and free; logs not included
 	Max        int64
 	Evicted    int64 // since the start: dropped before they were fresh, for want of room
 	Expired    int64 // since the start: dropped as fresh
-	Refused    int64 // since the start: new subjects refused because only refused counters were left
+	Refused    int64 // since the start: checks of new subjects refused because only refused counters were left
 }
 
 // Stats returns the present figures.
-func (t *Table) Stats() Stats { panic("stub") }
-
-// Sweep drops expired counters from the next part (0…1) of the table; calling it ten times with 0.1 visits all.
-func (t *Table) Sweep(now algorithms.Now, part float64) { panic("stub") }
-
-// Changed hands every counter that changed since the last call to yield, in batches of some ten thousand; the
-// slice is reused. A record with Level 0 and a zero State was reset. When yield fails, its batch and the rest
-// count as changed still, and the error is returned.
-func (t *Table) Changed(yield func([]Record) error) error { panic("stub") }
-
-// Restore puts back a record read from disk, unless the table already has that counter. It reports false when
-// there was no room.
-func (t *Table) Restore(now algorithms.Now, r Record) bool { panic("stub") }
+func (t *Table) Stats() Stats {
+	st := Stats{Max: t.max, LogEntries: t.logEntries.Load()}
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		st.Counters += int64(s.live + len(s.logs))
+		st.Logs += int64(len(s.logs))
+		st.Bytes += int64(len(s.groups) * groupBytes)
+		st.Evicted += s.evicted
+		st.Expired += s.expired
+		st.Refused += s.refused
+		s.mu.Unlock()
+	}
+	return st
+}

@@ -75,3 +75,11 @@ var (
 	// ErrKey: the key does not fit the rule's key attributes.
 	ErrKey = errors.New("key does not fit the rule")
 )
+
+// Errors of Adjust.
+var (
+	// ErrUnit: the rule has no limit in requests.
+	ErrUnit = errors.New("rule has no limit in requests")
+	// ErrFull: the table of counters has no room for one more.
+	ErrFull = errors.New("no room for another counter")
+)

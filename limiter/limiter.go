@@ -1,88 +1,187 @@
 package limiter
 
 import (
-	"time"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
-type scratch struct{}
-
 // Limiter decides checks. All methods may be called concurrently.
-type Limiter struct{}
+type Limiter struct {
+	table   *counters.Table
+	clock   *Clock
+	inForce atomic.Pointer[book]
+	top     *top
+	answers atomic.Uint32 // seen so far; see stripes
 
-// New returns a limiter over table. It decides nothing until Use gives it rules.
-func New(table *counters.Table, clock *Clock) *Limiter { panic("stub") }
+	mu sync.Mutex // serialises Use
+}
 
-// Use makes set the rules in force; checks that have begun end by the rules they began with.
-func (l *Limiter) Use(set *rules.Set) { panic("stub") }
+// book is a version of the rules with the figures kept by its rules.
+type book struct {
+	set   *rules.Set
+	stats []*ruleStats // by Rule.Index
+	none  *ruleStats   // checks that no rule decided
+}
+
+// New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
+// methods that are given the time may be called.
+func New(table *counters.Table, clock *Clock) *Limiter {
+	return &Limiter{table: table, clock: clock, top: newTop()}
+}
+
+// Use makes set the rules in force; checks that have begun end by the rules they began with. Rules keep their
+// figures by name.
+func (l *Limiter) Use(set *rules.Set) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := make(map[string]*ruleStats)
+	next := &book{set: set, none: newRuleStats()}
+	if old := l.inForce.Load(); old != nil {
+		next.none = old.none
+		for i, r := range old.set.Rules {
+			kept[r.Name] = old.stats[i]
+		}
+	}
+	for _, r := range set.Rules {
+		s := kept[r.Name]
+		if s == nil {
+			s = newRuleStats()
+		}
+		next.stats = append(next.stats, s)
+	}
+	l.inForce.Store(next)
+}
 
 // Rules returns the rules in force, nil before the first Use.
-func (l *Limiter) Rules() *rules.Set { panic("stub") }
+func (l *Limiter) Rules() *rules.Set {
+	if b := l.inForce.Load(); b != nil {
+		return b.set
+	}
+	return nil
+}
 
 // Clock returns the limiter's clock.
-func (l *Limiter) Clock() *Clock { panic("stub") }
+func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. The error wraps ErrUnknownRule or ErrKey; the answer is then not to be used.
-func (l *Limiter) Check(q *Query, a *Answer) error { panic("stub") }
+func (l *Limiter) Check(q *Query, a *Answer) error { return l.CheckAt(l.clock.Now(), q, a) }
 
 // CheckAt decides q at now.
-func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error { panic("stub") }
-
-// Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
-// that may become a debt, or a reward. It returns the usage afterwards.
-func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) { panic("stub") }
-
-// Usage tells what a subject has used of each of its limits.
-func (l *Limiter) Usage(rule string, key []string) (*Usage, error) { panic("stub") }
-
-// Reset makes a subject's counters fresh.
-func (l *Limiter) Reset(rule string, key []string) error { panic("stub") }
-
-// Usage is what one subject has used.
-type Usage struct {
-	Rule   *rules.Rule
-	Key    []string // as counted: normalised
-	Limits []LimitUsage
-	Hash   rules.Hash // of rule and subject
+func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
+	b := l.inForce.Load()
+	a.begin(b.set, now)
+	m := &a.scratch.match
+	if _, err := b.match(q, m); err != nil {
+		return err
+	}
+	switch {
+	case m.List != rules.Unlisted:
+		a.Allowed, a.DecidedBy = m.List == rules.Allowed, ByList
+	case len(m.Hits) == 0:
+		a.Allowed, a.DecidedBy = !b.set.DefaultDeny, ByNone
+	default:
+		a.ask(q)
+		a.DecidedBy = ByOwner
+		if q.Peek {
+			a.Allowed = l.table.Peek(now, a.scratch.ops)
+		} else {
+			a.Allowed = l.table.Take(now, a.scratch.ops)
+		}
+		a.conclude()
+	}
+	if !q.Peek {
+		l.count(b, q, a)
+	}
+	return nil
 }
 
-// LimitUsage is what a subject has used of one limit.
-type LimitUsage struct {
-	Limit      *rules.Limit
-	Window     time.Duration // true length of the current one
-	Used       int64         // rounded up; above the capacity in debt
-	Remaining  int64
-	ResetAfter time.Duration
+// match finds what applies to q, and the rule that q names.
+func (b *book) match(q *Query, m *rules.Match) (*rules.Rule, error) {
+	var rule *rules.Rule
+	if q.Rule != "" || q.ByKey {
+		if rule = b.set.Rule(q.Rule); rule == nil {
+			return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+		}
+	}
+	if !q.ByKey {
+		b.set.Match(q.Attributes, rule, m)
+		return rule, nil
+	}
+	if err := b.set.MatchKey(rule, q.Key, m); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrKey, err)
+	}
+	return rule, nil
 }
 
-// TopSubject is one of the subjects refused most. Counts start when the subject entered the list and may be
-// too high by what it displaced.
-type TopSubject struct {
-	Rule    string
-	Key     []string
-	Refused int64
-	Checks  int64
+func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
+	return counters.Key{Hi: h.Subject.Hi, Lo: h.Subject.Lo ^ limit.ID}
 }
 
-// Top returns the n subjects refused most since the start, most refused first.
-func (l *Limiter) Top(n int) []TopSubject { panic("stub") }
-
-// Decisions, as RuleStats counts them.
-const (
-	DecisionAllowed = iota
-	DecisionRefused
-	DecisionShadowRefused // allowed, though a shadow rule would have refused
-)
-
-// RuleStats is a copy of one rule's counts since the process began.
-type RuleStats struct {
-	Rule     string               // empty: checks decided by a list, by the default, or by no rule
-	Checks   [3][ByNone + 1]int64 // by decision and DecidedBy
-	Headroom [11]int64            // checks by ceil(10 × remaining ÷ capacity) of the tightest limit afterwards
+// begin empties a for a new check.
+func (a *Answer) begin(set *rules.Set, now algorithms.Now) {
+	a.Set, a.RulesVersion, a.Now = set, set.Version, now
+	a.Limits, a.Tightest = a.Limits[:0], -1
+	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// Stats returns the counts of each rule in force, and those of no rule last.
-func (l *Limiter) Stats() []RuleStats { panic("stub") }
+// ask lists the counters that the check is about.
+func (a *Answer) ask(q *Query) {
+	hits := a.scratch.match.Hits
+	for i := range hits {
+		h := &hits[i]
+		for _, limit := range h.Limits {
+			a.scratch.ops = append(a.scratch.ops, counters.Op{
+				Key:    counterKey(h, limit),
+				Limit:  &limit.Limit,
+				Cost:   q.cost(h, limit),
+				Shadow: h.Rule.Shadow,
+			})
+			a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: limit})
+		}
+	}
+}
+
+// cost is what q costs in a limit's unit.
+func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
+	for i := range q.Costs {
+		if q.Costs[i].Unit == limit.Unit {
+			return q.Costs[i].Cost
+		}
+	}
+	if limit.UnitID == 0 {
+		return h.Cost
+	}
+	return 0
+}
+
+// conclude takes over what the counters said and finds the tightest limit.
+func (a *Answer) conclude() {
+	for i := range a.Limits {
+		la := &a.Limits[i]
+		la.Decision, la.Full = a.scratch.ops[i].Decision, a.scratch.ops[i].Full
+		if !la.Rule.Shadow && (a.Tightest < 0 || la.tighter(&a.Limits[a.Tightest])) {
+			a.Tightest = i
+		}
+	}
+}
+
+// tighter reports whether la describes a check better than b, which stands before it: refusals first, of them
+// the longest; else the least remaining for its capacity.
+func (la *LimitAnswer) tighter(b *LimitAnswer) bool {
+	switch {
+	case la.Allowed != b.Allowed:
+		return b.Allowed
+	case !la.Allowed:
+		// Never is -1, and the longest of all when seen without a sign.
+		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
+	}
+	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
+	bHi, bLo := bits.Mul64(uint64(b.Remaining), uint64(la.Limit.Capacity()))
+	return aHi < bHi || aHi == bHi && aLo < bLo
+}

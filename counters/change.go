@@ -1,0 +1,144 @@
+package counters
+
+import "github.com/rlnode/rlnode/algorithms"
+
+// Force debits cost as of from, whether or not the limit allows it. It reports false, and does nothing, if the
+// table has no room for the counter.
+func (t *Table) Force(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) bool {
+	return t.change(now, k, l,
+		func(s algorithms.State) algorithms.State { return l.Force(s, from, now, cost) },
+		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
+}
+
+// Penalize debits cost now, whether or not the limit allows it; see Force.
+func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) bool {
+	return t.change(now, k, l,
+		func(s algorithms.State) algorithms.State {
+			s = l.Advance(s, now)
+			return l.Force(s, l.Taken(s, now), now, cost)
+		},
+		func(g *algorithms.Log) { g.Force(l, algorithms.Taken{Steady: now.Steady}, now, cost) })
+}
+
+// Give puts back cost taken at from.
+func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) {
+	t.change(now, k, l,
+		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
+		func(g *algorithms.Log) { g.Give(l, from, now, cost) })
+}
+
+// Reward lowers what is used by n units.
+func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) {
+	t.change(now, k, l,
+		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
+		func(g *algorithms.Log) { g.Reward(l, now, n) })
+}
+
+// Reset makes the counter fresh. It stays in the table, as changed, until that has been handed to Changed, so
+// that no older copy on disk comes back.
+func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) {
+	t.change(now, k, l,
+		func(algorithms.State) algorithms.State { return algorithms.State{} },
+		func(g *algorithms.Log) { *g = algorithms.Log{} })
+}
+
+// change replaces one counter's state. A counter that becomes fresh keeps its old time of expiry: copies of it
+// may live as long.
+func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
+	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) bool {
+	s := t.shardOf(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.Kind == algorithms.SlidingLog {
+		if s.logs[k] == nil {
+			var fresh algorithms.Log
+			if log(&fresh); fresh.Fresh() {
+				return true
+			}
+			if !t.makeRoom(s, now.Steady, 0, nil) {
+				return false
+			}
+		}
+		t.changeLog(s, t.logSlot(s, k), now, l, log)
+		return true
+	}
+	p := s.find(k)
+	next := state(s.state(p))
+	if !p.found() {
+		if next.Fresh() {
+			return true
+		}
+		if !t.makeRoom(s, now.Steady, 0, nil) {
+			return false
+		}
+		p = s.insert(k)
+	}
+	d := l.Describe(next, now, 0, true)
+	fresh := freshAt(now, d)
+	if next.Fresh() {
+		fresh = max(fresh, s.groups[p.group].freshAt[p.slot])
+	}
+	s.store(p, l, next, level(l, d), fresh)
+	return true
+}
+
+// logSlot returns k's log, a new one if it has none.
+func (t *Table) logSlot(s *shard, k Key) *logSlot {
+	e := s.logs[k]
+	if e == nil {
+		if s.logs == nil {
+			s.logs = make(map[Key]*logSlot)
+		}
+		e = &logSlot{}
+		s.logs[k] = e
+	}
+	return e
+}
+
+// changeLog changes a log and keeps the books. When the logs together are at their bound the one that grows
+// becomes coarser: it then forgets late, never early.
+func (t *Table) changeLog(s *shard, e *logSlot, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
+	before := e.log.Len()
+	change(&e.log)
+	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
+		e.log.Coarsen()
+	}
+	t.logEntries.Add(int64(e.log.Len() - before))
+	d := e.log.Describe(l, now, 0, true)
+	fresh := freshAt(now, d)
+	if e.log.Fresh() {
+		fresh = max(fresh, e.freshAt)
+	}
+	e.freshAt, e.mark = fresh, newMark(algorithms.SlidingLog, level(l, d))
+	if !e.dirty {
+		e.dirty = true
+		s.dirty++
+	}
+}
+
+func (t *Table) dropLog(s *shard, k Key) {
+	e := s.logs[k]
+	t.logEntries.Add(int64(-e.log.Len()))
+	if e.dirty {
+		s.dirty--
+	}
+	delete(s.logs, k)
+}
+
+// Usage is what is used of one limit, rounded up and above the capacity in debt, and the answer that a check
+// of cost 0 would have.
+func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
+	s := t.shardOf(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.Kind == algorithms.SlidingLog {
+		var log algorithms.Log
+		if e := s.logs[k]; e != nil {
+			log = *e.log.Clone()
+		}
+		d := log.Peek(l, now, 0)
+		return log.Used(), d
+	}
+	state := l.Advance(s.state(s.find(k)), now)
+	return l.Used(state, now), l.Describe(state, now, 0, true)
+}

@@ -1,0 +1,257 @@
+package counters
+
+import (
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+const (
+	groupSlots = 8
+	groupBytes = int(unsafe.Sizeof(group{}))
+	pageBytes  = 4096
+)
+
+// Tags of slots. A used slot's tag has the high bit and seven bits of the key.
+const (
+	tagEmpty   = 0
+	tagDeleted = 1
+	tagUsed    = 0x80
+)
+
+const (
+	lowBits  = 0x0101010101010101
+	highBits = 0x8080808080808080
+)
+
+// group is eight slots and what a search needs to know of them, side by side. It holds no pointers.
+type group struct {
+	tags    [groupSlots]uint8
+	marks   [groupSlots]mark
+	freshAt [groupSlots]uint32 // Unix seconds, steady
+	dirty   uint64             // bit i: slot i changed since it was last handed out by Changed
+	records [groupSlots]record
+}
+
+type record struct {
+	key   Key
+	state algorithms.State
+}
+
+// mark is a counter's kind (3 bits) and level (5 bits).
+type mark uint8
+
+const levelRefused = 31 // a check was refused since the last one that was allowed
+
+func newMark(kind algorithms.Kind, level uint8) mark {
+	if level == refusedLevel {
+		return mark(kind) | levelRefused<<3
+	}
+	return mark(kind) | mark(uint16(level)*(levelRefused-1)/(refusedLevel-1))<<3
+}
+
+func (m mark) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
+func (m mark) level() uint8          { return uint8(m >> 3) }
+
+// publicLevel is the level as Records give it, 0…255.
+func (m mark) publicLevel() uint8 {
+	if m.level() == levelRefused {
+		return refusedLevel
+	}
+	return uint8(uint16(m.level()) * (refusedLevel - 1) / (levelRefused - 1))
+}
+
+// shard is an open-addressing table: a key's search begins at the group that its Key.Lo falls into and goes on
+// from group to group until one has an empty slot. It grows by a sixth, so that it is never much emptier than
+// its bound of seven eighths; one move of a shard of some ten thousand records takes a fraction of a
+// millisecond, and no other shard waits for it.
+type shard struct {
+	mu     sync.Mutex // guards everything below
+	groups []group
+	// Invariant: live + dead + spare == 7/8 of the slots; so a search always meets an empty one.
+	live  int // slots in use
+	dead  int // slots marked deleted
+	spare int // empty slots that may still be filled before the shard is laid out anew
+	max   int // bound on counters, logs included
+	moves int // times the records were laid out anew; places from before are void
+	dirty int // slots and logs changed
+	hand  int // where the next eviction looks first
+
+	logs map[Key]*logSlot
+
+	fullUntil int64 // steady: no search for a victim before then; the last one found none
+	freeAt    int64 // Unix seconds, steady: when the first refused counter will be fresh, as of that search
+
+	evicted, expired, refused int64
+
+	_ [32]byte // a cache line of its own for each lock
+}
+
+// logSlot is a counter under sliding-window-log.
+type logSlot struct {
+	log     algorithms.Log
+	mark    mark
+	freshAt uint32
+	dirty   bool
+}
+
+// place is where a counter is.
+type place struct {
+	group int
+	slot  int // −1: not in the table
+	moves int
+	log   *logSlot
+}
+
+func (p place) found() bool { return p.slot >= 0 || p.log != nil }
+
+func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
+
+// start is the group at which the search for k begins.
+func (s *shard) start(k Key) int {
+	hi, _ := bits.Mul64(k.Lo, uint64(len(s.groups)))
+	return int(hi)
+}
+
+// word is the group's tags as one number, slot 0 lowest.
+func (g *group) word() uint64 {
+	t := &g.tags
+	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
+		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
+}
+
+// zeroBytes has the high bit of each zero byte of w set; bytes above a zero byte may be set too.
+func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
+
+// find looks k up among the records.
+func (s *shard) find(k Key) place {
+	if len(s.groups) == 0 {
+		return place{slot: -1}
+	}
+	want := uint64(tagOf(k)) * lowBits
+	for i := s.start(k); ; {
+		g := &s.groups[i]
+		w := g.word()
+		for m := zeroBytes(w ^ want); m != 0; m &= m - 1 {
+			slot := bits.TrailingZeros64(m) / 8
+			if g.records[slot].key == k && g.tags[slot] == uint8(want) {
+				return place{group: i, slot: slot, moves: s.moves}
+			}
+		}
+		if zeroBytes(w) != 0 {
+			return place{slot: -1, moves: s.moves}
+		}
+		if i++; i == len(s.groups) {
+			i = 0
+		}
+	}
+}
+
+// insert puts k, which is not in the shard, into a slot. The caller has made room under max.
+func (s *shard) insert(k Key) place {
+	if s.spare == 0 {
+		s.grow()
+	}
+	p := s.vacancy(k)
+	g := &s.groups[p.group]
+	if g.tags[p.slot] == tagDeleted {
+		s.dead--
+	} else {
+		s.spare--
+	}
+	g.tags[p.slot] = tagOf(k)
+	g.records[p.slot] = record{key: k}
+	s.live++
+	return p
+}
+
+// vacancy is the first slot on k's way that is not in use.
+func (s *shard) vacancy(k Key) place {
+	for i := s.start(k); ; {
+		if free := ^s.groups[i].word() & highBits; free != 0 {
+			return place{group: i, slot: bits.TrailingZeros64(free) / 8, moves: s.moves}
+		}
+		if i++; i == len(s.groups) {
+			i = 0
+		}
+	}
+}
+
+// remove frees a slot. In a group with an empty slot no search goes past it, so it may become empty too.
+func (s *shard) remove(p place) {
+	g := &s.groups[p.group]
+	s.clean(g, p.slot)
+	if zeroBytes(g.word()) != 0 {
+		g.tags[p.slot] = tagEmpty
+		s.spare++
+	} else {
+		g.tags[p.slot] = tagDeleted
+		s.dead++
+	}
+	s.live--
+}
+
+func (s *shard) soil(g *group, slot int) {
+	if bit := uint64(1) << slot; g.dirty&bit == 0 {
+		g.dirty |= bit
+		s.dirty++
+	}
+}
+
+func (s *shard) clean(g *group, slot int) {
+	if bit := uint64(1) << slot; g.dirty&bit != 0 {
+		g.dirty &^= bit
+		s.dirty--
+	}
+}
+
+// grow lays the shard out anew with room for at least one more record: by a sixth, or, when enough slots are
+// merely deleted, at its size.
+func (s *shard) grow() {
+	n := len(s.groups)
+	if s.dead*8 < s.live || n == 0 {
+		n += max(1, n/6)
+	}
+	s.layOut(n)
+}
+
+// shrink gives memory back when less than a third of the shard is used.
+func (s *shard) shrink() {
+	if s.live == 0 {
+		release(s.groups)
+		s.groups, s.spare, s.dead = nil, 0, 0
+		s.moves++
+		return
+	}
+	if slots := len(s.groups) * groupSlots; slots*groupBytes/groupSlots > pageBytes && s.live*3 < slots {
+		s.layOut(s.live*3/2/groupSlots + 1)
+	}
+}
+
+// layOut moves all records to n groups, or as many as fill the last page.
+func (s *shard) layOut(n int) {
+	old := s.groups
+	pages := (n*groupBytes + pageBytes - 1) / pageBytes
+	s.groups = allocate(pages * pageBytes / groupBytes)
+	s.moves++
+	s.spare = len(s.groups)*groupSlots*7/8 - s.live
+	s.dead = 0
+	for i := range old {
+		g := &old[i]
+		for slot := range groupSlots {
+			if g.tags[slot] < tagUsed {
+				continue
+			}
+			p := s.vacancy(g.records[slot].key)
+			to := &s.groups[p.group]
+			to.tags[p.slot] = g.tags[slot]
+			to.marks[p.slot] = g.marks[slot]
+			to.freshAt[p.slot] = g.freshAt[slot]
+			to.dirty |= g.dirty >> slot & 1 << p.slot
+			to.records[p.slot] = g.records[slot]
+		}
+	}
+	release(old)
+}

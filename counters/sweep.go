@@ -1,0 +1,43 @@
+package counters
+
+import (
+	"math"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// Sweep drops expired counters from the next part (0…1) of the table; calling it ten times with 0.1 visits all.
+// It holds one shard at a time.
+func (t *Table) Sweep(now algorithms.Now, part float64) {
+	n := len(t.shards)
+	visit := min(n, int(math.Ceil(part*float64(n))))
+	for range visit {
+		i := int(uint64(t.cursor.Add(1)) % uint64(n))
+		t.sweepShard(&t.shards[i], now.Steady/1e9)
+	}
+}
+
+func (t *Table) sweepShard(s *shard, second int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.live + len(s.logs)
+	for i := range s.groups {
+		g := &s.groups[i]
+		for slot, tag := range g.tags {
+			if tag < tagUsed {
+				continue
+			}
+			saved := g.dirty>>slot&1 == 0
+			if int64(g.freshAt[slot]) <= second || saved && g.records[slot].state.Fresh() {
+				s.remove(place{group: i, slot: slot})
+			}
+		}
+	}
+	for k, e := range s.logs {
+		if int64(e.freshAt) <= second || !e.dirty && e.log.Fresh() {
+			t.dropLog(s, k)
+		}
+	}
+	s.expired += int64(before - s.live - len(s.logs))
+	s.shrink()
+}

@@ -1,0 +1,169 @@
+package limiter
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	topStripes  = 16  // each subject belongs to one
+	topCapacity = 256 // subjects a stripe
+	topFilter   = 64  // words of 64 bits in a stripe's filter
+)
+
+// TopSubject is one of the subjects refused most. Counts begin when the subject entered the list; Refused may
+// be too high by what the subject it displaced there had.
+type TopSubject struct {
+	Rule    string
+	Key     []string
+	Refused int64
+	Checks  int64 // at least Refused
+}
+
+// top keeps the subjects refused most, in bounded memory: the space-saving algorithm of Metwally, Agrawal and
+// El Abbadi (ICDT 2005), by refusals. A subject with more than 1/256 of its stripe's refusals is always in it.
+type top struct {
+	stripe [topStripes]topStripe
+}
+
+type topStripe struct {
+	mu      sync.Mutex // guards entries and index
+	entries topHeap
+	index   map[rules.Hash]*topEntry
+	stale   int // displaced since the filter was made anew
+	// filter has a bit set for each subject in entries, and for some that were: checks that were allowed look
+	// here before they take the lock. Written under mu.
+	filter [topFilter]atomic.Uint64
+}
+
+type topEntry struct {
+	hash    rules.Hash
+	rule    string
+	key     []string
+	refused int64
+	checks  int64
+	at      int // in the heap
+}
+
+func newTop() *top {
+	t := &top{}
+	for i := range t.stripe {
+		t.stripe[i].index = make(map[rules.Hash]*topEntry)
+	}
+	return t
+}
+
+// count adds a check of the subject of h.
+func (t *top) count(h *rules.Hit, refused bool, q *Query) {
+	s := &t.stripe[h.Subject.Lo%topStripes]
+	word, bit := &s.filter[h.Subject.Lo>>8%topFilter], uint64(1)<<(h.Subject.Lo>>16%64)
+	if !refused && word.Load()&bit == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.index[h.Subject]
+	if e == nil {
+		if !refused {
+			return
+		}
+		e = s.enter(h, q)
+		word.Or(bit)
+	}
+	e.checks++
+	if refused {
+		e.refused++
+		heap.Fix(&s.entries, e.at)
+	}
+}
+
+// enter puts the subject of h in, if need be in place of the one refused least, whose count it takes over.
+func (s *topStripe) enter(h *rules.Hit, q *Query) *topEntry {
+	e := &topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h.Rule, q)}
+	if len(s.entries) < topCapacity {
+		heap.Push(&s.entries, e)
+	} else {
+		least := s.entries[0]
+		delete(s.index, least.hash)
+		e.refused, e.checks, e.at = least.refused, least.refused, 0
+		s.entries[0] = e
+		if s.stale++; s.stale > topCapacity {
+			s.renewFilter()
+		}
+	}
+	s.index[e.hash] = e
+	return e
+}
+
+func (s *topStripe) renewFilter() {
+	var fresh [topFilter]uint64
+	for _, e := range s.entries {
+		fresh[e.hash.Lo>>8%topFilter] |= 1 << (e.hash.Lo >> 16 % 64)
+	}
+	for i := range fresh {
+		s.filter[i].Store(fresh[i])
+	}
+	s.stale = 0
+}
+
+// subjectText names q's subject under r. The query's strings are the caller's, so they are copied.
+func subjectText(r *rules.Rule, q *Query) []string {
+	var key []string
+	if q.ByKey {
+		key = r.NormalKey(q.Key)
+	} else {
+		key = r.SubjectOf(q.Attributes)
+	}
+	key = slices.Clone(key)
+	for i := range key {
+		key[i] = strings.Clone(key[i])
+	}
+	return key
+}
+
+// Top returns the n subjects refused most since the start, most refused first.
+func (l *Limiter) Top(n int) []TopSubject {
+	var all []TopSubject
+	for i := range l.top.stripe {
+		s := &l.top.stripe[i]
+		s.mu.Lock()
+		for _, e := range s.entries {
+			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: e.refused, Checks: e.checks})
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b TopSubject) int {
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
+	})
+	return all[:min(max(n, 0), len(all))]
+}
+
+// topHeap has the subject refused least at its top.
+type topHeap []*topEntry
+
+func (h topHeap) Len() int           { return len(h) }
+func (h topHeap) Less(i, j int) bool { return h[i].refused < h[j].refused }
+func (h topHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+// Push is for package heap.
+func (h *topHeap) Push(x any) {
+	e := x.(*topEntry)
+	e.at = len(*h)
+	*h = append(*h, e)
+}
+
+// Pop is for package heap; entries are never taken out that way.
+func (h *topHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
