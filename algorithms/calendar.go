@@ -107,42 +107,57 @@ func (c *Calendar) find(t time.Time) span {
 	return s
 }
 
-// hour is the local hour of t, cut where the zone's offset changes inside it.
+// hour is the local hour of t, cut where the zone's offset changes inside it. (Time.ZoneBounds would tell that
+// change, but is wrong on the last day of some leap years.)
 func (c *Calendar) hour(t time.Time) span {
 	start := t.Unix() - int64(t.Minute()*60+t.Second())
 	s := span{start, start + 3600}
-	from, to := t.ZoneBounds()
-	if !from.IsZero() {
-		s.start = max(s.start, from.Unix())
+	same := func(sec int64) bool { return c.offset(sec) == c.offset(t.Unix()) }
+	if !same(s.start) {
+		s.start = firstSecond(s.start, t.Unix(), same)
 	}
-	if !to.IsZero() {
-		s.end = min(s.end, to.Unix())
+	if !same(s.end - 1) {
+		s.end = firstSecond(t.Unix(), s.end-1, func(sec int64) bool { return !same(sec) })
 	}
 	return s
 }
 
-// midnight is the first instant of a local date. Where the clocks are set forward at midnight that is 1:00;
+func (c *Calendar) offset(sec int64) int {
+	_, offset := time.Unix(sec, 0).In(c.zone).Zone()
+	return offset
+}
+
+// midnight is the first second of a local date. Where the clocks are set forward at midnight that is 1:00;
 // where they are set back across it, the date is reached twice and the first time counts.
 func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
-	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone)
+	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone).Unix()
+	begun := func(sec int64) bool {
+		y, m, d := time.Unix(sec, 0).In(c.zone).Date()
+		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
+	}
+	// Local midnight is UTC midnight less the offset, the one from before or from after a change.
 	first := noon
-	// Local midnight is UTC midnight less the offset, and offsets change at most once within these bounds.
-	for _, near := range []time.Time{noon.Add(-26 * time.Hour), noon} {
-		_, offset := near.Zone()
-		candidate := date.Add(-time.Duration(offset) * time.Second).In(c.zone)
-		if !before(candidate, date) && candidate.Before(first) {
-			first = candidate
-		}
-		if _, change := near.ZoneBounds(); !change.IsZero() && change.Before(first) && !before(change.In(c.zone), date) {
-			first = change
+	for _, offset := range []int{c.offset(noon - 26*3600), c.offset(noon)} {
+		if at := date.Unix() - int64(offset); at < first && begun(at) {
+			first = at
 		}
 	}
-	return first.Unix()
+	if begun(first - 1) { // the change skips midnight and begins before it
+		first = firstSecond(first-6*3600, first, begun)
+	}
+	return first
 }
 
-// before reports whether local time t stands on a date before date.
-func before(t, date time.Time) bool {
-	y, m, d := t.Date()
-	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
+// firstSecond is the first second in (from, to] for which ok holds, where it does not hold at from, holds at
+// to, and changes once in between.
+func firstSecond(from, to int64, ok func(int64) bool) int64 {
+	for from+1 < to {
+		if mid := from + (to-from)/2; ok(mid) {
+			to = mid
+		} else {
+			from = mid
+		}
+	}
+	return to
 }

@@ -22,6 +22,8 @@ type Log struct {
 	entries []Entry
 	head    int
 	total   int64
+	coarse  bool  // entries were joined since it was last empty
+	seen    int64 // the latest time it was advanced to; earlier readings count as this
 }
 
 // NewLog returns a log of entries, which may stand in any order; those without a positive amount are left out.
@@ -51,15 +53,16 @@ func (g *Log) Fresh() bool { return g.Len() == 0 }
 
 // Advance drops what has left the window.
 func (g *Log) Advance(l *Limit, now Now) {
+	g.seen = max(g.seen, now.Steady)
 	live := g.entries[g.head:]
-	gone := sort.Search(len(live), func(i int) bool { return live[i].At > now.Steady-int64(l.Window) })
+	gone := sort.Search(len(live), func(i int) bool { return live[i].At > g.seen-int64(l.Window) })
 	for _, e := range live[:gone] {
 		g.total -= e.N
 	}
 	g.head += gone
 	switch {
 	case g.head == len(g.entries):
-		g.entries, g.head = nil, 0
+		g.entries, g.head, g.coarse = nil, 0, false
 	case g.head > len(g.entries)/2:
 		g.entries, g.head = slices.Clone(g.entries[g.head:]), 0
 	}
@@ -74,14 +77,14 @@ func (g *Log) Take(l *Limit, now Now, cost int64) bool {
 	if g.total > l.Amount-cost {
 		return false
 	}
-	g.add(now.Steady, cost)
+	g.add(g.seen, cost)
 	return true
 }
 
 // Force debits cost as of from, whether or not the limit allows it. What has left the window is dropped.
 func (g *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 	g.Advance(l, now)
-	if cost > 0 && from.Steady > now.Steady-int64(l.Window) {
+	if cost > 0 && from.Steady > g.seen-int64(l.Window) {
 		g.add(from.Steady, min(cost, maxOwed-min(g.total, maxOwed)))
 	}
 }
@@ -89,11 +92,11 @@ func (g *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 // Give puts back cost taken at from, if it is still in the window.
 func (g *Log) Give(l *Limit, from Taken, now Now, cost int64) {
 	g.Advance(l, now)
-	if from.Steady <= now.Steady-int64(l.Window) {
+	if from.Steady <= g.seen-int64(l.Window) {
 		return
 	}
-	// Not there under its own time: it was joined with the next entry.
-	if i := g.search(from.Steady); i < len(g.entries) {
+	// In a coarse log what is not there under its own time was joined with the next entry.
+	if i := g.search(from.Steady); i < len(g.entries) && (g.coarse || g.entries[i].At == from.Steady) {
 		g.lower(i, cost)
 	}
 }
@@ -152,18 +155,26 @@ func (g *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	d := g.Describe(l, now, cost, true)
 	d.Remaining = max(0, d.Remaining-cost)
 	if cost > 0 {
-		d.ResetAfter = l.Window
+		d.ResetAfter = leaves(Entry{At: g.seen}, l, now)
 	}
 	return d
 }
 
+// Taken describes a Take just made, for a later Give.
+func (g *Log) Taken() Taken { return Taken{Steady: g.seen} }
+
 // Clone returns a copy that shares nothing with g.
-func (g *Log) Clone() *Log { return &Log{entries: g.Entries(), total: g.total} }
+func (g *Log) Clone() *Log {
+	return &Log{entries: g.Entries(), total: g.total, coarse: g.coarse, seen: g.seen}
+}
 
 // Rebase moves the log by delta nanoseconds of the steady clock.
 func (g *Log) Rebase(delta int64) {
 	for i := range g.entries {
 		g.entries[i].At += delta
+	}
+	if g.seen != 0 {
+		g.seen += delta
 	}
 }
 
@@ -213,7 +224,7 @@ func (g *Log) Coarsen() {
 		joined = append(joined, Entry{At: live[1].At, N: live[0].N + live[1].N})
 		live = live[2:]
 	}
-	g.entries, g.head = append(joined, live...), 0
+	g.entries, g.head, g.coarse = append(joined, live...), 0, true
 }
 
 func compare(a, b int64) int {

@@ -13,8 +13,6 @@ import "time"
 func (l *Limit) turnSliding(s State, wall int64) State {
 	n := l.number(wall)
 	switch {
-	case s.Fresh():
-		return State{At: n}
 	case n > s.At:
 		return l.turnTo(s, n)
 	case n < s.At-1:

@@ -37,8 +37,6 @@ func (l *Limit) end(n int64) int64 {
 func (l *Limit) turnFixed(s State, wall int64) State {
 	n := l.number(wall)
 	switch {
-	case s.Count == 0:
-		return State{At: n}
 	case n > s.At:
 		return State{At: n}
 	case n < s.At && s.At > l.next(wall):

@@ -1,0 +1,192 @@
+package algorithms
+
+import (
+	"testing"
+	"time"
+)
+
+// step is one expected decision: at t seconds a check of cost is allowed or not, and leaves remaining.
+type step struct {
+	t         float64
+	cost      int64
+	allowed   bool
+	remaining int64
+	retry     time.Duration // compared when refused
+	delay     time.Duration // compared when allowed
+}
+
+func yes(t float64, cost, remaining int64) step {
+	return step{t: t, cost: cost, allowed: true, remaining: remaining}
+}
+
+func no(t float64, cost, remaining int64, retry time.Duration) step {
+	return step{t: t, cost: cost, remaining: remaining, retry: retry}
+}
+
+func queued(t float64, remaining int64, delay time.Duration) step {
+	return step{t: t, cost: 1, allowed: true, remaining: remaining, delay: delay}
+}
+
+func atSecond(t float64) Now {
+	ns := int64(t*1e9 + 0.5)
+	return Now{Steady: ns, Wall: ns}
+}
+
+// counter runs either kind of state through one interface, as the table of counters does.
+type counter struct {
+	l     *Limit
+	state State
+	log   Log
+}
+
+func (c *counter) take(now Now, cost int64) Decision {
+	if c.l.Kind == SlidingLog {
+		peeked := c.log.Peek(c.l, now, cost)
+		ok := c.log.Take(c.l, now, cost)
+		d := c.log.Describe(c.l, now, cost, ok)
+		if d != peeked {
+			panic("peek and take differ")
+		}
+		return d
+	}
+	peeked := c.l.Peek(c.state, now, cost)
+	var ok bool
+	c.state, ok = c.l.Take(c.state, now, cost)
+	d := c.l.Describe(c.state, now, cost, ok)
+	if d != peeked {
+		panic("peek and take differ")
+	}
+	return d
+}
+
+func TestVectors(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	noon := float64(time.Date(2026, 1, 2, 12, 0, 59, 0, time.UTC).Unix())
+	tests := []struct {
+		name  string
+		limit Limit
+		steps []step
+	}{
+		{"token bucket", Limit{Kind: TokenBucket, Amount: 10, Burst: 10, Window: 10 * s}, []step{
+			yes(0, 1, 9), yes(0, 4, 5), yes(0, 5, 0), no(0, 1, 0, s),
+			no(0.5, 1, 0, s/2), yes(0.5, 0, 0),
+			yes(1, 1, 0), yes(6, 5, 0),
+			yes(100, 0, 10), no(100, 11, 10, Never), yes(100, 10, 0),
+		}},
+		{"token bucket with a burst", Limit{Kind: TokenBucket, Amount: 100, Burst: 10, Window: 60 * s}, []step{
+			yes(0, 10, 0), no(0, 1, 0, 600*ms), yes(0.6, 1, 0), yes(60, 10, 0),
+		}},
+		{"token bucket, period no whole nanoseconds", Limit{Kind: TokenBucket, Amount: 7, Burst: 7, Window: 60 * s}, []step{
+			yes(0, 7, 0), no(0, 1, 0, 8_571_428_572), yes(60, 0, 7), yes(60, 7, 0), no(60, 1, 0, 8_571_428_572),
+		}},
+		{"leaky bucket", Limit{Kind: LeakyBucket, Amount: 2, Burst: 5, Window: s}, []step{
+			queued(0, 4, 0), queued(0, 3, 500*ms), queued(0, 2, s), queued(0, 1, 1500*ms), queued(0, 0, 2*s),
+			no(0, 1, 0, 500*ms), queued(0.5, 0, 2*s), queued(10, 4, 0),
+		}},
+		{"fixed window", Limit{Kind: FixedWindow, Amount: 100, Window: 60 * s}, []step{
+			yes(noon, 100, 0), no(noon, 1, 0, s), yes(noon+1, 100, 0),
+			yes(noon+61, 50, 50), no(noon+61, 60, 50, 60*s), yes(noon+61, 50, 0), no(noon+61, 101, 0, Never),
+		}},
+		{"sliding log", Limit{Kind: SlidingLog, Amount: 3, Window: 10 * s}, []step{
+			yes(0, 1, 2), yes(4, 1, 1), yes(8, 1, 0), no(9, 1, 0, s), yes(10, 1, 0),
+			no(13.9, 1, 0, 100*ms), yes(14, 1, 0), no(14, 4, 0, Never), yes(14, 0, 0),
+		}},
+		{"sliding window", Limit{Kind: SlidingWindow, Amount: 100, Window: 60 * s}, []step{
+			yes(0, 60, 40), yes(75, 20, 35), yes(75, 35, 0), no(75, 1, 0, s), yes(76, 1, 0),
+		}},
+		{"sliding window, full current", Limit{Kind: SlidingWindow, Amount: 100, Window: 60 * s}, []step{
+			yes(90, 100, 0), no(90, 1, 0, 30*s+600*ms), no(120.5, 1, 0, 100*ms), yes(120.6, 1, 0),
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := counter{l: &tt.limit}
+			for i, want := range tt.steps {
+				have := c.take(atSecond(want.t), want.cost)
+				if have.Allowed != want.allowed || have.Remaining != want.remaining ||
+					have.RetryAfter != want.retry || have.Delay != want.delay {
+					t.Errorf("step %d, %+v: have %+v", i, want, have)
+				}
+			}
+		})
+	}
+}
+
+func TestTokenBucketOverAnyMinute(t *testing.T) {
+	l := &Limit{Kind: TokenBucket, Amount: 100, Burst: 10, Window: time.Minute}
+	c := counter{l: l}
+	admitted := 0
+	for ms := 0; ms <= 60_000; ms++ {
+		if c.take(atSecond(float64(ms)/1000), 1).Allowed {
+			admitted++
+		}
+	}
+	if admitted != 110 {
+		t.Errorf("have %d admitted in a minute, want 110", admitted)
+	}
+}
+
+func TestDebtOfTheLastWindowLeavesThisOneAlone(t *testing.T) {
+	l := &Limit{Kind: SlidingWindow, Amount: 100, Window: time.Minute}
+	before := atSecond(30)
+	s, _ := l.Take(State{}, before, 10)
+	from := l.Taken(s, before)
+	now := atSecond(60)
+	s = l.Force(s, from, now, 40)
+	if s.Count != 0 || s.Part != 50 {
+		t.Errorf("have %+v, want 0 in this window and 50 in the last", s)
+	}
+	s = l.Give(s, from, now, 45)
+	if s.Count != 0 || s.Part != 5 {
+		t.Errorf("have %+v, want 0 in this window and 5 in the last", s)
+	}
+	later := atSecond(120)
+	s, _ = l.Take(s, later, 7)
+	if s = l.Give(s, from, later, 7); s.Count != 7 {
+		t.Errorf("a Give from two windows ago changed %+v", s)
+	}
+}
+
+func TestLimitChangeKeepsWhatWasUsed(t *testing.T) {
+	for _, kind := range []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog} {
+		t.Run(kind.String(), func(t *testing.T) {
+			now := atSecond(5)
+			c := counter{l: &Limit{Kind: kind, Amount: 100, Burst: 100, Window: time.Hour}}
+			if d := c.take(now, 80); d.Remaining != 20 {
+				t.Fatalf("have %+v", d)
+			}
+			c.l = &Limit{Kind: kind, Amount: 50, Burst: 50, Window: time.Hour}
+			if d := c.take(now, 1); d.Allowed || d.Remaining != 0 {
+				t.Errorf("lowered: have %+v, want refused with 0", d)
+			}
+			c.l = &Limit{Kind: kind, Amount: 200, Burst: 200, Window: time.Hour}
+			if d := c.take(now, 0); d.Remaining != 120 {
+				t.Errorf("raised: have %+v, want 120 remaining", d)
+			}
+		})
+	}
+}
+
+func TestSettleIntoDebt(t *testing.T) {
+	l := &Limit{Kind: FixedWindow, Amount: 1000, Window: time.Hour}
+	now := atSecond(5)
+	take := func(s State, cost int64, want bool) State {
+		t.Helper()
+		s, ok := l.Take(s, now, cost)
+		if ok != want {
+			t.Fatalf("take %d of %+v: have %v", cost, s, ok)
+		}
+		return s
+	}
+	s := take(State{}, 800, true)
+	s = take(s, 300, false)
+	s = l.Give(s, l.Taken(s, now), now, 300) // settled with 500
+	s = take(s, 500, true)
+	s = l.Force(s, l.Taken(s, now), now, 200) // settled with 700
+	if d := l.Peek(s, now, 1); d.Allowed || d.Remaining != 0 || l.Used(s, now) != 1200 {
+		t.Errorf("have %+v, %d used", d, l.Used(s, now))
+	}
+	if _, ok := l.Take(s, now, 0); !ok {
+		t.Error("a cost of 0 was refused in debt")
+	}
+}
