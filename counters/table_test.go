@@ -1,0 +1,483 @@
+package counters
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+var epoch = algorithms.At(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+
+func after(d time.Duration) algorithms.Now {
+	return algorithms.Now{Steady: epoch.Steady + int64(d), Wall: epoch.Wall + int64(d)}
+}
+
+func perMinute(kind algorithms.Kind, n int64) *algorithms.Limit {
+	return &algorithms.Limit{Kind: kind, Amount: n, Burst: n, Window: time.Minute}
+}
+
+// key spreads n over the table as a hash would.
+func key(n uint64) Key {
+	r := rand.NewPCG(n, 0x9e3779b97f4a7c15)
+	return Key{Hi: r.Uint64(), Lo: r.Uint64()}
+}
+
+func take(t *Table, now algorithms.Now, k Key, l *algorithms.Limit, cost int64) algorithms.Decision {
+	ops := []Op{{Key: k, Limit: l, Cost: cost}}
+	t.Take(now, ops)
+	return ops[0].Decision
+}
+
+func newTable(tb testing.TB, max int64) *Table {
+	t := New(max)
+	tb.Cleanup(t.Close)
+	return t
+}
+
+func TestExactUnderContention(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket,
+		algorithms.LeakyBucket, algorithms.SlidingLog} {
+		t.Run(kind.String(), func(t *testing.T) {
+			table := newTable(t, 1000)
+			l := perMinute(kind, 1000)
+			var admitted atomic.Int64
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					for range 500 {
+						if take(table, epoch, key(1), l, 1).Allowed {
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if admitted.Load() != 1000 {
+				t.Errorf("have %d admitted, want 1000", admitted.Load())
+			}
+		})
+	}
+}
+
+// Checks over the same two subjects in either order must neither wait for each other for ever nor admit more
+// than the smaller limit.
+func TestAllOrNothingUnderContention(t *testing.T) {
+	table := newTable(t, 100_000)
+	a, b := perMinute(algorithms.FixedWindow, 500), perMinute(algorithms.TokenBucket, 300)
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 200 {
+				ops := []Op{{Key: key(1), Limit: a, Cost: 1}, {Key: key(2), Limit: b, Cost: 1}}
+				if i%2 == 0 {
+					slices.Reverse(ops)
+				}
+				if table.Take(epoch, ops) {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	used, _ := table.Usage(epoch, key(1), a)
+	if admitted.Load() != 300 || used != 300 {
+		t.Errorf("have %d admitted and %d used, want 300", admitted.Load(), used)
+	}
+}
+
+func TestAllOrNothing(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingLog} {
+		table := newTable(t, 1000)
+		a, b := perMinute(kind, 5), perMinute(kind, 3)
+		ops := []Op{{Key: key(1), Limit: a, Cost: 1}, {Key: key(2), Limit: b, Cost: 1}}
+		for i := range 3 {
+			if !table.Take(epoch, ops) {
+				t.Fatalf("%s: check %d refused", kind, i+1)
+			}
+		}
+		for _, ask := range []func(algorithms.Now, []Op) bool{table.Take, table.Peek} {
+			if ask(epoch, ops) || !ops[0].Decision.Allowed || ops[0].Decision.Remaining != 2 || ops[1].Decision.Allowed {
+				t.Errorf("%s: the fourth: have %+v", kind, ops)
+			}
+		}
+		if used, _ := table.Usage(epoch, key(1), a); used != 3 {
+			t.Errorf("%s: have %d used of A, want 3", kind, used)
+		}
+		ops[1].Shadow = true
+		if !table.Take(epoch, ops) || ops[1].Decision.Allowed {
+			t.Errorf("%s: a shadow limit refused the check, or did not report: %+v", kind, ops)
+		}
+	}
+}
+
+func TestPeekTakesNothing(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.LeakyBucket, algorithms.SlidingLog} {
+		table := newTable(t, 1000)
+		l := perMinute(kind, 5)
+		ops := []Op{{Key: key(1), Limit: l, Cost: 2}}
+		for range 3 {
+			if !table.Peek(epoch, ops) || ops[0].Decision.Remaining != 3 {
+				t.Errorf("%s: have %+v", kind, ops[0].Decision)
+			}
+		}
+		if n := table.Stats().Counters; n != 0 {
+			t.Errorf("%s: peeking left %d counters", kind, n)
+		}
+	}
+}
+
+// The table agrees with a plain map over random histories, growth, expiry and sweeping included.
+func TestAgainstMap(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 1))
+	table := newTable(t, 1_000_000)
+	want := map[Key]algorithms.State{}
+	l := perMinute(algorithms.TokenBucket, 10)
+	now := epoch
+	for i := range 300_000 {
+		k := key(rng.Uint64N(20_000))
+		switch op := rng.IntN(100); {
+		case op == 0:
+			table.Reset(now, k, l)
+			delete(want, k)
+		case op == 1:
+			table.Penalize(now, k, l, 5)
+			want[k] = l.Force(want[k], algorithms.Taken{Steady: now.Steady}, now, 5)
+		case op == 2:
+			table.Reward(now, k, l, 3)
+			want[k] = l.Reward(want[k], now, 3)
+		case op == 3:
+			from := algorithms.Taken{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
+			table.Give(now, k, l, from, 2)
+			want[k] = l.Give(want[k], from, now, 2)
+		case i%1000 == 4:
+			now.Steady += rng.Int64N(int64(20 * time.Second))
+			table.Sweep(now, rng.Float64())
+		default:
+			cost := rng.Int64N(4)
+			next, ok := l.Take(want[k], now, cost)
+			want[k] = next
+			if have := take(table, now, k, l, cost); have != l.Describe(next, now, cost, ok) {
+				t.Fatalf("seed %d, step %d: have %+v, want %+v", seed, i, have, l.Describe(next, now, cost, ok))
+			}
+		}
+	}
+	for k, s := range want {
+		used, _ := table.Usage(now, k, l)
+		if s = l.Advance(s, now); used != l.Used(s, now) {
+			t.Fatalf("seed %d: have %d used, want %d", seed, used, l.Used(s, now))
+		}
+	}
+}
+
+func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
+	table := newTable(t, 1_000_000)
+	fixed, log := perMinute(algorithms.FixedWindow, 10), perMinute(algorithms.SlidingLog, 10)
+	for i := range uint64(50_000) {
+		take(table, epoch, key(i), fixed, 1)
+	}
+	for i := range uint64(1000) {
+		take(table, epoch, key(1<<32+i), log, 1)
+	}
+	if st := table.Stats(); st.Counters != 51_000 || st.Logs != 1000 || st.LogEntries != 1000 || st.Bytes == 0 {
+		t.Fatalf("have %+v", st)
+	}
+	table.Sweep(after(30*time.Second), 1)
+	if st := table.Stats(); st.Counters != 51_000 {
+		t.Errorf("swept while in use: %+v", st)
+	}
+	for range 10 {
+		table.Sweep(after(time.Minute), 0.1)
+	}
+	want := Stats{Max: 1_000_000, Expired: 51_000}
+	if st := table.Stats(); st != want {
+		t.Errorf("have %+v, want %+v", st, want)
+	}
+}
+
+// A flood of new keys evicts those closest to fresh, never one that is being refused.
+func TestFloodLeavesTheRefusedRefused(t *testing.T) {
+	max, flood := int64(1_000_000), uint64(10_000_000)
+	if testing.Short() {
+		max, flood = max/50, flood/50
+	}
+	table := newTable(t, max)
+	l := perMinute(algorithms.TokenBucket, 10)
+	refused := []Key{key(1), key(2), key(3)}
+	for _, k := range refused {
+		take(table, epoch, k, l, 10)
+		if take(table, epoch, k, l, 1).Allowed {
+			t.Fatal("admitted past the limit")
+		}
+	}
+	logKey, logLimit := key(4), perMinute(algorithms.SlidingLog, 1)
+	take(table, epoch, logKey, logLimit, 1)
+	take(table, epoch, logKey, logLimit, 1)
+	busy := key(5) // more used than the flood's, never refused
+	take(table, epoch, busy, l, 8)
+	start := time.Now()
+	for i := range flood {
+		if d := take(table, epoch, key(100+i), l, 1); !d.Allowed {
+			t.Fatalf("new key %d refused: %+v", i, d)
+		}
+	}
+	t.Logf("%d new keys, %s each", flood, time.Since(start)/time.Duration(flood))
+	for _, k := range refused {
+		if take(table, epoch, k, l, 1).Allowed {
+			t.Error("a refused subject was forgotten")
+		}
+	}
+	if take(table, epoch, logKey, logLimit, 1).Allowed {
+		t.Error("a refused log was forgotten")
+	}
+	if d := take(table, epoch, busy, l, 0); d.Remaining != 2 {
+		t.Errorf("a busy subject was evicted before fresh ones: %+v", d)
+	}
+	st := table.Stats()
+	if st.Counters > max || st.Counters < max*9/10 || st.Refused != 0 {
+		t.Errorf("have %+v", st)
+	}
+}
+
+// Where only refused counters are left, a new subject is refused until one is free.
+func TestFullOfRefused(t *testing.T) {
+	table := newTable(t, 100)
+	l := perMinute(algorithms.FixedWindow, 1)
+	for i := range uint64(100) {
+		take(table, epoch, key(i), l, 1)
+		take(table, epoch, key(i), l, 1)
+	}
+	ops := []Op{{Key: key(1000), Limit: l, Cost: 1}}
+	if table.Take(after(time.Second), ops) || !ops[0].Full || ops[0].Decision.RetryAfter != 59*time.Second {
+		t.Errorf("have %+v", ops[0])
+	}
+	if table.Penalize(after(time.Second), key(1000), l, 1) {
+		t.Error("a penalty found room")
+	}
+	if st := table.Stats(); st.Counters != 100 || st.Refused != 1 || st.Evicted != 0 {
+		t.Errorf("have %+v", st)
+	}
+	for i := range uint64(100) {
+		if used, _ := table.Usage(after(time.Second), key(i), l); used != 1 {
+			t.Errorf("counter %d was evicted", i)
+		}
+	}
+	if !table.Take(after(time.Minute), ops) {
+		t.Error("still refused when the others are fresh")
+	}
+}
+
+func TestChangedAndRestore(t *testing.T) {
+	table := newTable(t, 1_000_000)
+	limits := map[algorithms.Kind]*algorithms.Limit{}
+	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
+		limits[kind] = perMinute(kind, 100)
+	}
+	kindOf := func(i uint64) algorithms.Kind {
+		return []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog}[i%4]
+	}
+	const n = 60_000
+	for i := range uint64(n) {
+		take(table, epoch, key(i), limits[kindOf(i)], int64(i%90+1))
+	}
+	broken := errors.New("disk full")
+	calls := 0
+	err := table.Changed(func([]Record) error {
+		if calls++; calls == 2 {
+			return broken
+		}
+		return nil
+	})
+	if !errors.Is(err, broken) {
+		t.Fatalf("have %v", err)
+	}
+	seen := map[Key]Record{}
+	collect := func(batch []Record) error {
+		for _, r := range batch {
+			seen[r.Key] = r
+		}
+		return nil
+	}
+	// The first batch was accepted; it comes again only once changed.
+	table.MarkAll()
+	if err := table.Changed(collect); err != nil || len(seen) != n {
+		t.Fatalf("have %d records, %v", len(seen), err)
+	}
+	clear(seen)
+	if table.Changed(collect); len(seen) != 0 {
+		t.Errorf("%d records changed by themselves", len(seen))
+	}
+	table.Reset(epoch, key(2), limits[kindOf(2)])
+	table.Reset(epoch, key(3), limits[kindOf(3)])
+	table.Sweep(epoch, 1)
+	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() || seen[key(2)].Level != 0 || len(seen[key(3)].Log) != 0 {
+		t.Errorf("have %+v, want two resets", seen)
+	}
+	if table.Sweep(epoch, 1); table.Stats().Counters != n-2 {
+		t.Errorf("have %d counters, want the reset ones gone", table.Stats().Counters)
+	}
+
+	table.MarkAll()
+	table.Changed(collect)
+	again := newTable(t, 1_000_000)
+	for _, r := range seen {
+		if !again.Restore(epoch, r) {
+			t.Fatal("no room")
+		}
+	}
+	for i := range uint64(n) {
+		have, _ := again.Usage(epoch, key(i), limits[kindOf(i)])
+		want, _ := table.Usage(epoch, key(i), limits[kindOf(i)])
+		if have != want {
+			t.Fatalf("counter %d: have %d used, want %d", i, have, want)
+		}
+	}
+	clear(seen)
+	if again.Changed(collect); len(seen) != 0 {
+		t.Errorf("%d restored counters count as changed", len(seen))
+	}
+}
+
+func TestFailedBatchStaysChanged(t *testing.T) {
+	table := newTable(t, 1_000_000)
+	l := perMinute(algorithms.FixedWindow, 10)
+	log := perMinute(algorithms.SlidingLog, 10)
+	take(table, epoch, key(1), l, 1)
+	take(table, epoch, key(2), log, 1)
+	for range 3 {
+		if err := table.Changed(func([]Record) error { return os.ErrInvalid }); err == nil {
+			t.Fatal("the failure was lost")
+		}
+	}
+	n := 0
+	table.Changed(func(b []Record) error { n += len(b); return nil })
+	if n != 2 {
+		t.Errorf("have %d records after failures, want 2", n)
+	}
+}
+
+// All logs together keep to their bound by becoming coarser, and never admit more for it.
+func TestLogsAreBounded(t *testing.T) {
+	table := newTable(t, 1000)
+	l := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 1_000_000, Window: time.Hour}
+	for i := range 300_000 {
+		for k := range uint64(3) {
+			take(table, after(time.Duration(i)*time.Microsecond), key(k), l, 1)
+		}
+	}
+	st := table.Stats()
+	if st.LogEntries > minLogEntries {
+		t.Errorf("have %d entries, bound %d", st.LogEntries, minLogEntries)
+	}
+	for k := range uint64(3) {
+		if used, _ := table.Usage(after(time.Second), key(k), l); used != 300_000 {
+			t.Errorf("have %d used, want 300000", used)
+		}
+	}
+}
+
+func TestConcurrentEverything(t *testing.T) {
+	table := newTable(t, 3000)
+	limits := []*algorithms.Limit{perMinute(algorithms.FixedWindow, 3), perMinute(algorithms.SlidingLog, 3), perMinute(algorithms.TokenBucket, 3)}
+	var wg sync.WaitGroup
+	for w := range uint64(4) {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(w, 7))
+			for i := range 20_000 {
+				now := after(time.Duration(i) * time.Millisecond)
+				ops := []Op{}
+				for j := range 1 + rng.Uint64N(3) {
+					ops = append(ops, Op{Key: key(rng.Uint64N(8000)*4 + j), Limit: limits[j], Cost: rng.Int64N(3)})
+				}
+				switch rng.IntN(20) {
+				case 0:
+					table.Sweep(now, 0.2)
+				case 1:
+					table.Reset(now, ops[0].Key, ops[0].Limit)
+				case 2:
+					table.Peek(now, ops)
+				case 3:
+					table.Stats()
+				default:
+					table.Take(now, ops)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 50 {
+			table.Changed(func([]Record) error { return nil })
+		}
+	})
+	wg.Wait()
+	if st := table.Stats(); st.Counters > 3000 {
+		t.Errorf("have %+v", st)
+	}
+	table.Sweep(after(time.Hour), 1)
+	if st := table.Stats(); st.Counters != 0 || st.LogEntries != 0 || st.Bytes != 0 {
+		t.Errorf("left behind: %+v", st)
+	}
+}
+
+// resident is the process's resident memory in bytes; 0 where that can't be told.
+func resident() int64 {
+	runtime.GC()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b))
+	pages, _ := strconv.ParseInt(f[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}
+
+func TestBytesPerCounter(t *testing.T) {
+	table := newTable(t, 10_000_000)
+	l := perMinute(algorithms.TokenBucket, 10)
+	before := resident()
+	const n = 1_000_000
+	for i := range uint64(n) {
+		take(table, epoch, key(i), l, 1)
+	}
+	grown := resident() - before
+	t.Logf("%.1f bytes resident, %.1f bytes mapped a counter", float64(grown)/n, float64(table.Stats().Bytes)/n)
+	if per := table.Stats().Bytes / n; per > 64 {
+		t.Errorf("have %d bytes a counter, want at most 64", per)
+	}
+	if before > 0 && grown/n > 100 {
+		t.Errorf("have %d bytes resident a counter, want at most 100", grown/n)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	for _, keys := range []uint64{1000, 100_000, 1_000_000} {
+		b.Run(strconv.FormatUint(keys, 10), func(b *testing.B) {
+			table := newTable(b, 10_000_000)
+			l := perMinute(algorithms.TokenBucket, 1<<40)
+			all := make([]Key, keys)
+			for i := range all {
+				all[i] = key(uint64(i))
+				take(table, epoch, all[i], l, 1)
+			}
+			rng := rand.New(rand.NewPCG(1, 1))
+			ops := []Op{{Limit: l, Cost: 1}}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				ops[0].Key = all[rng.Uint64N(keys)]
+				table.Take(epoch, ops)
+			}
+		})
+	}
+}
