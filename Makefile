@@ -1,0 +1,29 @@
+# The few things one does here. `make test` is what the README says; the rest is what .ci/run does.
+
+GO ?= go
+
+.PHONY: run test race fuzz bench lint
+
+run: ## a node with the starter rules
+	$(GO) run ./cmd/rlnode serve
+
+test:
+	$(GO) test ./...
+
+race: ## all tests under the race detector, the longest ones shortened
+	$(GO) test -race -short ./...
+
+FUZZTIME ?= 10s
+fuzz: ## a smoke of every fuzz target
+	.ci/fuzz $(FUZZTIME)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+lint: bin/staticcheck
+	test -z "$$(gofmt -l .)"
+	$(GO) vet ./...
+	bin/staticcheck ./...
+
+bin/staticcheck: tools/go.mod tools/go.sum
+	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck

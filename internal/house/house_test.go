@@ -1,0 +1,129 @@
+// Package house holds the project to its floor plan: which package may import which, and how long files and
+// functions may be.
+package house
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/rlnode/rlnode/"
+
+	maxFileLines     = 500
+	maxFunctionLines = 60
+)
+
+// mayImport lists what each package may import of the project: what stands below it, and nothing else. A
+// package that is not listed may not exist.
+var mayImport = map[string][]string{
+	"algorithms": {}, // standard library only; see below
+	"counters":   {"algorithms"},
+	"rules":      {"algorithms"},
+	"persist":    {"algorithms", "counters", "rules"},
+	"limiter":    {"algorithms", "counters", "rules"},
+	"replay":     {"algorithms", "counters", "rules", "limiter"},
+	"api":        {"algorithms", "counters", "rules", "limiter"},
+	"cmd/rlnode": {"algorithms", "counters", "rules", "persist", "limiter", "replay", "api"},
+}
+
+// standardOnly are the packages that import nothing but the project and the standard library.
+var standardOnly = []string{"algorithms", "counters", "limiter"}
+
+func TestImportsPointDownward(t *testing.T) {
+	eachSource(t, func(path string, _ []byte, file *ast.File) {
+		pkg := packageOf(path)
+		allowed, known := mayImport[pkg]
+		if !known {
+			t.Errorf("%s: package %s is not in the floor plan", path, pkg)
+			return
+		}
+		for _, spec := range file.Imports {
+			name := strings.Trim(spec.Path.Value, `"`)
+			local, ours := strings.CutPrefix(name, module)
+			switch {
+			case ours && packageOf(local+"/x.go") != pkg && !slices.Contains(allowed, local):
+				t.Errorf("%s: %s may not import %s", path, pkg, local)
+			case !ours && slices.Contains(standardOnly, pkg) && strings.Contains(strings.Split(name, "/")[0], "."):
+				t.Errorf("%s: %s may import only the standard library, not %s", path, pkg, name)
+			}
+		}
+	})
+}
+
+func TestFilesAndFunctionsFit(t *testing.T) {
+	eachSource(t, func(path string, text []byte, file *ast.File) {
+		if n := bytes.Count(text, []byte("\n")); n > maxFileLines {
+			t.Errorf("%s has %d lines; a file is a concept, and %d are enough for one", path, n, maxFileLines)
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			lines := bytes.Count(text[f.Pos()-file.FileStart:f.End()-file.FileStart], []byte("\n"))
+			if lines > maxFunctionLines {
+				t.Errorf("%s: %s has %d lines; at most %d fit a screen", path, f.Name.Name, lines, maxFunctionLines)
+			}
+		}
+	})
+}
+
+// packageOf is the folder of path; folders inside a package's own internal/ or for its tests belong to it.
+func packageOf(path string) string {
+	dir := filepath.ToSlash(filepath.Dir(path))
+	for pkg := range mayImport {
+		if strings.HasPrefix(dir, pkg+"/") {
+			return pkg
+		}
+	}
+	return dir
+}
+
+// eachSource calls visit for every Go file of the product, tests left out.
+func eachSource(t *testing.T, visit func(path string, text []byte, file *ast.File)) {
+	t.Helper()
+	seen := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path)
+		if d.IsDir() {
+			if skip := []string{".git", "internal", "tools", "examples", "testdata"}; slices.Contains(skip, rel) ||
+				d.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		seen++
+		visit(filepath.ToSlash(rel), text, file)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen == 0 {
+		t.Fatal("no source found")
+	}
+}
