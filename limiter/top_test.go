@@ -1,0 +1,62 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+func TestTop(t *testing.T) {
+	l := open(t, "rules:\n  - {name: r, key: [ip], limits: [{limit: 2, per: 1h}]}")
+	for i, refusals := range []int{5, 0, 9, 1} {
+		for range 2 + refusals {
+			check(t, l, epoch, Query{Attributes: attrs("ip", fmt.Sprintf("192.0.2.%d", i))})
+		}
+	}
+	top := l.Top(2)
+	if len(top) != 2 || top[0].Key[0] != "192.0.2.2" || top[0].Refused != 9 || top[1].Key[0] != "192.0.2.0" || top[1].Refused != 5 {
+		t.Errorf("have %+v", top)
+	}
+	if all := l.Top(100); len(all) != 3 {
+		t.Errorf("have %d subjects, want the 3 refused", len(all))
+	}
+	// What is allowed counts as well once a subject is listed.
+	l.Reset("r", []string{"192.0.2.2"})
+	check(t, l, epoch, byKey("r", "192.0.2.2"))
+	if top = l.Top(1); top[0].Checks != 10 || top[0].Refused != 9 {
+		t.Errorf("have %+v", top[0])
+	}
+}
+
+// On a Zipf stream the subjects refused most are found, in order, in bounded memory.
+func TestTopOnZipf(t *testing.T) {
+	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1h}]}")
+	rng := rand.New(rand.NewPCG(1, 2))
+	zipf := rand.NewZipf(rng, 1.2, 1, 200_000)
+	want := make(map[string]int64)
+	seen := make(map[string]bool)
+	var a Answer
+	for range 500_000 {
+		k := fmt.Sprint(zipf.Uint64())
+		q := byKey("r", k)
+		if err := l.CheckAt(epoch, &q, &a); err != nil {
+			t.Fatal(err)
+		}
+		if a.Allowed == seen[k] {
+			t.Fatalf("subject %s: allowed %v", k, a.Allowed)
+		}
+		if seen[k] = true; !a.Allowed {
+			want[k]++
+		}
+	}
+	for i, top := range l.Top(20) {
+		if top.Key[0] != fmt.Sprint(i) || top.Refused != want[top.Key[0]] {
+			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, top.Key[0], top.Refused, i, want[fmt.Sprint(i)])
+		}
+	}
+	for i := range l.top.stripe {
+		if n := len(l.top.stripe[i].entries); n > topCapacity || n != len(l.top.stripe[i].index) {
+			t.Errorf("stripe %d holds %d entries and an index of %d", i, n, len(l.top.stripe[i].index))
+		}
+	}
+}
