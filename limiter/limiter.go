@@ -165,15 +165,15 @@ func (a *Answer) conclude() {
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		la.Decision, la.Full = a.scratch.ops[i].Decision, a.scratch.ops[i].Full
-		if !la.Rule.Shadow && (a.Tightest < 0 || la.tighter(&a.Limits[a.Tightest])) {
+		if !la.Rule.Shadow && (a.Tightest < 0 || la.Tighter(&a.Limits[a.Tightest])) {
 			a.Tightest = i
 		}
 	}
 }
 
-// tighter reports whether la describes a check better than b, which stands before it: refusals first, of them
+// Tighter reports whether la describes a check better than b, which stands before it: refusals first, of them
 // the longest; else the least remaining for its capacity.
-func (la *LimitAnswer) tighter(b *LimitAnswer) bool {
+func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	switch {
 	case la.Allowed != b.Allowed:
 		return b.Allowed
