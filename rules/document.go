@@ -19,6 +19,7 @@ const (
 	maxAttributes    = 32   // of a check, and so of a key, a match or a profile
 	maxAdaptiveSteps = 100
 	maxTrustedHops   = 32
+	maxZones         = 1000 // different names of time zones; there are about 600
 	// maxTierLimits bounds tiered rules times limits of tiers: each pair is a limit of its own.
 	maxTierLimits = 1_000_000
 )

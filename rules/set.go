@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"time"
+
 	"github.com/rlnode/rlnode/algorithms"
 )
 
@@ -31,6 +33,12 @@ type Set struct {
 	DefaultDeny bool     // `default: deny`
 	Rules       []*Rule  // in document order
 	Units       []string // by UnitID; Units[0] is Requests
+
+	byName      map[string]*Rule
+	units       map[string]int
+	attributes  map[string]int // numbers of the attributes that some part of the set looks at
+	rules       index
+	deny, allow list
 }
 
 // Headers says which families of response headers are sent.
@@ -40,13 +48,77 @@ type Headers struct {
 	ResetDelta bool // X-RateLimit-Reset as seconds from now instead of Unix seconds
 }
 
+// Consistency says how a rule's checks relate to its counters' owner.
+type Consistency uint8
+
+// The words of `consistency`.
+const (
+	Hybrid Consistency = iota // leases are spent
+	Exact                     // the owner is asked each time
+	Local                     // each node counts by itself
+)
+
+// OnPartition says what happens when neither owner nor standby can be reached.
+type OnPartition uint8
+
+// The words of `on_partition`.
+const (
+	Share           OnPartition = iota // count here, at limit / nodes
+	Full                               // count here, at the whole limit
+	AllowUncounted                     // allow
+	RefuseUncounted                    // deny
+)
+
+// Scope says where a limit holds.
+type Scope uint8
+
+// The words of `scope`.
+const (
+	RegionScope Scope = iota
+	GlobalScope
+)
+
+// OnLimit says what happens to a check that is over the limit.
+type OnLimit uint8
+
+// The words of `on_limit`.
+const (
+	Refuse OnLimit = iota
+	DelayCheck
+)
+
+// Lease is a rule's setting for leases.
+type Lease struct {
+	Threshold float64       // 0.5…0.95: above this part used, checks go to the owner
+	TTL       time.Duration // 50ms…5s; 0: a twentieth of the window, within these bounds
+	Idle      float64       // above 0, at most 0.5: part of the limit that all grants of a subject may hold above Threshold
+}
+
 // Rule is a compiled rule.
 type Rule struct {
-	Name   string
-	Index  int      // in Set.Rules
-	Key    []string // names of the key attributes, in order
-	Shadow bool
-	Tiered bool
+	Name        string
+	Index       int      // in Set.Rules
+	Key         []string // names of the key attributes, in order
+	Shadow      bool
+	Tiered      bool
+	Consistency Consistency
+	OnPartition OnPartition
+	Scope       Scope
+	Regions     []Region // parts of a global rule; empty: equal
+	Lease       Lease
+	OnLimit     OnLimit
+	MaxDelay    time.Duration // of OnLimit DelayCheck
+	Block       time.Duration // 0: none
+	IPv6Prefix  int           // bits of an IPv6 address that tell subjects apart
+	Adaptive    *Adaptive     // nil: none
+
+	key      []keyAttribute
+	match    []condition
+	own      []*Limit   // nil for tiered rules
+	byTier   [][]*Limit // of tiered rules, by number of tier
+	fallback int32      // number of the tier for subjects without one, −1 for none
+	cost     *costTable // nil: 1
+	seed     []byte     // the rule's part of what is hashed: length and name
 }
 
 // Limit is a compiled limit of a rule, be it the rule's own, its tier's or an override's.
@@ -69,29 +141,11 @@ type Hit struct {
 	Cost    int64 // of Requests when the check names none: 1, or what the rule's cost table says
 }
 
-// Match is the outcome of matching a check. It is reused from check to check without allocating.
-type Match struct {
-	List Listing
-	Hits []Hit // in document order
-}
-
 // Rule returns the rule called name, or nil.
-func (s *Set) Rule(name string) *Rule { panic("stub") }
+func (s *Set) Rule(name string) *Rule { return s.byName[name] }
 
 // UnitID returns the id of a unit that some limit has.
-func (s *Set) UnitID(name string) (int, bool) { panic("stub") }
-
-// Match finds what applies to attrs. only restricts it to one rule; nil asks all. Of attributes named twice the
-// first counts.
-func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) { panic("stub") }
-
-// MatchKey finds what applies to one subject of r, given by its key attributes' values in order. Match
-// conditions and cost tables' attributes are not consulted; the lists see only the key. The error says how the
-// number of values is wrong.
-func (s *Set) MatchKey(r *Rule, key []string, m *Match) error { panic("stub") }
-
-// SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped.
-func (r *Rule) SubjectOf(attrs []Attribute) []string { panic("stub") }
-
-// NormalKey returns key as it is counted: normalised, addresses grouped.
-func (r *Rule) NormalKey(key []string) []string { panic("stub") }
+func (s *Set) UnitID(name string) (int, bool) {
+	id, ok := s.units[name]
+	return id, ok
+}

@@ -1,0 +1,161 @@
+package api
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":`
+
+// tightest is the limit that a describes, nil where none but shadow limits were looked at.
+func tightest(a *limiter.Answer) *limiter.LimitAnswer {
+	if a.Tightest < 0 || a.DecidedBy >= limiter.ByList {
+		return nil
+	}
+	return &a.Limits[a.Tightest]
+}
+
+// appendAnswer appends the answer of a check as a JSON object. full is for one of its own: a refusal is a problem
+// then, which the results of a batch are not.
+func (x *exchange) appendAnswer(b []byte, node []byte, full bool) []byte {
+	a := &x.answer
+	t := tightest(a)
+	b = append(b, '{')
+	if full && !a.Allowed {
+		x.spare = appendReason(x.spare[:0], a, t)
+		b = append(b, quotaExceeded...)
+		b = appendString(b, view(x.spare))
+		b = appendViolated(append(b, `,"violated-policies":[`...), a)
+		b = append(b, "],"...)
+	}
+	b = appendBool(b, `"allowed":`, a.Allowed)
+	b = append(b, `,"rule":`...)
+	if t != nil {
+		b = appendString(b, t.Rule.Name)
+		b = appendTightest(b, a, t)
+	} else {
+		b = append(b, `"",`...)
+		retry := int64(0)
+		if !a.Allowed {
+			retry = -1
+		}
+		b = appendInt(b, `"retry_after_ms":`, retry)
+		b = append(b, `,"delay_ms":0`...)
+	}
+	b = append(b, `,"decided_by":"`...)
+	b = append(b, a.DecidedBy.String()...)
+	b = append(b, `","node":`...)
+	b = append(b, node...)
+	b = appendInt(b, `,"rules_version":`, a.RulesVersion)
+	if x.check.detail {
+		b = appendLimits(b, a)
+	}
+	return append(b, '}')
+}
+
+// appendTightest appends the fields that describe one limit, in the contract's order.
+func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
+	b = appendInt(b, `,"limit":`, t.Limit.Capacity())
+	b = appendInt(b, `,"remaining":`, t.Remaining)
+	b = append(b, `,"unit":`...)
+	b = appendString(b, t.Limit.Unit)
+	b = appendInt(b, `,"window_ms":`, millis(t.Limit.WindowAt(a.Now)))
+	b = appendInt(b, `,"reset_after_ms":`, millis(t.ResetAfter))
+	b = appendInt(b, `,"retry_after_ms":`, millis(t.RetryAfter))
+	return appendInt(b, `,"delay_ms":`, millis(delay(a)))
+}
+
+// delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'.
+func delay(a *limiter.Answer) (longest time.Duration) {
+	if !a.Allowed {
+		return 0
+	}
+	for i := range a.Limits {
+		if l := &a.Limits[i]; !l.Rule.Shadow {
+			longest = max(longest, l.Delay)
+		}
+	}
+	return longest
+}
+
+// appendLimits appends every limit that was looked at.
+func appendLimits(b []byte, a *limiter.Answer) []byte {
+	b = append(b, `,"limits":[`...)
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"rule":`...)
+		b = appendString(b, l.Rule.Name)
+		b = append(b, `,"name":`...)
+		b = appendString(b, l.Limit.Name)
+		b = append(b, `,"algorithm":"`...)
+		b = append(b, l.Limit.Kind.String()...)
+		b = append(b, `","unit":`...)
+		b = appendString(b, l.Limit.Unit)
+		b = appendInt(b, `,"limit":`, l.Limit.Capacity())
+		b = appendInt(b, `,"window_ms":`, millis(l.Limit.WindowAt(a.Now)))
+		b = appendInt(b, `,"remaining":`, l.Remaining)
+		b = appendInt(b, `,"reset_after_ms":`, millis(l.ResetAfter))
+		b = appendInt(b, `,"retry_after_ms":`, millis(l.RetryAfter))
+		b = appendBool(b, `,"allowed":`, l.Allowed)
+		b = appendBool(b, `,"shadow":`, l.Rule.Shadow)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// appendViolated appends the names of the limits that refused.
+func appendViolated(b []byte, a *limiter.Answer) []byte {
+	first := true
+	for i := range a.Limits {
+		if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
+			if !first {
+				b = append(b, ',')
+			}
+			b, first = appendString(b, l.Limit.Name), false
+		}
+	}
+	return b
+}
+
+// appendReason appends a sentence for a person on why a check was refused.
+func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
+	switch {
+	case a.DecidedBy == limiter.ByList:
+		return append(b, "The deny list refuses this."...)
+	case t == nil:
+		return append(b, "No rule applies, and the default is to deny."...)
+	case t.Full:
+		b = append(b, "The node has no room for a new counter of limit "...)
+	default:
+		b = append(b, "Limit "...)
+	}
+	b = strconv.AppendQuote(b, t.Limit.Name)
+	b = append(b, " of rule "...)
+	b = strconv.AppendQuote(b, t.Rule.Name)
+	b = appendInt(b, " (", t.Limit.Amount)
+	b = append(b, ' ')
+	b = append(b, t.Limit.Unit...)
+	b = append(b, " per "...)
+	b = append(b, t.Limit.Window...)
+	switch {
+	case t.RetryAfter == algorithms.Never:
+		return append(b, ") can never allow it: the cost is above its capacity."...)
+	case t.Full:
+		b = append(b, "); retry in "...)
+	default:
+		b = append(b, ") is used up; retry in "...)
+	}
+	ms := millis(t.RetryAfter)
+	b = strconv.AppendInt(b, ms/1000, 10)
+	if part := ms % 1000; part > 0 {
+		b = append(b, '.', '0'+byte(part/100), '0'+byte(part/10%10), '0'+byte(part%10))
+	}
+	return append(b, " s."...)
+}

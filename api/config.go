@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Subjects tells and resets what subjects have used. *limiter.Limiter is one.
+type Subjects interface {
+	// Usage tells what a subject has used. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	Usage(rule string, key []string) (*limiter.Usage, error)
+	// Reset makes a subject's counters fresh. Errors as of Usage.
+	Reset(rule string, key []string) error
+	// Top returns the n subjects refused most, most refused first.
+	Top(n int) []limiter.TopSubject
+}
+
+// RuleStore keeps the rules document through restarts.
+type RuleStore interface {
+	// Write makes a change. When it returns a version, the change is kept and in force. The error is or wraps
+	// rules.Errors, rules.ErrNotFound, ErrConflict, ErrNoLeader or ErrNoPrimary.
+	Write(ctx context.Context, change rules.Change, options WriteOptions) (version int64, err error)
+	// Versions lists the last versions, newest first.
+	Versions(ctx context.Context) ([]RuleVersion, error)
+	// Version returns the document that was version n. The error wraps ErrNoVersion when it is not kept.
+	Version(ctx context.Context, n int64) (*rules.Document, error)
+}
+
+// WriteOptions say on what terms a change is made.
+type WriteOptions struct {
+	IfMatch int64  // the version that must be in force; 0: any
+	By      string // who makes it, for the list of versions; at most 128 bytes
+}
+
+// RuleVersion is an entry of the list of versions.
+type RuleVersion struct {
+	Version int64     `json:"version"`
+	When    time.Time `json:"when"`
+	By      string    `json:"by"`
+	What    string    `json:"what"` // "rule login"
+	Size    int64     `json:"size"` // bytes of the change
+}
+
+// Errors of a RuleStore.
+var (
+	// ErrConflict: the version in force is not the one that the write was meant for.
+	ErrConflict = errors.New("the rules have another version")
+	// ErrNoVersion: the version is not kept, or never was.
+	ErrNoVersion = errors.New("no such version of the rules")
+	// ErrNoLeader: there is nobody now who could agree to a write.
+	ErrNoLeader = errors.New("the cluster has no leader")
+	// ErrNoPrimary: the region where rules are written can't be reached.
+	ErrNoPrimary = errors.New("the primary region can't be reached")
+)
+
+// CheckpointStatus is how saving the counters goes.
+type CheckpointStatus struct {
+	Last     time.Time     // when the last completed checkpoint began; zero: none yet
+	Took     time.Duration // the last completed one
+	Counters int64         // written by the last completed one
+	Failures int64         // failed since the last completed one
+	Err      error         // of the last one; nil when it completed
+}
+
+// Config says what an API stands on and how it is reached.
+type Config struct {
+	DataAddr  string // host:port of the data plane; port 0 takes a free one
+	AdminAddr string // host:port of the admin plane
+
+	CertFile string // with KeyFile: HTTPS on both planes, read again when the files change
+	KeyFile  string
+
+	APIToken   string // needed on the data plane but for its probes; empty: open
+	AdminToken string // needed for writes on the admin plane; empty: open
+
+	// ReadTimeout bounds the time from the first byte of a request of the data plane to its last; batches have three
+	// times as long. 0: 10 seconds.
+	ReadTimeout time.Duration
+
+	Node    string // this node's name, as answers tell it
+	Version string // of the program
+
+	Decider     Decider
+	Subjects    Subjects
+	Rules       RuleStore
+	Cluster     Cluster
+	RuleStats   func() []limiter.RuleStats
+	Counters    func() counters.Stats
+	Checkpoints func() CheckpointStatus // nil: counters are not saved
+
+	Logger *slog.Logger // nil: slog.Default
+}
+
+// Validate says what is missing.
+func (c *Config) Validate() error {
+	var errs []error
+	need := func(ok bool, field string) {
+		if !ok {
+			errs = append(errs, errors.New(field+" is missing"))
+		}
+	}
+	need(c.DataAddr != "", "DataAddr")
+	need(c.AdminAddr != "", "AdminAddr")
+	need((c.CertFile == "") == (c.KeyFile == ""), "one of CertFile and KeyFile")
+	need(c.ReadTimeout >= 0, "ReadTimeout of at least 0")
+	need(c.Node != "", "Node")
+	need(c.Decider != nil, "Decider")
+	need(c.Subjects != nil, "Subjects")
+	need(c.Rules != nil, "Rules")
+	need(c.Cluster != nil, "Cluster")
+	need(c.RuleStats != nil, "RuleStats")
+	need(c.Counters != nil, "Counters")
+	return errors.Join(errs...)
+}

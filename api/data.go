@@ -1,0 +1,237 @@
+package api
+
+import (
+	"crypto/subtle"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	maxCheckBody = 64 << 10 // bytes
+	maxBatchBody = 8 << 20
+	// maxHold bounds how long a check with wait is held back.
+	maxHold = 5 * time.Second
+)
+
+// Decider decides checks. *limiter.Limiter is one.
+type Decider interface {
+	// Check decides q now; nothing of q may be kept. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	Check(q *limiter.Query, a *limiter.Answer) error
+	// Adjust adds n to what a subject has used of a rule's limits in requests.
+	Adjust(rule string, key []string, n int64) (*limiter.Usage, error)
+	// Rules returns the rules in force, nil before there are any.
+	Rules() *rules.Set
+}
+
+// dataPlane answers checks.
+type dataPlane struct {
+	decider   Decider
+	node      []byte // the node's name as a JSON string
+	token     string // empty: open to all
+	readiness *readiness
+	health    func() []byte
+	log       *slog.Logger
+	latency   latency
+	exchanges sync.Pool // of *exchange
+	panics    atomic.Int64
+}
+
+// route is one address of the data plane.
+type route struct {
+	path    string
+	allow   string // methods
+	open    bool   // without the token
+	maxBody int
+	serve   func(*dataPlane, *exchange)
+}
+
+// dataRoutes are all addresses of the data plane, the busiest first.
+var dataRoutes = [...]route{
+	{path: "/v1/check", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).check},
+	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*dataPlane).batch},
+	{path: "/v1/adjust", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).adjust},
+	{path: "/healthz", allow: "GET, HEAD", open: true, maxBody: maxCheckBody, serve: (*dataPlane).healthz},
+	{path: "/readyz", allow: "GET, HEAD", open: true, maxBody: maxCheckBody, serve: (*dataPlane).readyz},
+}
+
+func routeOf(path string) *route {
+	for i := range dataRoutes {
+		if dataRoutes[i].path == path {
+			return &dataRoutes[i]
+		}
+	}
+	return nil
+}
+
+// maxBodyOf is how many bytes a body sent to path may have.
+func maxBodyOf(path string) int {
+	if r := routeOf(path); r != nil {
+		return r.maxBody
+	}
+	return maxCheckBody
+}
+
+func (p *dataPlane) acquire() *exchange {
+	if x, ok := p.exchanges.Get().(*exchange); ok {
+		return x
+	}
+	return &exchange{stripe: p.latency.stripe()}
+}
+
+func (p *dataPlane) release(x *exchange) {
+	x.reset()
+	p.exchanges.Put(x)
+}
+
+// serve answers x.request in x.response.
+func (p *dataPlane) serve(x *exchange) {
+	defer p.recover(x)
+	r := routeOf(x.path)
+	switch {
+	case r == nil:
+		x.refuse(errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(x.path, "�"))))
+	case x.method != r.allow && !allows(r.allow, x.method):
+		x.refuse(errorf(MethodNotAllowed, "%s takes %s", r.path, r.allow))
+		x.set("Allow", []byte(r.allow))
+	case p.token != "" && !r.open && !authorized(x.authorization, p.token):
+		x.refuse(errorf(Unauthorized, "send the token as Authorization: Bearer"))
+	default:
+		r.serve(p, x)
+	}
+}
+
+// recover turns a panic into an answer that tells nothing about it.
+func (p *dataPlane) recover(x *exchange) {
+	if v := recover(); v != nil {
+		p.panics.Add(1)
+		p.log.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
+		x.refuse(errInternal())
+		x.hangUp = true
+	}
+}
+
+// allows reports whether method is one of those in allow.
+func allows(allow, method string) bool {
+	for one := range strings.SplitSeq(allow, ", ") {
+		if one == method {
+			return true
+		}
+	}
+	return false
+}
+
+// authorized reports, in a time that does not depend on how much of it is right, whether header carries token.
+func authorized(header, token string) bool {
+	const scheme = "bearer "
+	if len(header) < len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
+		return false
+	}
+	return subtle.ConstantTimeCompare([]byte(strings.TrimSpace(header[len(scheme):])), []byte(token)) == 1
+}
+
+// check answers POST /v1/check.
+func (p *dataPlane) check(x *exchange) {
+	began := time.Now()
+	if e := p.readiness.checks(); e != nil {
+		x.refuse(e)
+		return
+	}
+	if e := x.readCheck(); e != nil {
+		x.refuse(e)
+		return
+	}
+	if e := p.decide(x); e != nil {
+		x.refuse(e)
+		return
+	}
+	x.json(200)
+	x.rateHeaders()
+	if !x.answer.Allowed {
+		x.status, x.contentType = 429, typeProblem
+		x.retryAfter()
+	} else if x.check.wait {
+		x.hold = min(delay(&x.answer), maxHold)
+	}
+	x.response.body = x.appendAnswer(x.response.body, p.node, true)
+	x.stripe.observe(time.Since(began))
+}
+
+// readCheck reads the body as one check.
+func (x *exchange) readCheck() *Error {
+	s := &x.scan
+	if s.reset(x.request.body); s.object() {
+		x.check.read(s)
+		s.end()
+	}
+	return s.err()
+}
+
+// object begins a body that must be one JSON object.
+func (s *scanner) object() bool {
+	if !s.utf8() {
+		return false
+	}
+	if s.next() == '{' {
+		return true
+	}
+	if s.pos == len(s.src) {
+		s.fail("the body is empty")
+	} else if s.skip(); s.syntax == nil {
+		s.fail("the body is not an object")
+	}
+	return false
+}
+
+// decide asks x.check.
+func (p *dataPlane) decide(x *exchange) *Error {
+	q := &x.check
+	if q.ByKey && q.given&fieldKey == 0 {
+		if e := p.needsKey(q.Rule); e != nil {
+			return e
+		}
+	}
+	if err := p.decider.Check(&q.Query, &x.answer); err != nil {
+		return p.explain(err)
+	}
+	return nil
+}
+
+// needsKey is the error for a rule asked without a key, nil for a rule that has no key attributes.
+func (p *dataPlane) needsKey(rule string) *Error {
+	if r := p.decider.Rules().Rule(rule); r != nil && len(r.Key) == 0 {
+		return nil
+	}
+	return errorf(MissingKey, "key is missing: rule %q is asked about a key, or about attributes", excerpt(rule))
+}
+
+// explain makes an answer of what the decider said.
+func (p *dataPlane) explain(err error) *Error {
+	e := asError(err)
+	if e.Code == Internal {
+		p.log.Error("check not decided", "error", err)
+	}
+	return e
+}
+
+// healthz answers that the process is alive.
+func (p *dataPlane) healthz(x *exchange) {
+	x.json(200)
+	x.response.body = append(x.response.body, p.health()...)
+}
+
+// readyz answers whether the node takes checks.
+func (p *dataPlane) readyz(x *exchange) {
+	if e := p.readiness.probe(); e != nil {
+		x.refuse(e)
+		return
+	}
+	x.json(200)
+	x.response.body = append(x.response.body, p.health()...)
+}

@@ -1,0 +1,270 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	maxDocument = 8 << 20 // bytes of a body on the admin plane
+	// maxDiscard bounds what is read and thrown away of a body that is too large, so that its sender, who may not
+	// look up before all is sent, gets the answer.
+	maxDiscard = 256 << 20
+	typeYAML   = "application/yaml"
+)
+
+// getRules answers the document in force, or an earlier one.
+func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
+	set := s.api.config.Decider.Rules()
+	if set == nil {
+		return errorf(NotReady, "there are no rules in force yet")
+	}
+	doc, version := set.Document, set.Version
+	if text := r.URL.Query().Get("version"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 1 {
+			return errorf(BadValue, "version must be a whole number from 1")
+		}
+		if version = n; n != set.Version {
+			if doc, err = s.api.config.Rules.Version(r.Context(), n); err != nil {
+				return err
+			}
+		}
+	}
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
+	w.Header().Set("Vary", "Accept")
+	if wantsJSON(r.Header.Values("Accept")) {
+		body, err := doc.JSON()
+		if err != nil {
+			return fmt.Errorf("write rules as JSON: %w", err)
+		}
+		s.sendJSON(w, body)
+		return nil
+	}
+	body, err := doc.YAML()
+	if err != nil {
+		return fmt.Errorf("write rules as YAML: %w", err)
+	}
+	w.Header().Set("Content-Type", typeYAML)
+	w.Header().Set("Cache-Control", "no-store")
+	s.send(w, body)
+	return nil
+}
+
+// wantsJSON reports whether accept prefers JSON to YAML; of equals, YAML.
+func wantsJSON(accept []string) bool {
+	var json, yaml float64
+	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		name, params, err := mime.ParseMediaType(one)
+		if err != nil {
+			continue
+		}
+		q := 1.0
+		if text, ok := params["q"]; ok {
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				continue
+			}
+		}
+		switch name {
+		case typeJSON, "text/json":
+			json = max(json, q)
+		case typeYAML, "application/x-yaml", "text/yaml", "text/x-yaml":
+			yaml = max(yaml, q)
+		}
+	}
+	return json > yaml
+}
+
+// putRules replaces the whole document.
+func (s *adminServer) putRules(w http.ResponseWriter, r *http.Request) error {
+	return s.write(w, r, rules.Change{Part: rules.WholeDocument})
+}
+
+// pieceOf is the piece of the document that r's path names.
+func pieceOf(r *http.Request) (c rules.Change, err error) {
+	switch kind, _, _ := strings.Cut(strings.TrimPrefix(r.Pattern, "/v1/"), "/"); kind {
+	case "rules":
+		c.Part, c.Name = rules.RulePart, r.PathValue("name")
+	case "tiers":
+		c.Part, c.Name = rules.TierPart, r.PathValue("name")
+	case "subjects":
+		c.Part, c.Attribute, c.Name = rules.SubjectPart, r.PathValue("attribute"), r.PathValue("value")
+	default:
+		c.Part, c.Name = rules.ListPart, r.PathValue("list")
+		if c.Name != "allow" && c.Name != "deny" {
+			return c, errorf(NotFound, "there is no list %q: the lists are allow and deny", excerpt(c.Name))
+		}
+	}
+	return c, nil
+}
+
+func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
+	c, err := pieceOf(r)
+	if err != nil {
+		return err
+	}
+	set := s.api.config.Decider.Rules()
+	if set == nil {
+		return errorf(NotReady, "there are no rules in force yet")
+	}
+	body, err := set.Document.Piece(c)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(set.Version, 10)))
+	s.sendJSON(w, body)
+	return nil
+}
+
+func (s *adminServer) putPiece(w http.ResponseWriter, r *http.Request) error {
+	c, err := pieceOf(r)
+	if err != nil {
+		return err
+	}
+	return s.write(w, r, c)
+}
+
+func (s *adminServer) deletePiece(w http.ResponseWriter, r *http.Request) error {
+	c, err := pieceOf(r)
+	if err != nil {
+		return err
+	}
+	c.Delete = true
+	return s.write(w, r, c)
+}
+
+// write makes a change with r's body and answers with the new version.
+func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	select {
+	case s.writes <- struct{}{}:
+		defer func() { <-s.writes }()
+	case <-r.Context().Done():
+		return errorf(Timeout, "other writes took too long")
+	}
+	current := int64(0)
+	if set := s.api.config.Decider.Rules(); set != nil {
+		current = set.Version
+	}
+	match, err := ifMatch(r.Header.Values("If-Match"), current)
+	if err != nil {
+		return err
+	}
+	if !c.Delete {
+		if c.Body, err = readAll(r); err != nil {
+			return err
+		}
+	}
+	version, err := s.api.config.Rules.Write(r.Context(), c, WriteOptions{IfMatch: match, By: writer(r)})
+	if err != nil {
+		return writeError(err)
+	}
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
+	return s.reply(w, struct {
+		Version  int64     `json:"version"`
+		Warnings []Mistake `json:"warnings,omitempty"`
+	}{version, s.warnings(version)})
+}
+
+// warnings says what of the rules is not in force, if they are still the version just written.
+func (s *adminServer) warnings(version int64) (list []Mistake) {
+	if set := s.api.config.Decider.Rules(); set != nil && set.Version == version {
+		for _, m := range set.Document.Warnings() {
+			list = append(list, Mistake{m.Line, m.Column, m.Path, m.Message})
+		}
+	}
+	return list
+}
+
+// writeError keeps a failure of the store from looking like a bug.
+func writeError(err error) error {
+	if e := asError(err); e.Code != Internal {
+		return e
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return &Error{Code: Timeout, Detail: "the write took too long; whether it was made is not known", Err: err}
+	}
+	return &Error{Code: WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
+}
+
+// writer says who makes a change.
+func writer(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return excerpt("admin API, " + host)
+}
+
+// ifMatch reads If-Match: the version that must be in force, 0 for any. Quotes and W/ may be left out or given.
+func ifMatch(values []string, current int64) (version int64, err error) {
+	text := strings.Join(values, ",")
+	if strings.TrimSpace(text) == "" {
+		return 0, nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		one = strings.TrimPrefix(strings.TrimSpace(one), "W/")
+		if one == "*" {
+			return 0, nil
+		}
+		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
+			if one, ok = strings.CutSuffix(unquoted, `"`); !ok {
+				return 0, badMatch()
+			}
+		}
+		n, err := strconv.ParseInt(one, 10, 64)
+		if err != nil || n < 0 {
+			return 0, badMatch()
+		}
+		// Of several, the one in force is as good as any; a 0 would ask for no condition.
+		if version == 0 || n == current {
+			version = n
+		}
+	}
+	if version == 0 {
+		return 0, &Error{Code: Conflict, Detail: "If-Match: there is no version 0", Err: ErrConflict}
+	}
+	return version, nil
+}
+
+func badMatch() *Error {
+	return errorf(BadValue, `If-Match must be * or a version, such as "17"`)
+}
+
+// readAll reads a body of at most maxDocument bytes.
+func readAll(r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
+		return nil, tooLarge(maxDocument) // not asked for, so not sent
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
+	if err != nil {
+		return nil, receiveError(err)
+	}
+	if len(body) > maxDocument {
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // its end is what is waited for
+		return nil, tooLarge(maxDocument)
+	}
+	return body, nil
+}
+
+// getVersions lists the last versions.
+func (s *adminServer) getVersions(w http.ResponseWriter, r *http.Request) error {
+	list, err := s.api.config.Rules.Versions(r.Context())
+	if err != nil {
+		return fmt.Errorf("list versions: %w", err)
+	}
+	if list == nil {
+		list = []RuleVersion{}
+	}
+	return s.reply(w, struct {
+		Versions []RuleVersion `json:"versions"`
+	}{list})
+}

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Code names an error in a problem+json answer.
+type Code string
+
+// The codes of both planes.
+const (
+	BadJSON          Code = "bad-json"
+	UnknownField     Code = "unknown-field"
+	BadValue         Code = "bad-value"
+	MissingKey       Code = "missing-key"
+	BadRequest       Code = "bad-request" // not HTTP
+	Unauthorized     Code = "unauthorized"
+	Forbidden        Code = "forbidden" // a browser's cross-origin write
+	UnknownRule      Code = "unknown-rule"
+	NotFound         Code = "not-found"
+	MethodNotAllowed Code = "method-not-allowed"
+	Timeout          Code = "timeout" // the request did not arrive in time
+	Conflict         Code = "conflict"
+	TooLarge         Code = "too-large"
+	InvalidRules     Code = "invalid-rules"
+	HeadersTooLarge  Code = "headers-too-large"
+	Internal         Code = "internal"
+	NotReady         Code = "not-ready"
+	Draining         Code = "draining"
+	NoLeader         Code = "no-leader"  // of a write: nobody can agree to it now
+	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
+	WriteFailed      Code = "write-failed"
+	Overloaded       Code = "overloaded"
+)
+
+// kinds gives each code its status and title.
+var kinds = map[Code]struct {
+	status int
+	title  string
+}{
+	BadJSON:          {http.StatusBadRequest, "The body is not one strict JSON object"},
+	UnknownField:     {http.StatusBadRequest, "Unknown field"},
+	BadValue:         {http.StatusBadRequest, "Value out of bounds"},
+	MissingKey:       {http.StatusBadRequest, "Something needed is missing"},
+	BadRequest:       {http.StatusBadRequest, "The request is not valid HTTP"},
+	Unauthorized:     {http.StatusUnauthorized, "A valid token is needed"},
+	Forbidden:        {http.StatusForbidden, "Cross-origin write refused"},
+	UnknownRule:      {http.StatusNotFound, "Unknown rule"},
+	NotFound:         {http.StatusNotFound, "Not found"},
+	MethodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed"},
+	Timeout:          {http.StatusRequestTimeout, "The request did not arrive in time"},
+	Conflict:         {http.StatusPreconditionFailed, "The rules have changed"},
+	TooLarge:         {http.StatusRequestEntityTooLarge, "The body is too large"},
+	InvalidRules:     {http.StatusUnprocessableEntity, "The rules are not valid"},
+	HeadersTooLarge:  {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
+	Internal:         {http.StatusInternalServerError, "Internal error"},
+	NotReady:         {http.StatusServiceUnavailable, "Not ready"},
+	Draining:         {http.StatusServiceUnavailable, "Draining"},
+	NoLeader:         {http.StatusServiceUnavailable, "No leader"},
+	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
+	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
+	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},
+}
+
+// Error is an error that a caller is told about.
+type Error struct {
+	Code     Code
+	Detail   string // a sentence; names the field and the bound
+	Err      error  // the cause, nil without one
+	mistakes []Mistake
+}
+
+// Error returns code and detail.
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Detail }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Status is the HTTP status of e.
+func (e *Error) Status() int { return kinds[e.Code].status }
+
+// Mistake is one of the things wrong with a rules document, as an answer lists them.
+type Mistake struct {
+	Line    int    `json:"line"`   // from 1; 0 when the place is not known
+	Column  int    `json:"column"` // from 1; 0 when the place is not known
+	Path    string `json:"path"`
+	Message string `json:"message"`
+}
+
+func errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+func errInternal() *Error { return errorf(Internal, "something went wrong; the node's log says what") }
+
+// asError gives an error its code. What it does not know is Internal, and told to nobody.
+func asError(err error) *Error {
+	var known *Error
+	var invalid rules.Errors
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &invalid):
+		return invalidRules(invalid)
+	case errors.Is(err, rules.ErrNotFound), errors.Is(err, ErrNoVersion):
+		return &Error{Code: NotFound, Detail: err.Error(), Err: err}
+	case errors.Is(err, ErrConflict):
+		return &Error{Code: Conflict, Detail: err.Error(), Err: err}
+	case errors.Is(err, ErrNoLeader):
+		return &Error{Code: NoLeader, Detail: err.Error(), Err: err}
+	case errors.Is(err, ErrNoPrimary):
+		return &Error{Code: NoPrimary, Detail: err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrUnknownRule):
+		return &Error{Code: UnknownRule, Detail: err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrKey):
+		return &Error{Code: BadValue, Detail: "key: " + err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrUnit):
+		return &Error{Code: BadValue, Detail: "rule: " + err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrFull):
+		return &Error{Code: Overloaded, Detail: err.Error(), Err: err}
+	}
+	return &Error{Code: Internal, Detail: errInternal().Detail, Err: err}
+}
+
+// invalidRules names everything that is wrong with a document.
+func invalidRules(list rules.Errors) *Error {
+	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: []Mistake{}}
+	for _, m := range list {
+		e.mistakes = append(e.mistakes, Mistake{m.Line, m.Column, m.Path, m.Message})
+	}
+	if len(list) > 0 {
+		e.Detail = fmt.Sprintf("%d mistakes; the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
+	}
+	return e
+}

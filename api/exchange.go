@@ -1,0 +1,92 @@
+package api
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+const (
+	typeJSON    = "application/json"
+	typeProblem = "application/problem+json"
+	// keptBuffer is the largest buffer, in bytes, that is kept from request to request.
+	keptBuffer = 64 << 10
+)
+
+// request is what the data plane looks at of an HTTP request. It holds until the exchange is over.
+type request struct {
+	method        string
+	path          string
+	authorization string
+	body          []byte
+}
+
+// response is what the data plane answers.
+type response struct {
+	status      int
+	contentType string
+	headers     []header
+	body        []byte
+	// hold is how long the answer is held back.
+	hold time.Duration
+	// hangUp closes the connection after the answer.
+	hangUp bool
+}
+
+type header struct {
+	name  string // in canonical case
+	value []byte
+}
+
+func (r *response) set(name string, value []byte) {
+	r.headers = append(r.headers, header{name, value})
+}
+
+// exchange is one request, its answer, and all that is needed on the way. Exchanges are pooled.
+type exchange struct {
+	request
+	response
+
+	scan   scanner
+	check  checkRequest
+	answer limiter.Answer
+	// values holds the headers' values. It grows only by append: values already handed out stay as they are.
+	values []byte
+	order  []int32 // of answer.Limits, tightest first
+	spare  []byte  // a sentence before it is quoted
+	stripe *latencyStripe
+}
+
+// reset makes x ready for the next request.
+func (x *exchange) reset() {
+	x.request = request{body: kept(x.request.body)}
+	x.response = response{headers: x.headers[:0], body: kept(x.response.body)}
+	x.scan.reset(nil)
+	x.scan.scratch = kept(x.scan.scratch)
+	x.check.reset()
+	x.values = kept(x.values)
+	x.spare = kept(x.spare)
+}
+
+// kept is b emptied for the next use, or nothing when it grew too large to be kept.
+func kept(b []byte) []byte {
+	if cap(b) > keptBuffer {
+		return nil
+	}
+	return b[:0]
+}
+
+// json begins an answer of JSON.
+func (x *exchange) json(status int) {
+	x.status, x.contentType = status, typeJSON
+}
+
+// refuse answers with an error.
+func (x *exchange) refuse(e *Error) {
+	x.status, x.contentType = e.Status(), typeProblem
+	x.response.body = appendProblem(x.response.body[:0], e)
+	x.headers = x.headers[:0]
+	if e.Code == Unauthorized {
+		x.set("WWW-Authenticate", []byte(`Bearer realm="rlnode"`))
+	}
+}

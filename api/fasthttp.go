@@ -1,0 +1,259 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Bounds of the data plane's server.
+const (
+	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last; batches have longer
+	batchReadFactor  = 3
+	dataWriteTimeout = 30 * time.Second
+	dataIdleTimeout  = 3 * time.Minute
+	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
+	dataConnections  = 32 << 10
+	// heldBodies bounds the bytes of bodies over keptBuffer that are held at once.
+	heldBodies = 256 << 20
+)
+
+// dataServer serves the data plane over HTTP/1.1. It is all that knows the server library.
+type dataServer struct {
+	plane  *dataPlane
+	server *fasthttp.Server
+	ln     net.Listener
+	conns  *connections
+	held   atomic.Int64 // bytes of large bodies
+	// mostHeld bounds held, but for the one body that finds it reached.
+	mostHeld int64
+	ending   chan struct{} // closed when answers are no longer held back
+	done     chan error    // from Serve
+	once     sync.Once
+}
+
+// serveData begins to serve plane on ln, with TLS if config is not nil.
+func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
+	s := &dataServer{
+		plane: plane, conns: newConnections(), mostHeld: heldBodies, ending: make(chan struct{}), done: make(chan error, 1),
+	}
+	s.server = &fasthttp.Server{
+		Handler:        s.handle,
+		ErrorHandler:   s.malformed,
+		ExpectHandler:  s.expect,
+		HeaderReceived: s.headerReceived,
+		Logger:         serverLog{plane.log},
+
+		// Bodies are read here, piece by piece: the library would make room for what a caller only announces.
+		StreamRequestBody:            true,
+		MaxRequestBodySize:           maxCheckBody,
+		DisablePreParseMultipartForm: true,
+
+		ReadTimeout:     cmp.Or(readTimeout, dataReadTimeout),
+		WriteTimeout:    dataWriteTimeout,
+		IdleTimeout:     dataIdleTimeout,
+		ReadBufferSize:  dataHeaderBytes,
+		Concurrency:     dataConnections,
+		CloseOnShutdown: true,
+
+		NoDefaultServerHeader: true,
+		NoDefaultContentType:  true,
+		SecureErrorLogMessage: true,
+	}
+	ln = s.conns.listen(ln)
+	if config != nil {
+		ln = tls.NewListener(ln, config)
+	}
+	s.ln = ln
+	go func() { s.done <- s.server.Serve(ln) }()
+	return s
+}
+
+// close stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
+func (s *dataServer) close(ctx context.Context) error {
+	s.once.Do(func() { close(s.ending) })
+	s.conns.closeSilent() // the library would wait for their first request
+	err := s.server.ShutdownWithContext(ctx)
+	_ = s.ln.Close() // which the library does not do when it had not begun to serve
+	s.conns.closeAll()
+	if err != nil {
+		err = fmt.Errorf("close data plane: %w", err)
+	}
+	serveErr := <-s.done
+	s.done <- nil // for the next close
+	s.conns.wait()
+	return errors.Join(err, serveErr)
+}
+
+// headerReceived gives large bodies more time.
+func (s *dataServer) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if path, _, _ := strings.Cut(view(h.RequestURI()), "?"); maxBodyOf(path) > maxCheckBody {
+		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
+	}
+	return c
+}
+
+// handle answers one request.
+func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	x.method = view(ctx.Method())
+	x.path = view(ctx.Path())
+	x.authorization = view(ctx.Request.Header.Peek("Authorization"))
+	held, e := s.readBody(ctx, x)
+	defer s.held.Add(-held)
+	if e != nil {
+		x.refuse(e)
+		x.hangUp = true
+	} else {
+		s.plane.serve(x)
+	}
+	s.answer(ctx, x)
+}
+
+// answer hands x's response over to the library.
+func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
+	if x.hold > 0 {
+		s.hold(x.hold)
+	}
+	r := &ctx.Response
+	r.SetStatusCode(x.status)
+	r.Header.SetContentType(x.contentType)
+	for i := range x.headers {
+		r.Header.SetCanonical([]byte(x.headers[i].name), x.headers[i].value)
+	}
+	if cap(x.response.body) > keptBuffer {
+		r.SetBodyRaw(x.response.body) // too large to be used again: not copied either
+	} else {
+		r.SetBody(x.response.body)
+	}
+	if x.hangUp {
+		s.hangUp(ctx)
+	}
+}
+
+// hold waits, but not into the server's end.
+func (s *dataServer) hold(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ending:
+	}
+}
+
+// hangUp ends the connection after the answer, in a way that lets a caller who is still sending read it.
+func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
+	ctx.SetConnectionClose()
+	c := ctx.Conn()
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	if c, ok := c.(*connection); ok {
+		c.linger.Store(true)
+	}
+}
+
+// readBody reads the body into x, and returns how much of heldBodies it took.
+func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange) (held int64, e *Error) {
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return 0, nil
+	}
+	most := maxBodyOf(x.path)
+	length := ctx.Request.Header.ContentLength()
+	if length > most {
+		return 0, tooLarge(most)
+	}
+	b := x.request.body[:0]
+	if length > cap(b) && length <= keptBuffer {
+		b = make([]byte, 0, length)
+	}
+	defer func() { x.request.body = b }()
+	for {
+		if len(b) == cap(b) {
+			if cap(b) >= keptBuffer {
+				// From here on b is twice as large as what has arrived, at most.
+				grow := int64(cap(b))
+				if held += grow; s.held.Add(grow) > s.mostHeld {
+					return held, errorf(Overloaded, "bodies of more than %d bytes are under way", s.mostHeld)
+				}
+			}
+			b = append(make([]byte, 0, max(4096, 2*cap(b))), b...)
+		}
+		n, err := stream.Read(b[len(b):cap(b)])
+		if b = b[:len(b)+n]; len(b) > most {
+			return held, tooLarge(most)
+		}
+		if err == io.EOF {
+			if length > len(b) {
+				return held, errorf(BadRequest, "the body ended after %d of %d bytes", len(b), length)
+			}
+			return held, nil
+		}
+		if err != nil {
+			return held, receiveError(err)
+		}
+	}
+}
+
+func tooLarge(most int) *Error {
+	return errorf(TooLarge, "the body must not have more than %d bytes", most)
+}
+
+// receiveError explains why a request could not be read.
+func receiveError(err error) *Error {
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	switch {
+	case errors.As(err, &small):
+		return errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return errorf(Timeout, "the request did not arrive in time")
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return tooLarge(maxCheckBody)
+	}
+	return errorf(BadRequest, "the request can not be read as HTTP/1.1")
+}
+
+// malformed answers what could not be read as a request.
+func (s *dataServer) malformed(ctx *fasthttp.RequestCtx, err error) {
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	ctx.Response.Reset()
+	x.refuse(receiveError(err))
+	x.hangUp = true
+	s.answer(ctx, x)
+}
+
+// expect decides on Expect: 100-continue: a body that would be refused is not asked for.
+func (s *dataServer) expect(ctx *fasthttp.RequestCtx) int {
+	most := maxBodyOf(view(ctx.Path()))
+	if ctx.Request.Header.ContentLength() <= most {
+		return fasthttp.StatusContinue
+	}
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	x.refuse(tooLarge(most))
+	x.hangUp = true
+	s.answer(ctx, x)
+	return x.status
+}
+
+// serverLog takes the library's messages, which are about single connections.
+type serverLog struct{ log *slog.Logger }
+
+func (l serverLog) Printf(format string, args ...any) {
+	l.log.Debug("data plane: " + fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"math"
+	"strconv"
+)
+
+// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that an answer's headers stay small
+// enough for every client; the tightest come first.
+const maxHeaderItems = 64
+
+// rateHeaders adds the headers that tell what is left.
+func (x *exchange) rateHeaders() {
+	a := &x.answer
+	t := tightest(a)
+	if t == nil {
+		return
+	}
+	if a.Set.Headers.IETF {
+		x.rank()
+		x.ietfHeaders()
+	}
+	if a.Set.Headers.XRateLimit {
+		x.set("X-RateLimit-Limit", x.intValue(t.Limit.Capacity()))
+		x.set("X-RateLimit-Remaining", x.intValue(t.Remaining))
+		reset := seconds(t.ResetAfter)
+		if !a.Set.Headers.ResetDelta {
+			// The moment itself is rounded up, not the way to it.
+			at := a.Now.Wall + int64(t.ResetAfter)
+			if at < 0 {
+				at = math.MaxInt64 // a debt of centuries
+			}
+			if reset = at / 1e9; at%1e9 > 0 {
+				reset++
+			}
+		}
+		x.set("X-RateLimit-Reset", x.intValue(reset))
+	}
+}
+
+// retryAfter adds Retry-After to a refusal that ends.
+func (x *exchange) retryAfter() {
+	if t := tightest(&x.answer); t != nil && t.RetryAfter >= 0 {
+		x.set("Retry-After", x.intValue(max(1, seconds(t.RetryAfter))))
+	}
+}
+
+func (x *exchange) intValue(v int64) []byte {
+	from := len(x.values)
+	x.values = strconv.AppendInt(x.values, v, 10)
+	return x.values[from:]
+}
+
+func (x *exchange) ietfHeaders() {
+	from := len(x.values)
+	for n, i := range x.order {
+		l := &x.answer.Limits[i]
+		if n > 0 {
+			x.values = append(x.values, ", "...)
+		}
+		x.values = appendQuoted(x.values, l.Limit.Name)
+		x.values = appendInt(x.values, ";q=", l.Limit.Capacity())
+		x.values = appendInt(x.values, ";w=", max(1, seconds(l.Limit.WindowAt(x.answer.Now))))
+	}
+	policy := x.values[from:len(x.values):len(x.values)]
+	from = len(x.values)
+	for n, i := range x.order {
+		l := &x.answer.Limits[i]
+		if n > 0 {
+			x.values = append(x.values, ", "...)
+		}
+		x.values = appendQuoted(x.values, l.Limit.Name)
+		x.values = appendInt(x.values, ";r=", l.Remaining)
+		x.values = appendInt(x.values, ";t=", max(1, seconds(l.ResetAfter)))
+	}
+	x.set("RateLimit-Policy", policy)
+	x.set("RateLimit", x.values[from:])
+}
+
+// rank orders the limits that are not in the shadow, tightest first, ties in document order.
+func (x *exchange) rank() {
+	x.order = x.order[:0]
+	limits := x.answer.Limits
+	for i := range limits {
+		if limits[i].Rule.Shadow {
+			continue
+		}
+		if len(x.order) < maxHeaderItems {
+			x.order = append(x.order, int32(i))
+		} else if limits[i].Tighter(&limits[x.order[maxHeaderItems-1]]) {
+			x.order[maxHeaderItems-1] = int32(i)
+		}
+		for n := len(x.order) - 1; n > 0 && limits[x.order[n]].Tighter(&limits[x.order[n-1]]); n-- {
+			x.order[n], x.order[n-1] = x.order[n-1], x.order[n]
+		}
+	}
+}
+
+// appendQuoted appends a structured field's string (RFC 9651): printable ASCII only; other bytes stand
+// percent-encoded.
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~':
+			b = append(b, '%', "0123456789ABCDEF"[c>>4], "0123456789ABCDEF"[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,65 @@
+package api
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// latencyStripes is how many copies of the figures there are, so that checks on different processors seldom write
+// to the same cache line.
+const latencyStripes = 8
+
+// latencyBounds are the upper bounds of the buckets of rlnode_check_seconds.
+var latencyBounds = [...]time.Duration{
+	time.Microsecond, 2500 * time.Nanosecond, 5 * time.Microsecond,
+	10 * time.Microsecond, 25 * time.Microsecond, 50 * time.Microsecond,
+	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 250 * time.Millisecond, time.Second,
+}
+
+// latency is a histogram of how long checks take.
+type latency struct {
+	stripes [latencyStripes]latencyStripe
+	last    atomic.Uint32 // stripe handed out
+}
+
+type latencyStripe struct {
+	buckets [len(latencyBounds) + 1]atomic.Uint64 // the last is beyond all bounds
+	sum     atomic.Int64                          // nanoseconds
+	_       [64]byte
+}
+
+// stripe hands out one of the copies.
+func (l *latency) stripe() *latencyStripe {
+	return &l.stripes[l.last.Add(1)%latencyStripes]
+}
+
+func (s *latencyStripe) observe(d time.Duration) {
+	i := 0
+	for i < len(latencyBounds) && d > latencyBounds[i] {
+		i++
+	}
+	s.buckets[i].Add(1)
+	s.sum.Add(int64(d))
+}
+
+// read sums the copies: how many took at most each bound, how many there were, and how long all took in seconds.
+func (l *latency) read() (atMost map[float64]uint64, count uint64, sum float64) {
+	var buckets [len(latencyBounds) + 1]uint64
+	var nanos int64
+	for i := range l.stripes {
+		s := &l.stripes[i]
+		for n := range s.buckets {
+			buckets[n] += s.buckets[n].Load()
+		}
+		nanos += s.sum.Load()
+	}
+	atMost = make(map[float64]uint64, len(latencyBounds))
+	for i, bound := range latencyBounds {
+		count += buckets[i]
+		atMost[bound.Seconds()] = count
+	}
+	return atMost, count + buckets[len(latencyBounds)], time.Duration(nanos).Seconds()
+}

@@ -1,0 +1,341 @@
+package api
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// maxDepth bounds how deep arrays and objects may stand in each other in a body.
+const maxDepth = 32
+
+// scanner reads one JSON text strictly. It knows two kinds of errors: of syntax, after which it stops, and of
+// meaning, of which it keeps the first and goes on, so that a body that is not JSON is always told as that.
+//
+// The strings that it returns refer to src or to scratch and hold until the next reset.
+type scanner struct {
+	src     []byte
+	pos     int
+	depth   int
+	scratch []byte // strings that had escapes
+	syntax  *Error // the scanner stopped here
+	meaning *Error // the first value that is not what it should be
+}
+
+func (s *scanner) reset(src []byte) {
+	*s = scanner{src: src, scratch: s.scratch[:0]}
+}
+
+// err is what is wrong with what was read so far.
+func (s *scanner) err() *Error {
+	if s.syntax != nil {
+		return s.syntax
+	}
+	return s.meaning
+}
+
+// fail ends the scan.
+func (s *scanner) fail(what string) {
+	if s.syntax == nil {
+		s.syntax = errorf(BadJSON, "%s at byte %d of %d", what, s.pos, len(s.src))
+	}
+}
+
+// mean notes a value that is JSON but not what it should be.
+func (s *scanner) mean(code Code, format string, args ...any) {
+	if s.meaning == nil {
+		s.meaning = errorf(code, format, args...)
+	}
+}
+
+// utf8 checks the whole source at once.
+func (s *scanner) utf8() bool {
+	if !utf8.Valid(s.src) {
+		s.fail("the body is not UTF-8")
+	}
+	return s.syntax == nil
+}
+
+// next skips white space and returns the byte there, 0 at the end.
+func (s *scanner) next() byte {
+	for s.pos < len(s.src) {
+		switch c := s.src[s.pos]; c {
+		case ' ', '\t', '\n', '\r':
+			s.pos++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// end expects that nothing follows.
+func (s *scanner) end() {
+	if s.syntax == nil {
+		if s.next(); s.pos < len(s.src) {
+			s.fail("more follows after the object")
+		}
+	}
+}
+
+// open enters an object or array, which next has found.
+func (s *scanner) open() {
+	s.pos++
+	if s.depth++; s.depth > maxDepth {
+		s.fail("nested too deep")
+	}
+}
+
+// more reports whether the object or array that was opened, of which n members were read, has another, and leaves
+// it otherwise.
+func (s *scanner) more(n int, closing byte) bool {
+	if s.syntax != nil {
+		return false
+	}
+	c := s.next()
+	switch {
+	case c == closing:
+		s.pos++
+		s.depth--
+		return false
+	case n == 0:
+		return true
+	case c == ',':
+		s.pos++
+		return true
+	}
+	s.fail("a comma or the end is missing")
+	return false
+}
+
+// name reads a member's name and the colon.
+func (s *scanner) name() string {
+	if s.next() != '"' {
+		s.fail("a name in quotes is missing")
+		return ""
+	}
+	name := s.text()
+	if s.syntax != nil {
+		return ""
+	}
+	if s.next() != ':' {
+		s.fail("a colon is missing")
+		return ""
+	}
+	s.pos++
+	return name
+}
+
+// text reads a string, whose quote next has found.
+func (s *scanner) text() string {
+	s.pos++
+	from := s.pos
+	for i := from; i < len(s.src); i++ {
+		switch c := s.src[i]; {
+		case c == '"':
+			s.pos = i + 1
+			return view(s.src[from:i])
+		case c == '\\':
+			return s.escapedText(from, i)
+		case c < ' ':
+			s.pos = i
+			s.fail("a control character in a string")
+			return ""
+		}
+	}
+	s.pos = len(s.src)
+	s.fail("a string without end")
+	return ""
+}
+
+// escapedText reads on at the first escape of a string that began at from.
+func (s *scanner) escapedText(from, i int) string {
+	start := len(s.scratch)
+	s.scratch = append(s.scratch, s.src[from:i]...)
+	for i < len(s.src) {
+		switch c := s.src[i]; {
+		case c == '"':
+			s.pos = i + 1
+			return view(s.scratch[start:])
+		case c == '\\':
+			s.pos = i
+			if s.escape(); s.syntax != nil {
+				return ""
+			}
+			i = s.pos
+		case c < ' ':
+			s.pos = i
+			s.fail("a control character in a string")
+			return ""
+		default:
+			s.scratch = append(s.scratch, c)
+			i++
+		}
+	}
+	s.pos = len(s.src)
+	s.fail("a string without end")
+	return ""
+}
+
+// escape reads one escape into scratch.
+func (s *scanner) escape() {
+	if s.pos+1 >= len(s.src) {
+		s.fail("a string without end")
+		return
+	}
+	c := s.src[s.pos+1]
+	switch c {
+	case '"', '\\', '/':
+	case 'b':
+		c = '\b'
+	case 'f':
+		c = '\f'
+	case 'n':
+		c = '\n'
+	case 'r':
+		c = '\r'
+	case 't':
+		c = '\t'
+	case 'u':
+		s.unicodeEscape()
+		return
+	default:
+		s.fail("an unknown escape in a string")
+		return
+	}
+	s.scratch = append(s.scratch, c)
+	s.pos += 2
+}
+
+func (s *scanner) unicodeEscape() {
+	r, ok := s.hex4(s.pos)
+	if !ok {
+		s.fail(`\u needs four hex digits`)
+		return
+	}
+	size := 6
+	if utf16.IsSurrogate(r) {
+		low, ok := s.hex4(s.pos + 6)
+		if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
+			s.fail("a lone surrogate in a string")
+			return
+		}
+		size = 12
+	}
+	s.scratch = utf8.AppendRune(s.scratch, r)
+	s.pos += size
+}
+
+// hex4 reads \uXXXX at i.
+func (s *scanner) hex4(i int) (rune, bool) {
+	if i+6 > len(s.src) || s.src[i] != '\\' || s.src[i+1] != 'u' {
+		return 0, false
+	}
+	var r rune
+	for _, c := range s.src[i+2 : i+6] {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, true
+}
+
+// number reads a number, whose first byte next has found, and returns its text.
+func (s *scanner) number() string {
+	from := s.pos
+	if s.peek() == '-' {
+		s.pos++
+	}
+	if s.peek() == '0' {
+		s.pos++
+	} else if s.digits() == 0 {
+		s.fail("not a number")
+		return ""
+	}
+	if s.peek() == '.' {
+		s.pos++
+		if s.digits() == 0 {
+			s.fail("digits are missing after the point")
+		}
+	}
+	if s.peek()|0x20 == 'e' {
+		s.pos++
+		if c := s.peek(); c == '+' || c == '-' {
+			s.pos++
+		}
+		if s.digits() == 0 {
+			s.fail("digits are missing in the exponent")
+		}
+	}
+	return view(s.src[from:s.pos])
+}
+
+func (s *scanner) peek() byte {
+	if s.pos < len(s.src) {
+		return s.src[s.pos]
+	}
+	return 0
+}
+
+func (s *scanner) digits() int {
+	from := s.pos
+	for c := s.peek(); '0' <= c && c <= '9'; c = s.peek() {
+		s.pos++
+	}
+	return s.pos - from
+}
+
+// literal reads one of the words true, false and null.
+func (s *scanner) literal(word string) {
+	if len(s.src)-s.pos < len(word) || view(s.src[s.pos:s.pos+len(word)]) != word {
+		s.fail("not a JSON value")
+		return
+	}
+	s.pos += len(word)
+}
+
+// skip reads any value and forgets it.
+func (s *scanner) skip() {
+	switch c := s.next(); c {
+	case '{':
+		s.open()
+		for n := 0; s.more(n, '}'); n++ {
+			if s.name(); s.syntax == nil {
+				s.skip()
+			}
+		}
+	case '[':
+		s.open()
+		for n := 0; s.more(n, ']'); n++ {
+			s.skip()
+		}
+	case '"':
+		// A skipped string may not stay in scratch: there may be a great many.
+		kept := len(s.scratch)
+		s.text()
+		s.scratch = s.scratch[:kept]
+	case 't':
+		s.literal("true")
+	case 'f':
+		s.literal("false")
+	case 'n':
+		s.literal("null")
+	default:
+		if c == '-' || '0' <= c && c <= '9' {
+			s.number()
+			return
+		}
+		s.fail("a value is missing")
+	}
+}
+
+// view is b as a string, without a copy: it holds as long as b is not written to.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

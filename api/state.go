@@ -1,0 +1,59 @@
+package api
+
+import "sync/atomic"
+
+// state is how far a node is in its life.
+type state int
+
+// The states, in the order in which a node passes through them.
+const (
+	stateStarting state = iota // checks and readiness are 503 not-ready
+	stateReady                 // everything is answered
+	stateDraining              // readiness is 503 draining, checks are still decided
+)
+
+// condition is a state and what to say about it. It is immutable.
+type condition struct {
+	state  state
+	reason string // why stateStarting is not over
+}
+
+// readiness holds the present condition. A state never goes back.
+type readiness struct {
+	at atomic.Pointer[condition]
+}
+
+func (r *readiness) load() condition {
+	if c := r.at.Load(); c != nil {
+		return *c
+	}
+	return condition{reason: "the node is starting"}
+}
+
+func (r *readiness) advance(to condition) {
+	for {
+		old := r.at.Load()
+		if old != nil && old.state > to.state {
+			return
+		}
+		if r.at.CompareAndSwap(old, &to) {
+			return
+		}
+	}
+}
+
+// checks is the error to answer checks with, nil when they are decided.
+func (r *readiness) checks() *Error {
+	if c := r.load(); c.state == stateStarting {
+		return &Error{Code: NotReady, Detail: "not ready: " + c.reason}
+	}
+	return nil
+}
+
+// probe is the error to answer a readiness probe with, nil when the node is ready.
+func (r *readiness) probe() *Error {
+	if r.load().state == stateDraining {
+		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
+	}
+	return r.checks()
+}

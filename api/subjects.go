@@ -1,0 +1,186 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+const (
+	defaultTop = 20
+	maxTop     = 1000 // subjects listed
+)
+
+// subjectOf reads the rule and the key that a query names.
+func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err error) {
+	set := s.api.config.Decider.Rules()
+	if set == nil {
+		return "", nil, errorf(NotReady, "there are no rules in force yet")
+	}
+	rule, text := q.Get("rule"), q.Get("key")
+	if rule == "" {
+		return "", nil, errorf(MissingKey, "rule is missing")
+	}
+	if !utf8.ValidString(rule) || !utf8.ValidString(text) {
+		return "", nil, errorf(BadValue, "rule and key must be UTF-8")
+	}
+	r := set.Rule(rule)
+	if r == nil {
+		return "", nil, errorf(UnknownRule, "unknown rule %q", excerpt(rule))
+	}
+	switch {
+	case len(r.Key) == 0 && text == "":
+		return rule, nil, nil
+	case !q.Has("key"):
+		return "", nil, errorf(MissingKey, "key is missing: rule %q has the key attributes %q", excerpt(rule), r.Key)
+	case len(r.Key) == 1:
+		if len(text) > maxValue {
+			return "", nil, errorf(BadValue, "key must not have more than %d bytes", maxValue)
+		}
+		return rule, []string{text}, nil
+	}
+	key, e := parseKey(text)
+	if e != nil {
+		return "", nil, e
+	}
+	return rule, key, nil
+}
+
+// parseKey reads a JSON array of strings, as strictly as a check's.
+func parseKey(text string) ([]string, *Error) {
+	var s scanner
+	var c checkRequest
+	s.reset([]byte(text))
+	if s.next() != '[' {
+		return nil, errorf(BadValue, `key must be a JSON array of strings, such as ["acme","/chat"]`)
+	}
+	c.readKey(&s)
+	s.end()
+	switch {
+	case s.syntax != nil:
+		return nil, errorf(BadValue, "key must be a JSON array of strings: %s", s.syntax.Detail)
+	case s.meaning != nil:
+		return nil, s.meaning
+	}
+	return c.key, nil
+}
+
+// getUsage answers what a subject has used.
+func (s *adminServer) getUsage(w http.ResponseWriter, r *http.Request) error {
+	rule, key, err := s.subjectOf(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	return s.replyUsage(w, rule, key)
+}
+
+// deleteUsage makes a subject's counters fresh and answers what is used then.
+func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error {
+	rule, key, err := s.subjectOf(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	if err := s.api.config.Subjects.Reset(rule, key); err != nil {
+		return fmt.Errorf("reset subject: %w", err)
+	}
+	return s.replyUsage(w, rule, key)
+}
+
+func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []string) error {
+	u, err := s.api.config.Subjects.Usage(rule, key)
+	if err != nil {
+		return fmt.Errorf("look at subject: %w", err)
+	}
+	owner, _, _ := s.api.config.Cluster.Owner(PartitionOf(u.Hash))
+	b := appendSubject(nil, u)
+	b = append(b, `,"owner":`...)
+	b = appendString(b, owner)
+	b = appendUsage(b, u)
+	s.sendJSON(w, append(b, `,"shares":{},"blocked_until_ms":0}`...))
+	return nil
+}
+
+// getOwner answers which node owns a subject.
+func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
+	rule, key, err := s.subjectOf(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	u, err := s.api.config.Subjects.Usage(rule, key)
+	if err != nil {
+		return fmt.Errorf("look at subject: %w", err)
+	}
+	partition := PartitionOf(u.Hash)
+	owner, standby, epoch := s.api.config.Cluster.Owner(partition)
+	b := appendSubject(nil, u)
+	b = appendInt(b, `,"partition":`, int64(partition))
+	b = appendInt(b, `,"epoch":`, epoch)
+	b = append(b, `,"owner":`...)
+	b = appendString(b, owner)
+	b = append(b, `,"standby":`...)
+	b = appendString(b, standby)
+	s.sendJSON(w, append(b, '}'))
+	return nil
+}
+
+// getTop lists the subjects refused most.
+func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	if by := q.Get("by"); by != "" && by != "refused" {
+		return errorf(BadValue, "by must be refused")
+	}
+	n := defaultTop
+	if text := q.Get("n"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxTop {
+			return errorf(BadValue, "n must be a whole number from 1 to %d", maxTop)
+		}
+	}
+	b := []byte(`{"subjects":[`)
+	for i, t := range s.api.config.Subjects.Top(n) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = s.appendTop(b, t)
+	}
+	s.sendJSON(w, append(b, "]}"...))
+	return nil
+}
+
+func (s *adminServer) appendTop(b []byte, t limiter.TopSubject) []byte {
+	b = append(b, `{"rule":`...)
+	b = appendString(b, t.Rule)
+	b = append(b, `,"key":`...)
+	b = appendKey(b, t.Key)
+	b = appendInt(b, `,"refused":`, t.Refused)
+	b = appendInt(b, `,"checks":`, t.Checks)
+	return append(b, '}')
+}
+
+// getCluster answers who is there.
+func (s *adminServer) getCluster(w http.ResponseWriter, _ *http.Request) error {
+	view := s.api.config.Cluster.View()
+	if set := s.api.config.Decider.Rules(); set != nil {
+		view.RulesVersion = set.Version
+	}
+	return s.reply(w, view)
+}
+
+// getHealth answers that the process is alive.
+func (s *adminServer) getHealth(w http.ResponseWriter, _ *http.Request) error {
+	s.sendJSON(w, s.api.health())
+	return nil
+}
+
+// getReady answers whether the node takes checks.
+func (s *adminServer) getReady(w http.ResponseWriter, _ *http.Request) error {
+	if e := s.api.readiness.probe(); e != nil {
+		return e
+	}
+	s.sendJSON(w, s.api.health())
+	return nil
+}

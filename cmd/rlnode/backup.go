@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// backup is the file that backup writes: the rules in force as one text, and where they come from.
+type backup struct {
+	Format   string          `json:"format"` // backupFormat
+	TakenAt  time.Time       `json:"taken_at"`
+	From     string          `json:"from"`     // the node's address
+	Version  int64           `json:"version"`  // of the rules
+	SHA256   string          `json:"sha256"`   // of Rules, in hex
+	Rules    string          `json:"rules"`    // the document, YAML
+	Versions json.RawMessage `json:"versions"` // the list of versions at that time, newest first
+}
+
+const backupFormat = "rlnode-backup-1"
+
+// maxBackup bounds a backup's file: a document of 8 MiB in which every byte is escaped stays under it.
+const maxBackup = 64 << 20
+
+func checksum(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// backupCmd saves the rules.
+type backupCmd struct {
+	Output string `short:"o" default:"-" placeholder:"FILE" help:"Where to; - is standard output (default)."`
+	adminPlane
+}
+
+// Help has examples.
+func (backupCmd) Help() string {
+	return `A backup is one JSON file: the rules in force, their version, when it was taken, and the list of versions.
+Counters are not in it.
+
+Examples:
+
+  rlnode backup -o rlnode-backup.json
+  rlnode restore rlnode-backup.json`
+}
+
+// Run takes the backup.
+func (c *backupCmd) Run(env *environment) error {
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	doc, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules", accept: "application/yaml"})
+	if err != nil {
+		return err
+	}
+	tag := doc.header.Get("ETag")
+	version, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
+	if err != nil {
+		return fmt.Errorf("read the version of the rules: the node says ETag %q", tag)
+	}
+	list, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules/versions"})
+	if err != nil {
+		return err
+	}
+	var versions struct {
+		Versions json.RawMessage `json:"versions"`
+	}
+	if err := list.decode(&versions); err != nil {
+		return err
+	}
+	b := backup{
+		Format: backupFormat, TakenAt: time.Now().UTC().Truncate(time.Second), From: n.base, Version: version,
+		SHA256: checksum(string(doc.body)), Rules: string(doc.body), Versions: versions.Versions,
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(&b); err != nil {
+		return fmt.Errorf("write the backup: %w", err)
+	}
+	if c.Output == "-" {
+		_, err := io.Copy(env.stdout, &text)
+		return err
+	}
+	if err := writeWhole(c.Output, text.Bytes()); err != nil {
+		return fmt.Errorf("write the backup: %w", err)
+	}
+	_, err = fmt.Fprintf(env.stdout, "version %d is in %s\n", version, c.Output)
+	return err
+}
+
+// writeWhole writes a file under another name first, so that a backup of that name is whole or as before.
+func writeWhole(name string, content []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// restoreCmd puts a backup back.
+type restoreCmd struct {
+	File string `arg:"" help:"A file that backup wrote; - is standard input."`
+	JSON bool   `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has an example.
+func (restoreCmd) Help() string {
+	return `The rules of the backup become a new version; those in force until now stay in the list of versions.
+
+Example:
+
+  rlnode restore rlnode-backup.json`
+}
+
+// Run checks the backup and puts its rules in force.
+func (c *restoreCmd) Run(env *environment) error {
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	text, err := readFile(env, c.File, maxBackup)
+	if err != nil {
+		return err
+	}
+	b, err := readBackup(text)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", shownName(c.File), err)
+	}
+	fmt.Fprintf(env.stderr, "restoring version %d of %s, taken %s\n", b.Version, printable(b.From), b.TakenAt.Format(time.RFC3339))
+	return putRules(env, n, putOptions{name: "the backup's rules", source: []byte(b.Rules), json: c.JSON})
+}
+
+// readBackup reads the file that backup wrote, or says what is wrong with it.
+func readBackup(text []byte) (*backup, error) {
+	var b backup
+	if err := json.Unmarshal(text, &b); err != nil {
+		if _, e := rules.Parse(text); e == nil {
+			return nil, errors.New("this is a rules file, not a backup: rlnode apply -f puts it in force")
+		}
+		return nil, fmt.Errorf("it is no backup: %w", err)
+	}
+	switch {
+	case b.Format != backupFormat:
+		return nil, fmt.Errorf("it is no backup: its format is %q, not %q", b.Format, backupFormat)
+	case checksum(b.Rules) != b.SHA256:
+		return nil, errors.New("the backup is damaged: its rules do not have the checksum that they had")
+	}
+	return &b, nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// benchCmd loads a node.
+type benchCmd struct {
+	Connections int           `short:"c" default:"16" help:"Connections, each with one request at a time (1 to 4096, default ${default})."`
+	Duration    time.Duration `short:"d" default:"10s" help:"How long (at most 1h, default ${default})."`
+	Rate        int           `default:"0" placeholder:"N" help:"Requests a second, sent on time whether or not answers are late; latency counts from when a request was due. Default: as many as go."`
+	Keys        int           `default:"10000" help:"Different subjects (1 to 100,000,000, default ${default})."`
+	Batch       int           `default:"1" help:"Checks a request (1 to 10,000, default ${default})."`
+	Rule        string        `placeholder:"RULE" help:"Ask this rule, with a key of one value, instead of all rules with attribute ip."`
+	JSON        bool          `help:"Print the figures as JSON."`
+	dataPlane
+}
+
+// Help has examples.
+func (benchCmd) Help() string {
+	return `Checks go to the node at --addr and nowhere else, over connections that stay open. Subjects are drawn evenly.
+Client and node share the machine's processors if they run on one: then the figures are lower than they could be.
+
+Examples:
+
+  rlnode bench
+  rlnode bench --addr http://10.0.0.5:8080 --connections 64 --duration 30s --rule per-ip
+  rlnode bench --rate 5000 --batch 100`
+}
+
+func (c *benchCmd) check() error {
+	switch {
+	case c.Connections < 1 || c.Connections > 4096:
+		return errUsage("--connections: %d is not in 1…4096", c.Connections)
+	case c.Duration <= 0 || c.Duration > time.Hour:
+		return errUsage("--duration: %v is not above 0 and at most 1h", c.Duration)
+	case c.Rate < 0 || c.Rate > 10_000_000:
+		return errUsage("--rate: %d is not in 0…10,000,000", c.Rate)
+	case c.Keys < 1 || c.Keys > 100_000_000:
+		return errUsage("--keys: %d is not in 1…100,000,000", c.Keys)
+	case c.Batch < 1 || c.Batch > 10_000:
+		return errUsage("--batch: %d is not in 1…10,000", c.Batch)
+	}
+	return nil
+}
+
+// Run loads the node and prints the figures.
+func (c *benchCmd) Run(env *environment) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	// One check by hand first: a wrong address, token or rule is told as such, not as a thousand errors.
+	if err := c.try(env, n); err != nil {
+		return err
+	}
+	loaders, err := c.connect(n)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(env.ctx, c.Duration)
+	defer cancel()
+	start := time.Now()
+	due := &schedule{start: start, rate: c.Rate}
+	var group sync.WaitGroup
+	for _, l := range loaders {
+		group.Go(func() { l.run(ctx, due) })
+	}
+	group.Wait()
+	total := newFigures()
+	for _, l := range loaders {
+		total.merge(&l.figures)
+	}
+	return c.print(env.stdout, total, time.Since(start))
+}
+
+func (c *benchCmd) try(env *environment, n *node) error {
+	body := appendCheck(nil, quoteRule(c.Rule), 0)
+	body = append(body[:len(body)-1], `,"peek":true}`...)
+	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
+	if err != nil {
+		return err
+	}
+	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
+		return newProblem(r)
+	}
+	return nil
+}
+
+func (c *benchCmd) connect(n *node) ([]*loader, error) {
+	target, err := parseBase(n.base)
+	if err != nil {
+		return nil, err
+	}
+	config, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
+	loaders := make([]*loader, c.Connections)
+	for i := range loaders {
+		loaders[i] = newLoader(uint64(i), c, target, config)
+	}
+	return loaders, nil
+}
+
+// benchResult is the figures as JSON; latencies in milliseconds.
+type benchResult struct {
+	Seconds  float64            `json:"seconds"`
+	Requests int64              `json:"requests"`
+	Checks   int64              `json:"checks"`
+	PerSec   float64            `json:"checks_per_second"`
+	Allowed  int64              `json:"allowed"`
+	Refused  int64              `json:"refused"`
+	Errors   int64              `json:"errors"`
+	Latency  map[string]float64 `json:"latency_ms"`
+	Reason   string             `json:"first_error,omitempty"`
+}
+
+func (c *benchCmd) print(w io.Writer, f *figures, took time.Duration) error {
+	seconds := took.Seconds()
+	r := benchResult{
+		Seconds: seconds, Requests: f.requests, Checks: f.allowed + f.refused, PerSec: float64(f.allowed+f.refused) / seconds,
+		Allowed: f.allowed, Refused: f.refused, Errors: f.errors, Latency: make(map[string]float64),
+	}
+	if f.firstError != nil {
+		r.Reason = f.firstError.Error()
+	}
+	for _, q := range [...]struct {
+		name string
+		at   float64
+	}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"max", 1}} {
+		r.Latency[q.name] = float64(f.latency.quantile(q.at).Microseconds()) / 1000
+	}
+	var err error
+	if c.JSON {
+		err = json.NewEncoder(w).Encode(r)
+	} else {
+		_, err = fmt.Fprintf(w, `%.1f s, %d connections, %d requests of %d checks
+%.0f checks/s: %d allowed, %d refused, %d errors
+latency of a request: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, max %.3f ms
+`, seconds, c.Connections, r.Requests, c.Batch, r.PerSec, r.Allowed, r.Refused, r.Errors,
+			r.Latency["p50"], r.Latency["p90"], r.Latency["p99"], r.Latency["p99.9"], r.Latency["max"])
+	}
+	if err == nil && f.firstError != nil {
+		err = fmt.Errorf("%d requests failed; the first: %w", f.errors, f.firstError)
+	}
+	if err == nil && f.requests == 0 {
+		err = errors.New("no request was answered")
+	}
+	return err
+}

@@ -1,0 +1,36 @@
+package main
+
+const description = `A rate limiter: ask it whether something may happen now, and it answers.
+
+  rlnode serve                                          run a node with the built-in starter rules
+  rlnode check --rule per-ip --key 198.51.100.7         ask it for a decision
+  rlnode replay --rules rules.yaml access.log           try rules on yesterday's log
+
+Exit codes: 0 done or allowed; 1 an error, a refusal (check) or mistakes in the file (validate); 2 the command
+line is wrong, or check got no decision.`
+
+// cli is the command line.
+type cli struct {
+	Serve    serveCmd    `cmd:"" help:"Run a node."`
+	Check    checkCmd    `cmd:"" help:"Ask a node for a decision."`
+	Apply    applyCmd    `cmd:"" help:"Write a rules file to a node."`
+	Validate validateCmd `cmd:"" help:"Check a rules file without a node."`
+	Rules    rulesCmd    `cmd:"" help:"Print the rules in force, or their versions."`
+	Members  membersCmd  `cmd:"" help:"Nodes, their state and their part of the ring."`
+	Owner    ownerCmd    `cmd:"" help:"Which node owns a subject."`
+	Top      topCmd      `cmd:"" help:"Subjects refused most."`
+	Backup   backupCmd   `cmd:"" help:"Save the rules in force to a file."`
+	Restore  restoreCmd  `cmd:"" help:"Put the rules of a backup in force again."`
+	Replay   replayCmd   `cmd:"" help:"What rules would have done to a log."`
+	Bench    benchCmd    `cmd:"" help:"Load a node and print rate and latency."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
+	HelpCmd  helpCmd     `cmd:"" name:"help" help:"Print help about a command."`
+}
+
+// helpCmd only stands in the list of commands: run turns "help x" into "x --help".
+type helpCmd struct {
+	Command string `arg:"" optional:"" help:"The command."`
+}
+
+// Run does nothing: run never gets here.
+func (helpCmd) Run(*environment) error { return nil }

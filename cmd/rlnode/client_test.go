@@ -1,0 +1,241 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const clientRules = `version: 1
+rules:
+  - {name: login, key: [ip], limits: [{limit: 3, per: 8760h, algorithm: fixed-window}]}
+  - {name: chat, key: [tenant, endpoint], limits: [{limit: 100, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: all, match: {plan: x}, key: [], limits: [{limit: 50, per: 1h, algorithm: fixed-window}]}
+`
+
+// TestClientCommands drives one node with every client command.
+func TestClientCommands(t *testing.T) {
+	s := start(t, t.TempDir(), "--name", "n1", "--rules", file(t, "rules.yaml", clientRules))
+	env := []string{"RLNODE_ADDR=" + s.data, "RLNODE_ADMIN=" + s.admin}
+	newRules := file(t, "new.yaml", strings.Replace(clientRules, "limit: 3", "limit: 4", 1))
+	badRules := file(t, "bad.yaml", clientRules+"  - {name: login, key: [ip, ip], limits: []}\n")
+	backupFile := filepath.Join(t.TempDir(), "backup.json")
+	for _, test := range []struct {
+		args  string
+		stdin string
+		code  int
+		want  []string // in standard output and error
+	}{
+		{"check --rule login --key 198.51.100.7", "", 0, []string{"allowed by login: 2 of 3 requests left", "n1"}},
+		{"check --rule login --key 198.51.100.7 --peek", "", 0, []string{"1 of 3"}},
+		{"check --rule login --key 198.51.100.7 --cost 2", "", 0, []string{"0 of 3"}},
+		{"check --rule login --key 198.51.100.7", "", 1, []string{"refused by login: 0 of 3", "retry after"}},
+		{"check --rule login --key 198.51.100.7 --cost 9", "", 1, []string{"never"}},
+		{"check --rule login --key 198.51.100.7 --json", "", 1, []string{`"allowed":false`, `"rule":"login"`}},
+		{"check --rule chat --key acme --key /chat --unit tokens --cost 30", "", 0, []string{"70 of 100 tokens"}},
+		{"check --attr tenant=acme --attr endpoint=/chat --unit tokens --cost 30 --detail", "", 0, []string{"40 of 100 tokens", "fixed-window"}},
+		{"check --attr nobody=asks", "", 0, []string{"no rule applies"}},
+		{"check --rule all", "", 0, []string{"49 of 50"}},
+		{"check --rule nosuch --key x", "", 2, []string{"404", "unknown-rule", "nosuch"}},
+		{"check --key x", "", 2, []string{"--rule"}},
+		{"check", "", 2, []string{"nothing to ask"}},
+		{"check --attr x", "", 2, []string{"name=value"}},
+		{"check --rule login --key a --attr b=c", "", 2, []string{"exclude"}},
+		{"check --rule login --key a --addr ftp://x", "", 2, []string{"--addr"}},
+		{"check --rule login --key a --addr http://127.0.0.1:1", "", 2, []string{"can't reach a node at http://127.0.0.1:1"}},
+		{"owner --rule login --key 198.51.100.7", "", 0, []string{"owner n1, standby none"}},
+		{"owner --rule chat --key acme --key /chat --json", "", 0, []string{`"partition"`}},
+		{"owner --rule nosuch --key x", "", 1, []string{"unknown-rule"}},
+		{"members", "", 0, []string{"n1", "4096", "leader", "connected"}},
+		{"members --json", "", 0, []string{`"members"`}},
+		{"top", "", 0, []string{"login: 198.51.100.7"}},
+		{"top -n 0", "", 2, []string{"-n"}},
+		{"top --json", "", 0, []string{`"subjects"`, `"refused"`}},
+		{"rules", "", 0, []string{"name: login", "limit: 3"}},
+		{"rules --json", "", 0, []string{`"login"`}},
+		{"backup -o " + backupFile, "", 0, []string{"version 1", backupFile}},
+		{"apply -f " + newRules, "", 0, []string{"version 2 is in force"}},
+		{"apply -f -", clientRules, 0, []string{"version 3 is in force"}},
+		{"apply -f " + newRules + " --if-match 2", "", 1, []string{"412"}},
+		{"apply -f " + newRules + " --if-match 3 --json", "", 0, []string{`"version":4`}},
+		{"apply -f " + badRules, "", 1, []string{"bad.yaml:6:", "as before"}},
+		{"apply -f -", "rules: [}", 1, []string{"<stdin>:1:"}},
+		{"apply -f /nowhere", "", 1, []string{"/nowhere"}},
+		{"apply", "", 2, []string{"--file"}},
+		{"rules --versions", "", 0, []string{"VERSION", "4", "1"}},
+		{"rules --version 2", "", 0, []string{"limit: 4"}},
+		{"rules --version 99", "", 1, []string{"404"}},
+		{"rules --version 1 --versions", "", 2, []string{"exclude"}},
+		{"restore " + backupFile, "", 0, []string{"restoring version 1", "version 5 is in force"}},
+		{"rules", "", 0, []string{"limit: 3"}},
+		{"restore " + newRules, "", 1, []string{"rules file", "apply"}},
+		{"restore -", `{"format":"x"}`, 1, []string{"no backup"}},
+		{"restore -", `{"format":"rlnode-backup-1","rules":"x","sha256":"00"}`, 1, []string{"damaged"}},
+		{"bench --duration 300ms --connections 2 --keys 10", "", 0, []string{"checks/s", "p99.9", "0 errors"}},
+		{"bench --duration 300ms --connections 2 --rule login --batch 50 --json", "", 0, []string{`"errors":0`, `"p50"`}},
+		{"bench --duration 300ms --rate 200", "", 0, []string{"0 errors"}},
+		{"bench --rule nosuch", "", 1, []string{"unknown-rule"}},
+		{"bench --connections 0", "", 2, []string{"--connections"}},
+		{"bench --addr 127.0.0.1:1", "", 1, []string{"can't reach"}},
+	} {
+		code, stdout, stderr := toolEnv(t, env, test.stdin, strings.Fields(test.args)...)
+		all := stdout + stderr
+		if code != test.code {
+			t.Errorf("%s: have exit code %d, want %d: %s", test.args, code, test.code, all)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(all, want) {
+				t.Errorf("%s: have %q, want it to have %q", test.args, all, want)
+			}
+		}
+	}
+	s.stop()
+}
+
+// TestBackupRoundTrip: what a backup restores is the same document, byte for byte.
+func TestBackupRoundTrip(t *testing.T) {
+	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", "# a remark <&> é\n"+clientRules))
+	_, before, _ := tool(t, "", "rules", "--admin", s.admin)
+	code, saved, stderr := tool(t, "", "backup", "--admin", s.admin)
+	var b backup
+	if err := json.Unmarshal([]byte(saved), &b); code != 0 || err != nil || b.Version != 1 || time.Since(b.TakenAt) > time.Hour {
+		t.Fatalf("backup: %d, %v, %s%s", code, err, saved, stderr)
+	}
+	if code, _, stderr := tool(t, yearRules(3), "apply", "-f", "-", "--admin", s.admin); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, _, stderr := tool(t, saved, "restore", "-", "--admin", s.admin); code != 0 {
+		t.Fatal(stderr)
+	}
+	if _, after, _ := tool(t, "", "rules", "--admin", s.admin); after != before {
+		t.Errorf("after restore: have %q, want %q", after, before)
+	}
+	s.stop()
+}
+
+// TestTokensAndTLS: both planes ask for their token, over HTTPS, and the tools bring it.
+func TestTokensAndTLS(t *testing.T) {
+	cert, key := certificate(t)
+	s := start(t, t.TempDir(), "--http-cert", cert, "--http-key", key, "--admin-token", "admin-secret",
+		"--api-token-file", file(t, "token", "api-secret\n"), "--rules", file(t, "rules.yaml", yearRules(1000)))
+	if !strings.HasPrefix(s.data, "https://") || !strings.HasPrefix(s.admin, "https://") {
+		t.Fatalf("have %s and %s, want https", s.data, s.admin)
+	}
+	for _, test := range []struct {
+		method, url, token, body string
+		want                     int
+	}{
+		{"POST", s.data + "/v1/check", "", oneCheck, 401},
+		{"POST", s.data + "/v1/check", "admin-secret", oneCheck, 401},
+		{"POST", s.data + "/v1/check", "api-secret", oneCheck, 200},
+		{"GET", s.data + "/readyz", "", "", 200},
+		{"GET", s.admin + "/v1/rules", "", "", 200},
+		{"PUT", s.admin + "/v1/rules", "", yearRules(5), 401},
+		{"PUT", s.admin + "/v1/rules", "api-secret", yearRules(5), 401},
+		{"PUT", s.admin + "/v1/rules", "admin-secret", yearRules(5), 200},
+	} {
+		if have, text, err := s.call(test.method, test.url, test.token, test.body); have != test.want {
+			t.Errorf("%s %s with token %q: have %d (%s, %v), want %d", test.method, test.url, test.token, have, text, err, test.want)
+		}
+	}
+	check := []string{"check", "--rule", "year", "--key", "a", "--addr", s.data}
+	for _, test := range []struct {
+		name string
+		env  []string
+		args []string
+		code int
+		want string
+	}{
+		{"unknown authority", []string{"RLNODE_API_TOKEN=api-secret"}, check, 2, "certificate"},
+		{"no token", nil, append(check, "--ca", cert), 2, "401"},
+		{"token by environment", []string{"RLNODE_API_TOKEN=api-secret", "RLNODE_CA=" + cert}, check, 0, "allowed"},
+		{"token by flag", nil, append(check, "--ca", cert, "--token", "api-secret"), 0, "allowed"},
+		{"apply without token", []string{"RLNODE_CA=" + cert}, []string{"apply", "-f", "-", "--admin", s.admin}, 1, "401"},
+		{"apply", []string{"RLNODE_CA=" + cert, "RLNODE_ADMIN_TOKEN=admin-secret"}, []string{"apply", "-f", "-", "--admin", s.admin}, 0, "in force"},
+		{"bench", []string{"RLNODE_CA=" + cert, "RLNODE_API_TOKEN=api-secret"}, []string{"bench", "--addr", s.data, "-d", "200ms", "--rule", "year"}, 0, " 0 errors"},
+		{"no certificates in file", nil, append(check, "--ca", key), 2, "--ca"},
+	} {
+		code, stdout, stderr := toolEnv(t, test.env, yearRules(9), test.args...)
+		if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+			t.Errorf("%s: have %d %s%s, want %d %q", test.name, code, stdout, stderr, test.code, test.want)
+		}
+	}
+	s.stop()
+}
+
+// TestTopWatch: it prints again and again until it is interrupted, and ends without an error.
+func TestTopWatch(t *testing.T) {
+	asked := make(chan struct{}, 100)
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		fmt.Fprint(w, `{"subjects":[{"rule":"r","key":["a","\u001b[31m"],"refused":2,"checks":3}]}`)
+	}))
+	defer node.Close()
+	out := &output{}
+	cmd := runTool(t, out, "top", "--watch", "100ms", "--admin", node.URL)
+	for range 3 {
+		select {
+		case <-asked:
+		case <-time.After(patience):
+			t.Fatal("the node is not asked again")
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("have %v, want no error", err)
+	}
+	if text := out.String(); !strings.Contains(text, `r: a, "\x1b[31m"`) || strings.Contains(text, "\x1b") {
+		t.Errorf("have %q, want the key quoted", text)
+	}
+}
+
+// TestOddNodes: whatever answers at the address, the tools say what is wrong in one line.
+func TestOddNodes(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		answer  func(w http.ResponseWriter)
+		want    string
+		command []string
+	}{
+		{"not rlnode", func(w http.ResponseWriter) { w.WriteHeader(404); fmt.Fprint(w, "<html>") }, "is this a node of rlnode", nil},
+		{"no JSON", func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }, "read the node's answer", nil},
+		{"problem", func(w http.ResponseWriter) {
+			w.WriteHeader(503)
+			fmt.Fprint(w, `{"title":"Unavailable","code":"not-ready","detail":"loading"}`)
+		}, "503 not-ready: loading", nil},
+		{"hangs up", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, "can't reach", nil},
+		{"never answers", nil, "no answer", []string{"check", "--rule", "a", "--key", "b", "--timeout", "100ms"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			over := make(chan struct{})
+			node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if test.answer == nil {
+					<-over
+					return
+				}
+				test.answer(w)
+			}))
+			defer node.Close()
+			defer close(over)
+			command := test.command
+			if command == nil {
+				command = []string{"check", "--rule", "a", "--key", "b"}
+			}
+			code, stdout, stderr := tool(t, "", append(command, "--addr", node.URL)...)
+			if code != 2 || !strings.Contains(stderr, test.want) || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("have %d %s%q, want 2 and %q", code, stdout, stderr, test.want)
+			}
+		})
+	}
+}

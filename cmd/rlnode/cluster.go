@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// show gets one path of the admin plane and prints the answer: as it is, or as text makes it.
+func show(env *environment, f *adminPlane, asJSON bool, r request, text func(io.Writer, *reply) error) error {
+	n, err := f.node()
+	if err != nil {
+		return err
+	}
+	r.method = http.MethodGet
+	reply, err := n.send(env.ctx, r)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
+		return err
+	}
+	return text(env.stdout, reply)
+}
+
+// membersCmd lists nodes.
+type membersCmd struct {
+	JSON bool `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has an example.
+func (membersCmd) Help() string {
+	return `Example:
+
+  rlnode members --admin http://10.0.0.5:8081`
+}
+
+// Run prints the table.
+func (c *membersCmd) Run(env *environment) error {
+	return show(env, &c.adminPlane, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, r *reply) error {
+		var cluster struct {
+			Epoch        int64  `json:"epoch"`
+			View         string `json:"view"`
+			RulesVersion int64  `json:"rules_version"`
+			Members      []struct {
+				Name       string `json:"name"`
+				Address    string `json:"address"`
+				Region     string `json:"region"`
+				State      string `json:"state"`
+				Voter      bool   `json:"voter"`
+				Leader     bool   `json:"leader"`
+				Partitions int    `json:"partitions"`
+			} `json:"members"`
+		}
+		if err := r.decode(&cluster); err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "epoch %d, rules version %d, this node is %s\n", cluster.Epoch, cluster.RulesVersion, cluster.View)
+		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(table, "NAME\tADDRESS\tREGION\tSTATE\tROLE\tPARTITIONS")
+		for _, m := range cluster.Members {
+			role := "-"
+			if m.Voter {
+				role = "voter"
+			}
+			if m.Leader {
+				role = "leader"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Address, m.Region, m.State, role, m.Partitions)
+		}
+		return table.Flush()
+	})
+}
+
+// ownerCmd tells a subject's owner.
+type ownerCmd struct {
+	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
+	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
+	JSON bool     `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has examples.
+func (ownerCmd) Help() string {
+	return `Examples:
+
+  rlnode owner --rule login --key 198.51.100.7
+  rlnode owner --rule chat --key acme --key /chat/completions`
+}
+
+// Run prints the owner.
+func (c *ownerCmd) Run(env *environment) error {
+	query := url.Values{"rule": {c.Rule}}
+	if len(c.Key) > 0 {
+		query.Set("key", keyText(c.Key))
+	}
+	return show(env, &c.adminPlane, c.JSON, request{path: "/v1/owner", query: query}, func(w io.Writer, r *reply) error {
+		var o struct {
+			Partition int    `json:"partition"`
+			Epoch     int64  `json:"epoch"`
+			Owner     string `json:"owner"`
+			Standby   string `json:"standby"`
+		}
+		if err := r.decode(&o); err != nil {
+			return err
+		}
+		if o.Standby == "" {
+			o.Standby = "none"
+		}
+		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, o.Standby, o.Partition, o.Epoch)
+		return err
+	})
+}
+
+// topCmd lists the subjects refused most.
+type topCmd struct {
+	N     int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
+	Watch time.Duration `placeholder:"INTERVAL" help:"Print again at this interval, such as 2s, until interrupted."`
+	JSON  bool          `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has examples.
+func (topCmd) Help() string {
+	return `Examples:
+
+  rlnode top
+  rlnode top -n 5 --watch 2s`
+}
+
+// Run prints the list, once or again and again.
+func (c *topCmd) Run(env *environment) error {
+	if c.N < 1 || c.N > 1000 {
+		return errUsage("-n: %d is not in 1…1000", c.N)
+	}
+	if c.Watch < 0 || c.Watch > 0 && c.Watch < 100*time.Millisecond {
+		return errUsage("--watch: %v is under 100ms", c.Watch)
+	}
+	query := url.Values{"by": {"refused"}, "n": {strconv.Itoa(c.N)}}
+	clear := ""
+	if c.Watch > 0 && isTerminal(env.stdout) && !c.JSON {
+		clear = "\x1b[H\x1b[2J" // to the corner, and wipe the screen
+	}
+	for {
+		fmt.Fprint(env.stdout, clear)
+		if err := show(env, &c.adminPlane, c.JSON, request{path: "/v1/top", query: query}, printTop); err != nil {
+			if c.Watch > 0 && env.ctx.Err() != nil {
+				return nil // interrupted while it asked
+			}
+			return err
+		}
+		if c.Watch == 0 {
+			return nil
+		}
+		select {
+		case <-env.ctx.Done():
+			return nil
+		case <-time.After(c.Watch):
+		}
+	}
+}
+
+func printTop(w io.Writer, r *reply) error {
+	var top struct {
+		Subjects []struct {
+			Rule    string `json:"rule"`
+			Key     anyKey `json:"key"`
+			Refused int64  `json:"refused"`
+			Checks  int64  `json:"checks"`
+		} `json:"subjects"`
+	}
+	if err := r.decode(&top); err != nil {
+		return err
+	}
+	if len(top.Subjects) == 0 {
+		_, err := fmt.Fprintln(w, "nobody has been refused")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "REFUSED\tCHECKS\t  RULE AND SUBJECT")
+	for _, s := range top.Subjects {
+		fmt.Fprintf(table, "%d\t%d\t  %s: %s\n", s.Refused, s.Checks, s.Rule, s.Key)
+	}
+	return table.Flush()
+}
+
+// anyKey is a key in an answer: a string, or an array of them. It is kept as text that is safe to print.
+type anyKey string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (k *anyKey) UnmarshalJSON(b []byte) error {
+	var parts []string
+	if len(b) > 0 && b[0] == '[' {
+		if err := json.Unmarshal(b, &parts); err != nil {
+			return err
+		}
+	} else {
+		parts = []string{""}
+		if err := json.Unmarshal(b, &parts[0]); err != nil {
+			return err
+		}
+	}
+	if len(parts) == 0 {
+		*k = "(all)"
+		return nil
+	}
+	for i := range parts {
+		parts[i] = printable(parts[i])
+	}
+	*k = anyKey(strings.Join(parts, ", "))
+	return nil
+}
+
+// printable quotes s if it is empty or would not print as it is: values come from whoever sends checks.
+func printable(s string) string {
+	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
+		return quoted
+	}
+	return s
+}

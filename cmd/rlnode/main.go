@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	_ "time/tzdata" // calendar windows have time zones, also where the system knows none
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes. check tells a refusal from an error by them, so its errors are exitUsage too.
+const (
+	exitOK     = 0
+	exitFailed = 1 // an error; check: refused; validate: the file has mistakes
+	exitUsage  = 2 // the command line is wrong
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// environment is what a command may touch of the world.
+type environment struct {
+	ctx    context.Context // ends at a signal, except for serve, which has its own way with them
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// exit is an error that decides the exit code. Without an error in it nothing more is printed.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit with %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// errUsage marks an error of the command line that only a command itself can see.
+func errUsage(format string, args ...any) error {
+	return &exit{code: exitUsage, err: fmt.Errorf(format, args...)}
+}
+
+// run is the program: it parses args, runs the command and returns the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	if args[0] == "help" {
+		args = append(args[1:len(args):len(args)], "--help")
+	}
+	helped := false // kong has printed what was asked for, and would go on
+	var flags cli
+	parser, err := kong.New(&flags,
+		kong.Name("rlnode"),
+		kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(int) { helped = true }),
+		kong.Resolvers(&configFile{}),
+		kong.Vars{"host": hostName()},
+	)
+	if err != nil {
+		return report(stderr, fmt.Errorf("build the command line: %w", err))
+	}
+	command, err := parser.Parse(args)
+	if helped {
+		return exitOK
+	}
+	if err != nil {
+		var parse *kong.ParseError
+		hint := "rlnode --help"
+		if errors.As(err, &parse) && parse.Context.Selected() != nil {
+			hint = "rlnode " + parse.Context.Selected().Name + " --help"
+		}
+		return report(stderr, errUsage("%w (see %s)", err, hint))
+	}
+	env := &environment{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
+	if command.Selected().Name != "serve" {
+		var stop context.CancelFunc
+		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+		defer stop()
+	}
+	return report(stderr, command.Run(env))
+}
+
+// report prints an error and returns the exit code that it stands for.
+func report(stderr io.Writer, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	code := exitFailed
+	var e *exit
+	if errors.As(err, &e) {
+		code = e.code
+		if e.err == nil {
+			return code
+		}
+	}
+	fmt.Fprintf(stderr, "rlnode: %v\n", err)
+	return code
+}
+
+// hostName is the default name of a node.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "rlnode"
+	}
+	return name
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the program, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "rlnode-test-*")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "rlnode")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// patience bounds every wait of a test.
+const patience = 20 * time.Second
+
+// eventually polls until ok is true, or fails the test.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if ok() {
+			return
+		}
+		timer := time.NewTimer(5 * time.Millisecond)
+		<-timer.C
+	}
+	t.Fatalf("%s: not within %v", what, patience)
+}
+
+// output collects what a process prints; it may be read meanwhile.
+type output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// cleanEnv is the environment without any setting of rlnode.
+func cleanEnv(more ...string) []string {
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "RLNODE_") {
+			env = append(env, e)
+		}
+	}
+	return append(env, more...)
+}
+
+// serving is a running node.
+type serving struct {
+	t           *testing.T
+	cmd         *exec.Cmd
+	log         *output
+	data, admin string        // URLs
+	exited      chan struct{} // closed at its end
+	client      *http.Client
+}
+
+// launch starts a node on free ports of 127.0.0.1 without waiting for it.
+func launch(t *testing.T, dir string, env []string, args ...string) *serving {
+	t.Helper()
+	s := &serving{t: t, log: &output{}, exited: make(chan struct{})}
+	s.client = &http.Client{Timeout: patience, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
+	}}
+	all := append([]string{"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0"}, args...)
+	s.cmd = exec.Command(binary, all...)
+	s.cmd.Env = cleanEnv(env...)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		defer close(s.exited)
+		s.cmd.Wait() // the state is looked at by whoever wants it
+	})
+	t.Cleanup(func() {
+		s.cmd.Process.Kill() // if it still runs
+		waiting.Wait()
+		s.client.CloseIdleConnections()
+		if t.Failed() {
+			t.Logf("log of %v:\n%s", s.cmd.Args, s.log)
+		}
+	})
+	return s
+}
+
+var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
+
+// start starts a node and waits until it is ready.
+func start(t *testing.T, dir string, args ...string) *serving {
+	t.Helper()
+	s := launch(t, dir, nil, args...)
+	s.ready()
+	return s
+}
+
+func (s *serving) ready() {
+	s.t.Helper()
+	eventually(s.t, "the node is ready", func() bool {
+		select {
+		case <-s.exited:
+			s.t.Fatalf("the node ended: %v\n%s", s.cmd.ProcessState, s.log)
+		default:
+		}
+		m := readyLine.FindStringSubmatch(s.log.String())
+		if m != nil {
+			s.data, s.admin = m[1], m[2]
+		}
+		return m != nil
+	})
+}
+
+// end waits for the process and returns its exit code, −1 after a signal.
+func (s *serving) end() int {
+	s.t.Helper()
+	select {
+	case <-s.exited:
+	case <-time.After(patience):
+		s.t.Fatal("the node does not end")
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// stop ends the node in good order.
+func (s *serving) stop() {
+	s.t.Helper()
+	s.signal(syscall.SIGTERM)
+	if code := s.end(); code != 0 {
+		s.t.Errorf("exit code after SIGTERM: have %d, want 0", code)
+	}
+}
+
+func (s *serving) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// call makes a request and returns status and body.
+func (s *serving) call(method, url, token, body string) (int, string, error) {
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := s.client.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+// check asks for a decision and returns the status.
+func (s *serving) check(body string) int {
+	s.t.Helper()
+	status, _, err := s.call("POST", s.data+"/v1/check", "", body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return status
+}
+
+// used is how much a subject has used of the first limit of a rule.
+func (s *serving) used(rule, key string) int64 {
+	s.t.Helper()
+	var usage struct {
+		Limits []struct {
+			Used int64 `json:"used"`
+		} `json:"limits"`
+	}
+	_, text, err := s.call("GET", s.admin+"/v1/usage?rule="+rule+"&key="+key, "", "")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &usage)
+	}
+	if err != nil || len(usage.Limits) == 0 {
+		s.t.Fatalf("usage: %v: %s", err, text)
+	}
+	return usage.Limits[0].Used
+}
+
+// tool runs a command to its end.
+func tool(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	return toolEnv(t, nil, stdin, args...)
+}
+
+func toolEnv(t *testing.T, env []string, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	cmd := exec.Command(binary, args...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = cleanEnv(env...), strings.NewReader(stdin), &out, &err
+	if e := cmd.Run(); e != nil && cmd.ProcessState == nil {
+		t.Fatal(e)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), err.String()
+}
+
+// file writes a file for one test.
+func file(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// yearRules is one rule whose window turns once in 365 days, so not during a test.
+func yearRules(limit int) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
+}
+
+const oneCheck = `{"rule": "year", "key": "198.51.100.7"}`

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/replay"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// replayCmd tries rules on logs.
+type replayCmd struct {
+	Logs        []string `arg:"" name:"log" help:"Logs in Common or Combined Log Format or JSON lines, also compressed with gzip; - is standard input."`
+	Rules       string   `required:"" placeholder:"FILE" help:"The rules file."`
+	JSON        bool     `help:"Print only JSON to standard output."`
+	Decisions   string   `placeholder:"FILE" help:"Write each decision to this file, one JSON line a record in order of time; - is standard output."`
+	Top         int      `default:"20" help:"How many of the subjects refused most to name (default ${default})."`
+	MaxCounters int64    `default:"10000000" help:"Bound on counters in memory (default ${default})."`
+}
+
+// Help has examples.
+func (replayCmd) Help() string {
+	return `The limiter on virtual time: each record is a check at its own time. No node is needed.
+
+Attributes of a log line: ip user method endpoint (the path without the query) status user_agent referer.
+A JSON line: {"time": "2026-03-01T12:00:00Z", "attributes": {"ip": "198.51.100.7"}, "cost": 1, "costs": {"tokens": 900}};
+time is RFC 3339, or Unix time in seconds or milliseconds; cost and costs may be left out.
+Lines that can't be read are counted as skipped, and the first of them named.
+
+Examples:
+
+  rlnode replay --rules rules.yaml access.log
+  rlnode replay access.log.1.gz access.log --rules rules.yaml --json
+  zcat old.gz | rlnode replay --rules rules.yaml - --decisions decisions.jsonl
+
+In the JSON a rule's "refused" counts what it refused, and for a shadow rule what it would have.`
+}
+
+// Run replays.
+func (c *replayCmd) Run(env *environment) (err error) {
+	if c.JSON && c.Decisions == "-" {
+		return errUsage("--json and --decisions - both write to standard output")
+	}
+	if c.Top < 0 || c.MaxCounters < 1 {
+		return errUsage("--top must not be below 0, nor --max-counters below 1")
+	}
+	set, err := c.compile(env)
+	if err != nil {
+		return err
+	}
+	progress := newProgress(env.stderr)
+	defer progress.clear()
+	inputs, closeAll, err := openLogs(env, c.Logs, progress)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+
+	config := replay.DefaultConfig(set)
+	config.MaxCounters, config.Top, config.Progress = c.MaxCounters, c.Top, progress.update
+	decisions, err := c.openDecisions(env)
+	if err != nil {
+		return err
+	}
+	if decisions != nil {
+		config.Decisions = decisions
+	}
+	report, err := replay.Run(env.ctx, config, inputs...)
+	if decisions != nil && decisions != env.stdout {
+		err = errors.Join(err, decisions.(io.Closer).Close())
+	}
+	progress.clear()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return errors.New("interrupted")
+	case err != nil:
+		return err
+	}
+	return c.print(env, report)
+}
+
+func (c *replayCmd) print(env *environment, report *replay.Report) error {
+	if !c.JSON {
+		out := env.stdout
+		if c.Decisions == "-" {
+			out = env.stderr
+		}
+		return report.Print(out)
+	}
+	for _, s := range report.SkippedLines {
+		fmt.Fprintf(env.stderr, "skipped %s\n", s)
+	}
+	if more := report.Skipped - int64(len(report.SkippedLines)); more > 0 {
+		fmt.Fprintf(env.stderr, "skipped %d more lines\n", more)
+	}
+	return json.NewEncoder(env.stdout).Encode(report)
+}
+
+// compile reads the rules; mistakes and warnings go to standard error.
+func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
+	doc, err := loadRules(env, c.Rules, env.stderr)
+	if err != nil {
+		return nil, err
+	}
+	printWarnings(env.stderr, c.Rules, doc)
+	set, err := rules.Compile(doc, 1)
+	if err != nil {
+		return nil, fmt.Errorf("compile %s: %w", c.Rules, err)
+	}
+	return set, nil
+}
+
+// openDecisions returns where decisions go, nil for nowhere.
+func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
+	switch c.Decisions {
+	case "":
+		return nil, nil
+	case "-":
+		return env.stdout, nil
+	}
+	// A slip of the hand must not empty the log.
+	if info, err := os.Stat(c.Decisions); err == nil {
+		for _, name := range append([]string{c.Rules}, c.Logs...) {
+			if in, err := os.Stat(name); err == nil && os.SameFile(info, in) {
+				return nil, errUsage("--decisions: %s is what is read", c.Decisions)
+			}
+		}
+	}
+	return os.Create(c.Decisions)
+}
+
+// openLogs opens all logs before the first is read, so that a wrong name is known at once.
+func openLogs(env *environment, names []string, p *progress) (inputs []replay.Input, closeAll func(), err error) {
+	var files []*os.File
+	closeAll = func() {
+		for _, f := range files {
+			f.Close() // only read from
+		}
+	}
+	for _, name := range names {
+		in := env.stdin
+		if name != "-" {
+			f, err := os.Open(name)
+			if err != nil {
+				closeAll()
+				return nil, nil, err
+			}
+			files = append(files, f)
+			if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+				p.total += info.Size()
+			}
+			in = &countingReader{r: f, n: &p.read}
+		}
+		inputs = append(inputs, replay.Input{Name: shownName(name), Reader: in})
+	}
+	return inputs, closeAll, nil
+}
+
+type countingReader struct {
+	r io.Reader
+	n *int64
+}
+
+func (c *countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	*c.n += int64(n)
+	return n, err
+}
+
+// progress is a bar on a terminal, nothing elsewhere. It is used by one goroutine.
+type progress struct {
+	w           io.Writer // nil: not a terminal
+	total, read int64     // bytes of the logs
+	last        time.Time
+	shown       bool
+}
+
+func newProgress(w io.Writer) *progress {
+	p := &progress{}
+	if isTerminal(w) {
+		p.w = w
+	}
+	return p
+}
+
+// update draws the bar, at most ten times a second. Reading is its first half, deciding the second.
+func (p *progress) update(lines, decided int64) {
+	now := time.Now()
+	if p.w == nil || now.Sub(p.last) < 100*time.Millisecond {
+		return
+	}
+	p.last, p.shown = now, true
+	const width = 40
+	done := 0.0
+	switch {
+	case decided > 0:
+		done = 0.5 + 0.5*float64(decided)/float64(max(lines, 1))
+	case p.total > 0:
+		done = 0.5 * float64(p.read) / float64(p.total)
+	}
+	full := int(min(done, 1) * width)
+	fmt.Fprintf(p.w, "\r[%s%s] %d lines read, %d decided", strings.Repeat("=", full), strings.Repeat(" ", width-full), lines, decided)
+}
+
+// clear takes the bar away.
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.shown = false
+	}
+}

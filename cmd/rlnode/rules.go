@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// readFile reads a whole file of at most limit bytes; "-" is standard input.
+func readFile(env *environment, name string, limit int64) ([]byte, error) {
+	in := env.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	src, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
+	}
+	if int64(len(src)) > limit {
+		return nil, fmt.Errorf("read %s: it is longer than %d bytes", shownName(name), limit)
+	}
+	return src, nil
+}
+
+// shownName is what a file is called in messages.
+func shownName(name string) string {
+	if name == "-" {
+		return "<stdin>"
+	}
+	return name
+}
+
+// place is file:line:column, as far as it is known.
+func place(name string, line, column int) string {
+	if line <= 0 {
+		return shownName(name)
+	}
+	return fmt.Sprintf("%s:%d:%d", shownName(name), line, column)
+}
+
+// validateCmd checks a rules file without a node.
+type validateCmd struct {
+	File string `arg:"" help:"The rules file; - is standard input."`
+}
+
+// Help has examples.
+func (validateCmd) Help() string {
+	return `Every mistake is named, as file:line:column: message. What the file asks for and this version does not do yet is
+told on standard error.
+
+Examples:
+
+  rlnode validate rules.yaml
+  rlnode rules | rlnode validate -
+
+Exit codes: 0 the file is valid, 1 it is not, 2 the command line is wrong.`
+}
+
+// Run checks the file.
+func (c *validateCmd) Run(env *environment) error {
+	doc, err := loadRules(env, c.File, env.stdout)
+	if err != nil {
+		return err
+	}
+	printWarnings(env.stderr, c.File, doc)
+	fmt.Fprintf(env.stdout, "%s: valid\n", shownName(c.File))
+	return nil
+}
+
+// loadRules reads and checks a rules file; the mistakes in it go to out, a line each.
+func loadRules(env *environment, name string, out io.Writer) (*rules.Document, error) {
+	src, err := readFile(env, name, rules.MaxDocument)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := rules.Parse(src)
+	if err == nil {
+		return doc, nil
+	}
+	var mistakes rules.Errors
+	if !errors.As(err, &mistakes) {
+		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
+	}
+	for _, m := range mistakes {
+		fmt.Fprintf(out, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
+	}
+	return nil, &exit{code: exitFailed}
+}
+
+// withPath puts the path in the document before a message that does not name it already.
+func withPath(path, message string) string {
+	if path == "" || strings.HasPrefix(message, path) {
+		return message
+	}
+	return path + ": " + message
+}
+
+func printWarnings(w io.Writer, name string, doc *rules.Document) {
+	for _, m := range doc.Warnings() {
+		fmt.Fprintf(w, "%s: warning: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
+	}
+}
+
+// applyCmd writes a rules file to a node.
+type applyCmd struct {
+	File    string `short:"f" required:"" placeholder:"FILE" help:"The rules file; - is standard input."`
+	IfMatch int64  `placeholder:"VERSION" help:"Only if this version is in force."`
+	JSON    bool   `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has examples.
+func (applyCmd) Help() string {
+	return `The rules in force are replaced as a whole, at once, and survive restarts.
+
+Examples:
+
+  rlnode apply -f rules.yaml
+  rlnode apply -f rules.yaml --if-match 17              only if nobody was faster
+  rlnode rules --version 16 | rlnode apply -f -         back to an earlier version`
+}
+
+// Run writes the file.
+func (c *applyCmd) Run(env *environment) error {
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	src, err := readFile(env, c.File, rules.MaxDocument)
+	if err != nil {
+		return err
+	}
+	return putRules(env, n, putOptions{name: c.File, source: src, ifMatch: c.IfMatch, json: c.JSON})
+}
+
+type putOptions struct {
+	name    string // of the file, for messages
+	source  []byte
+	ifMatch int64 // 0: any version
+	json    bool
+}
+
+// putRules puts a document in force and prints its version.
+func putRules(env *environment, n *node, o putOptions) error {
+	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: o.source}
+	if o.ifMatch != 0 {
+		r.ifMatch = strconv.Quote(strconv.FormatInt(o.ifMatch, 10))
+	}
+	reply, err := n.send(env.ctx, r)
+	if err != nil {
+		return explainRules(env, o.name, err)
+	}
+	if o.json {
+		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
+		return err
+	}
+	var written struct {
+		Version  int64     `json:"version"`
+		Warnings []finding `json:"warnings"`
+	}
+	if err := reply.decode(&written); err != nil {
+		return err
+	}
+	for _, w := range written.Warnings {
+		fmt.Fprintf(env.stderr, "%s: warning: %s\n", place(o.name, w.Line, w.Column), withPath(w.Path, w.Message))
+	}
+	_, err = fmt.Fprintf(env.stdout, "version %d is in force\n", written.Version)
+	return err
+}
+
+// explainRules prints the mistakes that a node found in a document, a line each.
+func explainRules(env *environment, name string, err error) error {
+	var p *problem
+	if !errors.As(err, &p) || len(p.Errors) == 0 {
+		return err
+	}
+	for _, m := range p.Errors {
+		fmt.Fprintf(env.stderr, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
+	}
+	return fmt.Errorf("the node refuses %s: %d mistakes; the rules in force are as before", shownName(name), len(p.Errors))
+}
+
+// rulesCmd prints rules.
+type rulesCmd struct {
+	Version  int64 `placeholder:"N" help:"An earlier version, of the last 50."`
+	Versions bool  `help:"List the last 50 versions."`
+	JSON     bool  `help:"As JSON."`
+	adminPlane
+}
+
+// Help has examples.
+func (rulesCmd) Help() string {
+	return `Examples:
+
+  rlnode rules > rules.yaml
+  rlnode rules --versions
+  rlnode rules --version 16 | rlnode apply -f -         back to an earlier version`
+}
+
+// Run prints the document or the list.
+func (c *rulesCmd) Run(env *environment) error {
+	if c.Versions && c.Version != 0 {
+		return errUsage("--version and --versions exclude each other")
+	}
+	if c.Version < 0 {
+		return errUsage("--version: %d is below 1", c.Version)
+	}
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	if c.Versions {
+		return c.list(env, n)
+	}
+	r := request{method: http.MethodGet, path: "/v1/rules", accept: "application/yaml"}
+	if c.JSON {
+		r.accept = "application/json"
+	}
+	if c.Version != 0 {
+		r.query = url.Values{"version": {strconv.FormatInt(c.Version, 10)}}
+	}
+	reply, err := n.send(env.ctx, r)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimRight(reply.body, "\n"))
+	return err
+}
+
+// version is an entry of the list of versions.
+type version struct {
+	Version int64     `json:"version"`
+	When    time.Time `json:"when"`
+	By      string    `json:"by"`
+	What    string    `json:"what"`
+	Size    int64     `json:"size"`
+}
+
+func (c *rulesCmd) list(env *environment, n *node) error {
+	reply, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules/versions"})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
+		return err
+	}
+	var list struct {
+		Versions []version `json:"versions"`
+	}
+	if err := reply.decode(&list); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(env.stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "VERSION\tWHEN\tBYTES\tBY\tWHAT")
+	for _, v := range list.Versions {
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\n", v.Version, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
+	}
+	return table.Flush()
+}

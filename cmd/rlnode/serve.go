@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// How long stopping takes at most. The parts add up to less than the ten seconds that callers are promised.
+const (
+	// drainGrace is how long checks are still decided after /readyz has said that the node goes away: time for a
+	// load balancer to look, and for clients to use up what they have sent.
+	drainGrace = time.Second
+	// stopBound ends everything that is not done by then.
+	stopBound = 8 * time.Second
+	// closeBound is the part of it for requests under way when the listeners close.
+	closeBound = 2 * time.Second
+)
+
+// Run runs a node until a signal.
+func (c *serveCmd) Run(env *environment) error {
+	if err := c.complete(); err != nil {
+		return &exit{code: exitUsage, err: err}
+	}
+	if !gcSet() {
+		debug.SetGCPercent(collectLess)
+	}
+	// Two: the one that asks to stop and the one that insists.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	s := &server{settings: c, log: c.logger(env.stderr), env: env}
+	if err := s.start(); err != nil {
+		return errors.Join(err, s.release())
+	}
+	select {
+	case sig := <-signals:
+		s.log.Info("stopping", "signal", sig.String())
+	case <-env.ctx.Done():
+		s.log.Info("stopping")
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	select {
+	case err := <-stopped:
+		return err
+	case sig := <-signals:
+		// Nobody waits for stop any more: the process ends, and what it would have saved is lost as in a crash.
+		s.log.Warn("stopping at once", "signal", sig.String())
+		return &exit{code: exitFailed}
+	}
+}
+
+// server is a running node. start sets its fields in this order; stop and release end them.
+type server struct {
+	settings *serveCmd
+	env      *environment
+	log      *slog.Logger
+
+	dir      string // the data directory
+	id       persist.NodeID
+	rules    *persist.Rules
+	table    *counters.Table
+	clock    *limiter.Clock
+	limiter  *limiter.Limiter
+	api      *api.API
+	counters atomic.Pointer[persist.Counters] // nil while the API answers and they are not opened yet
+	sweeper  *sweeper
+}
+
+// start brings a node up. What stands on something comes after it; and whatever can fail for a mistake in the
+// settings comes before what takes long:
+//
+//  1. the data directory and its identity, then the rules store, whose lock keeps a second process away from
+//     everything in the directory;
+//  2. the table of counters and the limiter with the rules in force;
+//  3. the listeners: probes are answered from here on, checks with 503 not-ready;
+//  4. the counters of the last checkpoint, before any check is decided: afterwards they would come too late;
+//  5. checkpoints, the sweeper, and ready.
+func (s *server) start() error {
+	if err := s.openRules(); err != nil {
+		return err
+	}
+	s.table = counters.New(s.settings.MaxCounters)
+	s.clock = limiter.NewClock()
+	s.limiter = limiter.New(s.table, s.clock)
+	s.limiter.Use(s.rules.Current().Set)
+	if err := s.listen(); err != nil {
+		return err
+	}
+	if err := s.loadCounters(); err != nil {
+		return err
+	}
+	s.sweeper = startSweeper(s.table, s.clock)
+	s.api.Ready()
+	scheme := "http"
+	if s.settings.HTTPCert != "" {
+		scheme = "https"
+	}
+	s.log.Info("ready", "name", s.settings.Name, "data", scheme+"://"+s.api.DataAddr().String(),
+		"admin", scheme+"://"+s.api.AdminAddr().String(), "rules_version", s.limiter.Rules().Version)
+	return nil
+}
+
+// openRules opens the data directory and the rules in it; a new one begins with --rules or the starter rules.
+func (s *server) openRules() (err error) {
+	seed, err := s.seed()
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(s.settings.DataDir)
+	if err != nil {
+		return fmt.Errorf("find the data directory: %w", err)
+	}
+	if s.id, err = persist.OpenDir(dir); err != nil {
+		return err
+	}
+	config := persist.DefaultRulesConfig()
+	config.Dir, config.Logger, config.OnChange = dir, s.log, s.useRules
+	if s.rules, err = persist.OpenRules(config); err != nil {
+		return err
+	}
+	s.dir = dir
+	by := "starter rules"
+	if s.settings.Rules != "" {
+		by = "--rules " + s.settings.Rules
+	}
+	used, err := s.rules.Seed(context.Background(), seed, by)
+	if err != nil {
+		return fmt.Errorf("write the first rules: %w", err)
+	}
+	if !used && s.settings.Rules != "" {
+		s.log.Warn("--rules is not used: the node has rules already; rlnode apply changes them",
+			"file", s.settings.Rules, "rules_version", s.rules.Current().Version.Number)
+	}
+	for _, w := range s.rules.Current().Document.Warnings() {
+		s.log.Warn("the rules ask for what is not in force", "at", w.Path, "what", w.Message)
+	}
+	return nil
+}
+
+// useRules puts a version in force. Before there is a limiter nothing is decided, and start gives it the version
+// of that time.
+func (s *server) useRules(set *rules.Set, _ *rules.Document) {
+	if s.limiter != nil {
+		s.limiter.Use(set)
+	}
+}
+
+// seed is the rules that a new node begins with. A file with mistakes is refused even if it were not used: it
+// was given to be.
+func (s *server) seed() (*rules.Document, error) {
+	if s.settings.Rules == "" {
+		return rules.Starter(), nil
+	}
+	return loadRules(s.env, s.settings.Rules, s.env.stderr)
+}
+
+// listen binds both planes.
+func (s *server) listen() (err error) {
+	c := s.settings
+	s.api, err = api.Open(api.Config{
+		DataAddr:    net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
+		AdminAddr:   net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
+		CertFile:    c.HTTPCert,
+		KeyFile:     c.HTTPKey,
+		APIToken:    c.APIToken,
+		AdminToken:  c.AdminToken,
+		Node:        c.Name,
+		Version:     readBuild().Version,
+		Decider:     s.limiter,
+		Subjects:    s.limiter,
+		Rules:       ruleStore{s.rules},
+		Cluster:     api.Alone{Name: c.Name, ID: s.id.String(), Address: c.Bind, Region: "default"},
+		RuleStats:   s.limiter.Stats,
+		Counters:    s.table.Stats,
+		Checkpoints: s.checkpoints,
+		Logger:      s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.api.Explain("loading counters")
+	return nil
+}
+
+// loadCounters puts back the counters of the last checkpoint, and begins to write new ones.
+func (s *server) loadCounters() (err error) {
+	config := persist.DefaultCountersConfig()
+	config.Dir, config.Source, config.Now, config.Logger = s.dir, s.table, s.clock.Now, s.log
+	store, err := persist.OpenCounters(config)
+	if err != nil {
+		return err
+	}
+	s.counters.Store(store)
+	if _, err := store.Load(s.clock.Now()); err != nil {
+		return fmt.Errorf("load the counters: %w", err)
+	}
+	return store.Start()
+}
+
+// stop ends a node in good order, within stopBound:
+//
+//  1. /readyz says 503, so that load balancers turn away, while checks are decided as before;
+//  2. most counters are saved meanwhile, while time is not short;
+//  3. the listeners close, when what is under way has been answered: nothing is decided any more;
+//  4. what has changed since step 2 is saved, so that nothing decided is forgotten;
+//  5. the rules store closes last: its lock says to others that the directory is in use until then.
+func (s *server) stop() error {
+	s.api.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+	defer cancel()
+	grace := time.NewTimer(drainGrace)
+	defer grace.Stop()
+	if err := s.counters.Load().Checkpoint(ctx); err != nil {
+		// The last one in release is what matters; it tells if it fails as well.
+		s.log.Warn("counters are not saved yet", "error", err)
+	}
+	<-grace.C
+	err := s.release()
+	if err == nil {
+		s.log.Info("stopped")
+	}
+	return err
+}
+
+// release closes what is open, in the order of stop; after a start that failed, too.
+func (s *server) release() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopBound-drainGrace)
+	defer cancel()
+	var errs []error
+	if s.api != nil {
+		closing, cancel := context.WithTimeout(ctx, closeBound)
+		err := s.api.Close(closing)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // slow clients are no error of ours
+			errs = append(errs, err)
+		}
+	}
+	if s.sweeper != nil {
+		s.sweeper.close()
+	}
+	if c := s.counters.Load(); c != nil {
+		errs = append(errs, c.Close(ctx))
+	}
+	if s.clock != nil {
+		errs = append(errs, s.clock.Close())
+	}
+	if s.table != nil {
+		s.table.Close()
+	}
+	if s.rules != nil {
+		errs = append(errs, s.rules.Close())
+	}
+	return errors.Join(errs...)
+}

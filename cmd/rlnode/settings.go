@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"unicode/utf8"
+)
+
+// serveCmd runs a node. Each flag has an environment variable and a key in the file of --config; a test holds
+// them together.
+type serveCmd struct {
+	Config string `type:"path" env:"RLNODE_CONFIG" placeholder:"FILE" help:"YAML file with any of these settings, as name: value. Flags beat the environment, and that beats the file."`
+
+	Name    string `default:"${host}" env:"RLNODE_NAME" help:"The node's name: unique and stable (default: the host's)."`
+	DataDir string `type:"path" default:"./rlnode-data" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"Where counters, rules and identity are kept (default ${default})."`
+
+	Bind      string `default:"0.0.0.0" env:"RLNODE_BIND" placeholder:"IP" help:"Address of all listeners but the admin one (default ${default})."`
+	AdminBind string `env:"RLNODE_ADMIN_BIND" placeholder:"IP" help:"Address of the admin listener (default: --bind if that is a loopback address, else 127.0.0.1)."`
+	HTTPPort  int    `name:"http-port" default:"8080" env:"RLNODE_HTTP_PORT" placeholder:"PORT" help:"Port of the data plane; 0 takes a free one (default ${default})."`
+	AdminPort int    `default:"8081" env:"RLNODE_ADMIN_PORT" placeholder:"PORT" help:"Port of the admin plane; 0 takes a free one (default ${default})."`
+
+	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules to begin with (default: built-in starter rules). Not used once the node has rules: apply changes them."`
+	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
+
+	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes, PEM; read again when it changes."`
+	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
+
+	AdminToken     string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token that writes on the admin plane need."`
+	AdminTokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+	APIToken       string `name:"api-token" env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token that the data plane needs."`
+	APITokenFile   string `name:"api-token-file" type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+
+	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
+	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
+}
+
+// Help has examples.
+func (serveCmd) Help() string {
+	return `The node logs one line msg=ready, with its addresses, when it answers. On SIGTERM or SIGINT it leaves in good
+order: /readyz says 503 at once, checks on open connections are decided a little longer, counters are saved, and
+the listeners close. A second signal stops it at once.
+
+Every flag has an environment variable, such as RLNODE_HTTP_PORT for --http-port, and a key in the file of
+--config, such as "http-port: 8080".
+
+Examples:
+
+  rlnode serve
+  rlnode serve --rules rules.yaml --data-dir /var/lib/rlnode --bind 10.0.0.5
+  RLNODE_ADMIN_TOKEN_FILE=/run/secrets/admin rlnode serve --config /etc/rlnode.yaml`
+}
+
+const (
+	maxName  = 128     // bytes of a node's name
+	maxToken = 4096    // bytes of a token
+	maxTable = 1 << 33 // counters; their records alone are half a terabyte then
+)
+
+// complete checks the settings, and fills in those that follow from others. It names every mistake.
+func (c *serveCmd) complete() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if c.Name == "" || len(c.Name) > maxName || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unprintable) {
+		wrong("--name: %.140q is not 1 to %d bytes of printable text", c.Name, maxName)
+	}
+	if c.DataDir == "" {
+		wrong("--data-dir: it is empty")
+	}
+	bind, err := netip.ParseAddr(c.Bind)
+	if err != nil {
+		wrong("--bind: %q is not an IP address", c.Bind)
+	}
+	if c.AdminBind == "" {
+		c.AdminBind = "127.0.0.1"
+		if bind.IsLoopback() {
+			c.AdminBind = c.Bind
+		}
+	}
+	if _, err := netip.ParseAddr(c.AdminBind); err != nil {
+		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
+	}
+	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--admin-port": c.AdminPort} {
+		if port < 0 || port > 65535 {
+			wrong("%s: %d is not in 0…65535", flag, port)
+		}
+	}
+	if c.MaxCounters < 1 || c.MaxCounters > maxTable {
+		wrong("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(maxTable))
+	}
+	if (c.HTTPCert == "") != (c.HTTPKey == "") {
+		wrong("--http-cert and --http-key: one is of no use without the other")
+	}
+	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
+		errs = append(errs, err)
+	}
+	if err := takeToken("--api-token", &c.APIToken, c.APITokenFile); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func unprintable(r rune) bool { return r < ' ' || r == 0x7f }
+
+// takeToken reads the token from its file if there is one, and checks it: one line of visible ASCII, which is
+// what fits into a header.
+func takeToken(flag string, token *string, file string) error {
+	if file != "" {
+		if *token != "" {
+			return fmt.Errorf("%s and %s-file exclude each other", flag, flag)
+		}
+		text, err := readFile(&environment{}, file, maxToken)
+		if err != nil {
+			return fmt.Errorf("%s-file: %w", flag, err)
+		}
+		*token = strings.TrimSpace(string(text))
+		if *token == "" {
+			return fmt.Errorf("%s-file: %s holds no token", flag, file)
+		}
+	}
+	if len(*token) > maxToken || strings.ContainsFunc(*token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%s: a token is at most %d visible ASCII characters without spaces", flag, maxToken)
+	}
+	return nil
+}
+
+// logger writes log lines to w as the settings say.
+func (c *serveCmd) logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		level = slog.LevelInfo // kong has checked the words
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// collectLess lets the heap grow further between two collections than Go would, unless GOGC asks for something.
+// The counters, which are most of the memory, lie outside of the collected heap; what is left is so small that
+// at the usual setting traffic would have it collected many times a second.
+const collectLess = 400
+
+func gcSet() bool { return os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" }

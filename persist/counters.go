@@ -1,0 +1,274 @@
+package persist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// Source is the table whose counters are kept.
+type Source interface {
+	// Changed hands over what changed since the last call; what yield fails on counts as changed still.
+	Changed(yield func([]counters.Record) error) error
+	// Restore puts back a record, unless the table already has that counter; false when there was no room.
+	Restore(now algorithms.Now, r counters.Record) bool
+	// MarkAll makes every counter count as changed, after the file was lost.
+	MarkAll()
+}
+
+// CountersConfig says where and how often counters are kept.
+type CountersConfig struct {
+	// Dir is the data directory. It has to exist.
+	Dir string
+	// Source is the table.
+	Source Source
+	// Now reads the node's clocks.
+	Now func() algorithms.Now
+	// Interval is from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. While
+	// checkpoints fail, it grows up to ten times.
+	Interval time.Duration
+	// Logger gets what an operator should know. Default slog.Default().
+	Logger *slog.Logger
+	// MaxSize bounds the file, in bytes; checkpoints fail beyond it. 0 is no bound.
+	MaxSize int
+	// CompactAbove is the size in bytes from which a file that is more than half free is rewritten when it is
+	// opened; 64 MiB by default.
+	CompactAbove int64
+}
+
+// DefaultCountersConfig is a CountersConfig with all but Dir, Source and Now set.
+func DefaultCountersConfig() CountersConfig {
+	return CountersConfig{Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
+}
+
+// Validate names the first field that is wrong.
+func (c *CountersConfig) Validate() error {
+	switch {
+	case c.Dir == "":
+		return errors.New("persist: Dir is empty")
+	case c.Source == nil:
+		return errors.New("persist: Source is nil")
+	case c.Now == nil:
+		return errors.New("persist: Now is nil")
+	case c.Interval < 10*time.Millisecond || c.Interval > time.Hour:
+		return fmt.Errorf("persist: Interval is %v, not 10ms to 1h", c.Interval)
+	case c.Logger == nil:
+		return errors.New("persist: Logger is nil")
+	case c.MaxSize < 0:
+		return fmt.Errorf("persist: MaxSize is %d, below 0", c.MaxSize)
+	case c.CompactAbove < 0:
+		return fmt.Errorf("persist: CompactAbove is %d, below 0", c.CompactAbove)
+	}
+	return nil
+}
+
+const countersFile = "counters.db"
+
+// Errors of Counters.
+var (
+	// ErrNotLoaded: Start or Checkpoint before Load; what the file has would be lost.
+	ErrNotLoaded = errors.New("counters are not loaded yet")
+	// ErrClosed: used after Close.
+	ErrClosed = errors.New("store is closed")
+)
+
+// Counters keeps the counters of a table in counters.db. All methods may be called concurrently.
+type Counters struct {
+	cfg  CountersConfig
+	path string
+
+	// lock holds one token for what follows, and with it the file: one checkpoint, Load or Close at a time. It is
+	// a channel so that waiting for a disk that hangs can end.
+	lock    chan struct{}
+	file    *file // nil after the file was lost and no new one could be made; each checkpoint tries again
+	loaded  bool
+	started bool
+	closed  bool
+	seq     uint64   // number of the last checkpoint begun; none in the file is greater
+	buckets expiries // the file's
+	horizon *horizon // of the counters in the file
+	used    int64    // bytes of the file that were in use after the last transaction
+	batch   batch    // reused
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the loop that Start began has ended
+	once   sync.Once     // guards closing
+	result error         // of Close, written under once
+
+	// statusMu guards status. It is held for moments only, so that Status never waits for the disk.
+	statusMu sync.Mutex
+	status   Status
+}
+
+// Status tells how checkpoints are doing.
+type Status struct {
+	Completed time.Time     // when the last completed checkpoint began; zero before the first
+	Duration  time.Duration // how long it took
+	Counters  int64         // how many counters it wrote
+	Err       error         // of the last checkpoint; nil if it completed
+	Failures  int           // checkpoints that failed since the last completed one
+	FileSize  int64         // bytes
+	SetAside  int64         // how often the file was damaged and begun anew, since the process began
+}
+
+// OpenCounters opens counters.db in the data directory. A damaged file is set aside. If no new one can be made,
+// for want of room, the store opens nevertheless and each checkpoint tries again. The error is ErrInUse if another
+// process has the file.
+func OpenCounters(cfg CountersConfig) (*Counters, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Counters{
+		cfg: cfg, path: filepath.Join(cfg.Dir, countersFile), horizon: newHorizon(),
+		lock: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	// What a crash in the middle of compact left behind.
+	_ = os.Remove(c.path + ".compact")
+	_, err := os.Stat(c.path)
+	existed := err == nil
+	err = c.open()
+	if err == nil && existed {
+		err = c.tidy()
+	}
+	if damaged(err) {
+		if err := c.discard(err); err != nil {
+			return nil, fmt.Errorf("open %s: %w", c.path, err)
+		}
+		existed, err = false, c.open()
+	}
+	if err != nil && (existed || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission)) {
+		if c.file != nil {
+			err = errors.Join(err, c.file.close())
+		}
+		return nil, fmt.Errorf("open %s: %w", c.path, err)
+	}
+	if err != nil {
+		cfg.Logger.Error("no file for counters; they are kept in memory only", "path", c.path, "error", err)
+		c.status.Err, c.status.Failures = err, 1
+	}
+	return c, nil
+}
+
+func (c *Counters) options() bolt.Options {
+	// The list of free pages is found again by the walk at the start; writing it each second would cost more.
+	return bolt.Options{
+		NoFreelistSync: true, FreelistType: bolt.FreelistMapType, MaxSize: c.cfg.MaxSize, NoStatistics: false,
+	}
+}
+
+// open opens the file and reads which buckets it has. It is used before Load or on a new file.
+func (c *Counters) open() error {
+	_, missing := os.Stat(c.path)
+	f, err := openFile(c.path, c.options())
+	if err != nil {
+		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
+			// Half a new file is not a damaged one.
+			_ = os.Remove(c.path)
+		}
+		return err
+	}
+	c.file, c.buckets, c.used = f, nil, 0
+	return c.readBuckets()
+}
+
+func (c *Counters) readBuckets() error {
+	return guard(func() error {
+		return c.file.db.View(func(tx *bolt.Tx) error {
+			c.used = tx.Size()
+			return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+				e, ok := parseBucket(name)
+				if !ok || b == nil {
+					return fmt.Errorf("%w: unknown bucket %x", errPages, name)
+				}
+				c.buckets = c.buckets.add(e)
+				c.seq = max(c.seq, b.Sequence())
+				return nil
+			})
+		})
+	})
+}
+
+// tidy drops what has expired and rewrites a large file that is mostly free.
+func (c *Counters) tidy() error {
+	info, err := c.file.handle.Stat()
+	if err != nil || info.Size() <= c.cfg.CompactAbove {
+		return err
+	}
+	now := c.cfg.Now()
+	for len(c.buckets) > 0 && c.buckets[0] <= seconds(now.Wall) {
+		if err := c.drop(); err != nil {
+			return c.untidy(err)
+		}
+	}
+	stats := c.file.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
+	// Beyond what is in use the file has room that bbolt keeps to grow into.
+	free += info.Size() - c.used
+	if free <= info.Size()/2 {
+		return nil
+	}
+	err = c.file.compact(c.options())
+	c.file = nil
+	if err != nil {
+		err = c.untidy(err)
+	}
+	return errors.Join(err, c.open())
+}
+
+// untidy passes on that the file is damaged; other errors only leave it as large as it was.
+func (c *Counters) untidy(err error) error {
+	if damaged(err) {
+		return err
+	}
+	c.cfg.Logger.Warn("counter file is not compacted", "path", c.path, "error", err)
+	return nil
+}
+
+// discard sets a damaged file aside. A new one is made by the next open.
+func (c *Counters) discard(cause error) error {
+	if c.file != nil {
+		c.file.abandon()
+		c.file = nil
+	}
+	c.buckets, c.horizon, c.used = nil, newHorizon(), 0
+	aside, err := setAside(c.path, time.Now(), c.cfg.Logger)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	c.statusMu.Lock()
+	c.status.SetAside++
+	c.statusMu.Unlock()
+	c.cfg.Logger.Error("counter file is damaged and was set aside; a new one begins",
+		"path", c.path, "aside", aside, "error", cause)
+	return nil
+}
+
+// Status returns how checkpoints are doing.
+func (c *Counters) Status() Status {
+	c.statusMu.Lock()
+	defer c.statusMu.Unlock()
+	return c.status
+}
+
+func seconds(nanos int64) int64 { return floorDiv(nanos, int64(time.Second)) }
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}

@@ -1,0 +1,416 @@
+package persist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+func TestCountersComeBack(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	for _, r := range sample(clk.Now(), 25_000) {
+		src.set(r)
+	}
+	mustCheckpoint(t, c)
+	mustClose(t, c)
+
+	// The next process has another steady clock.
+	later := clk.Now()
+	later.Steady -= int64(3*time.Second) + 5
+	again := newTable()
+	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return later }))
+	defer mustClose(t, c)
+	if stats.Restored != 25_000 || stats.Bad+stats.Older+stats.Expired+stats.NoRoom != 0 {
+		t.Fatalf("have %+v", stats)
+	}
+	shift := later.Steady - clk.Now().Steady
+	for k, want := range src.all {
+		have := again.all[k]
+		if want.Kind.Bucket() {
+			want.State.At += shift
+		}
+		for i := range want.Log {
+			want.Log[i].At += shift
+		}
+		// The expiry is rounded up on both ways.
+		if d := have.FreshAt - want.FreshAt - shift/int64(time.Second); d < -1 || d > 2 {
+			t.Fatalf("expiry moved by %d s", d)
+		}
+		have.FreshAt = want.FreshAt
+		if !reflect.DeepEqual(have, want) {
+			t.Fatalf("have %+v\nwant %+v", have, want)
+		}
+	}
+}
+
+// What a random history of changes, resets, time and crashes leaves is the last state of each counter that has
+// not expired: no copy from an older bucket comes back.
+func TestNewestWins(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, clk := t.TempDir(), newClock()
+		src := newTable()
+		src.batch = rapid.IntRange(1, 5).Draw(rt, "batch")
+		c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+		model := map[counters.Key]counters.Record{}
+		for step := range rapid.IntRange(1, 60).Draw(rt, "steps") {
+			now := clk.Now()
+			switch rapid.IntRange(0, 9).Draw(rt, "step") {
+			default:
+				r := counters.Record{
+					Key:   counters.Key{Hi: rapid.Uint64Range(0, 5).Draw(rt, "key")},
+					Kind:  rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
+					Level: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
+					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
+				}
+				if rapid.IntRange(0, 5).Draw(rt, "reset") == 0 {
+					r.State, r.Level = algorithms.State{}, 0
+				}
+				src.set(r)
+				model[r.Key] = r
+			case 5:
+				clk.add(time.Duration(1<<rapid.IntRange(0, 13).Draw(rt, "time")) * time.Second)
+			case 6, 7:
+				mustCheckpoint(t, c)
+			case 8:
+				mustClose(t, c)
+				src = newTable()
+				src.batch = 3
+				c, _ = openLoaded(t, testConfig(dir, src, clk.Now))
+				checkModel(rt, model, src, clk.Now())
+			}
+		}
+		mustClose(t, c)
+		src = newTable()
+		c, _ = openLoaded(t, testConfig(dir, src, clk.Now))
+		checkModel(rt, model, src, clk.Now())
+		mustClose(t, c)
+	})
+}
+
+func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, now algorithms.Now) {
+	for k, want := range model {
+		have, ok := src.all[k]
+		left := want.FreshAt - now.Steady/1e9
+		switch {
+		case want.State.Fresh() && ok:
+			t.Fatalf("a reset counter came back: %+v", have)
+		case left <= 0 && ok && have.State.Count != want.State.Count:
+			t.Fatalf("an older copy came back: have %+v, want none or %+v", have, want)
+		case !want.State.Fresh() && left > 1 && (!ok || have.State.Count != want.State.Count):
+			t.Fatalf("have %+v (%t), want %+v", have, ok, want)
+		}
+	}
+}
+
+func TestClockWasAhead(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	now := clk.Now()
+	second := now.Steady / 1e9
+	src.set(counters.Record{Key: counters.Key{Hi: 1}, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Hi: 2}, Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}}, FreshAt: second + 60})
+	src.set(counters.Record{Key: counters.Key{Hi: 3}, Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
+	mustClose(t, c)
+
+	back := now
+	back.Wall -= int64(10 * 365 * 24 * time.Hour)
+	back.Steady = back.Wall + 1000
+	again := newTable()
+	c, stats := openLoaded(t, testConfig(dir, again, func() algorithms.Now { return back }))
+	defer mustClose(t, c)
+	if stats.Restored != 3 {
+		t.Fatalf("have %+v", stats)
+	}
+	bucket, log, window := again.all[counters.Key{Hi: 1}], again.all[counters.Key{Hi: 2}], again.all[counters.Key{Hi: 3}]
+	if bucket.State.At != back.Steady || bucket.State.Count != 5 {
+		t.Errorf("bucket is %+v, want it at now", bucket)
+	}
+	if left := bucket.FreshAt - back.Steady/1e9; left < 58 || left > 63 {
+		t.Errorf("bucket is fresh in %d s, want 60", left)
+	}
+	if len(log.Log) != 2 || log.Log[1] != (algorithms.Entry{At: back.Steady, N: 3}) || log.Log[0].At != back.Steady {
+		t.Errorf("log is %+v, want it at now", log)
+	}
+	if left := window.FreshAt - back.Steady/1e9; left > maxAhead+2 || window.State.At != 77 {
+		t.Errorf("window is %+v, fresh in %d s", window, left)
+	}
+}
+
+func TestExpiredBucketsGo(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	defer mustClose(t, c)
+	for _, r := range sample(clk.Now(), 2000) {
+		src.set(r)
+	}
+	mustCheckpoint(t, c)
+	had := len(c.buckets)
+	if had < 20 {
+		t.Fatalf("%d buckets; the test wants many", had)
+	}
+	clk.add(24 * time.Hour)
+	mustCheckpoint(t, c)
+	if have := had - len(c.buckets); have != dropsEach {
+		t.Errorf("%d buckets were dropped at once, want %d", have, dropsEach)
+	}
+	for range had / dropsEach {
+		mustCheckpoint(t, c)
+	}
+	if len(c.buckets) != 0 {
+		t.Errorf("%d buckets are left", len(c.buckets))
+	}
+}
+
+func TestLoopAndClose(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	cfg := testConfig(dir, src, clk.Now)
+	cfg.Interval = 10 * time.Millisecond
+	c, err := OpenCounters(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); !errors.Is(err, ErrNotLoaded) {
+		t.Errorf("Start before Load: %v", err)
+	}
+	if err := c.Checkpoint(t.Context()); !errors.Is(err, ErrNotLoaded) {
+		t.Errorf("Checkpoint before Load: %v", err)
+	}
+	if _, err := c.Load(clk.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src.set(sample(clk.Now(), 1)[0])
+	until(t, "a checkpoint", func() bool { return c.Status().Counters == 1 })
+	if s := c.Status(); s.Completed.IsZero() || s.Err != nil || s.FileSize == 0 {
+		t.Errorf("status is %+v", s)
+	}
+	for _, r := range sample(clk.Now(), 100) {
+		src.set(r)
+	}
+	mustClose(t, c)
+	mustClose(t, c)
+	if err := c.Checkpoint(t.Context()); !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
+		t.Errorf("Checkpoint after Close: %v", err)
+	}
+	if err := c.Start(); err == nil {
+		t.Error("Start after Close succeeded")
+	}
+	if _, err := c.Load(clk.Now()); !errors.Is(err, ErrClosed) {
+		t.Errorf("Load after Close: %v", err)
+	}
+	again := newTable()
+	c, stats := openLoaded(t, testConfig(dir, again, clk.Now))
+	defer mustClose(t, c)
+	if stats.Restored != 100 {
+		t.Errorf("a clean stop kept %d of 100", stats.Restored)
+	}
+}
+
+// stuck is a Source whose disk, so to speak, hangs.
+type stuck struct {
+	*table
+	entered, leave chan struct{}
+}
+
+func (s *stuck) Changed(yield func([]counters.Record) error) error {
+	close(s.entered)
+	<-s.leave
+	return nil
+}
+
+func TestCloseGivesUp(t *testing.T) {
+	clk := newClock()
+	src := &stuck{newTable(), make(chan struct{}), make(chan struct{})}
+	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
+	ended := make(chan error)
+	go func() { ended <- c.Checkpoint(context.Background()) }()
+	<-src.entered
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("have %v, want the deadline", err)
+	}
+	close(src.leave)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := c.file.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNotLoadedClosesUntouched(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	src.set(sample(clk.Now(), 1)[0])
+	mustClose(t, c)
+	c, err := OpenCounters(testConfig(dir, newTable(), clk.Now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, c)
+	c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
+	defer mustClose(t, c)
+	if stats.Restored != 1 {
+		t.Errorf("have %+v", stats)
+	}
+}
+
+func TestFullTable(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	for _, r := range sample(clk.Now(), 10) {
+		src.set(r)
+	}
+	mustClose(t, c)
+	again := newTable()
+	again.full = true
+	c, stats := openLoaded(t, testConfig(dir, again, clk.Now))
+	defer mustClose(t, c)
+	if stats.NoRoom != 10 {
+		t.Errorf("have %+v", stats)
+	}
+}
+
+func TestSecondProcess(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	c, _ := openLoaded(t, testConfig(dir, newTable(), clk.Now))
+	defer mustClose(t, c)
+	if _, err := OpenCounters(testConfig(dir, newTable(), clk.Now)); !errors.Is(err, ErrInUse) {
+		t.Errorf("have %v, want ErrInUse", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*corrupt*")); len(left) > 0 {
+		t.Errorf("a file in use was set aside: %v", left)
+	}
+}
+
+func TestCompact(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	cfg := testConfig(dir, src, clk.Now)
+	cfg.CompactAbove = 1 << 20
+	c, _ := openLoaded(t, cfg)
+	for _, r := range sample(clk.Now(), 60_000) {
+		src.set(r)
+	}
+	mustClose(t, c)
+	before := size(t, dir)
+	// All but the last have expired.
+	clk.add(60*time.Second + 96*31*time.Second - 5*time.Second)
+	again := newTable()
+	cfg.Source = again
+	c, stats := openLoaded(t, cfg)
+	mustClose(t, c)
+	if after := size(t, dir); after > before/2 {
+		t.Errorf("file has %d bytes, had %d", after, before)
+	}
+	if want := int64(60_000 / 97); stats.Restored < want || stats.Restored > want+1 {
+		t.Errorf("have %+v, want %d restored", stats, want)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("files left: %v", left)
+	}
+}
+
+func size(t *testing.T, dir string) int64 {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, countersFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+func TestCountersConfig(t *testing.T) {
+	tests := []struct {
+		have func(*CountersConfig)
+		want string
+	}{
+		{func(c *CountersConfig) { c.Dir = "" }, "Dir"},
+		{func(c *CountersConfig) { c.Source = nil }, "Source"},
+		{func(c *CountersConfig) { c.Now = nil }, "Now"},
+		{func(c *CountersConfig) { c.Interval = 0 }, "Interval"},
+		{func(c *CountersConfig) { c.Interval = 2 * time.Hour }, "Interval"},
+		{func(c *CountersConfig) { c.Logger = nil }, "Logger"},
+		{func(c *CountersConfig) { c.MaxSize = -1 }, "MaxSize"},
+		{func(c *CountersConfig) { c.CompactAbove = -1 }, "CompactAbove"},
+	}
+	for _, tt := range tests {
+		cfg := testConfig(t.TempDir(), newTable(), newClock().Now)
+		tt.have(&cfg)
+		if _, err := OpenCounters(cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("have %v, want an error about %s", err, tt.want)
+		}
+	}
+}
+
+// The real table, its counters and its steady clock.
+func TestWithTable(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	real := counters.New(10_000)
+	defer real.Close()
+	c, _ := openLoaded(t, testConfig(dir, real, clk.Now))
+	limits := []*algorithms.Limit{
+		{Kind: algorithms.FixedWindow, Amount: 10, Window: time.Hour},
+		{Kind: algorithms.SlidingWindow, Amount: 10, Window: time.Hour},
+		{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour},
+		{Kind: algorithms.LeakyBucket, Amount: 10, Burst: 10, Window: time.Hour},
+		{Kind: algorithms.SlidingLog, Amount: 10, Window: time.Hour},
+	}
+	ops := func(cost int64) (out []counters.Op) {
+		for i, l := range limits {
+			out = append(out, counters.Op{Key: counters.Key{Hi: 1 << 60, Lo: uint64(i)}, Limit: l, Cost: cost})
+		}
+		return out
+	}
+	if !real.Take(clk.Now(), ops(7)) {
+		t.Fatal("a fresh table refused")
+	}
+	mustCheckpoint(t, c)
+	mustClose(t, c)
+
+	next := counters.New(10_000)
+	defer next.Close()
+	now := clk.Now()
+	now.Steady += int64(42 * time.Minute)
+	c, stats := openLoaded(t, testConfig(dir, next, func() algorithms.Now { return now }))
+	defer mustClose(t, c)
+	if stats.Restored != int64(len(limits)) {
+		t.Fatalf("have %+v", stats)
+	}
+	have := ops(3)
+	next.Peek(now, have)
+	for i, op := range have {
+		if !op.Decision.Allowed || op.Decision.Remaining != 0 {
+			t.Errorf("%v: have %+v, want 3 remaining to be taken", limits[i].Kind, op.Decision)
+		}
+	}
+	if next.Take(now, ops(4)) {
+		t.Error("more was admitted than the limit")
+	}
+	if s := fmt.Sprint(next.Stats().Counters); s != "5" {
+		t.Errorf("%s counters, want 5", s)
+	}
+}

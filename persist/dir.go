@@ -1,0 +1,166 @@
+package persist
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Errors of a data directory. They are wrapped with the path they concern.
+var (
+	// ErrInUse: another process has the data directory.
+	ErrInUse = errors.New("data directory is used by another process")
+	// ErrCorrupt: a file that can't be done without is damaged.
+	ErrCorrupt = errors.New("file is damaged")
+)
+
+const (
+	lockPatience = 2 * time.Second
+	lockRetry    = 50 * time.Millisecond
+
+	identityFile    = "node.json"
+	identityVersion = 1
+	maxIdentity     = 4096 // bytes of node.json
+)
+
+// NodeID names a node's data directory for ever: 128 random bits.
+type NodeID [16]byte
+
+// String returns the ID as 32 hexadecimal digits.
+func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
+
+type identity struct {
+	Version int       `json:"version"`
+	ID      string    `json:"id"`
+	Created time.Time `json:"created"`
+}
+
+// OpenDir makes the data directory if it is missing, readable by its owner only, and returns the identity in it,
+// which is made once. A damaged identity is ErrCorrupt.
+func OpenDir(path string) (NodeID, error) {
+	var none NodeID
+	if path == "" {
+		return none, errors.New("no data directory given")
+	}
+	if err := makeDir(path); err != nil {
+		return none, fmt.Errorf("make data directory: %w", err)
+	}
+	file := filepath.Join(path, identityFile)
+	id, err := readIdentity(file)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	if err := createIdentity(file); err != nil {
+		return none, fmt.Errorf("create node identity: %w", err)
+	}
+	return readIdentity(file)
+}
+
+// makeDir makes path and those above it, and makes sure that path outlives a power cut.
+func makeDir(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return nil
+	case err == nil:
+		return &fs.PathError{Op: "mkdir", Path: path, Err: errors.New("not a directory")}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(filepath.Clean(path)))
+}
+
+func readIdentity(file string) (NodeID, error) {
+	var id NodeID
+	info, err := os.Stat(file)
+	if err != nil {
+		return id, fmt.Errorf("read node identity: %w", err)
+	}
+	damaged := func(what string) error {
+		return fmt.Errorf("%w: %s: %s; restore it from a backup, or remove it to make this a new node",
+			ErrCorrupt, file, what)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxIdentity {
+		return id, damaged(fmt.Sprintf("not a file of at most %d bytes", maxIdentity))
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return id, fmt.Errorf("read node identity: %w", err)
+	}
+	var have identity
+	if err := json.Unmarshal(text, &have); err != nil {
+		return id, damaged(err.Error())
+	}
+	if have.Version != identityVersion {
+		return id, damaged(fmt.Sprintf("version is %d, not %d", have.Version, identityVersion))
+	}
+	raw, err := hex.DecodeString(have.ID)
+	if err != nil || len(raw) != len(id) || NodeID(raw) == id {
+		return id, damaged("id is not 32 hexadecimal digits")
+	}
+	return NodeID(raw), nil
+}
+
+func createIdentity(file string) error {
+	var id NodeID
+	if _, err := rand.Read(id[:]); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(identity{
+		Version: identityVersion, ID: id.String(), Created: time.Now().UTC().Truncate(time.Second),
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return createOnce(file, func(temp string) error { return os.WriteFile(temp, append(text, '\n'), 0o600) })
+}
+
+// createOnce makes file with what write puts into a temporary one beside it: whole or not at all. If the file
+// exists already, made by another process meanwhile, that one stays and there is no error.
+func createOnce(file string, write func(temp string) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*")
+	if err != nil {
+		return err
+	}
+	temp := f.Name()
+	defer func() { err = errors.Join(err, os.Remove(temp)) }()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := write(temp); err != nil {
+		return err
+	}
+	if err := syncFile(temp); err != nil {
+		return err
+	}
+	// A link, unlike a rename, never replaces what is there.
+	if err := os.Link(temp, file); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(file))
+}
+
+func syncFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

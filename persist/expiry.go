@@ -1,0 +1,131 @@
+package persist
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// Counters stand in buckets of the file by the time at which they expire, so that what has expired is dropped
+// whole instead of key by key. A bucket's name is its expiry, a multiple of grain.
+const (
+	grain = 16 // seconds
+
+	// maxBuckets bounds how many buckets are made exactly; beyond it, counters go to a later bucket that exists.
+	maxBuckets = 2048
+
+	// maxExpiry keeps a nonsensical expiry from overflowing; it is some 30,000 years away.
+	maxExpiry = 1 << 40
+)
+
+// bucketFor is the expiry of the bucket for a counter that expires at expiry (Unix seconds).
+//
+// The windows' expiry stands still while the window lasts: the next multiple of grain will do, and the key has
+// one copy. The buckets' and logs' expiry moves with each check. There the grain is a quarter to a half of the
+// time left, so that a counter in constant use leaves no more than about five copies behind.
+func bucketFor(kind algorithms.Kind, expiry, now int64) int64 {
+	// Two clocks and their rounding move a window's end by a second or so; it must not fall on a boundary.
+	expiry = min(max(expiry, now), maxExpiry) + 2
+	g := int64(grain)
+	if kind.Bucket() || kind == algorithms.SlidingLog {
+		g = max(g, coarse(expiry-now))
+	}
+	return (expiry + g - 1) / g * g
+}
+
+// coarse is the least power of two that is at least a quarter of left.
+func coarse(left int64) int64 {
+	quarter := max(1, (left+3)/4)
+	return 1 << bits.Len64(uint64(quarter-1))
+}
+
+func bucketName(expiry int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(expiry)) }
+
+// parseBucket returns the expiry that a bucket's name says, or false if it is none of ours.
+func parseBucket(name []byte) (int64, bool) {
+	if len(name) != 8 {
+		return 0, false
+	}
+	e := int64(binary.BigEndian.Uint64(name))
+	return e, e >= 0 && e%grain == 0
+}
+
+// expiries are the buckets that the file has, ascending.
+type expiries []int64
+
+func (x expiries) has(e int64) bool { _, ok := slices.BinarySearch(x, e); return ok }
+
+func (x expiries) add(e int64) expiries {
+	i, ok := slices.BinarySearch(x, e)
+	if ok {
+		return x
+	}
+	return slices.Insert(x, i, e)
+}
+
+func (x expiries) remove(e int64) expiries {
+	if i, ok := slices.BinarySearch(x, e); ok {
+		return slices.Delete(x, i, i+1)
+	}
+	return x
+}
+
+// choose is the bucket for a counter: want, or where there are too many already, a later one that exists.
+func (x expiries) choose(want int64) int64 {
+	i, ok := slices.BinarySearch(x, want)
+	if ok || len(x) < maxBuckets || i == len(x) {
+		return want
+	}
+	return x[i]
+}
+
+// between returns the buckets after lo, up to and including hi.
+func (x expiries) between(lo, hi int64) expiries {
+	i, _ := slices.BinarySearch(x, lo+1)
+	j, _ := slices.BinarySearch(x, hi+1)
+	return x[i:max(i, j)]
+}
+
+// horizon bounds, for any counter, the latest bucket that may hold a copy of it. When a counter moves to an
+// earlier bucket (something was given back, or it was reset) the later copies have to go, or they would come
+// back to life once the newer one has expired. Looking into every later bucket at each write would cost more
+// than the write; this says when there is no need.
+//
+// Several counters share a slot, which then holds the latest of their buckets: a needless look, never a missed
+// one. A slot takes 4 bytes; there are about as many as counters, from 65,536 to 4 million.
+type horizon struct {
+	slots []uint32 // expiry / grain
+	used  int      // slots that were empty or in the past when they were first written, since the last doubling
+}
+
+const (
+	minSlots = 1 << 16
+	maxSlots = 1 << 22
+)
+
+func newHorizon() *horizon { return &horizon{slots: make([]uint32, minSlots)} }
+
+func (h *horizon) slot(k counters.Key) *uint32 {
+	return &h.slots[(k.Lo^k.Hi)&uint64(len(h.slots)-1)]
+}
+
+// of is the expiry of the latest bucket that may hold k.
+func (h *horizon) of(k counters.Key) int64 { return int64(*h.slot(k)) * grain }
+
+// note records that the bucket of expiry e holds k.
+func (h *horizon) note(k counters.Key, e, now int64) {
+	s := h.slot(k)
+	if int64(*s)*grain <= now {
+		h.used++
+	}
+	// A slot that can't hold the expiry holds the latest possible, 2,000 years away: needless looks again.
+	*s = max(*s, uint32(min(e/grain, 1<<32-1)))
+	if h.used > len(h.slots) && len(h.slots) < maxSlots {
+		// A counter's new slot is the old one or its twin: both get what the old one had.
+		h.slots = append(h.slots, h.slots...)
+		h.used = 0
+	}
+}

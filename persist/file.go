@@ -1,0 +1,184 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// file is an open bbolt database whose pages were verified.
+type file struct {
+	db   *bolt.DB
+	path string
+	// handle is bbolt's own; closing it lets go of the lock when bbolt can't.
+	handle *os.File
+}
+
+// openFile verifies and opens the database at path, which is made if missing. The error is errBroken or errPages
+// for a damaged one, and ErrInUse when another process has it.
+func openFile(path string, opts bolt.Options) (*file, error) {
+	if err := verifyFile(path); err != nil {
+		return nil, err
+	}
+	f := &file{path: path}
+	opts.Timeout = lockPatience
+	opts.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		handle, err := os.OpenFile(name, flag, mode)
+		f.handle = handle
+		return handle, err
+	}
+	err := guard(func() (err error) {
+		f.db, err = bolt.Open(path, 0o600, &opts)
+		return err
+	})
+	if err == nil {
+		return f, nil
+	}
+	if f.handle != nil {
+		// After a panic it is open still; a second close is harmless.
+		_ = f.handle.Close()
+	}
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, ErrInUse
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum):
+		return nil, fmt.Errorf("%w: %w", errPages, err)
+	}
+	return nil, err
+}
+
+// verifyFile checks the pages of the file at path, if there is one, under the lock: another process may be
+// writing. A file of no bytes is damaged; a new one is made by renaming or by bbolt in one write.
+func verifyFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+	}
+	if err := lockFile(f, lockPatience); err != nil {
+		return err
+	}
+	// It may have grown while we waited.
+	if info, err = f.Stat(); err != nil {
+		return err
+	}
+	return verifyPages(f, info.Size())
+}
+
+// damaged reports whether err says that the file's content can't be trusted.
+func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
+
+// close closes the database.
+func (f *file) close() error {
+	err := guard(f.db.Close)
+	if errors.Is(err, errBroken) {
+		f.abandon()
+	}
+	return err
+}
+
+// abandon gives up a database after a panic inside it: bbolt's locks may be held for ever, so only the file is
+// closed. The map stays until the process ends; it is address space, not memory.
+func (f *file) abandon() { _ = f.handle.Close() }
+
+// intact reports an error if the file has shrunk below what the database uses: reading there would be a fault,
+// and bbolt reads in goroutines of its own, where a fault can't be caught.
+func (f *file) intact(used int64) error {
+	info, err := f.handle.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() < used {
+		return fmt.Errorf("%w: the file was cut from %d to %d bytes", errBroken, used, info.Size())
+	}
+	return nil
+}
+
+const maxSetAside = 3 // damaged files kept
+
+// setAside renames a damaged file out of the way and removes the oldest of those beyond maxSetAside. It returns
+// the new name.
+func setAside(path string, now time.Time, log *slog.Logger) (string, error) {
+	aside := path + ".corrupt-" + now.UTC().Format("20060102T150405.000000000Z")
+	if err := os.Rename(path, aside); err != nil {
+		return "", fmt.Errorf("set damaged file aside: %w", err)
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		log.Warn("directory is not synced", "error", err)
+	}
+	// The names sort by time.
+	old, err := filepath.Glob(globEscape(path) + ".corrupt-*")
+	if err != nil {
+		return aside, nil
+	}
+	slices.Sort(old)
+	for len(old) > maxSetAside {
+		if err := os.Remove(old[0]); err != nil {
+			log.Warn("an old damaged file is not removed", "error", err)
+		}
+		old = old[1:]
+	}
+	return aside, nil
+}
+
+// globEscape makes path match itself as a pattern.
+func globEscape(path string) string {
+	var b []byte
+	for i := range len(path) {
+		switch path[i] {
+		case '*', '?', '[', '\\':
+			b = append(b, '\\')
+		}
+		b = append(b, path[i])
+	}
+	return string(b)
+}
+
+// compact rewrites the database into a new file in place of the old, without its free pages. The database is
+// closed in any case; on an error the old file is as it was.
+func (f *file) compact(opts bolt.Options) (err error) {
+	temp := f.path + ".compact"
+	defer func() { err = errors.Join(err, f.close()) }()
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	opts.NoSync = true // synced once, at the end
+	fresh, err := openFile(temp, opts)
+	if err != nil {
+		return err
+	}
+	err = guard(func() error { return bolt.Compact(fresh.db, f.db, 1<<20) })
+	if err == nil {
+		err = guard(fresh.db.Sync)
+	}
+	if errors.Is(err, errBroken) {
+		fresh.abandon()
+	} else {
+		err = errors.Join(err, fresh.close())
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	if err := os.Rename(temp, f.path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(f.path))
+}

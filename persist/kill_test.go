@@ -1,0 +1,3 @@
+package persist
+
+func child(string) {}

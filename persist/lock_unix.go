@@ -1,0 +1,26 @@
+//go:build unix
+
+package persist
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+)
+
+// lockFile takes bbolt's lock on an open file, waiting up to patience for another process to let go. Closing
+// the file releases it.
+func lockFile(f *os.File, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return err
+		case time.Now().After(deadline):
+			return ErrInUse
+		}
+		time.Sleep(lockRetry)
+	}
+}

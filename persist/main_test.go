@@ -1,0 +1,201 @@
+package persist
+
+import (
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// childEnv makes the test binary act as the process that a kill test kills.
+const childEnv = "PERSIST_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if job := os.Getenv(childEnv); job != "" {
+		child(job)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// table is a Source of one map, which remembers what was changed.
+type table struct {
+	mu      sync.Mutex // guards all
+	all     map[counters.Key]counters.Record
+	changed map[counters.Key]counters.Record
+	batch   int // records handed over at once
+	full    bool
+}
+
+func newTable() *table {
+	return &table{
+		all: map[counters.Key]counters.Record{}, changed: map[counters.Key]counters.Record{}, batch: 7000,
+	}
+}
+
+func (t *table) set(r counters.Record) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all[r.Key], t.changed[r.Key] = r, r
+}
+
+func (t *table) Changed(yield func([]counters.Record) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(t.changed), func(a, b counters.Key) int {
+		if a.Hi < b.Hi || a.Hi == b.Hi && a.Lo < b.Lo {
+			return -1
+		}
+		return 1
+	})
+	for chunk := range slices.Chunk(keys, t.batch) {
+		var batch []counters.Record
+		for _, k := range chunk {
+			batch = append(batch, t.changed[k])
+		}
+		if err := yield(batch); err != nil {
+			return err
+		}
+		for _, k := range chunk {
+			delete(t.changed, k)
+		}
+	}
+	return nil
+}
+
+func (t *table) Restore(_ algorithms.Now, r counters.Record) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.full {
+		return false
+	}
+	if _, ok := t.all[r.Key]; !ok {
+		r.Log = slices.Clone(r.Log)
+		t.all[r.Key] = r
+	}
+	return true
+}
+
+func (t *table) MarkAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.Copy(t.changed, t.all)
+}
+
+func (t *table) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.all)
+}
+
+// clock is a node's clocks under the test's hand.
+type clock struct {
+	mu  sync.Mutex // guards now
+	now algorithms.Now
+}
+
+func newClock() *clock {
+	wall := time.Date(2026, 11, 21, 12, 0, 3, 0, time.UTC)
+	return &clock{now: algorithms.Now{Steady: wall.Add(-77 * time.Millisecond).UnixNano(), Wall: wall.UnixNano()}}
+}
+
+func (c *clock) Now() algorithms.Now {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now.Steady += int64(d)
+	c.now.Wall += int64(d)
+}
+
+func testConfig(dir string, src Source, now func() algorithms.Now) CountersConfig {
+	cfg := DefaultCountersConfig()
+	cfg.Dir, cfg.Source, cfg.Now, cfg.Logger = dir, src, now, quiet
+	return cfg
+}
+
+// openLoaded opens the store on dir and loads it.
+func openLoaded(t testing.TB, cfg CountersConfig) (*Counters, LoadStats) {
+	t.Helper()
+	c, err := OpenCounters(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats, err := c.Load(cfg.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, stats
+}
+
+func mustCheckpoint(t testing.TB, c *Counters) {
+	t.Helper()
+	if err := c.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustClose(t testing.TB, c *Counters) {
+	t.Helper()
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until polls for ok.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// sample is n counters of all algorithms that expire within some hours of now.
+func sample(now algorithms.Now, n int) []counters.Record {
+	second := now.Steady / int64(time.Second)
+	out := make([]counters.Record, 0, n)
+	for i := range n {
+		r := counters.Record{
+			Key:     counters.Key{Hi: mix(uint64(i)), Lo: mix(uint64(i) + 1<<40)},
+			Kind:    algorithms.Kind(i % 5),
+			Level:   uint8(1 + i%255),
+			FreshAt: second + 60 + int64(i%97)*31,
+			State:   algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
+		}
+		if r.Kind == algorithms.SlidingLog {
+			r.State = algorithms.State{}
+			for j := range 1 + i%4 {
+				r.Log = append(r.Log, algorithms.Entry{At: now.Steady - int64(100-j), N: int64(j + 1)})
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// mix is splitmix64: keys are hashes.
+func mix(x uint64) uint64 {
+	x += 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}

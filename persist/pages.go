@@ -1,0 +1,315 @@
+package persist
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+)
+
+// bbolt's file format, as far as reading it safely needs. Numbers are in the machine's byte order.
+const (
+	pageHeader    = 16 // id u64, flags u16, count u16, overflow u32
+	branchElement = 16 // pos u32, ksize u32, page u64
+	leafElement   = 16 // flags u32, pos u32, ksize u32, vsize u32
+	bucketHeader  = 16 // root u64, sequence u64
+
+	branchFlag   = 0x01
+	leafFlag     = 0x02
+	freelistFlag = 0x10
+	bucketFlag   = 0x01 // of a leaf element
+
+	metaMagic   = 0xED0CDAED
+	metaVersion = 2
+	metaSum     = 56 // offset of the checksum in the meta
+	noFreelist  = 1<<64 - 1
+
+	minPage  = 1 << 10
+	maxPage  = 1 << 24
+	maxDepth = 64 // of pages on the way to a leaf, nested buckets included
+)
+
+// errPages: the pages of a file do not form a database.
+var errPages = errors.New("damaged pages")
+
+func pageError(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errPages, fmt.Sprintf(format, args...))
+}
+
+// verifyPages walks all pages in use of a bbolt file of size bytes, reading it as plain bytes: no map, no trust.
+// After it, bbolt can open and iterate the file without panic, fault or endless loop. What values say is not
+// looked at. Time and memory are bounded by the size: each page is read once.
+func verifyPages(f io.ReaderAt, size int64) error {
+	m, err := readMeta(f, size)
+	if err != nil {
+		return err
+	}
+	if m.pages < 4 || m.pages > uint64(size)/uint64(m.pageSize) {
+		return pageError("%d pages of %d bytes in a file of %d", m.pages, m.pageSize, size)
+	}
+	w := &walker{file: f, meta: m, seen: make([]uint64, m.pages/64+1)}
+	// The two metas.
+	w.seen[0] = 3
+	if err := w.tree(m.root, 0, nil, nil); err != nil {
+		return err
+	}
+	if m.freelist == noFreelist {
+		return nil
+	}
+	return w.freelist()
+}
+
+type meta struct {
+	pageSize       int
+	root, freelist uint64
+	pages, tx      uint64
+}
+
+// readMeta chooses the meta that bbolt will choose: the newer of those that are intact.
+func readMeta(f io.ReaderAt, size int64) (meta, error) {
+	first, ok := metaAt(f, 0)
+	if ok {
+		if second, ok := metaAt(f, int64(first.pageSize)); ok && second.pageSize == first.pageSize && second.tx > first.tx {
+			return second, nil
+		}
+		return first, nil
+	}
+	// The page size is not known. bbolt tries the same ones.
+	for at := int64(minPage); at <= maxPage && at < size-minPage; at *= 2 {
+		if second, ok := metaAt(f, at); ok {
+			if int64(second.pageSize) != at {
+				break
+			}
+			return second, nil
+		}
+	}
+	return meta{}, pageError("no intact meta page in %d bytes", size)
+}
+
+func metaAt(f io.ReaderAt, at int64) (meta, bool) {
+	var page [pageHeader + metaSum + 8]byte
+	if _, err := f.ReadAt(page[:], at); err != nil {
+		return meta{}, false
+	}
+	b, e := page[pageHeader:], binary.NativeEndian
+	sum := fnv.New64a()
+	sum.Write(b[:metaSum])
+	m := meta{
+		pageSize: int(e.Uint32(b[8:])), root: e.Uint64(b[16:]), freelist: e.Uint64(b[32:]),
+		pages: e.Uint64(b[40:]), tx: e.Uint64(b[48:]),
+	}
+	ok := e.Uint32(b) == metaMagic && e.Uint32(b[4:]) == metaVersion && e.Uint64(b[metaSum:]) == sum.Sum64() &&
+		m.pageSize >= minPage && m.pageSize <= maxPage && m.pageSize&(m.pageSize-1) == 0
+	return m, ok
+}
+
+type walker struct {
+	file io.ReaderAt
+	meta meta
+	seen []uint64         // bit for each page that was reached
+	bufs [maxDepth][]byte // a page at each depth of the walk
+}
+
+// page is one page, or the inline page of a small bucket, with its overflow.
+type page struct {
+	id    uint64
+	flags uint16
+	count int
+	data  []byte
+}
+
+// tree walks the pages below id, whose keys have to lie in [low, high); nil is no bound.
+func (w *walker) tree(id uint64, depth int, low, high []byte) error {
+	if depth >= maxDepth {
+		return pageError("page %d is %d levels deep", id, depth)
+	}
+	p, err := w.read(id, depth)
+	if err != nil {
+		return err
+	}
+	switch p.flags {
+	case branchFlag:
+		return w.branch(p, depth, low, high)
+	case leafFlag:
+		return w.leaf(p, depth, low, high)
+	}
+	return pageError("page %d has flags %#x", id, p.flags)
+}
+
+// read reads page id and marks it, with its overflow, as reached.
+func (w *walker) read(id uint64, depth int) (page, error) {
+	if id >= w.meta.pages {
+		return page{}, pageError("page %d of %d", id, w.meta.pages)
+	}
+	var head [pageHeader]byte
+	at := int64(id) * int64(w.meta.pageSize)
+	if _, err := w.file.ReadAt(head[:], at); err != nil {
+		return page{}, fmt.Errorf("read page %d: %w", id, err)
+	}
+	e := binary.NativeEndian
+	p := page{id: id, flags: e.Uint16(head[8:]), count: int(e.Uint16(head[10:]))}
+	length := uint64(e.Uint32(head[12:])) + 1
+	if own := e.Uint64(head[:]); own != id {
+		return p, pageError("page %d says it is %d", id, own)
+	}
+	if length > w.meta.pages-id {
+		return p, pageError("page %d is %d pages long", id, length)
+	}
+	for i := id; i < id+length; i++ {
+		if w.seen[i/64]&(1<<(i%64)) != 0 {
+			return p, pageError("page %d is reached twice", i)
+		}
+		w.seen[i/64] |= 1 << (i % 64)
+	}
+	bytes := int(length) * w.meta.pageSize
+	if cap(w.bufs[depth]) < bytes {
+		w.bufs[depth] = make([]byte, bytes)
+	}
+	p.data = w.bufs[depth][:bytes]
+	if _, err := w.file.ReadAt(p.data, at); err != nil {
+		return p, fmt.Errorf("read page %d: %w", id, err)
+	}
+	return p, nil
+}
+
+func (w *walker) branch(p page, depth int, low, high []byte) error {
+	if p.count == 0 {
+		return pageError("branch page %d is empty", p.id)
+	}
+	for i := range p.count {
+		key, err := p.branchKey(i)
+		if err != nil {
+			return err
+		}
+		next := high
+		if i+1 < p.count {
+			if next, err = p.branchKey(i + 1); err != nil {
+				return err
+			}
+		}
+		if err := inOrder(p.id, key, low, next); err != nil {
+			return err
+		}
+		child := binary.NativeEndian.Uint64(p.data[pageHeader+i*branchElement+8:])
+		if err := w.tree(child, depth+1, key, next); err != nil {
+			return err
+		}
+		low = next
+	}
+	return nil
+}
+
+func (p page) branchKey(i int) ([]byte, error) {
+	at := pageHeader + i*branchElement
+	if at+branchElement > len(p.data) {
+		return nil, pageError("branch page %d has %d elements", p.id, p.count)
+	}
+	e := binary.NativeEndian
+	key, _, err := p.slice(at, branchElement, e.Uint32(p.data[at:]), e.Uint32(p.data[at+4:]), 0)
+	return key, err
+}
+
+// slice is the key and the value of the element at offset at, pos bytes after it.
+func (p page) slice(at, elementSize int, pos, ksize, vsize uint32) (key, value []byte, err error) {
+	begin := uint64(at) + uint64(pos)
+	mid := begin + uint64(ksize)
+	end := mid + uint64(vsize)
+	if begin < uint64(pageHeader+p.count*elementSize) || end > uint64(len(p.data)) {
+		return nil, nil, pageError("an element of page %d lies at bytes %d to %d of %d", p.id, begin, end, len(p.data))
+	}
+	if ksize == 0 {
+		return nil, nil, pageError("page %d has an empty key", p.id)
+	}
+	return p.data[begin:mid], p.data[mid:end], nil
+}
+
+// inOrder checks that low <= key < high.
+func inOrder(id uint64, key, low, high []byte) error {
+	if low != nil && bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
+		return pageError("keys of page %d are out of order", id)
+	}
+	return nil
+}
+
+func (w *walker) leaf(p page, depth int, low, high []byte) error {
+	if pageHeader+p.count*leafElement > len(p.data) {
+		return pageError("leaf page %d has %d elements", p.id, p.count)
+	}
+	e := binary.NativeEndian
+	var last []byte
+	for i := range p.count {
+		at := pageHeader + i*leafElement
+		el := p.data[at : at+leafElement]
+		key, value, err := p.slice(at, leafElement, e.Uint32(el[4:]), e.Uint32(el[8:]), e.Uint32(el[12:]))
+		if err != nil {
+			return err
+		}
+		if err := inOrder(p.id, key, low, high); err != nil {
+			return err
+		}
+		if last != nil && bytes.Compare(key, last) <= 0 {
+			return pageError("keys of page %d are out of order", p.id)
+		}
+		last = key
+		switch flags := e.Uint32(el); flags {
+		case 0:
+		case bucketFlag:
+			if err := w.bucket(p, value, depth); err != nil {
+				return err
+			}
+		default:
+			return pageError("an element of page %d has flags %#x", p.id, flags)
+		}
+	}
+	return nil
+}
+
+// bucket walks a nested bucket: a tree of its own, or one leaf kept in the value itself.
+func (w *walker) bucket(p page, value []byte, depth int) error {
+	if len(value) < bucketHeader {
+		return pageError("a bucket in page %d has %d bytes", p.id, len(value))
+	}
+	e := binary.NativeEndian
+	if root := e.Uint64(value); root != 0 {
+		return w.tree(root, depth+1, nil, nil)
+	}
+	data := value[bucketHeader:]
+	if len(data) < pageHeader {
+		return pageError("a small bucket in page %d has %d bytes", p.id, len(value))
+	}
+	inline := page{id: p.id, flags: e.Uint16(data[8:]), count: int(e.Uint16(data[10:])), data: data}
+	if inline.flags != leafFlag || depth+1 >= maxDepth {
+		return pageError("a small bucket in page %d has flags %#x", p.id, inline.flags)
+	}
+	return w.leaf(inline, depth+1, nil, nil)
+}
+
+// freelist checks the list of free pages: in order, inside the file, and none of them in use.
+func (w *walker) freelist() error {
+	p, err := w.read(w.meta.freelist, 0)
+	if err != nil {
+		return err
+	}
+	if p.flags != freelistFlag {
+		return pageError("free list page %d has flags %#x", p.id, p.flags)
+	}
+	e := binary.NativeEndian
+	count, ids := uint64(p.count), p.data[pageHeader:]
+	if count == 0xFFFF {
+		count, ids = e.Uint64(ids), ids[8:]
+	}
+	if count > uint64(len(ids)/8) {
+		return pageError("free list of %d pages on %d bytes", count, len(ids))
+	}
+	last := uint64(1)
+	for i := range count {
+		id := e.Uint64(ids[i*8:])
+		if id <= last || id >= w.meta.pages || w.seen[id/64]&(1<<(id%64)) != 0 {
+			return pageError("free list has page %d", id)
+		}
+		last = id
+	}
+	return nil
+}

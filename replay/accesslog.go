@@ -1,0 +1,283 @@
+package replay
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+var (
+	errNoAddress = errors.New("it does not begin with an address")
+	errNoTime    = errors.New("there is no time such as [17/May/2015:10:05:03 +0000]")
+)
+
+// parseLog reads a line in Common or Combined Log Format:
+//
+//	address ident user [time] "request" status size "referer" "user agent"
+//
+// Address and time make a check; whatever is odd or missing after them only leaves attributes out.
+func (r *record) parseLog(line string) error {
+	address, rest, _ := strings.Cut(line, " ")
+	if !readableAddress(address) {
+		return errNoAddress
+	}
+	t, before, after, ok := findTime(rest)
+	if !ok {
+		return errNoTime
+	}
+	r.time = t
+	r.add("ip", address)
+	if _, user, ok := strings.Cut(strings.Trim(before, " "), " "); ok {
+		r.addPresent("user", strings.Trim(user, " "))
+	}
+
+	request, after := quotedField(after)
+	r.addRequest(request)
+	status, after := plainField(after)
+	if len(status) == 3 && allDigits(status) {
+		r.add("status", status)
+	}
+	_, after = plainField(after) // the size
+	referer, after := quotedField(after)
+	agent, _ := quotedField(after)
+	r.addPresent("user_agent", agent)
+	r.addPresent("referer", referer)
+	return nil
+}
+
+// addPresent adds a field unless it is empty or "-", which is how a log says that there was none.
+func (r *record) addPresent(name, value string) {
+	if value != "" && value != "-" && value != `""` {
+		r.add(name, unescape(value))
+	}
+}
+
+// addRequest adds method and endpoint from a request line, as far as they are there.
+func (r *record) addRequest(request string) {
+	method, target, _ := strings.Cut(unescape(request), " ")
+	if !isToken(method) || method == "-" {
+		return
+	}
+	r.add("method", method)
+	target = strings.Trim(target, " ")
+	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
+		target = strings.TrimRight(target[:i], " ")
+	} else if strings.HasPrefix(target, "HTTP/") {
+		return
+	}
+	if endpoint := pathOf(target); endpoint != "" {
+		r.add("endpoint", endpoint)
+	}
+}
+
+// pathOf is the path of a request's target, without the query. A proxy's absolute target loses its host.
+func pathOf(target string) string {
+	if i := strings.IndexAny(target, "?#"); i >= 0 {
+		target = target[:i]
+	}
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok || strings.Contains(scheme, "/") {
+		return target
+	}
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		return rest[i:]
+	}
+	return "/"
+}
+
+// readableAddress reports whether s is an IP address, or the name that a server with look-ups writes instead:
+// localhost, or one with a dot whose last part is no number.
+func readableAddress(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	if s == "" || len(s) > 255 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isAlnum(c) && c != '-' && c != '.' && c != '_' {
+			return false
+		}
+	}
+	dot := strings.LastIndexByte(strings.TrimSuffix(s, "."), '.')
+	return s == "localhost" || dot > 0 && !allDigits(strings.TrimSuffix(s[dot+1:], "."))
+}
+
+// maxBrackets bounds the brackets that are looked at for the time: a user's name may contain some.
+const maxBrackets = 16
+
+// findTime finds the bracketed time in s, and returns what stands before and after it.
+func findTime(s string) (t int64, before, after string, ok bool) {
+	at := 0
+	for range maxBrackets {
+		i := strings.IndexByte(s[at:], '[')
+		if i < 0 {
+			break
+		}
+		at += i
+		if t, ok = parseLogTime(s[at:]); ok {
+			return t, s[:at], s[at+len(logTime):], true
+		}
+		at++
+	}
+	return 0, "", "", false
+}
+
+const logTime = "[02/Jan/2006:15:04:05 -0700]"
+
+// parseLogTime reads the time that s begins with; the layout is that of logTime.
+func parseLogTime(s string) (int64, bool) {
+	if len(s) < len(logTime) || s[0] != '[' || s[3] != '/' || s[7] != '/' || s[12] != ':' || s[15] != ':' ||
+		s[18] != ':' || s[21] != ' ' || s[27] != ']' {
+		return 0, false
+	}
+	month, ok := parseMonth(s[4:7])
+	day, year := digits(s[1:3]), digits(s[8:12])
+	hour, minute, second := digits(s[13:15]), digits(s[16:18]), digits(s[19:21])
+	zone := digits(s[23:25])*60 + digits(s[25:27])
+	if !ok || min(day, year, hour, minute, second, digits(s[23:25]), digits(s[25:27])) < 0 || year < 1900 ||
+		hour > 23 || minute > 59 || second > 60 || zone > 24*60 {
+		return 0, false
+	}
+	switch s[22] {
+	case '-':
+		zone = -zone
+	case '+':
+	default:
+		return 0, false
+	}
+	// Date would take the 31st of February for a day in March.
+	if day < 1 || day > 28 && time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Day() != day {
+		return 0, false
+	}
+	if year > 2261 {
+		return maxTime + 1, true // out of range, and of UnixNano's
+	}
+	return time.Date(year, month, day, hour, minute-zone, second, 0, time.UTC).UnixNano(), true
+}
+
+func parseMonth(s string) (time.Month, bool) {
+	const months = "JanFebMarAprMayJunJulAugSepOctNovDec"
+	for m := range 12 {
+		if months[3*m:3*m+3] == s {
+			return time.Month(m + 1), true
+		}
+	}
+	return 0, false
+}
+
+// digits is the number that s, a few digits, stands for, or −1.
+func digits(s string) int {
+	n := 0
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return -1
+		}
+		n = 10*n + int(s[i]-'0')
+	}
+	return n
+}
+
+func allDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isAlnum(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
+}
+
+// isToken reports whether s is what HTTP calls a token, as methods are.
+func isToken(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isAlnum(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// plainField takes a field that ends at the next space.
+func plainField(s string) (field, rest string) {
+	s = strings.TrimLeft(s, " ")
+	field, rest, _ = strings.Cut(s, " ")
+	return field, rest
+}
+
+// quotedField takes a field in quotes, in which a quote is escaped by a backslash; it is returned still escaped.
+// Without the closing quote it is the rest of the line. What is not quoted is left where it is.
+func quotedField(s string) (field, rest string) {
+	s = strings.TrimLeft(s, " ")
+	if s == "" || s[0] != '"' {
+		return "", s
+	}
+	s = s[1:]
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			return s[:i], s[i+1:]
+		case '\\':
+			i++
+		}
+	}
+	return s, ""
+}
+
+// unescape undoes what servers escape: \" \\ \n \r \t and \x1f. Anything else after a backslash stays.
+func unescape(s string) string {
+	first := strings.IndexByte(s, '\\')
+	if first < 0 {
+		return s
+	}
+	b := append(make([]byte, 0, len(s)), s[:first]...)
+	for i := first; i < len(s); i++ {
+		if s[i] != '\\' || i+1 == len(s) {
+			b = append(b, s[i])
+			continue
+		}
+		i++
+		switch c := s[i]; c {
+		case '"', '\\':
+			b = append(b, c)
+		case 'n':
+			b = append(b, '\n')
+		case 'r':
+			b = append(b, '\r')
+		case 't':
+			b = append(b, '\t')
+		case 'x':
+			if v, ok := hexByte(s[i+1:]); ok {
+				b = append(b, v)
+				i += 2
+				continue
+			}
+			b = append(b, '\\', c)
+		default:
+			b = append(b, '\\', c)
+		}
+	}
+	return string(b)
+}
+
+func hexByte(s string) (byte, bool) {
+	if len(s) < 2 {
+		return 0, false
+	}
+	hi, lo := hexDigit(s[0]), hexDigit(s[1])
+	return byte(hi<<4 | lo), hi >= 0 && lo >= 0
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}

@@ -1,0 +1,153 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. It is as strict as the API: a field that is
+// not known, or stands twice, makes the line unreadable, so that no typing error changes what is decided.
+func (r *record) parseJSON(line string) error {
+	if !utf8.ValidString(line) {
+		return errors.New("it is not UTF-8")
+	}
+	var seen struct{ time, attributes, cost, costs bool }
+	s := scanner{s: line}
+	err := s.object(func(name string) error {
+		switch name {
+		case "time":
+			return once(&seen.time, name, func() error { return r.scanTime(&s) })
+		case "attributes":
+			return once(&seen.attributes, name, func() error { return r.scanAttributes(&s) })
+		case "cost":
+			return once(&seen.cost, name, func() error { return r.scanCost(&s, rules.Requests) })
+		case "costs":
+			return once(&seen.costs, name, func() error {
+				return s.object(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
+			})
+		}
+		return fmt.Errorf("unknown field %.40q", name)
+	})
+	s.space()
+	switch {
+	case err != nil:
+		return err
+	case s.at < len(s.s):
+		return fmt.Errorf("something follows the object, at byte %d", s.at+1)
+	case !seen.time:
+		return errors.New(`"time" is missing`)
+	case !seen.attributes:
+		return errors.New(`"attributes" is missing`)
+	}
+	return nil
+}
+
+func once(seen *bool, name string, scan func() error) error {
+	if *seen {
+		return fmt.Errorf("%.40q stands twice", name)
+	}
+	*seen = true
+	return scan()
+}
+
+// scanTime reads RFC 3339 in a string, or Unix time as a number: seconds, or milliseconds from 100,000,000,000
+// (which as seconds would be the year 5138).
+func (r *record) scanTime(s *scanner) error {
+	if s.peek() != '"' {
+		number, err := s.number()
+		if err != nil {
+			return fmt.Errorf(`"time": %w`, err)
+		}
+		var ok bool
+		if r.time, ok = unixTime(number); !ok {
+			return fmt.Errorf(`"time": %.40s is no Unix time in seconds or milliseconds`, number)
+		}
+		return nil
+	}
+	text, err := s.string()
+	if err != nil {
+		return fmt.Errorf(`"time": %w`, err)
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return fmt.Errorf(`"time": %.40q is not RFC 3339`, text)
+	}
+	if t.Year() < 1970 || t.Year() > 2200 {
+		r.time = maxTime + 1 // out of range; UnixNano may not hold it
+		return nil
+	}
+	r.time = t.UnixNano()
+	return nil
+}
+
+// unixTime reads a plain decimal number, exactly. Digits below a nanosecond are dropped.
+func unixTime(number string) (int64, bool) {
+	whole, fraction, dotted := strings.Cut(number, ".")
+	if !allDigits(whole) || len(whole) > 14 || dotted && !allDigits(fraction) {
+		return 0, false
+	}
+	n, unit := int64(digits(whole)), int64(time.Second)
+	if n >= 1e11 {
+		unit = int64(time.Millisecond)
+	}
+	if n > math.MaxInt64/unit-1 {
+		return 0, false
+	}
+	t := n * unit
+	for i := 0; i < len(fraction) && unit > 1; i++ {
+		unit /= 10
+		t += int64(fraction[i]-'0') * unit
+	}
+	return t, true
+}
+
+func (r *record) scanAttributes(s *scanner) error {
+	return s.object(func(name string) error {
+		value, err := s.string()
+		switch {
+		case err != nil:
+			return fmt.Errorf("attribute %.40q: %w", name, err)
+		case name == "" || len(name) > maxValue:
+			return fmt.Errorf("an attribute's name has %d bytes, not 1 to %d", len(name), maxValue)
+		case len(value) > maxValue:
+			return fmt.Errorf("attribute %.40q has %d bytes, more than %d", name, len(value), maxValue)
+		case len(r.attributes) == maxAttributes:
+			return fmt.Errorf("there are more than %d attributes", maxAttributes)
+		}
+		for _, a := range r.attributes {
+			if a.Name == name {
+				return fmt.Errorf("attribute %.40q stands twice", name)
+			}
+		}
+		r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
+		return nil
+	})
+}
+
+func (r *record) scanCost(s *scanner, unit string) error {
+	number, err := s.number()
+	if err != nil {
+		return fmt.Errorf("the cost in %.40s: %w", unit, err)
+	}
+	if !allDigits(number) || len(number) > 16 || digits(number) > algorithms.MaxAmount {
+		return fmt.Errorf("the cost in %.40s is %.40s, not an integer from 0 to 2^53-1", unit, number)
+	}
+	for _, c := range r.costs {
+		if c.Unit == unit {
+			return fmt.Errorf("the cost in %.40s stands twice", unit)
+		}
+	}
+	if len(r.costs) == maxUnits {
+		return fmt.Errorf("there are costs in more than %d units", maxUnits)
+	}
+	r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: int64(digits(number))})
+	return nil
+}

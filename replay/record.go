@@ -1,0 +1,146 @@
+package replay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of a line. They are those of a check over HTTP.
+const (
+	maxLine       = 64 << 10 // bytes; what stands after them is not read
+	maxAttributes = 32
+	maxValue      = 1024 // bytes of an attribute's value
+	maxUnits      = 16   // units with a cost
+)
+
+// record is one line of a log as a check: a time and what is known about the request.
+type record struct {
+	input      int   // which of the inputs
+	line       int64 // from 1
+	time       int64 // Unix nanoseconds, within minTime…maxTime
+	attributes []rules.Attribute
+	costs      []limiter.UnitCost
+}
+
+// Times of records: 1970 to 2200. Beyond, the limiter's nanoseconds come near the ends of an int64.
+const (
+	minTime = 0
+	maxTime = 7258118400 * 1e9
+)
+
+var errEmpty = errors.New("the line is empty")
+
+// parse reads line into r, whose slices are reused. The strings in r are parts of line.
+func (r *record) parse(line string) error {
+	r.attributes, r.costs = r.attributes[:0], r.costs[:0]
+	line = trimLine(line)
+	if line == "" {
+		return errEmpty
+	}
+	var err error
+	if line[0] == '{' {
+		err = r.parseJSON(line)
+	} else {
+		err = r.parseLog(line)
+	}
+	if err == nil && (r.time < minTime || r.time > maxTime) {
+		return errors.New("the time is not between 1970 and 2200")
+	}
+	return err
+}
+
+// trimLine drops the space around a line, and a byte order mark.
+func trimLine(s string) string {
+	if len(s) >= 3 && s[:3] == "\ufeff" {
+		s = s[3:]
+	}
+	for s != "" && isSpace(s[0]) {
+		s = s[1:]
+	}
+	for s != "" && isSpace(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
+
+// add appends an attribute. Values of a log are cut at the API's bound: a long one is still a request.
+func (r *record) add(name, value string) {
+	if len(value) > maxValue {
+		value = value[:maxValue]
+	}
+	r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
+}
+
+// appendTo appends the packed form of r to b; the time is kept beside it.
+func (r *record) appendTo(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(r.input))
+	b = binary.AppendUvarint(b, uint64(r.line))
+	b = binary.AppendUvarint(b, uint64(len(r.attributes)))
+	for _, a := range r.attributes {
+		b = appendString(b, a.Name)
+		b = appendString(b, a.Value)
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.costs)))
+	for _, c := range r.costs {
+		b = appendString(b, c.Unit)
+		b = binary.AppendUvarint(b, uint64(c.Cost))
+	}
+	return b
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// unpack is the reverse of appendTo. Its strings share one copy of b.
+func (r *record) unpack(b []byte) error {
+	p := packed{b: b, s: string(b)}
+	r.attributes, r.costs = r.attributes[:0], r.costs[:0]
+	r.input = int(p.uint())
+	r.line = int64(p.uint())
+	for n := p.uint(); n > 0 && !p.bad; n-- {
+		r.attributes = append(r.attributes, rules.Attribute{Name: p.string(), Value: p.string()})
+	}
+	for n := p.uint(); n > 0 && !p.bad; n-- {
+		r.costs = append(r.costs, limiter.UnitCost{Unit: p.string(), Cost: int64(p.uint())})
+	}
+	if p.bad {
+		return fmt.Errorf("unpack a record of %d bytes: it is damaged", len(b))
+	}
+	return nil
+}
+
+// packed walks over a packed record, held as bytes and as a string of the same content.
+type packed struct {
+	b   []byte
+	s   string
+	at  int
+	bad bool
+}
+
+func (p *packed) uint() uint64 {
+	v, n := binary.Uvarint(p.b[p.at:])
+	if n <= 0 {
+		p.bad = true
+		return 0
+	}
+	p.at += n
+	return v
+}
+
+func (p *packed) string() string {
+	n := p.uint()
+	if n > uint64(len(p.s)-p.at) {
+		p.bad = true
+		return ""
+	}
+	s := p.s[p.at : p.at+int(n)]
+	p.at += int(n)
+	return s
+}

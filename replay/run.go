@@ -1,0 +1,246 @@
+package replay
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Config says what to replay by.
+type Config struct {
+	Rules       *rules.Set // required
+	MaxCounters int64      // 1 or more: bound on the counters, and on the subjects told apart
+	Memory      int64      // bytes for records that wait for their turn; at least 4 MiB
+	TempDir     string     // where more than that is sorted; empty: the system's directory for temporary files
+	Top         int        // 0 or more: how many of the subjects refused most are reported
+
+	// Decisions gets one JSON line a record, in order of time; nil: none.
+	Decisions io.Writer
+	// Progress is called now and then with the lines read and the records decided so far; nil: never.
+	Progress func(read, decided int64)
+}
+
+const minMemory = 4 << 20
+
+// DefaultConfig is a Config for set, with ten million counters, 256 MiB for records and the first 20 subjects.
+func DefaultConfig(set *rules.Set) Config {
+	return Config{Rules: set, MaxCounters: 10_000_000, Memory: 256 << 20, Top: 20}
+}
+
+// Validate reports the fields that are out of range.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Rules == nil {
+		errs = append(errs, errors.New("replay: Rules is nil"))
+	}
+	if c.MaxCounters < 1 {
+		errs = append(errs, fmt.Errorf("replay: MaxCounters is %d, less than 1", c.MaxCounters))
+	}
+	if c.Memory < minMemory {
+		errs = append(errs, fmt.Errorf("replay: Memory is %d bytes, less than %d", c.Memory, minMemory))
+	}
+	if c.Top < 0 {
+		errs = append(errs, fmt.Errorf("replay: Top is %d, less than 0", c.Top))
+	}
+	return errors.Join(errs...)
+}
+
+// progressEvery is how many lines or records pass between two calls of Progress, and looks at the context.
+const progressEvery = 4096
+
+// Run replays inputs. It fails when one can't be read to its end, or the decisions can't be written; a line that
+// makes no sense is part of the report instead.
+func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	p := &player{Config: c, ctx: ctx, inputs: inputs, records: newSpool(int(c.Memory), c.TempDir), tally: newTally(&c)}
+	defer func() { err = errors.Join(err, p.records.close()) }()
+	for i, in := range inputs {
+		if err := p.read(i, in); err != nil {
+			return nil, fmt.Errorf("read %s: %w", in.Name, err)
+		}
+	}
+	if err := p.decideAll(); err != nil {
+		return nil, err
+	}
+	return p.tally.report(c.Top), nil
+}
+
+// player is a replay on its way.
+type player struct {
+	Config
+	ctx     context.Context
+	inputs  []Input
+	records *spool
+	tally   *tally
+	record  record
+	scratch []byte
+	seen    int64 // lines read
+	decided int64
+}
+
+// read takes the records of one input.
+func (p *player) read(i int, in Input) error {
+	lines, err := newLineReader(in)
+	if err != nil {
+		return err
+	}
+	for n := int64(1); ; n++ {
+		if err := lines.next(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := p.step(&p.seen); err != nil {
+			return err
+		}
+		line := string(lines.line)
+		if err := p.record.parse(line); err != nil {
+			if lines.cut {
+				err = fmt.Errorf("%w (the line is longer than %d bytes)", err, maxLine)
+			}
+			p.tally.skip(SkippedLine{Input: in.Name, Line: n, Reason: err.Error(), Text: excerpt(line)})
+			continue
+		}
+		p.record.input, p.record.line = i, n
+		if p.scratch, err = p.records.add(&p.record, p.scratch); err != nil {
+			return err
+		}
+	}
+}
+
+// step counts a line or a record, and now and then tells the progress and looks at the context.
+func (p *player) step(counted *int64) error {
+	*counted++
+	if *counted%progressEvery != 0 {
+		return nil
+	}
+	if p.Progress != nil {
+		p.Progress(p.seen, p.decided)
+	}
+	return p.ctx.Err()
+}
+
+// Expired counters are dropped from a tenth of the table every sweepEvery records.
+const sweepEvery = 100_000
+
+// decideAll decides the records in order of time.
+func (p *player) decideAll() error {
+	table := counters.New(p.MaxCounters)
+	defer table.Close()
+	l := limiter.New(table, nil)
+	l.Use(p.Rules)
+
+	var decisions *decisionWriter
+	if p.Decisions != nil {
+		decisions = newDecisionWriter(p.Decisions)
+	}
+	var answer limiter.Answer
+	var query limiter.Query
+	err := p.records.each(func(t int64, packed []byte) error {
+		if err := p.record.unpack(packed); err != nil {
+			return err
+		}
+		now := algorithms.Now{Steady: t, Wall: t}
+		query.Attributes, query.Costs = p.record.attributes, p.record.costs
+		if err := l.CheckAt(now, &query, &answer); err != nil {
+			return fmt.Errorf("check line %d: %w", p.record.line, err)
+		}
+		p.tally.add(t, query.Attributes, &answer)
+		if decisions != nil {
+			if err := decisions.write(p.inputs, t, &p.record, &answer); err != nil {
+				return err
+			}
+		}
+		if p.decided%sweepEvery == sweepEvery-1 {
+			table.Sweep(now, 0.1)
+		}
+		return p.step(&p.decided)
+	})
+	if err != nil {
+		return err
+	}
+	p.tally.evicted = table.Stats().Evicted
+	if decisions != nil {
+		return decisions.flush()
+	}
+	return nil
+}
+
+// decision is one line of the decisions.
+type decision struct {
+	Input      string   `json:"file,omitempty"`
+	Line       int64    `json:"line"`
+	Time       string   `json:"time"`
+	Allowed    bool     `json:"allowed"`
+	DecidedBy  string   `json:"decided_by"`
+	Rule       string   `json:"rule"`
+	Key        any      `json:"key,omitempty"`
+	Limit      string   `json:"limit,omitempty"`
+	Unit       string   `json:"unit,omitempty"`
+	Remaining  *int64   `json:"remaining,omitempty"`
+	RetryAfter *int64   `json:"retry_after_ms,omitempty"`
+	Delay      int64    `json:"delay_ms,omitempty"`
+	Refusing   []string `json:"refused_by,omitempty"`
+}
+
+type decisionWriter struct {
+	buffer *bufio.Writer
+	json   *json.Encoder
+}
+
+func newDecisionWriter(w io.Writer) *decisionWriter {
+	buffer := bufio.NewWriterSize(w, 64<<10)
+	encoder := json.NewEncoder(buffer)
+	encoder.SetEscapeHTML(false)
+	return &decisionWriter{buffer: buffer, json: encoder}
+}
+
+// write describes a decision by its tightest limit, and names the rules that refused.
+func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.Answer) error {
+	d := decision{
+		Line: r.line, Time: time.Unix(0, t).UTC().Format(time.RFC3339Nano), Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(),
+	}
+	if len(inputs) > 1 {
+		d.Input = inputs[r.input].Name
+	}
+	if a.Tightest >= 0 {
+		la := &a.Limits[a.Tightest]
+		retry := la.RetryAfter.Milliseconds()
+		if la.RetryAfter > 0 {
+			retry = int64((la.RetryAfter + time.Millisecond - 1) / time.Millisecond)
+		} else if la.RetryAfter == algorithms.Never {
+			retry = -1
+		}
+		d.Rule, d.Limit, d.Unit, d.Remaining, d.RetryAfter = la.Rule.Name, la.Limit.Name, la.Limit.Unit, &la.Remaining, &retry
+		d.Delay = int64((la.Delay + time.Millisecond - 1) / time.Millisecond)
+		d.Key = Key(la.Rule.SubjectOf(r.attributes))
+	}
+	for i := range a.Limits {
+		la := &a.Limits[i]
+		if n := len(d.Refusing); !la.Allowed && !la.Rule.Shadow && (n == 0 || d.Refusing[n-1] != la.Rule.Name) {
+			d.Refusing = append(d.Refusing, la.Rule.Name)
+		}
+	}
+	if err := w.json.Encode(&d); err != nil {
+		return fmt.Errorf("write the decisions: %w", err)
+	}
+	return nil
+}
+
+func (w *decisionWriter) flush() error {
+	if err := w.buffer.Flush(); err != nil {
+		return fmt.Errorf("write the decisions: %w", err)
+	}
+	return nil
+}

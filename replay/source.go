@@ -1,0 +1,58 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Input is a log to read.
+type Input struct {
+	Name string
+	io.Reader
+}
+
+// lineReader cuts an input into lines. Of a line over maxLine it returns the beginning.
+type lineReader struct {
+	r    *bufio.Reader
+	line []byte // valid until the next call
+	cut  bool   // the line was longer than it is here
+}
+
+// newLineReader reads from in, through gzip if that is what it begins with.
+func newLineReader(in io.Reader) (*lineReader, error) {
+	r := bufio.NewReaderSize(in, maxLine)
+	magic, err := r.Peek(2)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		return &lineReader{r: r}, nil
+	}
+	unzipped, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("read its gzip header: %w", err)
+	}
+	return &lineReader{r: bufio.NewReaderSize(unzipped, maxLine)}, nil
+}
+
+// next reads a line, without its end, into l.line. At the end of the input the error is io.EOF.
+func (l *lineReader) next() error {
+	line, err := l.r.ReadSlice('\n')
+	l.cut = errors.Is(err, bufio.ErrBufferFull)
+	if l.cut {
+		// The buffer is about to be used for the rest of the line, which nobody looks at.
+		line = bytes.Clone(line)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = l.r.ReadSlice('\n')
+		}
+	}
+	if err != nil && !(errors.Is(err, io.EOF) && len(line) > 0) {
+		return err
+	}
+	l.line = bytes.TrimSuffix(line, []byte("\n"))
+	return nil
+}

@@ -1,0 +1,226 @@
+package replay
+
+import (
+	"bufio"
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// spool puts records in order of time; those of one time keep the order in which they came. It holds them in
+// chunks of memory, without a pointer for the garbage collector to follow. When they pass its bound they are
+// sorted and written to a temporary file as a run, and at the end the runs are merged.
+type spool struct {
+	bound  int    // bytes of chunks and index
+	dir    string // of the temporary file; empty: the system's
+	chunks [][]byte
+	index  []entry
+	sorted bool // the index is in order as it stands
+
+	file  *os.File // of the runs; nil until the first
+	wrote int64
+	runs  []*run
+}
+
+// entry finds a packed record. Entries with lower places came earlier.
+type entry struct {
+	time  int64
+	place int64 // chunk × chunkSize + offset
+}
+
+const (
+	chunkSize = 1 << 20
+	maxRuns   = 4096 // at merging each has a buffer of runBuffer
+	runBuffer = 64 << 10
+	// maxPacked is more than a record of a line of maxLine takes.
+	maxPacked = 2 * maxLine
+)
+
+func newSpool(bound int, dir string) *spool { return &spool{bound: bound, dir: dir, sorted: true} }
+
+// add takes a copy of r. scratch is a buffer that is returned, perhaps larger, for the next call.
+func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
+	scratch = r.appendTo(scratch[:0])
+	if len(s.chunks)*chunkSize+len(s.index)*16 > s.bound {
+		if err := s.writeRun(); err != nil {
+			return scratch, err
+		}
+	}
+	last := len(s.chunks) - 1
+	if last < 0 || chunkSize-len(s.chunks[last]) < len(scratch)+binary.MaxVarintLen64 {
+		s.grow()
+		last++
+	}
+	place := int64(last*chunkSize + len(s.chunks[last]))
+	s.chunks[last] = append(binary.AppendUvarint(s.chunks[last], uint64(len(scratch))), scratch...)
+	if n := len(s.index); n > 0 && r.time < s.index[n-1].time {
+		s.sorted = false
+	}
+	s.index = append(s.index, entry{time: r.time, place: place})
+	return scratch, nil
+}
+
+// grow adds an empty chunk, if possible one that a run left behind.
+func (s *spool) grow() {
+	n := len(s.chunks)
+	if n < cap(s.chunks) && cap(s.chunks[:n+1][n]) > 0 {
+		s.chunks = s.chunks[:n+1]
+		s.chunks[n] = s.chunks[n][:0]
+		return
+	}
+	s.chunks = append(s.chunks, make([]byte, 0, chunkSize))
+}
+
+// at returns the packed record at a place.
+func (s *spool) at(place int64) []byte {
+	b := s.chunks[place/chunkSize][place%chunkSize:]
+	n, w := binary.Uvarint(b)
+	return b[w : w+int(n)]
+}
+
+func (s *spool) sort() {
+	if !s.sorted {
+		slices.SortFunc(s.index, func(a, b entry) int {
+			return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.place, b.place))
+		})
+	}
+	s.sorted = true
+}
+
+// writeRun moves what is in memory to the file.
+func (s *spool) writeRun() (err error) {
+	if len(s.runs) == maxRuns {
+		return fmt.Errorf("sort the records: more than %d parts of %d bytes", maxRuns, s.bound)
+	}
+	if s.file == nil {
+		if s.file, err = os.CreateTemp(s.dir, "rlnode-replay-*"); err != nil {
+			return fmt.Errorf("create a file to sort in: %w", err)
+		}
+	}
+	s.sort()
+	w := bufio.NewWriterSize(io.NewOffsetWriter(s.file, s.wrote), runBuffer)
+	start, frame := s.wrote, make([]byte, 0, 16)
+	for _, e := range s.index {
+		packed := s.at(e.place)
+		frame = binary.AppendVarint(frame[:0], e.time)
+		frame = binary.AppendUvarint(frame, uint64(len(packed)))
+		w.Write(frame) // a bufio.Writer keeps its first error until Flush
+		w.Write(packed)
+		s.wrote += int64(len(frame) + len(packed))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("write records to sort: %w", err)
+	}
+	s.runs = append(s.runs, &run{order: len(s.runs), from: start, to: s.wrote})
+	s.index, s.sorted, s.chunks = s.index[:0], true, s.chunks[:0]
+	return nil
+}
+
+// each calls yield with all records in order. The bytes are valid during the call.
+func (s *spool) each(yield func(time int64, packed []byte) error) error {
+	if len(s.runs) == 0 {
+		s.sort()
+		for _, e := range s.index {
+			if err := yield(e.time, s.at(e.place)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(s.index) > 0 {
+		if err := s.writeRun(); err != nil {
+			return err
+		}
+	}
+	s.index, s.chunks = nil, nil
+	return s.merge(yield)
+}
+
+func (s *spool) merge(yield func(time int64, packed []byte) error) error {
+	var h runHeap
+	for _, r := range s.runs {
+		r.r = bufio.NewReaderSize(io.NewSectionReader(s.file, r.from, r.to-r.from), runBuffer)
+		if err := r.next(); err != nil {
+			return err
+		}
+		h = append(h, r)
+	}
+	heap.Init(&h)
+	for len(h) > 0 {
+		first := h[0]
+		if err := yield(first.time, first.packed); err != nil {
+			return err
+		}
+		switch err := first.next(); {
+		case err == nil:
+			heap.Fix(&h, 0)
+		case errors.Is(err, io.EOF):
+			heap.Pop(&h)
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// close removes the temporary file.
+func (s *spool) close() error {
+	if s.file == nil {
+		return nil
+	}
+	return errors.Join(s.file.Close(), os.Remove(s.file.Name()))
+}
+
+// run is a sorted part of the records, in the file.
+type run struct {
+	order    int // runs with lower ones came earlier
+	from, to int64
+
+	r      *bufio.Reader
+	time   int64  // of the record at hand
+	packed []byte // the record at hand
+}
+
+// next brings the next record to hand; at the run's end the error is io.EOF.
+func (r *run) next() error {
+	t, err := binary.ReadVarint(r.r)
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	if err != nil {
+		return fmt.Errorf("read sorted records: %w", err)
+	}
+	n, err := binary.ReadUvarint(r.r)
+	if err == nil && n > maxPacked {
+		err = fmt.Errorf("a record of %d bytes", n)
+	}
+	if err != nil {
+		return fmt.Errorf("read sorted records: %w", err)
+	}
+	r.time, r.packed = t, slices.Grow(r.packed[:0], int(n))[:n]
+	if _, err := io.ReadFull(r.r, r.packed); err != nil {
+		return fmt.Errorf("read sorted records: %w", err)
+	}
+	return nil
+}
+
+// runHeap has the run with the earliest record on top.
+type runHeap []*run
+
+func (h runHeap) Len() int { return len(h) }
+func (h runHeap) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].time, h[j].time), cmp.Compare(h[i].order, h[j].order)) < 0
+}
+func (h runHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *runHeap) Push(x any)   { *h = append(*h, x.(*run)) }
+func (h *runHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}

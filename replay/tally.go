@@ -1,0 +1,190 @@
+package replay
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// tally counts decisions by rule and by subject.
+type tally struct {
+	set   *rules.Set
+	match rules.Match
+	rules []ruleTally // by Rule.Index
+	room  int64       // subjects that can still be told apart, of all rules together
+
+	checks, refused   int64
+	byList, byDefault int64 // of the refused
+	first, last       int64 // times of records
+	skipped           int64
+	skippedLines      []SkippedLine
+	untold            int64 // checks of subjects beyond the bound
+	evicted           int64 // counters
+}
+
+type ruleTally struct {
+	checks, refused int64
+	index           map[rules.Hash]int32 // into subjects
+	subjects        []subjectTally
+	keys            map[int32][]string // of those refused
+}
+
+type subjectTally struct {
+	checks, refused int64
+	headroom        uint8 // the least so far, in tenths of the capacity, rounded up
+}
+
+// maxSkippedLines is how many of the lines skipped are named.
+const maxSkippedLines = 10
+
+func newTally(c *Config) *tally {
+	t := &tally{set: c.Rules, room: c.MaxCounters}
+	if t.set != nil {
+		t.rules = make([]ruleTally, len(t.set.Rules))
+	}
+	for i := range t.rules {
+		t.rules[i] = ruleTally{index: make(map[rules.Hash]int32), keys: make(map[int32][]string)}
+	}
+	return t
+}
+
+func (t *tally) skip(line SkippedLine) {
+	t.skipped++
+	if len(t.skippedLines) < maxSkippedLines {
+		t.skippedLines = append(t.skippedLines, line)
+	}
+}
+
+// add counts a check decided at time at.
+func (t *tally) add(at int64, attributes []rules.Attribute, a *limiter.Answer) {
+	if t.checks == 0 {
+		t.first = at
+	}
+	t.last = at
+	t.checks++
+	if !a.Allowed {
+		t.refused++
+	}
+	if a.DecidedBy >= limiter.ByList {
+		switch {
+		case a.Allowed:
+		case a.DecidedBy == limiter.ByList:
+			t.byList++
+		default:
+			t.byDefault++
+		}
+		return
+	}
+	// The answer tells limits, not subjects; matching again tells whose they are.
+	t.set.Match(attributes, nil, &t.match)
+	limits := a.Limits
+	for i := range t.match.Hits {
+		h := &t.match.Hits[i]
+		t.addHit(h, limits[:len(h.Limits)], attributes)
+		limits = limits[len(h.Limits):]
+	}
+}
+
+// addHit counts what the limits of one rule said of one subject.
+func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []rules.Attribute) {
+	refused, headroom := false, uint8(10)
+	for i := range limits {
+		refused = refused || !limits[i].Allowed
+		headroom = min(headroom, tenths(limits[i].Remaining, limits[i].Limit.Capacity()))
+	}
+	r := &t.rules[h.Rule.Index]
+	r.checks++
+	if refused {
+		r.refused++
+	}
+	n, ok := r.index[h.Subject]
+	if !ok {
+		if t.room == 0 {
+			t.untold++
+			return
+		}
+		t.room--
+		n = int32(len(r.subjects))
+		r.index[h.Subject] = n
+		r.subjects = append(r.subjects, subjectTally{headroom: 10})
+	}
+	s := &r.subjects[n]
+	s.checks++
+	s.headroom = min(s.headroom, headroom)
+	if refused {
+		if s.refused == 0 {
+			r.keys[n] = cloneKey(h.Rule.SubjectOf(attributes))
+		}
+		s.refused++
+	}
+}
+
+// cloneKey copies a key whose strings are parts of a whole record.
+func cloneKey(key []string) []string {
+	out := make([]string, len(key))
+	for i := range key {
+		out[i] = strings.Clone(key[i])
+	}
+	return out
+}
+
+// tenths is 10 × remaining ÷ capacity, rounded up, at most 10.
+func tenths(remaining, capacity int64) uint8 {
+	if remaining >= capacity {
+		return 10
+	}
+	hi, lo := bits.Mul64(uint64(max(remaining, 0)), 10)
+	q, rest := bits.Div64(hi, lo, uint64(capacity))
+	if rest > 0 {
+		q++
+	}
+	return uint8(q)
+}
+
+// report sums up, with the top subjects refused most.
+func (t *tally) report(top int) *Report {
+	r := &Report{
+		Checks: t.checks, Refused: t.refused, ByList: t.byList, ByDefault: t.byDefault,
+		Skipped: t.skipped, SkippedLines: t.skippedLines,
+		First: t.first, Last: t.last, Untold: t.untold, Evicted: t.evicted,
+	}
+	for i := range t.rules {
+		rt, rule := &t.rules[i], t.set.Rules[i]
+		sum := RuleReport{
+			Name: rule.Name, Shadow: rule.Shadow, Checks: rt.checks, Refused: rt.refused, Subjects: int64(len(rt.subjects)),
+		}
+		for j := range rt.subjects {
+			if s := &rt.subjects[j]; s.refused == 0 {
+				sum.Headroom[s.headroom]++
+			}
+		}
+		r.Rules = append(r.Rules, sum)
+		if !rule.Shadow {
+			r.Top = append(r.Top, rt.top(rule.Name, top)...)
+		}
+	}
+	slices.SortStableFunc(r.Top, bySubject)
+	r.Top = r.Top[:min(top, len(r.Top))]
+	return r
+}
+
+// top lists the n subjects of one rule that were refused most.
+func (r *ruleTally) top(name string, n int) []Subject {
+	all := make([]Subject, 0, len(r.keys))
+	for i, key := range r.keys {
+		s := &r.subjects[i]
+		all = append(all, Subject{Rule: name, Key: key, Refused: s.refused, Checks: s.checks})
+	}
+	slices.SortFunc(all, bySubject)
+	return slices.Clone(all[:min(n, len(all))])
+}
+
+// bySubject puts the subject refused most first.
+func bySubject(a, b Subject) int {
+	return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Checks, a.Checks), cmp.Compare(a.Rule, b.Rule),
+		slices.Compare(a.Key, b.Key))
+}

@@ -1,0 +1,309 @@
+package rules
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/rules/internal/yaml"
+)
+
+// Part says which piece of a document a [Change] is about.
+type Part uint8
+
+// The pieces that can be written by themselves.
+const (
+	WholeDocument Part = iota
+	RulePart
+	TierPart
+	SubjectPart
+	ListPart // Name is allow or deny
+)
+
+// Change replaces, adds or deletes a piece of a document.
+type Change struct {
+	Part      Part
+	Name      string // of the rule, tier or list; the subject's value
+	Attribute string // of a subject
+	Delete    bool
+	Body      []byte // the piece as YAML or JSON
+}
+
+// Apply returns the document with one piece changed. d stays as it is; what did not change is shared. A rule's
+// body may leave its name out, and must agree with the change if it doesn't. A new rule or tier goes to the end, an
+// existing one keeps its place.
+//
+// The error is of type [Errors], with places in the body, or wraps [ErrNotFound].
+func (d *Document) Apply(c Change) (*Document, error) {
+	if c.Part == WholeDocument && c.Delete {
+		return nil, Errors{{Message: "the whole document can't be deleted"}}
+	}
+	if c.Part == WholeDocument {
+		return Parse(c.Body)
+	}
+	next := *d
+	next.source, next.asJSON = "", false
+	next.at = nil
+	e := &edit{before: d, doc: &next, change: c}
+	var body *yaml.Node
+	if !c.Delete {
+		var err error
+		if body, err = parseText(c.Body); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.run(body); err != nil {
+		return nil, err
+	}
+	e.checkSize()
+	if err := e.decoder.err(); err != nil {
+		return nil, err
+	}
+	return &next, nil
+}
+
+// edit is one Apply at work.
+type edit struct {
+	decoder
+	before, doc *Document
+	change      Change
+	body        string // path of the piece: places are those of mistakes in it
+}
+
+func (e *edit) run(body *yaml.Node) error {
+	var found bool
+	switch e.change.Part {
+	case RulePart:
+		found = e.changeRule(body)
+	case TierPart:
+		found = e.changeTier(body)
+	case SubjectPart:
+		found = e.changeSubject(body)
+	case ListPart:
+		found = e.changeList(body)
+	}
+	if !found {
+		return fmt.Errorf("look for %s: %w", e.change, ErrNotFound)
+	}
+	return nil
+}
+
+// String names the piece.
+func (c Change) String() string {
+	switch c.Part {
+	case RulePart:
+		return fmt.Sprintf("rule %q", c.Name)
+	case TierPart:
+		return fmt.Sprintf("tier %q", c.Name)
+	case SubjectPart:
+		return fmt.Sprintf("subject %s %q", c.Attribute, c.Name)
+	case ListPart:
+		return fmt.Sprintf("list %q", c.Name)
+	}
+	return "document"
+}
+
+// begin makes path that of the piece, whose key stands in the change and not in the body.
+func (e *edit) begin(path string) { e.path = append(e.path[:0], path...); e.body = path }
+
+// key is the piece's name as a node without a place.
+func (e *edit) key() *yaml.Node { return yaml.Text(e.change.Name) }
+
+func (e *edit) changeRule(body *yaml.Node) bool {
+	i := e.before.rule(e.change.Name)
+	if e.change.Delete {
+		if i >= 0 {
+			e.resize(e.before.Rules[i].node(), nil)
+			e.doc.Rules = slices.Delete(slices.Clone(e.before.Rules), i, i+1)
+			e.validateAll()
+		}
+		return i >= 0
+	}
+	if e.doc.Rules = slices.Clone(e.before.Rules); i < 0 {
+		i = len(e.doc.Rules)
+		e.doc.Rules = append(e.doc.Rules, nil)
+	}
+	e.begin(fmt.Sprintf("rules[%d]", i))
+	name := e.checkName(e.key(), e.change.Name)
+	r := e.rule(body, name)
+	if name != "" && r.Name != "" && r.Name != name {
+		e.add(r.place("name"), e.body+".name", "the name %q is not that of the rule written, %q", r.Name, name)
+		r.Name = name
+	}
+	if i >= maxRules {
+		e.add(yaml.Pos{}, "rules", "more than %d rules", maxRules)
+	}
+	e.doc.Rules[i] = r
+	if i < len(e.before.Rules) {
+		e.resize(e.before.Rules[i].node(), r.node())
+	} else {
+		e.resize(nil, r.node())
+	}
+	e.validateAll()
+	return true
+}
+
+func (e *edit) changeTier(body *yaml.Node) bool {
+	i := e.before.tier(e.change.Name)
+	if e.change.Delete {
+		if i >= 0 {
+			e.resize(e.before.Tiers[i].node(), nil)
+			e.doc.Tiers = slices.Delete(slices.Clone(e.before.Tiers), i, i+1)
+			e.validateAll()
+		}
+		return i >= 0
+	}
+	e.begin(keyPath("tiers", e.change.Name))
+	t := e.tier(e.key(), body)
+	if e.doc.Tiers = slices.Clone(e.before.Tiers); i < 0 {
+		e.doc.Tiers = append(e.doc.Tiers, t)
+		e.resize(nil, t.node())
+	} else {
+		e.doc.Tiers[i] = t
+		e.resize(e.before.Tiers[i].node(), t.node())
+	}
+	e.validateAll()
+	return true
+}
+
+// changeSubject changes one subject of perhaps very many, and so looks only at that one.
+func (e *edit) changeSubject(body *yaml.Node) bool {
+	attribute, value := e.change.Attribute, usualAddress(e.change.Attribute, e.change.Name)
+	gi := e.before.group(attribute)
+	group := &Group{Attribute: attribute}
+	if gi >= 0 {
+		group = &Group{Attribute: attribute, Subjects: e.before.Subjects[gi].Subjects, pos: e.before.Subjects[gi].pos}
+	}
+	i, found := slices.BinarySearchFunc(group.Subjects, value, func(s *SubjectSpec, v string) int { return cmp.Compare(s.Value, v) })
+	if e.change.Delete && !found {
+		return false
+	}
+	var before, after *yaml.Node
+	if found {
+		before = group.Subjects[i].node()
+	}
+	subjects := slices.Grow(slices.Clip(slices.Clone(group.Subjects)), 1)
+	if e.change.Delete {
+		subjects = slices.Delete(subjects, i, i+1)
+	} else {
+		e.begin(keyPath("subjects", attribute))
+		e.checkName(yaml.Text(attribute), attribute)
+		e.begin(keyPath(e.body, e.change.Name))
+		s := e.subject(attribute, e.key(), body)
+		after = s.node()
+		newChecker(e.doc, &e.collector).subject(keyPath("subjects", attribute), attribute, s)
+		e.forgetPlaces()
+		if found {
+			subjects[i] = s
+		} else {
+			subjects = slices.Insert(subjects, i, s)
+		}
+	}
+	group.Subjects = subjects
+	e.resize(before, after)
+	e.doc.Subjects = slices.Clone(e.before.Subjects)
+	switch {
+	case gi < 0:
+		e.doc.Subjects = append(e.doc.Subjects, group)
+	case len(subjects) == 0:
+		e.doc.Subjects = slices.Delete(e.doc.Subjects, gi, gi+1)
+	default:
+		e.doc.Subjects[gi] = group
+	}
+	return true
+}
+
+func (e *edit) changeList(body *yaml.Node) bool {
+	list := map[string]*[]*Entry{"deny": &e.doc.Deny, "allow": &e.doc.Allow}[e.change.Name]
+	if list == nil {
+		return false
+	}
+	before := *list
+	*list = nil
+	if !e.change.Delete {
+		e.begin("lists." + e.change.Name)
+		*list = e.entries(body)
+	}
+	e.resize(entriesNode(before), entriesNode(*list))
+	return !e.change.Delete || len(before) > 0
+}
+
+// validateAll checks the changed document; the places of parts that are not in the body mean nothing to the
+// writer.
+func (e *edit) validateAll() {
+	validate(e.doc, &e.collector)
+	e.forgetPlaces()
+}
+
+func (e *edit) forgetPlaces() {
+	for i := range e.errs {
+		if p := e.errs[i].Path; e.body == "" || p != e.body && !strings.HasPrefix(p, e.body+".") && !strings.HasPrefix(p, e.body+"[") {
+			e.errs[i].Line, e.errs[i].Column = 0, 0
+		}
+	}
+}
+
+// resize keeps account of the document's size.
+func (e *edit) resize(before, after *yaml.Node) {
+	e.doc.size += pieceSize(e.change.Name, after) - pieceSize(e.change.Name, before)
+}
+
+// checkSize refuses what makes the document too large; what makes it smaller is always welcome.
+func (e *edit) checkSize() {
+	if e.doc.size > MaxDocument && e.doc.size > e.before.size {
+		e.add(yaml.Pos{}, "", "the document would be larger than 8 MiB")
+	}
+}
+
+// Piece returns a piece of the document as JSON. Of c only Part, Name and Attribute are looked at. The error wraps
+// [ErrNotFound].
+func (d *Document) Piece(c Change) ([]byte, error) {
+	n := d.pieceNode(c)
+	if n == nil {
+		return nil, fmt.Errorf("look for %s: %w", c, ErrNotFound)
+	}
+	return n.AppendJSON(nil), nil
+}
+
+func (d *Document) pieceNode(c Change) *yaml.Node {
+	switch c.Part {
+	case WholeDocument:
+		return d.node()
+	case RulePart:
+		if i := d.rule(c.Name); i >= 0 {
+			return d.Rules[i].node()
+		}
+	case TierPart:
+		if i := d.tier(c.Name); i >= 0 {
+			return d.Tiers[i].node()
+		}
+	case SubjectPart:
+		if s := d.Subject(c.Attribute, c.Name); s != nil {
+			return s.node()
+		}
+	case ListPart:
+		switch c.Name {
+		case "deny":
+			return entriesNode(d.Deny)
+		case "allow":
+			return entriesNode(d.Allow)
+		}
+	}
+	return nil
+}
+
+// Subject returns what is listed of a subject, or nil.
+func (d *Document) Subject(attribute, value string) *SubjectSpec {
+	gi := d.group(attribute)
+	if gi < 0 {
+		return nil
+	}
+	value = usualAddress(attribute, value)
+	subjects := d.Subjects[gi].Subjects
+	i, found := slices.BinarySearchFunc(subjects, value, func(s *SubjectSpec, v string) int { return cmp.Compare(s.Value, v) })
+	if !found {
+		return nil
+	}
+	return subjects[i]
+}

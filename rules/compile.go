@@ -1,0 +1,222 @@
+package rules
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/zeebo/xxh3"
+)
+
+// Settings of rules that neither rule nor defaults give.
+const (
+	defaultThreshold = 0.85
+	defaultIdle      = 0.02
+	defaultMaxDelay  = 5 * time.Second
+)
+
+// Compile makes doc ready to match checks. What a document's text says alone decides what comes out: every node
+// that compiles a version has the same Set.
+func Compile(doc *Document, version int64) (*Set, error) {
+	s := &Set{
+		Version: version, Document: doc,
+		Headers:     Headers{IETF: true, XRateLimit: true},
+		DefaultDeny: doc.Default == "deny",
+		Units:       []string{Requests},
+		byName:      make(map[string]*Rule, len(doc.Rules)),
+		units:       map[string]int{Requests: 0},
+		attributes:  map[string]int{},
+	}
+	if doc.Headers != nil {
+		s.Headers = *doc.Headers
+	}
+	c := &compiler{set: s, doc: doc, calendars: map[[2]string]*algorithms.Calendar{}, tables: map[tableKey]*subjectTable{}}
+	if err := c.rules(); err != nil {
+		return nil, fmt.Errorf("compile rules: %w", err)
+	}
+	c.subjects()
+	if c.err != nil {
+		return nil, fmt.Errorf("compile rules: %w", c.err)
+	}
+	entries := make([]indexed, len(s.Rules))
+	for i, r := range s.Rules {
+		entries[i] = indexed{r.match, r.key}
+	}
+	s.rules = buildIndex(entries)
+	s.deny, s.allow = c.list(doc.Deny), c.list(doc.Allow)
+	return s, nil
+}
+
+// compiler is one Compile at work.
+type compiler struct {
+	set       *Set
+	doc       *Document
+	calendars map[[2]string]*algorithms.Calendar // by unit and zone
+	tables    map[tableKey]*subjectTable
+	err       error // the first
+}
+
+func (c *compiler) attribute(name string) int {
+	n, ok := c.set.attributes[name]
+	if !ok {
+		n = len(c.set.attributes)
+		c.set.attributes[name] = n
+	}
+	return n
+}
+
+func (c *compiler) unit(name string) int {
+	n, ok := c.set.units[name]
+	if !ok {
+		n = len(c.set.Units)
+		c.set.units[name] = n
+		c.set.Units = append(c.set.Units, name)
+	}
+	return n
+}
+
+func (c *compiler) rules() error {
+	for i, spec := range c.doc.Rules {
+		r := c.rule(spec)
+		r.Index = i
+		c.set.Rules = append(c.set.Rules, r)
+		c.set.byName[r.Name] = r
+	}
+	return c.err
+}
+
+func (c *compiler) rule(spec *RuleSpec) *Rule {
+	r := &Rule{
+		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Tiered: spec.Tiered,
+		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
+		fallback: -1,
+	}
+	c.settings(r, &spec.Settings)
+	if spec.Scope == "global" {
+		r.Scope = GlobalScope
+	}
+	r.seed = appendString(nil, r.Name)
+	for _, name := range spec.Key {
+		k := keyAttribute{number: c.attribute(name), address: holdsAddresses(name)}
+		if c.doc.group(name) >= 0 {
+			k.subjects = c.table(name, r.IPv6Prefix)
+		}
+		r.key = append(r.key, k)
+	}
+	r.match = c.conditions(spec.Match)
+	if spec.Cost != nil {
+		r.cost = c.costTable(spec.Cost)
+	}
+	if !r.Tiered {
+		r.own = c.limits(spec, spec.Limits)
+		return r
+	}
+	for i, t := range c.doc.Tiers {
+		r.byTier = append(r.byTier, c.limits(spec, t.Limits))
+		if t.Name == c.doc.DefaultTier {
+			r.fallback = int32(i)
+		}
+	}
+	return r
+}
+
+// settings fills in what a rule takes from the defaults.
+func (c *compiler) settings(r *Rule, s *Settings) {
+	d := &c.doc.Defaults.Settings
+	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
+	r.OnPartition = map[string]OnPartition{"": Share, "share": Share, "full": Full, "allow": AllowUncounted, "deny": RefuseUncounted}[cmp.Or(s.OnPartition, d.OnPartition)]
+	if cmp.Or(s.OnLimit, d.OnLimit) == "delay" {
+		r.OnLimit = DelayCheck
+	}
+	r.MaxDelay = cmp.Or(s.MaxDelay.Duration, d.MaxDelay.Duration, defaultMaxDelay)
+	r.IPv6Prefix = cmp.Or(s.IPv6Prefix, d.IPv6Prefix, defaultIPv6Prefix)
+	r.Lease = Lease{
+		Threshold: cmp.Or(s.Lease.Threshold, d.Lease.Threshold, defaultThreshold),
+		Idle:      cmp.Or(s.Lease.Idle, d.Lease.Idle, defaultIdle),
+		TTL:       cmp.Or(s.Lease.TTL.Duration, d.Lease.TTL.Duration),
+	}
+	if s.Lease.AutoTTL {
+		r.Lease.TTL = 0
+	}
+}
+
+func (c *compiler) limits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
+	all := make([]Limit, len(specs))
+	out := make([]*Limit, len(specs))
+	for i, spec := range specs {
+		out[i] = &all[i]
+		c.limit(out[i], rule, spec)
+		if out[i].Name = cmp.Or(spec.Name, rule.Name); spec.Name == "" && len(specs) > 1 {
+			out[i].Name = rule.Name + "/" + out[i].Unit + "/" + spec.Per
+		}
+	}
+	return out
+}
+
+func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
+	id := c.doc.identity(spec, c.doc.zoneOf(rule))
+	l.Unit, l.UnitID, l.Window = id.unit, c.unit(id.unit), spec.Per
+	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
+	if l.Kind.Bucket() {
+		l.Burst = cmp.Or(spec.Burst, spec.Limit)
+	}
+	if id.word != "" {
+		l.Calendar = c.calendar(id.word, id.zone)
+	}
+	l.ID = id.hash()
+}
+
+// calendar returns the one Calendar of a unit and zone: it remembers the window found last.
+func (c *compiler) calendar(word, zone string) *algorithms.Calendar {
+	key := [2]string{word, zone}
+	if cal := c.calendars[key]; cal != nil {
+		return cal
+	}
+	location, err := loadZone(zone)
+	if err != nil && c.err == nil {
+		c.err = fmt.Errorf("load time zone %q: %w", zone, err)
+		return nil
+	}
+	unit, _ := algorithms.ParseCalendarUnit(word)
+	c.calendars[key] = algorithms.NewCalendar(unit, location)
+	return c.calendars[key]
+}
+
+func (id counterIdentity) hash() uint64 {
+	b := appendString(nil, id.unit)
+	b = append(b, byte(id.kind))
+	b = binary.LittleEndian.AppendUint64(b, uint64(id.window))
+	b = appendString(b, id.word)
+	return xxh3.Hash(appendString(b, id.zone))
+}
+
+// appendString appends s so that no two lists of strings give the same bytes.
+func appendString(b []byte, s string) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
+	return append(b, s...)
+}
+
+func (c *compiler) list(specs []*Entry) list {
+	entries := make([]indexed, len(specs))
+	for i, e := range specs {
+		entries[i].match = c.conditions(e.Match)
+	}
+	return list{entries, buildIndex(entries)}
+}
+
+// costTable weighs checks by one attribute.
+type costTable struct {
+	attribute int
+	byText    map[string]int64
+	fallback  int64
+}
+
+func (c *compiler) costTable(spec *CostTable) *costTable {
+	t := &costTable{attribute: c.attribute(spec.By), byText: make(map[string]int64, len(spec.Values)), fallback: spec.Default}
+	for _, v := range spec.Values {
+		t.byText[usualAddress(spec.By, v.Value)] = v.Cost
+	}
+	return t
+}

@@ -1,0 +1,288 @@
+package rules
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/rlnode/rlnode/rules/internal/yaml"
+)
+
+// decoder turns nodes into the parts of a Document. It goes on after a mistake, so that all are told at once; what
+// it returns for a mistaken node is a zero value.
+type decoder struct {
+	collector
+	path  []byte          // of the node at hand
+	zones map[string]bool // time zones looked up, at most maxZones, and whether they exist
+}
+
+func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
+	d.add(n.Pos, string(d.path), format, args...)
+}
+
+// push extends the path by a key; the caller cuts it back to the length returned.
+func (d *decoder) push(key string) int {
+	n := len(d.path)
+	d.path = appendKey(d.path, key)
+	return n
+}
+
+func (d *decoder) pushIndex(i int) int {
+	n := len(d.path)
+	d.path = fmt.Appendf(d.path, "[%d]", i)
+	return n
+}
+
+// appendKey extends a path; keys that would not be read as one stand in brackets and quotes.
+func appendKey(path []byte, key string) []byte {
+	simple := key != "" && len(key) <= maxNameBytes && strings.IndexFunc(key, func(r rune) bool {
+		return r != '_' && r != '-' && r != '/' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}) < 0
+	switch {
+	case !simple:
+		if len(key) > maxNameBytes {
+			key = strings.ToValidUTF8(key[:maxNameBytes], "") + "…"
+		}
+		return fmt.Appendf(path, "[%q]", key)
+	case len(path) > 0:
+		path = append(path, '.')
+	}
+	return append(path, key...)
+}
+
+// object calls field for each key of a map; keys lists those that may stand there.
+func (d *decoder) object(n *yaml.Node, keys []string, field func(key string, key0, value *yaml.Node)) bool {
+	if !d.kind(n, yaml.Map) {
+		return false
+	}
+	var seen uint32 // by index in keys
+	for key, value := range n.Pairs {
+		i := slices.Index(keys, key.Text)
+		mark := d.push(key.Text)
+		switch {
+		case i < 0:
+			d.fail(key, "unknown key%s", suggest(key.Text, keys))
+		case seen&(1<<i) != 0:
+			d.fail(key, "the key stands here twice")
+		default:
+			seen |= 1 << i
+			field(key.Text, key, value)
+		}
+		d.path = d.path[:mark]
+	}
+	return true
+}
+
+// open calls entry for each key of a map whose keys are the user's own.
+func (d *decoder) open(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
+	if !d.kind(n, yaml.Map) {
+		return false
+	}
+	seen := make(map[string]struct{}, len(n.Items)/2)
+	for key, value := range n.Pairs {
+		mark := d.push(key.Text)
+		if _, twice := seen[key.Text]; twice {
+			d.fail(key, "the key stands here twice")
+		} else {
+			seen[key.Text] = struct{}{}
+			entry(key, value)
+		}
+		d.path = d.path[:mark]
+	}
+	return true
+}
+
+// each calls item for each item of a list.
+func (d *decoder) each(n *yaml.Node, item func(n *yaml.Node)) bool {
+	if !d.kind(n, yaml.List) {
+		return false
+	}
+	for i, it := range n.Items {
+		mark := d.pushIndex(i)
+		item(it)
+		d.path = d.path[:mark]
+	}
+	return true
+}
+
+func (d *decoder) kind(n *yaml.Node, want yaml.Kind) bool {
+	if n.Kind != want {
+		d.fail(n, "%s is expected, not %s", want, n.Kind)
+	}
+	return n.Kind == want
+}
+
+// text reads any scalar as it is written: a tenant may be called 123.
+func (d *decoder) text(n *yaml.Node) (string, bool) {
+	switch n.Kind {
+	case yaml.Null, yaml.Map, yaml.List:
+		d.fail(n, "text is expected, not %s", n.Kind)
+		return "", false
+	}
+	return n.Text, true
+}
+
+// name reads the name of something.
+func (d *decoder) name(n *yaml.Node) string {
+	s, ok := d.text(n)
+	if !ok {
+		return ""
+	}
+	return d.checkName(n, s)
+}
+
+func (d *decoder) checkName(n *yaml.Node, s string) string {
+	switch {
+	case s == "":
+		d.fail(n, "a name can't be empty")
+	case len(s) > maxNameBytes:
+		d.fail(n, "a name can't be longer than %d bytes", maxNameBytes)
+	case strings.IndexFunc(s, unicode.IsControl) >= 0:
+		d.fail(n, "a name can't contain control characters")
+	default:
+		return s
+	}
+	return ""
+}
+
+// value checks an attribute's value.
+func (d *decoder) value(n *yaml.Node) (string, bool) {
+	s, ok := d.text(n)
+	if ok && len(s) > maxValueBytes {
+		d.fail(n, "a value can't be longer than %d bytes", maxValueBytes)
+		return "", false
+	}
+	return s, ok
+}
+
+// integer reads plain decimal digits.
+func (d *decoder) integer(n *yaml.Node, low, high int64) int64 {
+	if n.Kind != yaml.Int {
+		d.fail(n, "an integer is expected, not %s", n.Kind)
+		return 0
+	}
+	digits := strings.TrimPrefix(n.Text, "-")
+	if strings.TrimLeft(digits, "0123456789") != "" || len(digits) > 1 && digits[0] == '0' {
+		d.fail(n, "an integer is expected in plain decimal digits")
+		return 0
+	}
+	v, err := strconv.ParseInt(n.Text, 10, 64)
+	if err != nil || v < low || v > high {
+		d.fail(n, "%s is not in %d…%d", shorten(n.Text), low, high)
+		return 0
+	}
+	return v
+}
+
+// fraction reads a number in low…high.
+func (d *decoder) fraction(n *yaml.Node, low, high float64) float64 {
+	if n.Kind != yaml.Int && n.Kind != yaml.Float {
+		d.fail(n, "a number is expected, not %s", n.Kind)
+		return 0
+	}
+	v, err := strconv.ParseFloat(n.Text, 64)
+	if err != nil || math.IsNaN(v) || v < low || v > high {
+		d.fail(n, "%s is not in %v…%v", shorten(n.Text), low, high)
+		return 0
+	}
+	return v
+}
+
+func (d *decoder) boolean(n *yaml.Node) bool {
+	return d.kind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
+}
+
+// word reads one of a few words.
+func (d *decoder) word(n *yaml.Node, words ...string) string {
+	if slices.Contains(words, n.Text) && n.Kind == yaml.String {
+		return n.Text
+	}
+	if s, ok := d.text(n); ok {
+		d.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(words, ", "), suggest(s, words))
+	}
+	return ""
+}
+
+// span reads a duration in low…high.
+func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
+	if n.Kind == yaml.Int || n.Kind == yaml.Float {
+		d.fail(n, "a duration needs a unit, as in %ss", shorten(n.Text))
+		return Span{}
+	}
+	s, ok := d.text(n)
+	if !ok {
+		return Span{}
+	}
+	v, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		d.fail(n, "%q is not a duration such as 500ms, 90s, 15m or 24h", shorten(s))
+	case v < low || v > high:
+		d.fail(n, "%s is not in %s…%s", shorten(s), spanText(low), spanText(high))
+	default:
+		return Span{s, v}
+	}
+	return Span{}
+}
+
+// spanText writes whole hours, minutes and seconds without zeros behind them.
+func spanText(v time.Duration) string {
+	s := v.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+// shorten keeps messages readable whatever is in the document.
+func shorten(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:64], "") + "…"
+}
+
+// suggest returns "; did you mean …?" for a word that is nearly one of words.
+func suggest(s string, words []string) string {
+	best, distance := "", 3
+	if len(s) > maxNameBytes {
+		return ""
+	}
+	for _, w := range words {
+		if n := editDistance(strings.ToLower(s), w); n < distance && n < len(w) {
+			best, distance = w, n
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + best + "?"
+}
+
+// editDistance counts insertions, deletions and replacements between two short words.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

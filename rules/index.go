@@ -1,0 +1,281 @@
+package rules
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+)
+
+// index finds those of many entries (rules, or entries of a list) that may apply to a check, without looking at the
+// others. Each entry is filed under one condition, the one that is likely to bring up the fewest other entries;
+// whether the rest of its conditions hold is looked at for each entry found.
+type index struct {
+	always     []int32
+	attributes []attributeIndex // by number of attribute
+}
+
+// attributeIndex files entries by one attribute. Entries are given as their position, in rising order.
+type attributeIndex struct {
+	texts     map[string][]int32
+	addresses map[netip.Addr][]int32
+	nets      *bart.Table[*netNode]
+	prefixes  globIndex
+	suffixes  globIndex // of globs that begin with *
+	present   []int32   // the attribute need only be there
+}
+
+// netNode is a CIDR's entries, linked to the next larger CIDR around it.
+type netNode struct {
+	entries []int32
+	around  *netNode
+}
+
+// globIndex files globs by the literal text at one of their ends.
+type globIndex struct {
+	lengths []int // of the texts
+	byText  map[string][]int32
+}
+
+// indexed is what an entry is filed by.
+type indexed struct {
+	match []condition
+	key   []keyAttribute // all must be there as well
+}
+
+// list is a compiled allow or deny list.
+type list struct {
+	entries []indexed
+	index   index
+}
+
+// drawer counts the entries of one place in the index.
+type drawer struct {
+	attribute int
+	text      string
+}
+
+// How much a way of filing tells entries apart, best first.
+const (
+	byValue = iota
+	byGlob
+	byPresence
+)
+
+func buildIndex(entries []indexed) index {
+	counts := map[drawer]int{}
+	for i := range entries {
+		for j := range entries[i].match {
+			for _, d := range entries[i].match[j].drawers() {
+				counts[d]++
+			}
+		}
+		for _, k := range entries[i].key {
+			counts[drawer{k.number, "*"}]++
+		}
+	}
+	var x index
+	nets := map[int]map[netip.Prefix][]int32{}
+	for i := range entries {
+		x.file(int32(i), &entries[i], counts, nets)
+	}
+	for attribute, byPrefix := range nets {
+		x.attributes[attribute].nets = netTable(byPrefix)
+	}
+	for i := range x.attributes {
+		x.attributes[i].prefixes.finish()
+		x.attributes[i].suffixes.finish()
+	}
+	return x
+}
+
+// drawers lists where the condition would be filed.
+func (c *condition) drawers() []drawer {
+	out := make([]drawer, 0, len(c.texts)+len(c.addresses)+len(c.globs))
+	for _, s := range c.texts { // CIDRs among them
+		out = append(out, drawer{c.attribute, s})
+	}
+	for _, a := range c.addresses {
+		out = append(out, drawer{c.attribute, a.String()})
+	}
+	for i := range c.globs {
+		g := &c.globs[i]
+		if g.prefix != "" {
+			out = append(out, drawer{c.attribute, g.prefix + "*"})
+		} else {
+			out = append(out, drawer{c.attribute, "*" + g.suffix})
+		}
+	}
+	return out
+}
+
+// class is that of the condition's least telling value.
+func (c *condition) class() int {
+	class := byValue
+	for i := range c.globs {
+		if c.globs[i].prefix == "" && c.globs[i].suffix == "" {
+			return byPresence
+		}
+		class = byGlob
+	}
+	return class
+}
+
+func (x *index) attribute(n int) *attributeIndex {
+	for len(x.attributes) <= n {
+		x.attributes = append(x.attributes, attributeIndex{})
+	}
+	return &x.attributes[n]
+}
+
+// file puts entry i where it is least in the way.
+func (x *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]map[netip.Prefix][]int32) {
+	var best *condition
+	attribute, class, crowd := -1, byPresence+1, 0
+	better := func(otherClass, otherCrowd int) bool {
+		return cmp.Or(cmp.Compare(otherClass, class), cmp.Compare(otherCrowd, crowd)) < 0
+	}
+	for j := range e.match {
+		c := &e.match[j]
+		worst := 0
+		for _, d := range c.drawers() {
+			worst = max(worst, counts[d])
+		}
+		if better(c.class(), worst) {
+			best, attribute, class, crowd = c, c.attribute, c.class(), worst
+		}
+	}
+	for _, k := range e.key {
+		if n := counts[drawer{k.number, "*"}]; better(byPresence, n) {
+			best, attribute, class, crowd = nil, k.number, byPresence, n
+		}
+	}
+	if attribute < 0 {
+		x.always = append(x.always, i)
+		return
+	}
+	a := x.attribute(attribute)
+	if class == byPresence {
+		a.present = append(a.present, i)
+		return
+	}
+	a.file(i, best)
+	for _, p := range best.nets {
+		if nets[attribute] == nil {
+			nets[attribute] = map[netip.Prefix][]int32{}
+		}
+		nets[attribute][p] = append(nets[attribute][p], i)
+	}
+}
+
+// file files an entry under each value of c but CIDRs.
+func (a *attributeIndex) file(i int32, c *condition) {
+	for _, s := range c.texts {
+		if a.texts == nil {
+			a.texts = map[string][]int32{}
+		}
+		a.texts[s] = append(a.texts[s], i)
+	}
+	for _, addr := range c.addresses {
+		if a.addresses == nil {
+			a.addresses = map[netip.Addr][]int32{}
+		}
+		a.addresses[addr] = append(a.addresses[addr], i)
+	}
+	for j := range c.globs {
+		if g := &c.globs[j]; g.prefix != "" {
+			a.prefixes.file(i, g.prefix)
+		} else {
+			a.suffixes.file(i, g.suffix)
+		}
+	}
+}
+
+func (g *globIndex) file(i int32, text string) {
+	if g.byText == nil {
+		g.byText = map[string][]int32{}
+	}
+	g.byText[text] = append(g.byText[text], i)
+}
+
+func (g *globIndex) finish() {
+	for text := range g.byText {
+		g.lengths = append(g.lengths, len(text))
+	}
+	slices.Sort(g.lengths)
+	g.lengths = slices.Compact(g.lengths)
+}
+
+// netTable links each CIDR to the one around it, so that the smallest CIDR around an address leads to all.
+func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
+	prefixes := make([]netip.Prefix, 0, len(byPrefix))
+	for p := range byPrefix {
+		prefixes = append(prefixes, p)
+	}
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) })
+	t := &bart.Table[*netNode]{}
+	for _, p := range prefixes { // larger ones first
+		around, _ := t.LookupPrefix(p)
+		t.Insert(p, &netNode{byPrefix[p], around})
+	}
+	return t
+}
+
+// find appends the entries that may apply to m's attributes; an entry may come more than once.
+func (x *index) find(m *Match, found []int32) []int32 {
+	found = append(found, x.always...)
+	for i := range m.values {
+		if v := &m.values[i]; v.number < len(x.attributes) {
+			found = x.attributes[v.number].find(v, found)
+		}
+	}
+	return found
+}
+
+func (a *attributeIndex) find(v *value, found []int32) []int32 {
+	found = append(found, a.present...)
+	if a.texts != nil {
+		found = append(found, a.texts[v.text]...)
+	}
+	if (a.addresses != nil || a.nets != nil) && v.isAddress() {
+		found = append(found, a.addresses[v.address]...)
+		if a.nets != nil {
+			node, _ := a.nets.Lookup(v.address)
+			for ; node != nil; node = node.around {
+				found = append(found, node.entries...)
+			}
+		}
+	}
+	if a.prefixes.lengths == nil && a.suffixes.lengths == nil {
+		return found
+	}
+	text := v.counted(v.holdsAddress)
+	for _, n := range a.prefixes.lengths {
+		if n > len(text) {
+			break
+		}
+		found = append(found, a.prefixes.byText[text[:n]]...)
+	}
+	for _, n := range a.suffixes.lengths {
+		if n > len(text) {
+			break
+		}
+		found = append(found, a.suffixes.byText[text[len(text)-n:]]...)
+	}
+	return found
+}
+
+// any reports whether an entry of the list applies.
+func (l *list) any(m *Match) bool {
+	if len(l.entries) == 0 {
+		return false
+	}
+	m.found = l.index.find(m, m.found[:0])
+	for _, i := range m.found {
+		if m.holds(l.entries[i].match) {
+			return true
+		}
+	}
+	return false
+}

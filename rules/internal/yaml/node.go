@@ -1,0 +1,136 @@
+package yaml
+
+import "fmt"
+
+// Kind is what a node is; scalars by the core schema of YAML 1.2.
+type Kind uint8
+
+// The kinds of nodes.
+const (
+	Null Kind = iota
+	Bool
+	Int
+	Float
+	String
+	Map
+	List
+)
+
+// String names the kind as a person would in "X expected, Y found".
+func (k Kind) String() string {
+	return [...]string{"nothing", "true or false", "an integer", "a number with a fraction", "text", "a mapping", "a list"}[k]
+}
+
+// Bounds of what is read.
+const (
+	MaxDepth = 64        // levels of nested collections
+	MaxNodes = 2_000_000 // nodes, counting those that aliases stand for each time
+)
+
+// Pos is a place in the text, both counted from 1, the column in characters. The zero Pos is no place.
+type Pos struct{ Line, Column int32 }
+
+// Node is a scalar, a map or a list.
+type Node struct {
+	Kind Kind
+	Flow bool // for writing: on one line
+	Pos
+	Text string // of a scalar: a String's value, of other kinds what is written
+	// Items of a List; of a Map its keys and values in turn.
+	// Invariant: the length of a Map's is even, and its keys are scalars.
+	Items []*Node
+	size  int32 // nodes in this tree, aliases expanded
+}
+
+// SyntaxError is text that is not YAML, or not what this package reads of it.
+type SyntaxError struct {
+	Pos
+	Message string
+}
+
+// Error gives the place and what is wrong there.
+func (e *SyntaxError) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message) }
+
+// Pairs yields the keys and values of a map.
+func (n *Node) Pairs(yield func(key, value *Node) bool) {
+	for i := 0; i+1 < len(n.Items); i += 2 {
+		if !yield(n.Items[i], n.Items[i+1]) {
+			return
+		}
+	}
+}
+
+// resolve says what a plain scalar is.
+func resolve(s string) Kind {
+	switch s {
+	case "", "~", "null", "Null", "NULL":
+		return Null
+	case "true", "True", "TRUE", "false", "False", "FALSE":
+		return Bool
+	case ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "-.inf", "-.Inf", "-.INF", "+.inf", "+.Inf", "+.INF":
+		return Float
+	}
+	if c := s[0]; c != '-' && c != '+' && c != '.' && (c < '0' || c > '9') {
+		return String
+	}
+	return resolveNumber(s)
+}
+
+func resolveNumber(s string) Kind {
+	if len(s) > 2 && s[0] == '0' && (s[1] == 'x' && all(s[2:], isHex) || s[1] == 'o' && all(s[2:], isOctal)) {
+		return Int
+	}
+	if s[0] == '-' || s[0] == '+' {
+		s = s[1:]
+	}
+	whole := digits(s)
+	rest := s[whole:]
+	if rest == "" && whole > 0 {
+		return Int
+	}
+	fraction := 0
+	if rest != "" && rest[0] == '.' {
+		fraction = digits(rest[1:])
+		rest = rest[1+fraction:]
+	}
+	if whole+fraction == 0 {
+		return String
+	}
+	if rest != "" && (rest[0] == 'e' || rest[0] == 'E') {
+		rest = rest[1:]
+		if rest != "" && (rest[0] == '-' || rest[0] == '+') {
+			rest = rest[1:]
+		}
+		if n := digits(rest); n == 0 || n < len(rest) {
+			return String
+		}
+		return Float
+	}
+	if rest != "" {
+		return String
+	}
+	return Float
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && '0' <= s[n] && s[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+func all(s string, is func(c byte) bool) bool {
+	for i := range len(s) {
+		if !is(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isOctal(c byte) bool { return '0' <= c && c <= '7' }
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}

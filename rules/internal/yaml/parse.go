@@ -1,0 +1,184 @@
+package yaml
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Parse reads the one document in src. The error is a *SyntaxError. Without any content it returns a Null node.
+func Parse(src string) (*Node, error) {
+	if err := checkCharacters(src); err != nil {
+		return nil, err
+	}
+	loader, err := yaml.NewLoader(strings.NewReader(src), yaml.WithV4Defaults())
+	if err != nil {
+		return nil, fmt.Errorf("begin to read: %w", err)
+	}
+	var document, second yaml.Node
+	if err := load(loader, &document); err != nil {
+		if errors.Is(err, io.EOF) {
+			return &Node{Kind: Null, Pos: Pos{1, 1}, size: 1}, nil
+		}
+		return nil, err
+	}
+	if err := load(loader, &second); err == nil {
+		return nil, &SyntaxError{pos(&second), "only one document is expected"}
+	} else if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	c := converter{done: make(map[*yaml.Node]*Node)}
+	root, err := c.node(&document, 0)
+	if err != nil {
+		return nil, err
+	}
+	return root, nil
+}
+
+// load reads the next document. Any error but io.EOF is a *SyntaxError, a panic of the library included: rules
+// are written over the network, and a node must not end by a text.
+func load(loader *yaml.Loader, into *yaml.Node) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &SyntaxError{Pos{1, 1}, fmt.Sprintf("the text can't be read as YAML: %v", r)}
+		}
+	}()
+	err = loader.Load(into)
+	var le *yaml.LoadError
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return err
+	case errors.As(err, &le) && le.Mark.Line > 0:
+		return &SyntaxError{Pos{int32(le.Mark.Line), int32(le.Mark.Column)}, le.Message}
+	case errors.As(err, &le):
+		return &SyntaxError{Pos{1, 1}, le.Message}
+	default:
+		return &SyntaxError{Pos{1, 1}, err.Error()}
+	}
+}
+
+// checkCharacters refuses what is not UTF-8 and control characters, of which the library does not say where.
+func checkCharacters(src string) error {
+	line, start := int32(1), 0
+	for i := 0; i < len(src); {
+		r, size := utf8.DecodeRuneInString(src[i:])
+		message := ""
+		switch {
+		case r == '\n':
+			line, start = line+1, i+1
+		case r == utf8.RuneError && size == 1:
+			message = "the text is not valid UTF-8"
+		case r < ' ' && r != '\t' && r != '\r' || r == 0x7f:
+			message = "control characters must be written as escapes in double quotes"
+		}
+		if message != "" {
+			return &SyntaxError{Pos{line, int32(utf8.RuneCountInString(src[start:i])) + 1}, message}
+		}
+		i += size
+	}
+	return nil
+}
+
+// converter turns the library's nodes into ours. An alias is the node it stands for, shared, so that a small
+// text makes a small tree; its size counts each time.
+type converter struct {
+	done  map[*yaml.Node]*Node // nodes with an anchor; nil while they are being converted
+	nodes int
+}
+
+func pos(n *yaml.Node) Pos {
+	for n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
+		n = n.Content[0]
+	}
+	return Pos{int32(max(1, n.Line)), int32(max(1, n.Column))}
+}
+
+func (c *converter) node(n *yaml.Node, depth int) (*Node, error) {
+	fail := func(format string, args ...any) (*Node, error) {
+		return nil, &SyntaxError{pos(n), fmt.Sprintf(format, args...)}
+	}
+	if depth > MaxDepth {
+		return fail("more than %d levels of nesting", MaxDepth)
+	}
+	switch n.Kind {
+	case yaml.DocumentNode:
+		if len(n.Content) == 0 {
+			return &Node{Kind: Null, Pos: pos(n), size: 1}, nil
+		}
+		return c.node(n.Content[0], depth)
+	case yaml.AliasNode:
+		return c.alias(n, depth)
+	}
+	out := &Node{Pos: pos(n), size: 1}
+	if n.Anchor != "" {
+		c.done[n] = nil
+		defer func() { c.done[n] = out }()
+	}
+	if c.nodes++; c.nodes > MaxNodes {
+		return fail("more than %d values", MaxNodes)
+	}
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return c.scalar(n, out)
+	case yaml.MappingNode:
+		out.Kind = Map
+	case yaml.SequenceNode:
+		out.Kind = List
+	default:
+		return fail("a value is expected")
+	}
+	if n.Style&yaml.TaggedStyle != 0 && n.ShortTag() != "!!map" && n.ShortTag() != "!!seq" {
+		return fail("the tag %s is not supported", n.Tag)
+	}
+	return out, c.items(n, out, depth)
+}
+
+func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
+	for i, item := range n.Content {
+		if out.Kind == Map && i%2 == 0 && item.Kind != yaml.ScalarNode {
+			return &SyntaxError{pos(item), "a key must be plain text"}
+		}
+		child, err := c.node(item, depth+1)
+		if err != nil {
+			return err
+		}
+		out.Items = append(out.Items, child)
+		if out.size += child.size; out.size > MaxNodes {
+			return &SyntaxError{pos(item), fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
+		}
+	}
+	return nil
+}
+
+func (c *converter) alias(n *yaml.Node, depth int) (*Node, error) {
+	target, begun := c.done[n.Alias]
+	switch {
+	case target != nil:
+		shared := *target
+		shared.Pos = pos(n)
+		return &shared, nil
+	case begun:
+		return nil, &SyntaxError{pos(n), fmt.Sprintf("the alias *%s stands inside what it stands for", n.Value)}
+	}
+	return c.node(n.Alias, depth)
+}
+
+func (c *converter) scalar(n *yaml.Node, out *Node) (*Node, error) {
+	out.Text = n.Value
+	tagged := n.Style&yaml.TaggedStyle != 0
+	switch {
+	case tagged && n.ShortTag() == "!!str":
+		out.Kind = String
+	case tagged:
+		return nil, &SyntaxError{pos(n), fmt.Sprintf("the tag %s is not supported", n.Tag)}
+	case n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
+		out.Kind = String
+	default:
+		out.Kind = resolve(n.Value)
+	}
+	return out, nil
+}

@@ -1,0 +1,183 @@
+package yaml
+
+import (
+	"bytes"
+	"unicode/utf8"
+)
+
+// Text returns a String.
+func Text(s string) *Node { return &Node{Kind: String, Text: s} }
+
+// Scalar returns a scalar of another kind, as it is to be written.
+func Scalar(kind Kind, text string) *Node { return &Node{Kind: kind, Text: text} }
+
+// NewMap returns an empty map, NewList a list of items.
+func NewMap() *Node { return &Node{Kind: Map} }
+
+// NewList returns a list of items.
+func NewList(items ...*Node) *Node { return &Node{Kind: List, Items: items} }
+
+// OnOneLine makes n be written in brackets, on one line.
+func (n *Node) OnOneLine() *Node {
+	n.Flow = true
+	return n
+}
+
+// Set appends a pair to a map; a nil value is left out.
+func (n *Node) Set(key string, value *Node) {
+	if value != nil {
+		n.Items = append(n.Items, Text(key), value)
+	}
+}
+
+// AppendJSON appends n as JSON. Of scalars other than text only null, booleans and plain numbers can be written.
+func (n *Node) AppendJSON(b []byte) []byte {
+	switch n.Kind {
+	case String:
+		return appendQuoted(b, n.Text)
+	case List:
+		b = append(b, '[')
+		for i, item := range n.Items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = item.AppendJSON(b)
+		}
+		return append(b, ']')
+	case Map:
+		b = append(b, '{')
+		for i := 0; i+1 < len(n.Items); i += 2 {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendQuoted(b, n.Items[i].Text)
+			b = append(b, ':')
+			b = n.Items[i+1].AppendJSON(b)
+		}
+		return append(b, '}')
+	}
+	return append(b, n.Text...)
+}
+
+// AppendYAML appends n as a document.
+func (n *Node) AppendYAML(b []byte) []byte {
+	if n.inline() {
+		return append(n.appendFlow(b), '\n')
+	}
+	return n.appendBlock(b, 0)
+}
+
+func (n *Node) inline() bool {
+	return n.Flow || n.Kind != Map && n.Kind != List || len(n.Items) == 0
+}
+
+// appendBlock appends a collection in lines indented by indent; the first line's indentation is already there.
+func (n *Node) appendBlock(b []byte, indent int) []byte {
+	step := 1
+	if n.Kind == Map {
+		step = 2
+	}
+	for i := 0; i+step-1 < len(n.Items); i += step {
+		if i > 0 {
+			b = appendIndent(b, indent)
+		}
+		value := n.Items[i+step-1]
+		if n.Kind == List {
+			b = append(b, "- "...)
+			if value.inline() {
+				b = append(value.appendFlow(b), '\n')
+			} else {
+				b = value.appendBlock(b, indent+2)
+			}
+			continue
+		}
+		b = append(appendText(b, n.Items[i].Text), ':')
+		if value.inline() {
+			b = append(value.appendFlow(append(b, ' ')), '\n')
+		} else {
+			b = append(b, '\n')
+			b = value.appendBlock(appendIndent(b, indent+2), indent+2)
+		}
+	}
+	return b
+}
+
+func appendIndent(b []byte, n int) []byte { return append(b, bytes.Repeat([]byte{' '}, n)...) }
+
+func (n *Node) appendFlow(b []byte) []byte {
+	switch n.Kind {
+	case String:
+		return appendText(b, n.Text)
+	case List:
+		b = append(b, '[')
+		for i, item := range n.Items {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = item.appendFlow(b)
+		}
+		return append(b, ']')
+	case Map:
+		b = append(b, '{')
+		for i := 0; i+1 < len(n.Items); i += 2 {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = append(appendText(b, n.Items[i].Text), ": "...)
+			b = n.Items[i+1].appendFlow(b)
+		}
+		return append(b, '}')
+	}
+	return append(b, n.Text...)
+}
+
+// appendText appends s plain if every reader of YAML takes it for the same text, else in double quotes.
+func appendText(b []byte, s string) []byte {
+	if plainSafe(s) {
+		return append(b, s...)
+	}
+	return appendQuoted(b, s)
+}
+
+// plainSafe leaves out more than it must, among it what YAML 1.1 took for booleans and numbers.
+func plainSafe(s string) bool {
+	if s == "" || len(s) > 200 || resolve(s) != String {
+		return false
+	}
+	switch s {
+	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+		return false
+	}
+	if c := s[0]; c != '/' && c != '_' && !isLetter(c) && !('0' <= c && c <= '9') {
+		return false
+	}
+	if all(s, func(c byte) bool { return c == '_' || '0' <= c && c <= '9' }) {
+		return false
+	}
+	return all(s, func(c byte) bool {
+		return isLetter(c) || '0' <= c && c <= '9' || c == '/' || c == '_' || c == '-' || c == '.' || c == '*' || c == '+' || c == '@'
+	})
+}
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+
+// appendQuoted appends s in double quotes, by rules that YAML and JSON share.
+func appendQuoted(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff:
+			b = append(b, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return append(b, '"')
+}

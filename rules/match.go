@@ -1,0 +1,247 @@
+package rules
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+)
+
+// ErrKey is a key whose values are not as many as the rule's key attributes.
+var ErrKey = errors.New("key does not fit the rule")
+
+// Match is the outcome of matching a check. It is reused from check to check without allocating; it refers to the
+// check's attributes until it is used again. The zero Match is ready for use.
+type Match struct {
+	List Listing
+	Hits []Hit // in document order
+
+	values []value     // the check's attributes that the set looks at
+	slots  []int32     // by number of attribute: 1 + position in values; 0: not there
+	found  []int32     // positions of entries that may apply
+	hashed []byte      // what is hashed
+	key    []Attribute // of MatchKey
+}
+
+// value is an attribute of the check at hand.
+type value struct {
+	number       int // of the attribute
+	text         string
+	holdsAddress bool // the attribute is for addresses
+	parsed       bool // address and valid are known
+	valid        bool // text is an address
+	address      netip.Addr
+}
+
+// isAddress reports whether the value is an address, which then is in v.address.
+func (v *value) isAddress() bool {
+	if !v.parsed {
+		v.address, v.valid = parseAddress(v.text)
+		v.parsed = true
+	}
+	return v.valid
+}
+
+// counted is the text that globs and cost tables are compared with: of an address, its usual writing.
+func (v *value) counted(holdsAddress bool) string {
+	if holdsAddress && strings.IndexByte(v.text, ':') >= 0 && v.isAddress() {
+		return v.address.String() // IPv4 is always written as usual; only IPv6 costs an allocation
+	}
+	return v.text
+}
+
+// keyAttribute is one of a rule's key attributes.
+type keyAttribute struct {
+	number   int
+	address  bool
+	subjects *subjectTable // nil: none are listed
+}
+
+// Match finds what applies to attrs. only restricts it to one rule; nil asks all. Of attributes named twice the
+// first counts.
+func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
+	s.load(attrs, m)
+	m.List = s.listing(m)
+	if only != nil {
+		s.try(only, m)
+		return
+	}
+	m.found = s.rules.find(m, m.found[:0])
+	slices.Sort(m.found)
+	last := int32(-1)
+	for _, i := range m.found {
+		if i != last {
+			s.try(s.Rules[i], m)
+		}
+		last = i
+	}
+}
+
+// MatchKey finds what applies to one subject of r, given by its key attributes' values in order. Match
+// conditions and cost tables' attributes are not consulted; the lists see only the key. The error wraps ErrKey and
+// says how the number of values is wrong.
+func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
+	if len(key) != len(r.Key) {
+		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
+			ErrKey, r.Name, len(r.Key), strings.Join(r.Key, ", "), len(key))
+	}
+	m.key = m.key[:0]
+	for i, v := range key {
+		m.key = append(m.key, Attribute{r.Key[i], v})
+	}
+	s.load(m.key, m)
+	m.List = s.listing(m)
+	cost := int64(1)
+	if r.cost != nil {
+		cost = r.cost.fallback
+	}
+	m.hit(r, cost)
+	return nil
+}
+
+// load makes m about attrs.
+func (s *Set) load(attrs []Attribute, m *Match) {
+	for i := range m.values {
+		m.slots[m.values[i].number] = 0
+	}
+	m.values, m.Hits = m.values[:0], m.Hits[:0]
+	if len(m.slots) < len(s.attributes) {
+		m.slots = make([]int32, len(s.attributes))
+	}
+	for i := range attrs {
+		n, ok := s.attributes[attrs[i].Name]
+		if !ok || m.slots[n] != 0 {
+			continue
+		}
+		m.values = append(m.values, value{number: n, text: attrs[i].Value, holdsAddress: holdsAddresses(attrs[i].Name)})
+		m.slots[n] = int32(len(m.values))
+	}
+}
+
+// value returns an attribute's value, or nil.
+func (m *Match) value(attribute int) *value {
+	if i := m.slots[attribute]; i > 0 {
+		return &m.values[i-1]
+	}
+	return nil
+}
+
+func (m *Match) holds(match []condition) bool {
+	for i := range match {
+		if v := m.value(match[i].attribute); v == nil || !match[i].holds(v) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Set) listing(m *Match) Listing {
+	switch {
+	case s.deny.any(m):
+		return Denied
+	case s.allow.any(m):
+		return Allowed
+	}
+	return Unlisted
+}
+
+// try adds a hit if r applies.
+func (s *Set) try(r *Rule, m *Match) {
+	for i := range r.key {
+		if m.slots[r.key[i].number] == 0 {
+			return
+		}
+	}
+	if m.holds(r.match) {
+		m.hit(r, r.costOf(m))
+	}
+}
+
+// hit adds what r says about the subject, whose values are all there.
+func (m *Match) hit(r *Rule, cost int64) {
+	if limits := r.limits(m); limits != nil {
+		m.Hits = append(m.Hits, Hit{Rule: r, Limits: limits, Subject: r.hash(m), Cost: cost})
+	}
+}
+
+func (r *Rule) costOf(m *Match) int64 {
+	if r.cost == nil {
+		return 1
+	}
+	if v := m.value(r.cost.attribute); v != nil {
+		if cost, ok := r.cost.byText[v.counted(v.holdsAddress)]; ok {
+			return cost
+		}
+	}
+	return r.cost.fallback
+}
+
+// Tags of values in what is hashed: a text is never taken for an address.
+const (
+	tagText byte = iota
+	tagIPv4
+	tagIPv6
+)
+
+// hash is the subject's identity. Every value is preceded by what it is and, unless that fixes it, its length, so
+// that different keys are different bytes.
+func (r *Rule) hash(m *Match) Hash {
+	b := append(m.hashed[:0], r.seed...)
+	for i := range r.key {
+		k := &r.key[i]
+		v := m.value(k.number)
+		switch {
+		case !k.address || !v.isAddress():
+			b = binary.LittleEndian.AppendUint32(append(b, tagText), uint32(len(v.text)))
+			b = append(b, v.text...)
+		case v.address.Is4():
+			a := v.address.As4()
+			b = append(append(b, tagIPv4), a[:]...)
+		default:
+			a := groupAddress(v.address, r.IPv6Prefix).As16()
+			b = append(append(b, tagIPv6), a[:]...)
+		}
+	}
+	m.hashed = b
+	h := xxh3.Hash128(b)
+	return Hash{h.Hi, h.Lo}
+}
+
+// SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. Of a key
+// attribute that is not there the value is empty.
+func (r *Rule) SubjectOf(attrs []Attribute) []string {
+	out := make([]string, len(r.Key))
+	for i, name := range r.Key {
+		for j := range attrs {
+			if attrs[j].Name == name {
+				out[i] = r.normal(i, attrs[j].Value)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// NormalKey returns key as it is counted: normalised, addresses grouped. It has no more values than r has key
+// attributes.
+func (r *Rule) NormalKey(key []string) []string {
+	out := make([]string, min(len(key), len(r.Key)))
+	for i := range out {
+		out[i] = r.normal(i, key[i])
+	}
+	return out
+}
+
+// normal returns the i-th key value as it is counted, as a string of its own.
+func (r *Rule) normal(i int, text string) string {
+	if r.key[i].address {
+		if a, ok := parseAddress(text); ok {
+			return groupAddress(a, r.IPv6Prefix).String()
+		}
+	}
+	return strings.Clone(text)
+}

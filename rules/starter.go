@@ -1,0 +1,21 @@
+package rules
+
+import (
+	_ "embed"
+	"fmt"
+)
+
+//go:embed starter.yaml
+var starterSource string
+
+// StarterSource is the text of the rules that a node begins with when it is given none.
+func StarterSource() []byte { return []byte(starterSource) }
+
+// Starter returns the starter rules.
+func Starter() *Document {
+	d, err := Parse(StarterSource())
+	if err != nil {
+		panic(fmt.Sprintf("starter rules: %v", err)) // a test parses them
+	}
+	return d
+}

@@ -1,0 +1,129 @@
+package rules
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// tableKey names a table of subjects: the same addresses are grouped otherwise by rules with another prefix.
+type tableKey struct {
+	attribute string
+	prefix    int // 0 for attributes that are no addresses
+}
+
+// subjectTable finds what is listed of an attribute's values.
+type subjectTable struct {
+	byText    map[string]*subject
+	byAddress map[netip.Addr]*subject // grouped
+}
+
+// subject is a listed subject.
+type subject struct {
+	tier      int32 // number of the tier, −1 for none
+	overrides []override
+}
+
+// override replaces the limits of one rule.
+type override struct {
+	rule   int32
+	limits []*Limit
+}
+
+// table returns the table of an attribute for rules that group by prefix; subjects fills it.
+func (c *compiler) table(attribute string, prefix int) *subjectTable {
+	key := tableKey{attribute, 0}
+	if holdsAddresses(attribute) {
+		key.prefix = prefix
+	}
+	t := c.tables[key]
+	if t == nil {
+		t = &subjectTable{byText: map[string]*subject{}, byAddress: map[netip.Addr]*subject{}}
+		c.tables[key] = t
+	}
+	return t
+}
+
+// subjects fills the tables that rules ask for.
+func (c *compiler) subjects() {
+	tiers := map[string]int32{}
+	for i, t := range c.doc.Tiers {
+		tiers[t.Name] = int32(i)
+	}
+	for _, g := range c.doc.Subjects {
+		var tables []*subjectTable
+		var prefixes []int
+		for key, t := range c.tables {
+			if key.attribute == g.Attribute {
+				tables, prefixes = append(tables, t), append(prefixes, key.prefix)
+				t.byText = make(map[string]*subject, len(g.Subjects))
+			}
+		}
+		if len(tables) == 0 {
+			continue
+		}
+		for _, spec := range g.Subjects {
+			s := c.subject(spec, tiers)
+			a, ok := netip.Addr{}, false
+			if holdsAddresses(g.Attribute) {
+				a, ok = parseAddress(spec.Value)
+			}
+			for i, t := range tables {
+				if !ok {
+					t.byText[spec.Value] = s
+				} else if grouped := groupAddress(a, prefixes[i]); t.byAddress[grouped] == nil {
+					t.byAddress[grouped] = s // of several in one group the first in order of writing
+				}
+			}
+		}
+	}
+}
+
+func (c *compiler) subject(spec *SubjectSpec, tiers map[string]int32) *subject {
+	s := &subject{tier: -1}
+	if spec.Tier != "" {
+		s.tier = tiers[spec.Tier]
+	}
+	for _, o := range spec.Overrides {
+		r := c.set.byName[o.Rule]
+		s.overrides = append(s.overrides, override{int32(r.Index), c.limits(c.doc.Rules[r.Index], o.Limits)})
+	}
+	return s
+}
+
+func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
+	if k.address && v.isAddress() {
+		return t.byAddress[groupAddress(v.address, prefix)]
+	}
+	return t.byText[v.text]
+}
+
+// limits are those of the subject: an override's, its tier's, or the rule's own. nil says that the rule does not
+// apply: it is tiered, and the subject has no tier.
+func (r *Rule) limits(m *Match) []*Limit {
+	tier := int32(-1)
+	for i := range r.key {
+		k := &r.key[i]
+		if k.subjects == nil {
+			continue
+		}
+		s := k.subjects.find(m.value(k.number), k, r.IPv6Prefix)
+		if s == nil {
+			continue
+		}
+		if j := slices.IndexFunc(s.overrides, func(o override) bool { return o.rule == int32(r.Index) }); j >= 0 {
+			return s.overrides[j].limits
+		}
+		if tier < 0 {
+			tier = s.tier
+		}
+	}
+	switch {
+	case !r.Tiered:
+		return r.own
+	case tier >= 0:
+		return r.byTier[tier]
+	case r.fallback >= 0:
+		return r.byTier[r.fallback]
+	}
+	return nil
+}

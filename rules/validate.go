@@ -1,0 +1,243 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules/internal/yaml"
+)
+
+// checker finds what is wrong between the parts of a document; what is wrong in one of them, the decoder finds.
+// Mistakes of the decoder leave zero values, which are not complained about again.
+type checker struct {
+	*collector
+	doc   *Document
+	rules map[string]*RuleSpec
+	index map[string]int // of a rule, in doc.Rules
+	tiers map[string]*TierSpec
+	// tooManyTierLimits: so many that looking at each pair of rule and tier would take long.
+	tooManyTierLimits bool
+}
+
+// validate checks all of doc.
+func validate(doc *Document, errs *collector) {
+	c := newChecker(doc, errs)
+	c.tierProduct()
+	for i, r := range doc.Rules {
+		path := fmt.Sprintf("rules[%d]", i)
+		if first := c.index[r.Name]; first != i && r.Name != "" {
+			c.add(r.place("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
+		}
+		c.rule(path, r)
+	}
+	for _, t := range doc.Tiers {
+		c.limits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
+	}
+	if doc.DefaultTier != "" && c.tiers[doc.DefaultTier] == nil {
+		c.add(doc.at["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
+	}
+	for _, g := range doc.Subjects {
+		path := keyPath("subjects", g.Attribute)
+		for _, s := range g.Subjects {
+			c.subject(path, g.Attribute, s)
+		}
+	}
+}
+
+func newChecker(doc *Document, errs *collector) *checker {
+	c := &checker{
+		collector: errs, doc: doc,
+		rules: make(map[string]*RuleSpec, len(doc.Rules)),
+		index: make(map[string]int, len(doc.Rules)),
+		tiers: make(map[string]*TierSpec, len(doc.Tiers)),
+	}
+	for i, r := range doc.Rules {
+		if c.rules[r.Name] == nil {
+			c.rules[r.Name], c.index[r.Name] = r, i
+		}
+	}
+	for _, t := range doc.Tiers {
+		c.tiers[t.Name] = t
+	}
+	return c
+}
+
+func keyPath(path, key string) string { return string(appendKey([]byte(path), key)) }
+
+// place is where a key of the rule stands, or the rule.
+func (r *RuleSpec) place(key string) yaml.Pos {
+	if at, ok := r.at[key]; ok {
+		return at
+	}
+	return r.pos
+}
+
+func (r *RuleSpec) has(key string) bool {
+	_, ok := r.at[key]
+	return ok
+}
+
+func (c *checker) rule(path string, r *RuleSpec) {
+	switch {
+	case r.Tiered && r.has("limits"):
+		c.add(r.place("limits"), path+".limits", "a tiered rule's limits are those of the tiers")
+	case r.Tiered && len(c.doc.Tiers) == 0:
+		c.add(r.place("tiered"), path+".tiered", "a tiered rule needs tiers, and there are none")
+	case !r.Tiered && !r.has("limits"):
+		c.add(r.pos, path, "a rule needs limits, or tiered: true")
+	}
+	if r.has("regions") && r.Scope != "global" {
+		c.add(r.place("regions"), path+".regions", "regions are for scope: global")
+	}
+	if r.Cost != nil {
+		c.costValues(path, r)
+	}
+	c.limits(path+".limits", r.Limits, c.doc.zoneOf(r))
+	c.global(path+".limits", r, r.Limits)
+	if !r.Tiered || c.tooManyTierLimits {
+		return
+	}
+	for _, t := range c.doc.Tiers {
+		path := keyPath("tiers", t.Name) + ".limits"
+		c.global(path, r, t.Limits)
+		if mixesZones(t.Limits) {
+			c.distinct(path, t.Limits, c.doc.zoneOf(r))
+		}
+	}
+}
+
+func (c *checker) costValues(path string, r *RuleSpec) {
+	for _, v := range r.Cost.Values {
+		if message := checkAddress(r.Cost.By, v.Value, false); message != "" {
+			c.add(r.place("cost"), keyPath(path+".cost.values", v.Value), "%s", message)
+		}
+	}
+}
+
+// limits checks what holds for limits wherever they stand.
+func (c *checker) limits(path string, limits []*LimitSpec, zone string) {
+	for i, l := range limits {
+		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
+			c.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i), "burst is for token-bucket and leaky-bucket, not for %s", kind)
+		}
+	}
+	c.distinct(path, limits, zone)
+}
+
+// global checks the limits of a rule with scope: global.
+func (c *checker) global(path string, r *RuleSpec, limits []*LimitSpec) {
+	if r.Scope != "global" {
+		return
+	}
+	for i, l := range limits {
+		if kind := c.doc.kind(l); l.Per != "" && kind != algorithms.FixedWindow && kind != algorithms.TokenBucket {
+			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
+				"the rule %q has scope: global, which is for fixed-window and token-bucket, not for %s", r.Name, kind)
+		}
+	}
+}
+
+// distinct refuses two limits that would be one counter. zone is that of limits without one.
+func (c *checker) distinct(path string, limits []*LimitSpec, zone string) {
+	for i, l := range limits {
+		if l.Per == "" {
+			continue
+		}
+		same := func(o *LimitSpec) bool { return o.Per != "" && c.doc.identity(o, zone) == c.doc.identity(l, zone) }
+		if j := slices.IndexFunc(limits[:i], same); j >= 0 {
+			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "%s[%d] has the same unit, algorithm and window, and so the same counter", path, j)
+		}
+	}
+}
+
+func mixesZones(limits []*LimitSpec) bool {
+	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
+}
+
+// tierProduct bounds what tiers cost in memory: each tiered rule has limits of its own for each tier.
+func (c *checker) tierProduct() {
+	rules, limits := 0, 0
+	for _, r := range c.doc.Rules {
+		if r.Tiered {
+			rules++
+		}
+	}
+	for _, t := range c.doc.Tiers {
+		limits += len(t.Limits)
+	}
+	if rules*limits > maxTierLimits {
+		c.tooManyTierLimits = true
+		c.add(c.doc.at["tiers"], "tiers", "%d tiered rules times %d limits of tiers are more than %d", rules, limits, maxTierLimits)
+	}
+}
+
+func (c *checker) subject(path, attribute string, s *SubjectSpec) {
+	if s.Tier != "" && c.tiers[s.Tier] == nil {
+		c.add(s.pos, keyPath(path, s.Value)+".tier", "the tier %q is not defined", s.Tier)
+	}
+	for _, o := range s.Overrides {
+		r := c.rules[o.Rule]
+		at := keyPath(keyPath(path, s.Value)+".limits", o.Rule)
+		switch {
+		case r == nil:
+			c.add(o.pos, at, "no rule is called %q", shorten(o.Rule))
+		case !slices.Contains(r.Key, attribute):
+			c.add(o.pos, at, "the rule's key does not include %q", attribute)
+		default:
+			c.limits(at, o.Limits, c.doc.zoneOf(r))
+			c.global(at, r, o.Limits)
+		}
+	}
+}
+
+// kind is a limit's algorithm: its own, fixed-window for calendar windows, else the default.
+func (d *Document) kind(l *LimitSpec) algorithms.Kind {
+	name := l.Algorithm
+	if name == "" && l.calendar() {
+		return algorithms.FixedWindow
+	}
+	if name == "" {
+		name = d.Defaults.Algorithm
+	}
+	kind, _ := algorithms.ParseKind(name) // the default of defaults is SlidingWindow, the zero Kind
+	return kind
+}
+
+// zoneOf is the time zone of a rule's limits that don't name one.
+func (d *Document) zoneOf(r *RuleSpec) string {
+	switch {
+	case r.TZ != "":
+		return r.TZ
+	case d.Defaults.TZ != "":
+		return d.Defaults.TZ
+	}
+	return "UTC"
+}
+
+// counterIdentity is what tells the counters of one rule and subject apart.
+type counterIdentity struct {
+	unit   string
+	kind   algorithms.Kind
+	window time.Duration // of durations; for calendar windows word and zone
+	word   string
+	zone   string
+}
+
+// identity is that of a limit of a rule in zone.
+func (d *Document) identity(l *LimitSpec, zone string) counterIdentity {
+	id := counterIdentity{unit: l.Unit, kind: d.kind(l)}
+	if id.unit == "" {
+		id.unit = Requests
+	}
+	if !l.calendar() {
+		id.window = l.window
+		return id
+	}
+	id.word, id.zone = l.Per, zone
+	if l.TZ != "" {
+		id.zone = l.TZ
+	}
+	return id
+}
