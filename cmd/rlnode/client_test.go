@@ -56,6 +56,7 @@ func TestClientCommands(t *testing.T) {
 		{"members --json", "", 0, []string{`"members"`}},
 		{"top", "", 0, []string{"login: 198.51.100.7"}},
 		{"top -n 0", "", 2, []string{"-n"}},
+		{"top --watch --interval 1ms", "", 2, []string{"--interval"}},
 		{"top --json", "", 0, []string{`"subjects"`, `"refused"`}},
 		{"rules", "", 0, []string{"name: login", "limit: 3"}},
 		{"rules --json", "", 0, []string{`"login"`}},
@@ -181,7 +182,7 @@ func TestTopWatch(t *testing.T) {
 	}))
 	defer node.Close()
 	out := &output{}
-	cmd := runTool(t, out, "top", "--watch", "100ms", "--admin", node.URL)
+	cmd := runTool(t, out, "top", "--watch", "--interval", "100ms", "--admin", node.URL)
 	for range 3 {
 		select {
 		case <-asked:

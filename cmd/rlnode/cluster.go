@@ -123,9 +123,10 @@ func (c *ownerCmd) Run(env *environment) error {
 
 // topCmd lists the subjects refused most.
 type topCmd struct {
-	N     int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
-	Watch time.Duration `placeholder:"INTERVAL" help:"Print again at this interval, such as 2s, until interrupted."`
-	JSON  bool          `help:"Print the node's answer as it is."`
+	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
+	Watch    bool          `short:"w" help:"Print again and again until interrupted."`
+	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
+	JSON     bool          `help:"Print the node's answer as it is."`
 	adminPlane
 }
 
@@ -134,7 +135,7 @@ func (topCmd) Help() string {
 	return `Examples:
 
   rlnode top
-  rlnode top -n 5 --watch 2s`
+  rlnode top -n 5 --watch --interval 5s`
 }
 
 // Run prints the list, once or again and again.
@@ -142,29 +143,29 @@ func (c *topCmd) Run(env *environment) error {
 	if c.N < 1 || c.N > 1000 {
 		return errUsage("-n: %d is not in 1…1000", c.N)
 	}
-	if c.Watch < 0 || c.Watch > 0 && c.Watch < 100*time.Millisecond {
-		return errUsage("--watch: %v is under 100ms", c.Watch)
+	if c.Interval < 100*time.Millisecond {
+		return errUsage("--interval: %v is under 100ms", c.Interval)
 	}
 	query := url.Values{"by": {"refused"}, "n": {strconv.Itoa(c.N)}}
 	clear := ""
-	if c.Watch > 0 && isTerminal(env.stdout) && !c.JSON {
+	if c.Watch && isTerminal(env.stdout) && !c.JSON {
 		clear = "\x1b[H\x1b[2J" // to the corner, and wipe the screen
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
 		if err := show(env, &c.adminPlane, c.JSON, request{path: "/v1/top", query: query}, printTop); err != nil {
-			if c.Watch > 0 && env.ctx.Err() != nil {
+			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted while it asked
 			}
 			return err
 		}
-		if c.Watch == 0 {
+		if !c.Watch {
 			return nil
 		}
 		select {
 		case <-env.ctx.Done():
 			return nil
-		case <-time.After(c.Watch):
+		case <-time.After(c.Interval):
 		}
 	}
 }

@@ -42,13 +42,33 @@ Examples:
 In the JSON a rule's "refused" counts what it refused, and for a shadow rule what it would have.`
 }
 
-// Run replays.
-func (c *replayCmd) Run(env *environment) (err error) {
+// check finds what is wrong on the command line.
+func (c *replayCmd) check() error {
 	if c.JSON && c.Decisions == "-" {
 		return errUsage("--json and --decisions - both write to standard output")
 	}
-	if c.Top < 0 || c.MaxCounters < 1 {
-		return errUsage("--top must not be below 0, nor --max-counters below 1")
+	ins := 0
+	for _, name := range append([]string{c.Rules}, c.Logs...) {
+		if name == "-" {
+			ins++
+		}
+	}
+	if ins > 1 {
+		return errUsage("standard input (-) can be read once only")
+	}
+	if c.Top < 0 {
+		return errUsage("--top: %d is below 0", c.Top)
+	}
+	if c.MaxCounters < 1 || c.MaxCounters > maxTable {
+		return errUsage("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(maxTable))
+	}
+	return nil
+}
+
+// Run replays.
+func (c *replayCmd) Run(env *environment) error {
+	if err := c.check(); err != nil {
+		return err
 	}
 	set, err := c.compile(env)
 	if err != nil {

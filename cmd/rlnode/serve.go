@@ -22,14 +22,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// How long stopping takes at most. The parts add up to less than the ten seconds that callers are promised.
+// How long stopping takes at most. All of it is done within stopBound: callers are promised ten seconds.
 const (
+	stopBound = 9 * time.Second
 	// drainGrace is how long checks are still decided after /readyz has said that the node goes away: time for a
 	// load balancer to look, and for clients to use up what they have sent.
 	drainGrace = time.Second
-	// stopBound ends everything that is not done by then.
-	stopBound = 8 * time.Second
-	// closeBound is the part of it for requests under way when the listeners close.
+	// saveBound is for most of the counters, while checks are still decided.
+	saveBound = 4 * time.Second
+	// closeBound is for requests under way when the listeners close.
 	closeBound = 2 * time.Second
 )
 
@@ -46,14 +47,31 @@ func (c *serveCmd) Run(env *environment) error {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 
-	s := &server{settings: c, log: c.logger(env.stderr), env: env}
-	if err := s.start(); err != nil {
-		return errors.Join(err, s.release())
+	s := &server{settings: c, env: env, log: c.logger(env.stderr)}
+	return s.run(signals)
+}
+
+// run starts the node, waits for a signal and stops it. Starting and stopping happen beside, so that a signal is
+// heard meanwhile: the first while the node starts, and the second while it stops, end it at once. Nobody waits
+// for the work under way then: the process ends, as in a crash, and every file is written to survive that.
+func (s *server) run(signals <-chan os.Signal) error {
+	started := make(chan error, 1)
+	go func() { started <- s.start() }()
+	select {
+	case err := <-started:
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+			defer cancel()
+			return errors.Join(err, s.release(ctx))
+		}
+	case sig := <-signals:
+		s.log.Info("stopped before it was ready", "signal", sig.String())
+		return nil
 	}
 	select {
 	case sig := <-signals:
 		s.log.Info("stopping", "signal", sig.String())
-	case <-env.ctx.Done():
+	case <-s.env.ctx.Done():
 		s.log.Info("stopping")
 	}
 	stopped := make(chan error, 1)
@@ -62,7 +80,6 @@ func (c *serveCmd) Run(env *environment) error {
 	case err := <-stopped:
 		return err
 	case sig := <-signals:
-		// Nobody waits for stop any more: the process ends, and what it would have saved is lost as in a crash.
 		s.log.Warn("stopping at once", "signal", sig.String())
 		return &exit{code: exitFailed}
 	}
@@ -188,7 +205,7 @@ func (s *server) listen() (err error) {
 		Decider:     s.limiter,
 		Subjects:    s.limiter,
 		Rules:       ruleStore{s.rules},
-		Cluster:     api.Alone{Name: c.Name, ID: s.id.String(), Address: c.Bind, Region: "default"},
+		Cluster:     api.Alone{Name: c.Name, ID: s.id.String(), Address: advertised(c.Bind), Region: "default"},
 		RuleStats:   s.limiter.Stats,
 		Counters:    s.table.Stats,
 		Checkpoints: s.checkpoints,
@@ -224,35 +241,35 @@ func (s *server) loadCounters() (err error) {
 //  4. what has changed since step 2 is saved, so that nothing decided is forgotten;
 //  5. the rules store closes last: its lock says to others that the directory is in use until then.
 func (s *server) stop() error {
-	s.api.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 	defer cancel()
+	s.api.Drain()
 	grace := time.NewTimer(drainGrace)
 	defer grace.Stop()
-	if err := s.counters.Load().Checkpoint(ctx); err != nil {
-		// The last one in release is what matters; it tells if it fails as well.
+	if err := s.save(ctx); err != nil {
+		// The last checkpoint, in release, is what matters; it tells if it fails as well.
 		s.log.Warn("counters are not saved yet", "error", err)
 	}
 	<-grace.C
-	err := s.release()
+	err := s.release(ctx)
 	if err == nil {
 		s.log.Info("stopped")
 	}
 	return err
 }
 
-// release closes what is open, in the order of stop; after a start that failed, too.
-func (s *server) release() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopBound-drainGrace)
+func (s *server) save(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, saveBound)
 	defer cancel()
+	return s.counters.Load().Checkpoint(ctx)
+}
+
+// release closes what is open, in the order of stop; after a start that failed, too. The table stays: whoever
+// might still look at it does no harm, and its memory goes with the process.
+func (s *server) release(ctx context.Context) error {
 	var errs []error
 	if s.api != nil {
-		closing, cancel := context.WithTimeout(ctx, closeBound)
-		err := s.api.Close(closing)
-		cancel()
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // slow clients are no error of ours
-			errs = append(errs, err)
-		}
+		errs = append(errs, s.closeListeners(ctx))
 	}
 	if s.sweeper != nil {
 		s.sweeper.close()
@@ -263,11 +280,19 @@ func (s *server) release() error {
 	if s.clock != nil {
 		errs = append(errs, s.clock.Close())
 	}
-	if s.table != nil {
-		s.table.Close()
-	}
 	if s.rules != nil {
 		errs = append(errs, s.rules.Close())
 	}
 	return errors.Join(errs...)
+}
+
+func (s *server) closeListeners(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeBound)
+	defer cancel()
+	err := s.api.Close(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Info("clients that did not finish were cut off")
+		return nil
+	}
+	return err
 }

@@ -229,7 +229,7 @@ func TestCannotStart(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: while a client keeps the node from stopping, a second signal ends it at once.
+// TestSecondSignal: a second signal ends a node that is stopping at once, and what it has saved is good.
 func TestSecondSignal(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(5)))
@@ -245,6 +245,21 @@ func TestSecondSignal(t *testing.T) {
 		t.Errorf("the second signal took %v", took)
 	}
 	start(t, dir).stop() // and nothing is broken
+}
+
+// TestSignalWhileStarting: however far a start has come, a signal ends the node, and the next start succeeds.
+func TestSignalWhileStarting(t *testing.T) {
+	for _, stage := range []string{"", "node.json", "rules.db", "counters.db"} {
+		dir := t.TempDir()
+		s := launch(t, dir, nil)
+		eventually(t, "the start gets to "+stage, func() bool {
+			_, err := os.Stat(filepath.Join(dir, stage))
+			return err == nil
+		})
+		s.signal(syscall.SIGTERM)
+		s.end()
+		start(t, dir).stop()
+	}
 }
 
 // TestDrain: after SIGTERM the node is not ready, while connections that are open are served on.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -129,6 +130,25 @@ func takeToken(flag string, token *string, file string) error {
 	return nil
 }
 
+// advertised is the address that others would reach a listener at: the one it is bound to, or, bound to all, the
+// first of the machine's that is not its own affair.
+func advertised(bind string) string {
+	ip, err := netip.ParseAddr(bind)
+	if err == nil && !ip.IsUnspecified() {
+		return bind
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	for _, a := range addresses {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
+			return p.Addr().String()
+		}
+	}
+	return "127.0.0.1"
+}
+
 // logger writes log lines to w as the settings say.
 func (c *serveCmd) logger(w io.Writer) *slog.Logger {
 	var level slog.Level
@@ -147,4 +167,4 @@ func (c *serveCmd) logger(w io.Writer) *slog.Logger {
 // at the usual setting traffic would have it collected many times a second.
 const collectLess = 400
 
-func gcSet() bool { return os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" }
+func gcSet() bool { return os.Getenv("GOGC") != "" }
