@@ -76,8 +76,15 @@ func (a *API) Explain(reason string) {
 	a.readiness.advance(condition{state: stateStarting, reason: reason})
 }
 
-// Ready lets checks in. There must be rules in force.
-func (a *API) Ready() { a.readiness.advance(condition{state: stateReady}) }
+// Ready lets checks in. Without rules in force there is nothing to decide them by, and the node stays not ready.
+func (a *API) Ready() {
+	if a.config.Decider.Rules() == nil {
+		a.log.Error("not ready: no rules in force")
+		a.Explain("there are no rules in force")
+		return
+	}
+	a.readiness.advance(condition{state: stateReady})
+}
 
 // Drain answers readiness probes with 503 draining from now on; checks go on.
 func (a *API) Drain() { a.readiness.advance(condition{state: stateDraining}) }

@@ -67,13 +67,22 @@ func newPlane(d Decider) *dataPlane {
 		health: func() []byte { return []byte("{}") }}
 }
 
+// serve answers x.
+func serve(p *dataPlane, x *exchange) {
+	if r, e := p.admit(x); e != nil {
+		x.refuse(e)
+	} else {
+		p.serve(r, x)
+	}
+}
+
 // ask serves one check and returns status, headers and body as text.
 func ask(p *dataPlane, body string) (status int, headers, answer string) {
 	x := p.acquire()
 	defer p.release(x)
 	x.method, x.path = "POST", "/v1/check"
 	x.request.body = append(x.request.body, body...)
-	p.serve(x)
+	serve(p, x)
 	var h strings.Builder
 	for _, one := range x.headers {
 		fmt.Fprintf(&h, "%s: %s\n", one.name, one.value)
@@ -260,12 +269,12 @@ func TestCheckAllocatesNothing(t *testing.T) {
 				f.refuse(1, time.Second)
 			}
 			p := newPlane(f)
+			x := p.acquire() // once: the race detector's pool forgets at random
 			n := testing.AllocsPerRun(1000, func() {
-				x := p.acquire()
+				x.reset()
 				x.method, x.path = "POST", "/v1/check"
 				x.request.body = append(x.request.body, body...)
-				p.serve(x)
-				p.release(x)
+				serve(p, x)
 			})
 			if n != 0 {
 				t.Errorf("%s, refused %v: %v allocations", body, refused, n)
@@ -283,7 +292,7 @@ func BenchmarkCheck(b *testing.B) {
 				x := p.acquire()
 				x.method, x.path = "POST", "/v1/check"
 				x.request.body = append(x.request.body, body...)
-				p.serve(x)
+				serve(p, x)
 				p.release(x)
 			}
 		})
@@ -295,14 +304,18 @@ func BenchmarkServer(b *testing.B) {
 	s := &dataServer{plane: newPlane(newFixed())}
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
+	body := strings.NewReader(plainCheck)
 	b.ReportAllocs()
 	for b.Loop() {
 		ctx.Request.Reset()
 		ctx.Response.Reset()
 		ctx.Request.Header.SetMethod("POST")
 		ctx.Request.SetRequestURI("/v1/check")
-		ctx.Request.SetBodyString(plainCheck)
-		s.handle(&ctx)
+		body.Reset(plainCheck)
+		ctx.Request.SetBodyStream(body, len(plainCheck))
+		if s.handle(&ctx); ctx.Response.StatusCode() != 200 {
+			b.Fatal(ctx.Response.String())
+		}
 	}
 }
 
@@ -314,7 +327,7 @@ func BenchmarkBatch(b *testing.B) {
 		x := p.acquire()
 		x.method, x.path = "POST", "/v1/check/batch"
 		x.request.body = append(x.request.body, body...)
-		p.serve(x)
+		serve(p, x)
 		p.release(x)
 	}
 }

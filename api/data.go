@@ -70,12 +70,12 @@ func routeOf(path string) *route {
 	return nil
 }
 
-// maxBodyOf is how many bytes a body sent to path may have.
-func maxBodyOf(path string) int {
-	if r := routeOf(path); r != nil {
-		return r.maxBody
+// bodyLimit is how many bytes a body may have; where there is no route it is only thrown away.
+func (r *route) bodyLimit() int {
+	if r == nil {
+		return maxCheckBody
 	}
-	return maxCheckBody
+	return r.maxBody
 }
 
 func (p *dataPlane) acquire() *exchange {
@@ -90,21 +90,26 @@ func (p *dataPlane) release(x *exchange) {
 	p.exchanges.Put(x)
 }
 
-// serve answers x.request in x.response.
-func (p *dataPlane) serve(x *exchange) {
-	defer p.recover(x)
+// admit finds what answers x, from its method, path and token alone: the error comes before the body is read.
+func (p *dataPlane) admit(x *exchange) (*route, *Error) {
 	r := routeOf(x.path)
 	switch {
 	case r == nil:
-		x.refuse(errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(x.path, "�"))))
+		return nil, errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(x.path, "�")))
 	case x.method != r.allow && !allows(r.allow, x.method):
-		x.refuse(errorf(MethodNotAllowed, "%s takes %s", r.path, r.allow))
-		x.set("Allow", []byte(r.allow))
+		e := errorf(MethodNotAllowed, "%s takes %s", r.path, r.allow)
+		e.allow = r.allow
+		return nil, e
 	case p.token != "" && !r.open && !authorized(x.authorization, p.token):
-		x.refuse(errorf(Unauthorized, "send the token as Authorization: Bearer"))
-	default:
-		r.serve(p, x)
+		return nil, errorf(Unauthorized, "send the token as Authorization: Bearer")
 	}
+	return r, nil
+}
+
+// serve answers x, whose body has been read.
+func (p *dataPlane) serve(r *route, x *exchange) {
+	defer p.recover(x)
+	r.serve(p, x)
 }
 
 // recover turns a panic into an answer that tells nothing about it.
@@ -156,7 +161,7 @@ func (p *dataPlane) check(x *exchange) {
 	if !x.answer.Allowed {
 		x.status, x.contentType = 429, typeProblem
 		x.retryAfter()
-	} else if x.check.wait {
+	} else if x.check.wait && !x.check.Peek {
 		x.hold = min(delay(&x.answer), maxHold)
 	}
 	x.response.body = x.appendAnswer(x.response.body, p.node, true)

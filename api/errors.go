@@ -73,6 +73,7 @@ type Error struct {
 	Detail   string // a sentence; names the field and the bound
 	Err      error  // the cause, nil without one
 	mistakes []Mistake
+	allow    string // the methods, of MethodNotAllowed
 }
 
 // Error returns code and detail.

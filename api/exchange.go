@@ -86,7 +86,10 @@ func (x *exchange) refuse(e *Error) {
 	x.status, x.contentType = e.Status(), typeProblem
 	x.response.body = appendProblem(x.response.body[:0], e)
 	x.headers = x.headers[:0]
-	if e.Code == Unauthorized {
+	switch e.Code {
+	case Unauthorized:
 		x.set("WWW-Authenticate", []byte(`Bearer realm="rlnode"`))
+	case MethodNotAllowed:
+		x.set("Allow", []byte(e.allow))
 	}
 }

@@ -98,7 +98,7 @@ func (s *dataServer) close(ctx context.Context) error {
 
 // headerReceived gives large bodies more time.
 func (s *dataServer) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if path, _, _ := strings.Cut(view(h.RequestURI()), "?"); maxBodyOf(path) > maxCheckBody {
+	if path, _, _ := strings.Cut(view(h.RequestURI()), "?"); routeOf(path).bodyLimit() > maxCheckBody {
 		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
 	}
 	return c
@@ -111,13 +111,17 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	x.method = view(ctx.Method())
 	x.path = view(ctx.Path())
 	x.authorization = view(ctx.Request.Header.Peek("Authorization"))
-	held, e := s.readBody(ctx, x)
+	r, refusal := s.plane.admit(x)
+	held, e := s.readBody(ctx, x, r.bodyLimit())
 	defer s.held.Add(-held)
-	if e != nil {
+	x.hangUp = e != nil
+	switch {
+	case refusal != nil:
+		x.refuse(refusal)
+	case e != nil:
 		x.refuse(e)
-		x.hangUp = true
-	} else {
-		s.plane.serve(x)
+	default:
+		s.plane.serve(r, x)
 	}
 	s.answer(ctx, x)
 }
@@ -165,13 +169,12 @@ func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// readBody reads the body into x, and returns how much of heldBodies it took.
-func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange) (held int64, e *Error) {
+// readBody reads a body of at most most bytes into x, and returns how much of heldBodies it took.
+func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) (held int64, e *Error) {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
 		return 0, nil
 	}
-	most := maxBodyOf(x.path)
 	length := ctx.Request.Header.ContentLength()
 	if length > most {
 		return 0, tooLarge(most)
@@ -239,7 +242,7 @@ func (s *dataServer) malformed(ctx *fasthttp.RequestCtx, err error) {
 
 // expect decides on Expect: 100-continue: a body that would be refused is not asked for.
 func (s *dataServer) expect(ctx *fasthttp.RequestCtx) int {
-	most := maxBodyOf(view(ctx.Path()))
+	most := routeOf(view(ctx.Path())).bodyLimit()
 	if ctx.Request.Header.ContentLength() <= most {
 		return fasthttp.StatusContinue
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -38,9 +37,6 @@ const (
 func (c *serveCmd) Run(env *environment) error {
 	if err := c.complete(); err != nil {
 		return &exit{code: exitUsage, err: err}
-	}
-	if !gcSet() {
-		debug.SetGCPercent(collectLess)
 	}
 	// Two: the one that asks to stop and the one that insists.
 	signals := make(chan os.Signal, 2)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"unicode/utf8"
 )
@@ -161,10 +160,3 @@ func (c *serveCmd) logger(w io.Writer) *slog.Logger {
 	}
 	return slog.New(slog.NewTextHandler(w, options))
 }
-
-// collectLess lets the heap grow further between two collections than Go would, unless GOGC asks for something.
-// The counters, which are most of the memory, lie outside of the collected heap; what is left is so small that
-// at the usual setting traffic would have it collected many times a second.
-const collectLess = 400
-
-func gcSet() bool { return os.Getenv("GOGC") != "" }

@@ -1,0 +1,244 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// documented are the statuses that a hostile request may be answered with; 0 is a connection that was closed.
+var documented = map[int]bool{0: true, 200: true, 400: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true, 503: true}
+
+// hostile makes bytes to send, and says how many answers there may be at most.
+type hostile struct {
+	r *rand.Rand
+}
+
+var hostilePaths = []string{"/v1/check", "/v1/check", "/v1/check", "/v1/check/batch", "/v1/adjust", "/healthz", "/readyz", "/v1/reserve", "/", "/%00", "//v1//check", "*"}
+
+func (h hostile) pick(list ...string) string { return list[h.r.IntN(len(list))] }
+
+// value is some JSON, or nearly.
+func (h hostile) value(depth int) string {
+	if depth <= 0 || h.r.IntN(3) > 0 {
+		return h.pick("0", "1", "-1", "1.5", "1e309", "-0", "9007199254740992", strings.Repeat("9", h.r.IntN(5000)+1), "true", "false", "null", "nul", `"x"`, `""`,
+			`"\u0000"`, `"\ud800"`, "\"\xff\xfe\"", `"login"`, `"all"`, `"198.51.100.7"`, `"`+strings.Repeat("y", h.r.IntN(3000))+`"`, "", "01", "+1", "NaN", "'x'")
+	}
+	var parts []string
+	for range h.r.IntN(4) {
+		parts = append(parts, h.value(depth-1))
+	}
+	if h.r.IntN(2) == 0 {
+		return "[" + strings.Join(parts, ",") + "]"
+	}
+	for i := range parts {
+		parts[i] = h.pick(`"a"`, `"ip"`, `"user"`, `"a"`, `"requests"`, `5`, `""`) + h.pick(":", ":", ":", "", " : ") + parts[i]
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// body is a check, or what was one.
+func (h hostile) body() string {
+	switch h.r.IntN(8) {
+	case 0:
+		deep := h.r.IntN(30_000)
+		return strings.Repeat(h.pick("[", `{"a":`, `{"checks":[`), deep)
+	case 1:
+		return h.value(5)
+	case 2:
+		b := make([]byte, h.r.IntN(2000))
+		for i := range b {
+			b[i] = byte(h.r.Uint32())
+		}
+		return string(b)
+	case 3: // a good one with some bytes changed
+		b := []byte(checkSeeds[h.r.IntN(4)])
+		for range 1 + h.r.IntN(3) {
+			b[h.r.IntN(len(b))] = byte(h.r.Uint32())
+		}
+		return string(b)
+	case 4:
+		return `{"checks":[` + strings.TrimSuffix(strings.Repeat(h.check()+",", h.r.IntN(200)), ",") + `]}`
+	}
+	return h.check()
+}
+
+func (h hostile) check() string {
+	var fields []string
+	for _, f := range []string{"rule", "key", "attributes", "cost", "costs", "peek", "detail", "wat"} {
+		if h.r.IntN(2) == 0 {
+			continue
+		}
+		v := h.value(2)
+		if h.r.IntN(3) > 0 {
+			v = map[string]string{"rule": h.pick(`"login"`, `"all"`, `"a"`, `"nope"`), "key": h.pick(`"k"`, `["a","b"]`, `[]`), "attributes": `{"ip":"1.2.3.4","user":"u"}`,
+				"cost": "1", "costs": `{"tokens":1}`, "peek": "true", "detail": "true", "wat": "1"}[f]
+		}
+		fields = append(fields, `"`+f+`":`+v)
+	}
+	return "{" + strings.Join(fields, ",") + "}"
+}
+
+// request is one request as it goes over the wire.
+func (h hostile) request() string {
+	path, body := hostilePaths[h.r.IntN(len(hostilePaths))], h.body()
+	switch h.r.IntN(16) {
+	case 0: // chunks, some of them bad
+		var b strings.Builder
+		for len(body) > 0 {
+			n := min(len(body), 1+h.r.IntN(3000))
+			fmt.Fprintf(&b, "%x%s\r\n%s%s", n+h.r.IntN(20)/19, h.pick("", "", ";x=y", " "), body[:n], h.pick("\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\n", ""))
+			body = body[n:]
+		}
+		return post(path, b.String()+h.pick("0\r\n\r\n", "0\r\n\r\n", "0\r\nX: y\r\n\r\n", "", "-1\r\n"), "Transfer-Encoding: chunked")
+	case 1: // floods of headers
+		return post(path, body, strings.Repeat(h.pick("X: y\r\n", "Cookie: "+strings.Repeat("c", 900)+"\r\n", ":\r\n", "\x00: \xff\r\n"), h.r.IntN(2000))+"X: y")
+	case 2: // not HTTP
+		return h.pick("", "\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "POST /v1/check HTTP/1.1\r\n\r\n", "\x16\x03\x01\x00\xff", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", body+"\r\n\r\n")
+	case 3: // a length that is not so
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: n\r\nContent-Length: %s\r\n\r\n%s", path,
+			h.pick("5", "1000000", "-1", "18446744073709551616", "0x10", "", "7, 7", "99999999999"), body)
+	case 4:
+		return post(path, body, h.pick("Expect: 100-continue", "Expect: x", "Connection: close", "Connection: upgrade\r\nUpgrade: h2c", "Content-Encoding: gzip",
+			"Content-Type: multipart/form-data; boundary=x", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked\r\nContent-Length: 3"))
+	case 5:
+		return h.pick("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PATCH", "get", "FOO") + post(path, body)[4:]
+	}
+	return post(path, body)
+}
+
+// attack sends n requests over one connection and reads what comes.
+func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
+	c, err := net.Dial("tcp", node.DataAddr().String())
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Error(err)
+		return 0
+	}
+	var send strings.Builder
+	for range n {
+		send.WriteString(h.request())
+	}
+	text, slow := send.String(), h.r.IntN(40) == 0
+	if slow { // cut off, and nothing more
+		text = text[:h.r.IntN(len(text)+1)]
+		if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Error(err)
+		}
+	}
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		if _, err := io.WriteString(c, text); err == nil && !slow {
+			_ = c.(*net.TCPConn).CloseWrite() // the node may have hung up already
+		}
+	})
+	r := bufio.NewReader(c)
+	for {
+		status, body, closes := answer(t, r)
+		if !documented[status] && status != 100 {
+			t.Errorf("have %d %s to %.300q", status, body, text)
+		}
+		if status == 0 && strings.Contains(body, "timeout") && !slow {
+			t.Errorf("no answer to %.300q", text)
+		}
+		if status != 100 {
+			answers++ // or a connection that was closed
+		}
+		if closes {
+			break
+		}
+	}
+	c.Close()
+	sender.Wait()
+	return answers
+}
+
+// 10,000 random and hostile requests over real connections: each gets a documented status or a closed connection, the
+// node goes on answering, and goroutines and memory return to where they were.
+func TestHostile(t *testing.T) {
+	requests := 10_000
+	if testing.Short() {
+		requests = 2_000
+	}
+	n := startNode(t, func(c *Config) { c.ReadTimeout = 250 * time.Millisecond })
+	n.check(good)
+	n.client.CloseIdleConnections()
+	until(t, "the connection is closed", func() bool { return n.conns().openCount() == 0 })
+	goroutines, heap := runtime.NumGoroutine(), heapInUse()
+
+	var left, answers atomic.Int64
+	left.Store(int64(requests))
+	var workers sync.WaitGroup
+	for w := range 16 {
+		workers.Go(func() {
+			h := hostile{rand.New(rand.NewPCG(uint64(w), 1))}
+			for left.Load() > 0 {
+				k := 1 + h.r.IntN(8)
+				k = h.attack(t, n, k)
+				left.Add(-int64(k))
+				answers.Add(int64(k))
+			}
+		})
+	}
+	workers.Go(func() { n.large(t) })
+	workers.Wait()
+	t.Logf("%d requests, %d answers", requests, answers.Load())
+
+	if status, f := n.check(good); status != 200 {
+		t.Errorf("afterwards: have %d %v", status, f)
+	}
+	if have := n.plane.panics.Load(); have != 0 {
+		t.Errorf("%d panics", have)
+	}
+	n.client.CloseIdleConnections()
+	until(t, "all connections are closed", func() bool { return n.conns().openCount() == 0 })
+	until(t, "the bodies are given back", func() bool { return n.API.data.held.Load() == 0 })
+	until(t, "memory has returned", func() bool { return heapInUse() < heap+(16<<20) })
+	// The library keeps idle workers for ten seconds.
+	t.Logf("goroutines: %d before, %d after; heap %d KiB before, %d after", goroutines, runtime.NumGoroutine(), heap>>10, heapInUse()>>10)
+	if have := runtime.NumGoroutine(); have > goroutines+64 {
+		t.Errorf("goroutines: have %d, were %d", have, goroutines)
+	}
+}
+
+// large sends bodies of 100 MB.
+func (n *node) large(t *testing.T) {
+	piece := bytes.Repeat([]byte(" "), 1<<20)
+	for path, want := range map[string]int{"/v1/check": 413, "/v1/check/batch": 413, "/nowhere": 404} {
+		c := n.dial(t)
+		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n", path, 100<<20); err != nil {
+			t.Error(err)
+		}
+		for range 100 {
+			if _, err := c.Write(piece); err != nil {
+				t.Errorf("%s: %v", path, err)
+				break
+			}
+		}
+		if status, body, _ := answer(t, bufio.NewReader(c)); status != want {
+			t.Errorf("%s: have %d %s, want %d", path, status, body, want)
+		}
+		c.Close()
+	}
+}
+
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first only marks what pools hold as old
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

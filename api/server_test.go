@@ -1,0 +1,338 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// dial opens a connection to the data plane.
+func (n *node) dial(t testing.TB) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", n.DataAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// post is a request as it goes over the wire.
+func post(path, body string, headers ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: n\r\n", path)
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	if !strings.Contains(strings.Join(headers, ""), "Transfer-Encoding") {
+		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(body))
+	}
+	return b.String() + "\r\n" + body
+}
+
+// answer reads one answer; a connection that ends without one is status 0.
+func answer(t testing.TB, r *bufio.Reader) (status int, body string, closes bool) {
+	t.Helper()
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return 0, err.Error(), true
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error(), true
+	}
+	noteCode(b)
+	return resp.StatusCode, string(b), resp.Close
+}
+
+const good = `{"rule":"all"}`
+
+func TestWire(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
+	big := strings.Repeat("x", 1<<20)
+	tests := []struct {
+		name   string
+		send   string
+		status []int // of the answers, in order
+		code   Code  // of the last
+		closes bool  // after the last
+	}{
+		{"pipelined", post("/v1/check", good) + post("/v1/check", `{}`) + post("/v1/check/batch", `{"checks":[]}`) + post("/v1/check", good), []int{200, 400, 200, 200}, "", false},
+		{"chunked", post("/v1/check", "e\r\n"+good+"\r\n0\r\n\r\n", "Transfer-Encoding: chunked") + post("/v1/check", good), []int{200, 200}, "", false},
+		{"chunked in bytes", post("/v1/check", "1\r\n{\r\n1;x=y\r\n}\r\n0\r\nX-Last: x\r\n\r\n", "Transfer-Encoding: chunked"), []int{400}, MissingKey, false},
+		{"bad chunk", post("/v1/check", "zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked"), []int{400}, BadRequest, true},
+		{"chunk without end", post("/v1/check", "2\r\n{}xx0\r\n\r\n", "Transfer-Encoding: chunked"), []int{400}, BadRequest, true},
+		{"huge chunk", post("/v1/check", "ffffffff\r\n"+big, "Transfer-Encoding: chunked"), []int{413}, TooLarge, true},
+		{"chunk of more than there are numbers", post("/v1/check", "fffffffffffffffffff\r\n", "Transfer-Encoding: chunked"), []int{400}, BadRequest, true},
+		{"body on a probe", "GET /healthz HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\nhello" + post("/v1/check", good), []int{200, 200}, "", false},
+		{"too large for a probe", "GET /healthz HTTP/1.1\r\nHost: n\r\nContent-Length: 1000000\r\n\r\n" + big[:100_000], []int{413}, TooLarge, true},
+		{"too large", post("/v1/check", big), []int{413}, TooLarge, true},
+		{"too large, only announced", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 100000000\r\nExpect: 100-continue\r\n\r\n", []int{413}, TooLarge, true},
+		{"asked for", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 14\r\nExpect: 100-continue\r\n\r\n" + good, []int{100, 200}, "", false},
+		{"slow body", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 14\r\n\r\n{\"rule\"", []int{408}, Timeout, true},
+		{"slow chunk", post("/v1/check", "5\r\n{\"ru", "Transfer-Encoding: chunked"), []int{408}, Timeout, true},
+		{"slow large body", "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n" + big, []int{408}, Timeout, true},
+		{"slow headers", "POST /v1/check HTTP/1.1\r\nHost:", []int{408}, Timeout, true},
+		{"headers too large", "POST /v1/check HTTP/1.1\r\nHost: n\r\nX: " + big + "\r\n\r\n", []int{431}, HeadersTooLarge, true},
+		{"many headers", "POST /v1/check HTTP/1.1\r\nHost: n\r\n" + strings.Repeat("X: y\r\n", 100_000) + "\r\n", []int{431}, HeadersTooLarge, true},
+		{"line too long", "POST /" + big + " HTTP/1.1\r\nHost: n\r\n\r\n", []int{431}, HeadersTooLarge, true},
+		{"not HTTP", "hello\r\n\r\n", []int{400}, BadRequest, true},
+		{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", []int{400}, BadRequest, true},
+		{"length twice", post("/v1/check", good, "Content-Length: 5"), []int{400}, BadRequest, true},
+		{"length not a number", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: -5\r\n\r\n", []int{400}, BadRequest, true},
+		{"HTTP/1.0", "POST /v1/check HTTP/1.0\r\nContent-Length: 14\r\n\r\n" + good, []int{200}, "", true},
+		{"no length", "POST /v1/check HTTP/1.1\r\nHost: n\r\n\r\n", []int{400}, BadJSON, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := n.dial(t)
+			sent := make(chan error, 1)
+			go func() { _, err := io.WriteString(c, tt.send); sent <- err }()
+			r := bufio.NewReader(c)
+			var body string
+			var closes bool
+			for i, want := range tt.status {
+				var have int
+				if have, body, closes = answer(t, r); have != want {
+					t.Fatalf("answer %d: have %d %s, want %d", i, have, body, want)
+				}
+			}
+			if code := noteCode([]byte(body)); code != tt.code {
+				t.Errorf("have %s, want %q", body, tt.code)
+			}
+			if closes != tt.closes {
+				t.Errorf("closes: have %v, want %v", closes, tt.closes)
+			}
+			if tt.closes {
+				if _, err := r.ReadByte(); err == nil {
+					t.Error("more came after the last answer")
+				}
+			}
+			c.Close()
+			<-sent // its error tells nothing new
+		})
+	}
+}
+
+// Connections that are cut anywhere leave nothing behind.
+func TestHalfClosed(t *testing.T) {
+	n := startNode(t, nil)
+	whole := post("/v1/check", good)
+	for cut := range len(whole) {
+		c := n.dial(t)
+		if _, err := io.WriteString(c, whole[:cut]); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		status, body, _ := answer(t, bufio.NewReader(c))
+		if status != 0 && status != 400 {
+			t.Errorf("cut at %d: have %d %s", cut, status, body)
+		}
+		c.Close()
+	}
+	until(t, "no connection is open", func() bool { return n.conns().openCount() == 0 })
+}
+
+func (n *node) conns() *connections { return n.API.data.conns }
+
+func (c *connections) openCount() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
+}
+
+// Bodies that are only announced cost nothing; what has arrived is bounded in all.
+func TestHeldBodiesAreBounded(t *testing.T) {
+	n := startNode(t, nil)
+	n.API.data.mostHeld = 1 << 20
+	announced := "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n{"
+	for range 50 {
+		if _, err := io.WriteString(n.dial(t), announced); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "all are being read", func() bool { return n.conns().openCount() == 50 })
+	if held := n.API.data.held.Load(); held != 0 {
+		t.Errorf("have %d bytes held for bodies that did not come", held)
+	}
+	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: `{"checks":[` + strings.Repeat(" ", 4<<20) + `]}`})
+	if resp.StatusCode != 503 || noteCode([]byte(body)) != Overloaded {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+	until(t, "nothing is held", func() bool { return n.API.data.held.Load() == 0 })
+	if resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: `{"checks":[` + strings.Repeat(" ", 200<<10) + `]}`}); resp.StatusCode != 200 {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+}
+
+func TestDrainingDecidesOnOpenConnections(t *testing.T) {
+	n := startNode(t, nil)
+	c := n.dial(t)
+	r := bufio.NewReader(c)
+	ask := func() (int, bool) {
+		if _, err := io.WriteString(c, post("/v1/check", good)); err != nil {
+			t.Fatal(err)
+		}
+		status, _, closes := answer(t, r)
+		return status, closes
+	}
+	ask()
+	n.Drain()
+	if status, closes := ask(); status != 200 || closes {
+		t.Errorf("have %d, closes %v", status, closes)
+	}
+}
+
+func TestClose(t *testing.T) {
+	n := startNode(t, nil)
+	idle, silent, half := n.dial(t), n.dial(t), n.dial(t)
+	if _, err := io.WriteString(idle, post("/v1/check", good)); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := answer(t, bufio.NewReader(idle)); status != 200 {
+		t.Fatalf("have %d %s", status, body)
+	}
+	if _, err := io.WriteString(half, "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the half request has arrived", func() bool {
+		n.conns().mu.Lock()
+		defer n.conns().mu.Unlock()
+		heard := 0
+		for c := range n.conns().open {
+			if c.heard.Load() {
+				heard++
+			}
+		}
+		return heard == 2
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if err := n.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a request under way: have %v, want %v", err, context.DeadlineExceeded)
+	}
+	if err := n.Close(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the second time: have %v", err)
+	}
+	n.API.closeErr = nil // for the cleanup
+	for _, c := range []net.Conn{idle, silent, half} {
+		if b, err := io.ReadAll(c); err != nil && !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("have %q, %v", b, err)
+		}
+	}
+	if _, err := net.Dial("tcp", n.DataAddr().String()); err == nil {
+		t.Error("the data plane still listens")
+	}
+	if _, err := net.Dial("tcp", n.AdminAddr().String()); err == nil {
+		t.Error("the admin plane still listens")
+	}
+}
+
+// A node that was only opened closes at once.
+func TestCloseAtOnce(t *testing.T) {
+	for range 20 {
+		n := startNode(t, nil)
+		began := time.Now()
+		if err := n.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Fatalf("took %v", took)
+		}
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	n := startNode(t, nil)
+	for _, tt := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(c *Config) { c.DataAddr = n.DataAddr().String() }, "open data plane"},
+		{func(c *Config) { c.AdminAddr = n.AdminAddr().String() }, "open admin plane"},
+		{func(c *Config) { c.CertFile = "x" }, "CertFile"},
+		{func(c *Config) { c.CertFile, c.KeyFile = "/nowhere", "/nowhere" }, "/nowhere"},
+		{func(c *Config) { c.Decider, c.Node = nil, "" }, "Decider is missing"},
+	} {
+		config := n.API.config
+		config.DataAddr, config.AdminAddr = "127.0.0.1:0", "127.0.0.1:0"
+		tt.change(&config)
+		if a, err := Open(config); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("have %v, %v, want %q", a, err, tt.want)
+		}
+	}
+}
+
+// Whoever sends a body that is too large gets the answer, also if they look only when all is sent.
+func TestTooLargeIsReadable(t *testing.T) {
+	n := startNode(t, nil)
+	const size = 100 << 20
+	for _, tt := range []struct {
+		name string
+		head string
+	}{
+		{"announced", "Content-Length: " + strconv.Itoa(size)},
+		{"chunked", "Transfer-Encoding: chunked"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := n.dial(t)
+			if _, err := fmt.Fprintf(c, "POST /v1/check HTTP/1.1\r\nHost: n\r\n%s\r\n\r\n", tt.head); err != nil {
+				t.Fatal(err)
+			}
+			piece := bytes.Repeat([]byte("x"), 1<<16)
+			if tt.name == "chunked" {
+				piece = append([]byte("10000\r\n"), append(piece, "\r\n"...)...)
+			}
+			for sent := 0; sent < size; sent += 1 << 16 {
+				if _, err := c.Write(piece); err != nil {
+					t.Fatalf("after %d bytes: %v", sent, err)
+				}
+			}
+			if status, body, _ := answer(t, bufio.NewReader(c)); status != 413 {
+				t.Errorf("have %d %s", status, body)
+			}
+		})
+	}
+}
+
+func TestTLSOnBothPlanes(t *testing.T) {
+	certFile, keyFile := writePair(t, t.TempDir(), "one")
+	n := startNode(t, func(c *Config) { c.CertFile, c.KeyFile = certFile, keyFile })
+	n.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	for _, c := range []call{
+		{method: "POST", url: n.data + "/v1/check", body: good}, {method: "GET", url: n.adm + "/healthz"}, {method: "GET", url: n.data + "/readyz"},
+	} {
+		if resp, body := n.do(c); resp.StatusCode != 200 || resp.ProtoMajor != 1 {
+			t.Errorf("%s: have %d %s: %s", c.url, resp.StatusCode, resp.Proto, body)
+		}
+	}
+	if resp, body := n.do(call{method: "POST", url: n.data + "/v1/check", body: strings.Repeat(" ", 20<<20)}); resp.StatusCode != 413 {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+	// Plain HTTP, and a caller who never says hello, do not hang the node.
+	c := n.dial(t)
+	if _, err := io.WriteString(c, post("/v1/check", good)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(c); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("plain HTTP: %v", err)
+	}
+	n.dial(t)
+}
