@@ -66,6 +66,8 @@ type CheckpointStatus struct {
 	Counters int64         // written by the last completed one
 	Failures int64         // failed since the last completed one
 	Err      error         // of the last one; nil when it completed
+	FileSize int64         // bytes
+	SetAside int64         // damaged files set aside since the process began
 }
 
 // Config says what an API stands on and how it is reached.

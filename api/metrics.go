@@ -39,6 +39,7 @@ type collector struct {
 	counters, countersMax, bytes, logs, logEntries *prometheus.Desc
 	evicted, expired, refused                      *prometheus.Desc
 	saved, saveAge, saveTook, saveFailed, rows     *prometheus.Desc
+	fileSize, setAside                             *prometheus.Desc
 	epoch, rulesVersion, ready, panics, build      *prometheus.Desc
 }
 
@@ -64,6 +65,8 @@ func newCollector(a *API) *collector {
 		saveTook:     desc("checkpoint_duration_seconds", "Time that the last completed checkpoint took."),
 		saveFailed:   desc("checkpoint_failures", "Checkpoints that failed since the last completed one."),
 		rows:         desc("checkpoint_counters", "Counters written by the last completed checkpoint."),
+		fileSize:     desc("checkpoint_file_bytes", "Size of the counter file."),
+		setAside:     desc("checkpoint_set_aside_total", "Damaged counter files set aside."),
 		epoch:        desc("ring_epoch", "Number of the ring in use."),
 		rulesVersion: desc("rules_version", "Version of the rules in force."),
 		ready:        desc("ready", "1 if the node is ready, else 0."),
@@ -164,4 +167,6 @@ func (c *collector) checkpoints(s sink) {
 	s.gauge(c.saveTook, st.Took.Seconds())
 	s.gauge(c.saveFailed, float64(st.Failures))
 	s.gauge(c.rows, float64(st.Counters))
+	s.gauge(c.fileSize, float64(st.FileSize))
+	s.count(c.setAside, st.SetAside)
 }
