@@ -79,7 +79,7 @@ func newCollector(a *API) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{
 		c.checks, c.headroom, c.latency, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
-		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.epoch, c.rulesVersion, c.ready,
+		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
 		c.panics, c.build,
 	} {
 		ch <- d
