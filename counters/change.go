@@ -42,8 +42,7 @@ func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) {
 		func(g *algorithms.Log) { *g = algorithms.Log{} })
 }
 
-// change replaces one counter's state. A counter that becomes fresh keeps its old time of expiry: copies of it
-// may live as long.
+// change replaces one counter's state.
 func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
 	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) bool {
 	s := t.shardOf(k)
@@ -74,11 +73,7 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
 		p = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	fresh := freshAt(now, d)
-	if next.Fresh() {
-		fresh = max(fresh, s.groups[p.group].freshAt[p.slot])
-	}
-	s.store(p, l, next, level(l, d), fresh)
+	s.store(p, l, next, level(l, d), freshAt(now, d))
 	return true
 }
 
@@ -105,11 +100,8 @@ func (t *Table) changeLog(s *shard, e *logSlot, now algorithms.Now, l *algorithm
 	}
 	t.logEntries.Add(int64(e.log.Len() - before))
 	d := e.log.Describe(l, now, 0, true)
-	fresh := freshAt(now, d)
-	if e.log.Fresh() {
-		fresh = max(fresh, e.freshAt)
-	}
-	e.freshAt, e.mark = fresh, newMark(algorithms.SlidingLog, level(l, d))
+	e.freshAt = max(e.freshAt, freshAt(now, d)) // see store
+	e.mark = newMark(algorithms.SlidingLog, level(l, d))
 	if !e.dirty {
 		e.dirty = true
 		s.dirty++

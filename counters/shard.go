@@ -163,6 +163,7 @@ func (s *shard) insert(k Key) place {
 	}
 	g.tags[p.slot] = tagOf(k)
 	g.records[p.slot] = record{key: k}
+	g.freshAt[p.slot] = 0
 	s.live++
 	return p
 }

@@ -233,11 +233,14 @@ func (s *shard) state(p place) algorithms.State {
 	return s.groups[p.group].records[p.slot].state
 }
 
+// store puts a counter's new state into its slot. Its expiry never moves to an earlier time, though what was
+// given back could make it: a copy on disk may live as long as the record did, and the record has to stay until it
+// has replaced that.
 func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
 	g := &s.groups[p.group]
 	g.records[p.slot].state = state
 	g.marks[p.slot] = newMark(l.Kind, level)
-	g.freshAt[p.slot] = freshAt
+	g.freshAt[p.slot] = max(g.freshAt[p.slot], freshAt)
 	s.soil(g, p.slot)
 }
 

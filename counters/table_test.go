@@ -349,6 +349,27 @@ func TestChangedAndRestore(t *testing.T) {
 	}
 }
 
+// A counter that was lowered, and would be fresh at once, stays until it has replaced its older copy on disk.
+func TestLoweredCounterIsHandedOut(t *testing.T) {
+	table := newTable(t, 1000)
+	l, log := perMinute(algorithms.TokenBucket, 60), perMinute(algorithms.SlidingLog, 60)
+	saved := func() (out []Record) {
+		table.Changed(func(b []Record) error { out = append(out, b...); return nil })
+		return out
+	}
+	take(table, epoch, key(1), l, 60)
+	take(table, epoch, key(2), log, 60)
+	first := saved()
+	table.Reward(epoch, key(1), l, 60)
+	take(table, epoch, key(1), l, 1) // fresh after a second
+	table.Reward(epoch, key(2), log, 60)
+	table.Sweep(after(2*time.Second), 1)
+	second := saved()
+	if len(second) != 2 || second[0].FreshAt != first[0].FreshAt || second[1].FreshAt != first[1].FreshAt {
+		t.Errorf("have %+v after %+v", second, first)
+	}
+}
+
 func TestFailedBatchStaysChanged(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	l := perMinute(algorithms.FixedWindow, 10)

@@ -1,25 +1,19 @@
 package persist
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Bounds of one transaction and one checkpoint.
 const (
-	batchCounters = 10_000
-	batchBytes    = 8 << 20
-	dropsEach     = 8 // expired buckets dropped in one checkpoint; at most one more expires every 16 s
-	maxBackoff    = 10
+	dropsEach  = 8  // expired buckets dropped in one checkpoint; at most one more expires every 16 s
+	maxBackoff = 10 // intervals between two tries while checkpoints fail
 )
 
 // Start begins the checkpoints. Load comes before it.
@@ -153,7 +147,7 @@ func (c *Counters) write(ctx context.Context) (int64, error) {
 				return err
 			}
 			taken := c.batch.fill(now, c.seq, records, c.buckets)
-			if err := c.put(now); err != nil {
+			if err := c.put(); err != nil {
 				return fmt.Errorf("write counters: %w", err)
 			}
 			n += int64(taken)
@@ -170,11 +164,9 @@ func (c *Counters) update(f func(tx *bolt.Tx) error) error {
 		return err
 	}
 	var used int64
-	err := guard(func() error {
-		return c.file.db.Update(func(tx *bolt.Tx) error {
-			used = tx.Size()
-			return f(tx)
-		})
+	err := c.file.update(func(tx *bolt.Tx) error {
+		used = tx.Size()
+		return f(tx)
 	})
 	if err == nil {
 		// The size before this transaction's own pages: a lower bound is enough.
@@ -188,90 +180,10 @@ func (c *Counters) drop() error {
 	name := bucketName(c.buckets[0])
 	err := c.update(func(tx *bolt.Tx) error { return tx.DeleteBucket(name) })
 	if err == nil {
+		delete(c.filters, c.buckets[0])
 		c.buckets = c.buckets[1:]
 	}
 	return err
-}
-
-// put writes the batch in one transaction.
-func (c *Counters) put(now algorithms.Now) error {
-	var made expiries
-	err := c.update(func(tx *bolt.Tx) error {
-		made = made[:0]
-		open := map[int64]*bolt.Bucket{}
-		for i := range c.batch.items {
-			it := &c.batch.items[i]
-			if it.bucket != 0 {
-				b := open[it.bucket]
-				if b == nil {
-					var err error
-					if b, err = c.target(tx, it); err != nil {
-						return err
-					}
-					open[it.bucket] = b
-					made = append(made, it.bucket)
-				}
-				if err := b.Put(c.batch.key(it), c.batch.value(it)); err != nil {
-					return err
-				}
-			}
-			if err := c.forget(tx, open, it); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, e := range made {
-		c.buckets = c.buckets.add(e)
-	}
-	for i := range c.batch.items {
-		if it := &c.batch.items[i]; it.bucket != 0 {
-			c.horizon.note(it.id, it.bucket, seconds(now.Wall))
-		}
-	}
-	return nil
-}
-
-// target opens the bucket that the batch writes to, from item it on.
-func (c *Counters) target(tx *bolt.Tx, it *item) (*bolt.Bucket, error) {
-	b, err := tx.CreateBucketIfNotExists(bucketName(it.bucket))
-	if err != nil {
-		return nil, err
-	}
-	// Sorted keys behind the last one fill pages; keys in between split them, and then need room.
-	b.FillPercent = 0.5
-	if last, _ := b.Cursor().Last(); last == nil || string(last) < string(c.batch.key(it)) {
-		b.FillPercent = 0.9
-	}
-	return b, b.SetSequence(c.seq)
-}
-
-// forget deletes copies of a counter from buckets that outlive the one it is in now. Later buckets of the same
-// batch were not written yet; a key is in a batch once.
-func (c *Counters) forget(tx *bolt.Tx, open map[int64]*bolt.Bucket, it *item) error {
-	latest := c.horizon.of(it.id)
-	if latest <= it.bucket {
-		return nil
-	}
-	for _, e := range c.buckets.between(it.bucket, latest) {
-		b := open[e]
-		if b == nil {
-			if b = tx.Bucket(bucketName(e)); b == nil {
-				continue
-			}
-		}
-		key := c.batch.key(it)
-		if b.Get(key) == nil {
-			continue
-		}
-		if err := b.Delete(key); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Close stops the checkpoints, writes a last one and closes the file. When ctx ends first, what was not written
@@ -311,47 +223,4 @@ func (c *Counters) close(ctx context.Context) error {
 		<-c.done
 	}
 	return err
-}
-
-// batch is what one transaction writes.
-type batch struct {
-	items []item
-	bytes []byte // keys and values, one after the other
-}
-
-type item struct {
-	id         counters.Key
-	bucket     int64 // 0: the counter is fresh and only goes from the file
-	begin, end int   // of key and value in bytes
-}
-
-func (b *batch) key(it *item) []byte   { return b.bytes[it.begin : it.begin+keySize] }
-func (b *batch) value(it *item) []byte { return b.bytes[it.begin+keySize : it.end] }
-
-// fill takes as many records as fit in one transaction, in order of bucket and key, and returns how many.
-func (b *batch) fill(now algorithms.Now, seq uint64, records []counters.Record, existing expiries) int {
-	b.items, b.bytes = b.items[:0], b.bytes[:0]
-	delta := now.Wall - now.Steady
-	// Rounded up: a counter is not to expire early.
-	ahead, wall := -floorDiv(-delta, int64(time.Second)), seconds(now.Wall)
-	for i := range records {
-		if i == batchCounters || len(b.bytes) >= batchBytes {
-			break
-		}
-		r := &records[i]
-		it := item{id: r.Key, begin: len(b.bytes)}
-		b.bytes = appendKey(b.bytes, r.Key)
-		expiry := min(r.FreshAt+ahead, maxExpiry)
-		if fresh := r.State.Fresh() && len(r.Log) == 0; !fresh && expiry > wall {
-			it.bucket = existing.choose(bucketFor(r.Kind, expiry, wall))
-			b.bytes = appendValue(b.bytes, b.bytes[it.begin:], r, delta, expiry, seq)
-		}
-		it.end = len(b.bytes)
-		b.items = append(b.items, it)
-	}
-	slices.SortFunc(b.items, func(x, y item) int {
-		return cmp.Or(cmp.Compare(x.bucket, y.bucket), cmp.Compare(x.id.Hi, y.id.Hi), cmp.Compare(x.id.Lo, y.id.Lo),
-			cmp.Compare(x.begin, y.begin))
-	})
-	return len(b.items)
 }

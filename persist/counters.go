@@ -95,11 +95,11 @@ type Counters struct {
 	loaded  bool
 	started bool
 	closed  bool
-	seq     uint64   // number of the last checkpoint begun; none in the file is greater
-	buckets expiries // the file's
-	horizon *horizon // of the counters in the file
-	used    int64    // bytes of the file that were in use after the last transaction
-	batch   batch    // reused
+	seq     uint64            // number of the last checkpoint begun; none in the file is greater
+	buckets expiries          // the file's
+	filters map[int64]*filter // by bucket; what Load found and checkpoints added
+	used    int64             // bytes of the file that were in use after the last transaction
+	batch   batch             // reused
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -131,7 +131,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		return nil, err
 	}
 	c := &Counters{
-		cfg: cfg, path: filepath.Join(cfg.Dir, countersFile), horizon: newHorizon(),
+		cfg: cfg, path: filepath.Join(cfg.Dir, countersFile), filters: map[int64]*filter{},
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -172,7 +172,7 @@ func (c *Counters) options() bolt.Options {
 // open opens the file and reads which buckets it has. It is used before Load or on a new file.
 func (c *Counters) open() error {
 	_, missing := os.Stat(c.path)
-	f, err := openFile(c.path, c.options())
+	f, err := openFile(c.path, c.options(), anyMeta)
 	if err != nil {
 		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
 			// Half a new file is not a damaged one.
@@ -185,18 +185,16 @@ func (c *Counters) open() error {
 }
 
 func (c *Counters) readBuckets() error {
-	return guard(func() error {
-		return c.file.db.View(func(tx *bolt.Tx) error {
-			c.used = tx.Size()
-			return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
-				e, ok := parseBucket(name)
-				if !ok || b == nil {
-					return fmt.Errorf("%w: unknown bucket %x", errPages, name)
-				}
-				c.buckets = c.buckets.add(e)
-				c.seq = max(c.seq, b.Sequence())
-				return nil
-			})
+	return c.file.view(func(tx *bolt.Tx) error {
+		c.used = tx.Size()
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			e, ok := parseBucket(name)
+			if !ok || b == nil {
+				return fmt.Errorf("%w: unknown bucket %x", errPages, name)
+			}
+			c.buckets = c.buckets.add(e)
+			c.seq = max(c.seq, b.Sequence())
+			return nil
 		})
 	})
 }
@@ -243,7 +241,7 @@ func (c *Counters) discard(cause error) error {
 		c.file.abandon()
 		c.file = nil
 	}
-	c.buckets, c.horizon, c.used = nil, newHorizon(), 0
+	c.buckets, c.filters, c.used = nil, map[int64]*filter{}, 0
 	aside, err := setAside(c.path, time.Now(), c.cfg.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -271,4 +269,14 @@ func floorDiv(a, b int64) int64 {
 		q--
 	}
 	return q
+}
+
+// filter is the filter of a bucket.
+func (c *Counters) filter(e int64) *filter {
+	f := c.filters[e]
+	if f == nil {
+		f = &filter{}
+		c.filters[e] = f
+	}
+	return f
 }

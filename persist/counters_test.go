@@ -200,7 +200,7 @@ func TestLoopAndClose(t *testing.T) {
 		}
 	}
 	src.set(sample(clk.Now(), 1)[0])
-	until(t, "a checkpoint", func() bool { return c.Status().Counters == 1 })
+	until(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
 	if s := c.Status(); s.Completed.IsZero() || s.Err != nil || s.FileSize == 0 {
 		t.Errorf("status is %+v", s)
 	}

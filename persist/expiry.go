@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 )
 
 // Counters stand in buckets of the file by the time at which they expire, so that what has expired is dropped
@@ -82,50 +81,8 @@ func (x expiries) choose(want int64) int64 {
 	return x[i]
 }
 
-// between returns the buckets after lo, up to and including hi.
-func (x expiries) between(lo, hi int64) expiries {
-	i, _ := slices.BinarySearch(x, lo+1)
-	j, _ := slices.BinarySearch(x, hi+1)
-	return x[i:max(i, j)]
-}
-
-// horizon bounds, for any counter, the latest bucket that may hold a copy of it. When a counter moves to an
-// earlier bucket (something was given back, or it was reset) the later copies have to go, or they would come
-// back to life once the newer one has expired. Looking into every later bucket at each write would cost more
-// than the write; this says when there is no need.
-//
-// Several counters share a slot, which then holds the latest of their buckets: a needless look, never a missed
-// one. A slot takes 4 bytes; there are about as many as counters, from 65,536 to 4 million.
-type horizon struct {
-	slots []uint32 // expiry / grain
-	used  int      // slots that were empty or in the past when they were first written, since the last doubling
-}
-
-const (
-	minSlots = 1 << 16
-	maxSlots = 1 << 22
-)
-
-func newHorizon() *horizon { return &horizon{slots: make([]uint32, minSlots)} }
-
-func (h *horizon) slot(k counters.Key) *uint32 {
-	return &h.slots[(k.Lo^k.Hi)&uint64(len(h.slots)-1)]
-}
-
-// of is the expiry of the latest bucket that may hold k.
-func (h *horizon) of(k counters.Key) int64 { return int64(*h.slot(k)) * grain }
-
-// note records that the bucket of expiry e holds k.
-func (h *horizon) note(k counters.Key, e, now int64) {
-	s := h.slot(k)
-	if int64(*s)*grain <= now {
-		h.used++
-	}
-	// A slot that can't hold the expiry holds the latest possible, 2,000 years away: needless looks again.
-	*s = max(*s, uint32(min(e/grain, 1<<32-1)))
-	if h.used > len(h.slots) && len(h.slots) < maxSlots {
-		// A counter's new slot is the old one or its twin: both get what the old one had.
-		h.slots = append(h.slots, h.slots...)
-		h.used = 0
-	}
+// after returns the buckets that expire after e.
+func (x expiries) after(e int64) expiries {
+	i, _ := slices.BinarySearch(x, e+1)
+	return x[i:]
 }

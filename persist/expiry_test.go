@@ -64,22 +64,38 @@ func TestBucketForNeverEarly(t *testing.T) {
 	})
 }
 
-func TestHorizonNeverShort(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		h := &horizon{slots: make([]uint32, 4)}
-		want := map[counters.Key]int64{}
-		for range rapid.IntRange(1, 200).Draw(t, "writes") {
-			k := counters.Key{Hi: rapid.Uint64Range(0, 40).Draw(t, "key")}
-			e := rapid.Int64Range(1, 1000).Draw(t, "bucket") * grain
-			h.note(k, e, 0)
-			want[k] = max(want[k], e)
+func TestFilter(t *testing.T) {
+	var f filter
+	if f.has(counters.Key{}) {
+		t.Error("an empty filter has something")
+	}
+	key := func(i int) counters.Key { return counters.Key{Hi: mix(uint64(i) >> 2), Lo: mix(uint64(i) + 1<<50)} }
+	const n = 100_000
+	for i := range n {
+		f.add(key(i))
+	}
+	wrong, words := 0, 0
+	for i := range n {
+		if !f.has(key(i)) {
+			t.Fatalf("counter %d is forgotten", i)
 		}
-		for k, e := range want {
-			if h.of(k) < e {
-				t.Fatalf("horizon of %v is %d, but %d has it", k, h.of(k), e)
-			}
+		if f.has(key(n + i)) {
+			wrong++
 		}
-	})
+	}
+	for _, l := range f.layers {
+		words += len(l)
+	}
+	if wrong > n/30 || words*8 > 8*n {
+		t.Errorf("%d of %d wrong, %d bytes", wrong, n, words*8)
+	}
+	room := f.room
+	for i := range n {
+		f.add(key(i))
+	}
+	if f.room != room {
+		t.Error("counters that were there took room again")
+	}
 }
 
 func TestTooManyBuckets(t *testing.T) {

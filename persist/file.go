@@ -24,8 +24,8 @@ type file struct {
 
 // openFile verifies and opens the database at path, which is made if missing. The error is errBroken or errPages
 // for a damaged one, and ErrInUse when another process has it.
-func openFile(path string, opts bolt.Options) (*file, error) {
-	if err := verifyFile(path); err != nil {
+func openFile(path string, opts bolt.Options, need metas) (*file, error) {
+	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
 	f := &file{path: path}
@@ -57,7 +57,7 @@ func openFile(path string, opts bolt.Options) (*file, error) {
 
 // verifyFile checks the pages of the file at path, if there is one, under the lock: another process may be
 // writing. A file of no bytes is damaged; a new one is made by renaming or by bbolt in one write.
-func verifyFile(path string) error {
+func verifyFile(path string, need metas) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -80,11 +80,32 @@ func verifyFile(path string) error {
 	if info, err = f.Stat(); err != nil {
 		return err
 	}
-	return verifyPages(f, info.Size())
+	return verifyPages(f, info.Size(), need)
 }
 
 // damaged reports whether err says that the file's content can't be trusted.
 func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
+
+// update runs f in one guarded transaction. bbolt's own Update is not used: after a panic it rolls back, which
+// walks the damaged file once more in a goroutine where a panic ends the process. Here the transaction stays as it
+// is, and the file is abandoned.
+func (f *file) update(change func(tx *bolt.Tx) error) error {
+	return guard(func() error {
+		tx, err := f.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		if err := change(tx); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	})
+}
+
+// view runs f in one guarded read transaction.
+func (f *file) view(read func(tx *bolt.Tx) error) error {
+	return guard(func() error { return f.db.View(read) })
+}
 
 // close closes the database.
 func (f *file) close() error {
@@ -161,7 +182,7 @@ func (f *file) compact(opts bolt.Options) (err error) {
 		return err
 	}
 	opts.NoSync = true // synced once, at the end
-	fresh, err := openFile(temp, opts)
+	fresh, err := openFile(temp, opts, anyMeta)
 	if err != nil {
 		return err
 	}

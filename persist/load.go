@@ -41,9 +41,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	if c.file != nil {
 		err := c.file.intact(c.used)
 		if err == nil {
-			err = guard(func() error {
-				return c.file.db.View(func(tx *bolt.Tx) error { return c.merge(tx, now, &stats) })
-			})
+			err = c.file.view(func(tx *bolt.Tx) error { return c.merge(tx, now, &stats) })
 		}
 		if damaged(err) {
 			stats.SetAside = true
@@ -65,12 +63,12 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 func (c *Counters) merge(tx *bolt.Tx, now algorithms.Now, stats *LoadStats) error {
 	wall := seconds(now.Wall)
 	var h copies
-	for _, e := range c.buckets.between(wall, 1<<62) {
+	for _, e := range c.buckets.after(wall) {
 		b := tx.Bucket(bucketName(e))
 		if b == nil {
 			return pageError("bucket %d is gone", e)
 		}
-		s := &copyOf{cursor: b.Cursor(), bucket: e}
+		s := &copyOf{cursor: b.Cursor(), filter: c.filter(e)}
 		if s.first(stats) {
 			h.push(s)
 		}
@@ -98,7 +96,7 @@ func (c *Counters) merge(tx *bolt.Tx, now algorithms.Now, stats *LoadStats) erro
 				best, found = have, true
 				logs[0], logs[1] = logs[1], logs[0]
 			}
-			c.horizon.note(id, top.bucket, wall)
+			top.filter.add(id)
 			h.advance(stats)
 		}
 		if found {
@@ -151,7 +149,7 @@ func (s *stored) toSteady(now algorithms.Now) {
 // copyOf is the place in one bucket where merge is.
 type copyOf struct {
 	cursor     *bolt.Cursor
-	bucket     int64
+	filter     *filter
 	id         counters.Key
 	key, value []byte
 }

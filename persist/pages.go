@@ -41,10 +41,15 @@ func pageError(format string, args ...any) error {
 // verifyPages walks all pages in use of a bbolt file of size bytes, reading it as plain bytes: no map, no trust.
 // After it, bbolt can open and iterate the file without panic, fault or endless loop. What values say is not
 // looked at. Time and memory are bounded by the size: each page is read once.
-func verifyPages(f io.ReaderAt, size int64) error {
+func verifyPages(f io.ReaderAt, size int64, need metas) error {
 	m, err := readMeta(f, size)
 	if err != nil {
 		return err
+	}
+	if need == bothMetas {
+		if err := m.verifyBoth(f); err != nil {
+			return err
+		}
 	}
 	if m.pages < 4 || m.pages > uint64(size)/uint64(m.pageSize) {
 		return pageError("%d pages of %d bytes in a file of %d", m.pages, m.pageSize, size)
@@ -61,7 +66,29 @@ func verifyPages(f io.ReaderAt, size int64) error {
 	return w.freelist()
 }
 
+// metas says how many of the two meta pages have to be intact. With the newer one damaged, bbolt goes back to the
+// transaction before without a word: good enough for counters, but an acknowledged version of the rules would be
+// gone. A meta fits in one sector, so that a power cut does not tear it.
+type metas uint8
+
+const (
+	anyMeta metas = iota
+	bothMetas
+)
+
+// verifyBoth checks that the metas are those of the last two transactions, each in its place.
+func (m meta) verifyBoth(f io.ReaderAt) error {
+	first, ok0 := metaAt(f, 0)
+	second, ok1 := metaAt(f, int64(m.pageSize))
+	if !ok0 || !ok1 || first.page != 0 || second.page != 1 || first.tx%2 != 0 || second.tx%2 != 1 ||
+		first.pageSize != second.pageSize || max(first.tx, second.tx)-min(first.tx, second.tx) != 1 {
+		return pageError("one of the two meta pages")
+	}
+	return nil
+}
+
 type meta struct {
+	page           uint64 // its place, as it says
 	pageSize       int
 	root, freelist uint64
 	pages, tx      uint64
@@ -71,18 +98,19 @@ type meta struct {
 func readMeta(f io.ReaderAt, size int64) (meta, error) {
 	first, ok := metaAt(f, 0)
 	if ok {
-		if second, ok := metaAt(f, int64(first.pageSize)); ok && second.pageSize == first.pageSize && second.tx > first.tx {
-			return second, nil
+		if err := first.checkPageSize(first.pageSize); err != nil {
+			return first, err
 		}
-		return first, nil
+		second, ok := metaAt(f, int64(first.pageSize))
+		if !ok || second.tx <= first.tx {
+			return first, nil
+		}
+		return second, second.checkPageSize(first.pageSize)
 	}
 	// The page size is not known. bbolt tries the same ones.
 	for at := int64(minPage); at <= maxPage && at < size-minPage; at *= 2 {
 		if second, ok := metaAt(f, at); ok {
-			if int64(second.pageSize) != at {
-				break
-			}
-			return second, nil
+			return second, second.checkPageSize(int(at))
 		}
 	}
 	return meta{}, pageError("no intact meta page in %d bytes", size)
@@ -98,11 +126,17 @@ func metaAt(f io.ReaderAt, at int64) (meta, bool) {
 	sum.Write(b[:metaSum])
 	m := meta{
 		pageSize: int(e.Uint32(b[8:])), root: e.Uint64(b[16:]), freelist: e.Uint64(b[32:]),
-		pages: e.Uint64(b[40:]), tx: e.Uint64(b[48:]),
+		pages: e.Uint64(b[40:]), tx: e.Uint64(b[48:]), page: e.Uint64(page[:]),
 	}
-	ok := e.Uint32(b) == metaMagic && e.Uint32(b[4:]) == metaVersion && e.Uint64(b[metaSum:]) == sum.Sum64() &&
-		m.pageSize >= minPage && m.pageSize <= maxPage && m.pageSize&(m.pageSize-1) == 0
-	return m, ok
+	return m, e.Uint32(b) == metaMagic && e.Uint32(b[4:]) == metaVersion && e.Uint64(b[metaSum:]) == sum.Sum64()
+}
+
+// checkPageSize checks that the meta has a sound page size, and the one wanted.
+func (m meta) checkPageSize(want int) error {
+	if n := m.pageSize; n != want || n < minPage || n > maxPage || n&(n-1) != 0 {
+		return pageError("page size is %d", n)
+	}
+	return nil
 }
 
 type walker struct {

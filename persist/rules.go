@@ -105,7 +105,7 @@ func OpenRules(cfg RulesConfig) (*Rules, error) {
 		return nil, fmt.Errorf("create %s: %w", r.path, err)
 	}
 	var err error
-	r.file, err = openFile(r.path, bolt.Options{FreelistType: bolt.FreelistMapType, MaxSize: cfg.MaxSize})
+	r.file, err = openFile(r.path, bolt.Options{FreelistType: bolt.FreelistMapType, MaxSize: cfg.MaxSize}, bothMetas)
 	switch {
 	case errors.Is(err, ErrInUse):
 		return nil, fmt.Errorf("%w: %s", ErrInUse, cfg.Dir)

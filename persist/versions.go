@@ -134,23 +134,21 @@ func trim(chain []link) []link {
 // before, and behind a version left by a write that failed after all.
 func (r *Rules) put(chain []link, value []byte) error {
 	first, last := chain[0].Number, chain[len(chain)-1].Number
-	return guard(func() error {
-		return r.file.db.Update(func(tx *bolt.Tx) error {
-			b := tx.Bucket(versionsBucket)
-			var gone [][]byte
-			c := b.Cursor()
-			for k, _ := c.First(); k != nil; k, _ = c.Next() {
-				if n := int64(binary.BigEndian.Uint64(k)); n < first || n > last {
-					gone = append(gone, k)
-				}
+	return r.file.update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(versionsBucket)
+		var gone [][]byte
+		c := b.Cursor()
+		for k, _ := c.First(); k != nil; k, _ = c.Next() {
+			if n := int64(binary.BigEndian.Uint64(k)); n < first || n > last {
+				gone = append(gone, k)
 			}
-			for _, k := range gone {
-				if err := b.Delete(k); err != nil {
-					return err
-				}
+		}
+		for _, k := range gone {
+			if err := b.Delete(k); err != nil {
+				return err
 			}
-			return b.Put(versionKey(last), value)
-		})
+		}
+		return b.Put(versionKey(last), value)
 	})
 }
 
@@ -212,23 +210,21 @@ func parseEntry(key, value []byte) (entry, error) {
 
 // load reads and checks all entries, and puts the last version in force.
 func (r *Rules) load() error {
-	err := guard(func() error {
-		return r.file.db.View(func(tx *bolt.Tx) error {
-			b := tx.Bucket(versionsBucket)
-			if b == nil {
-				return fmt.Errorf("%w: no versions in it", errPages)
+	err := r.file.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket(versionsBucket)
+		if b == nil {
+			return fmt.Errorf("%w: no versions in it", errPages)
+		}
+		return b.ForEach(func(k, v []byte) error {
+			e, err := parseEntry(k, v)
+			if err != nil {
+				return fmt.Errorf("version %x: %w", k, err)
 			}
-			return b.ForEach(func(k, v []byte) error {
-				e, err := parseEntry(k, v)
-				if err != nil {
-					return fmt.Errorf("version %x: %w", k, err)
-				}
-				if n := len(r.chain); n > 0 && e.Number != r.chain[n-1].Number+1 || n == 0 && (!e.full || e.Number < 1) {
-					return fmt.Errorf("version %d: %w: the ones before are missing", e.Number, errValue)
-				}
-				r.chain = append(r.chain, e.link)
-				return nil
-			})
+			if n := len(r.chain); n > 0 && e.Number != r.chain[n-1].Number+1 || n == 0 && (!e.full || e.Number < 1) {
+				return fmt.Errorf("version %d: %w: the ones before are missing", e.Number, errValue)
+			}
+			r.chain = append(r.chain, e.link)
+			return nil
 		})
 	})
 	if damaged(err) || errors.Is(err, errValue) {
@@ -282,19 +278,17 @@ func (r *Rules) replay(n int64) (*rules.Document, error) {
 
 // entries reads the entries from first to last. They are copies: parsing is slow, and a map may move.
 func (r *Rules) entries(first, last int64) (out []entry, err error) {
-	err = guard(func() error {
-		return r.file.db.View(func(tx *bolt.Tx) error {
-			b := tx.Bucket(versionsBucket)
-			for n := first; n <= last; n++ {
-				e, err := parseEntry(versionKey(n), b.Get(versionKey(n)))
-				if err != nil {
-					return fmt.Errorf("version %d: %w", n, err)
-				}
-				e.payload = append([]byte(nil), e.payload...)
-				out = append(out, e)
+	err = r.file.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket(versionsBucket)
+		for n := first; n <= last; n++ {
+			e, err := parseEntry(versionKey(n), b.Get(versionKey(n)))
+			if err != nil {
+				return fmt.Errorf("version %d: %w", n, err)
 			}
-			return nil
-		})
+			e.payload = append([]byte(nil), e.payload...)
+			out = append(out, e)
+		}
+		return nil
 	})
 	return out, err
 }

@@ -1,0 +1,282 @@
+package persist
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/rlnode/rlnode/counters"
+)
+
+// lines collects what is logged.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), what)
+}
+
+// A full disk fails checkpoints, says so once, and loses nothing once there is room again.
+func TestDiskFull(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src, log := newTable(), &lines{}
+	cfg := testConfig(dir, src, clk.Now)
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	cfg.MaxSize = 1 << 20
+	c, _ := openLoaded(t, cfg)
+	src.set(sample(clk.Now(), 1)[0])
+	mustCheckpoint(t, c)
+	good := c.Status()
+	all := sample(clk.Now(), 30_000)
+	for _, r := range all {
+		src.set(r)
+	}
+	for i := range 3 {
+		if err := c.Checkpoint(t.Context()); !errors.Is(err, berrors.ErrMaxSizeReached) {
+			t.Fatalf("have %v, want a full disk", err)
+		}
+		s := c.Status()
+		if s.Failures != i+1 || s.Err == nil || s.Completed != good.Completed || s.SetAside != 0 {
+			t.Fatalf("status is %+v", s)
+		}
+	}
+	if n := log.count("checkpoint failed"); n != 1 {
+		t.Errorf("%d lines about the failure, want 1", n)
+	}
+	if err := c.Close(t.Context()); !errors.Is(err, berrors.ErrMaxSizeReached) {
+		t.Errorf("Close: have %v, want a full disk", err)
+	}
+
+	// Another start, with room.
+	cfg.MaxSize = 0
+	c, _ = openLoaded(t, cfg)
+	mustCheckpoint(t, c)
+	mustClose(t, c)
+	again := newTable()
+	c, stats := openLoaded(t, testConfig(dir, again, clk.Now))
+	defer mustClose(t, c)
+	if int(stats.Restored) != len(all) {
+		t.Errorf("have %+v, want %d restored", stats, len(all))
+	}
+}
+
+// The same on a real file system, with recovery while it runs.
+func TestTinyFileSystem(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux to mount a small file system")
+	}
+	dir, clk := t.TempDir(), newClock()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Skipf("mount: %v: %s", err, out)
+	}
+	defer func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	}()
+	ballast := filepath.Join(dir, "ballast")
+	fill := func() {
+		f, err := os.Create(ballast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, 4096))
+		}
+	}
+	src, log := newTable(), &lines{}
+	cfg := testConfig(dir, src, clk.Now)
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+
+	// Not even an empty file fits.
+	fill()
+	c, _ := openLoaded(t, cfg)
+	defer mustClose(t, c)
+	if s := c.Status(); s.Err == nil || s.Failures != 1 {
+		t.Errorf("status is %+v", s)
+	}
+	all := sample(clk.Now(), 10_000)
+	for _, r := range all {
+		src.set(r)
+	}
+	if err := c.Checkpoint(t.Context()); err == nil {
+		t.Fatal("a checkpoint on a full disk succeeded")
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	mustCheckpoint(t, c)
+
+	fill()
+	for _, r := range all {
+		r.State.Count++
+		src.set(r)
+	}
+	if err := c.Checkpoint(t.Context()); err == nil {
+		t.Fatal("a checkpoint on a full disk succeeded")
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	mustCheckpoint(t, c)
+	if s := c.Status(); s.Failures != 0 || s.Err != nil || s.SetAside != 0 || s.Counters != 10_000 {
+		t.Errorf("status is %+v", s)
+	}
+	if n := log.count("written again"); n != 2 {
+		t.Errorf("%d lines about the recovery, want 2", n)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.corrupt-*")); len(left) > 0 {
+		t.Errorf("files set aside: %v", left)
+	}
+}
+
+// A file that breaks while the node runs is set aside, and all counters go into a new one.
+func TestBreaksWhileRunning(t *testing.T) {
+	tests := map[string]func(t *testing.T, c *Counters){
+		"cut to nothing": func(t *testing.T, c *Counters) {
+			if err := os.Truncate(c.path, 0); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"cut in half": func(t *testing.T, c *Counters) {
+			if err := os.Truncate(c.path, c.used/2); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"noise": func(t *testing.T, c *Counters) {
+			f, err := os.OpenFile(c.path, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			noise := make([]byte, c.used-8192)
+			for i := range noise {
+				noise[i] = byte(mix(uint64(i)))
+			}
+			if _, err := f.WriteAt(noise, 8192); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for name, harm := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir, clk := t.TempDir(), newClock()
+			src := newTable()
+			c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+			all := sample(clk.Now(), 5000)
+			for _, r := range all {
+				src.set(r)
+			}
+			mustCheckpoint(t, c)
+			src.set(all[0])
+			mustCheckpoint(t, c)
+			harm(t, c)
+			for _, r := range all[:100] {
+				src.set(r)
+			}
+			if err := c.Checkpoint(t.Context()); !damaged(err) {
+				t.Fatalf("have %v, want a damaged file", err)
+			}
+			if s := c.Status(); s.SetAside != 1 || s.Failures != 1 {
+				t.Errorf("status is %+v", s)
+			}
+			mustClose(t, c)
+			again := newTable()
+			c, stats := openLoaded(t, testConfig(dir, again, clk.Now))
+			defer mustClose(t, c)
+			if stats.Restored != 5000 {
+				t.Errorf("have %+v", stats)
+			}
+		})
+	}
+}
+
+// As above, but at the very last checkpoint: Close begins a new file and writes all.
+func TestBreaksAtClose(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	for _, r := range sample(clk.Now(), 5000) {
+		src.set(r)
+	}
+	mustCheckpoint(t, c)
+	if err := os.Truncate(c.path, 4096); err != nil {
+		t.Fatal(err)
+	}
+	src.set(sample(clk.Now(), 1)[0])
+	mustClose(t, c)
+	c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
+	defer mustClose(t, c)
+	if stats.Restored != 5000 {
+		t.Errorf("have %+v", stats)
+	}
+}
+
+// A value that is damaged inside sound pages costs one counter.
+func TestBadValue(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := newTable()
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	for _, r := range sample(clk.Now(), 100) {
+		src.set(r)
+	}
+	mustClose(t, c)
+	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		name, _ := tx.Cursor().First()
+		b := tx.Bucket(name)
+		k, v := b.Cursor().First()
+		if err := b.Put(k, v[:len(v)-1]); err != nil {
+			return err
+		}
+		return b.Put([]byte("odd key"), v)
+	})
+	if err = errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
+	defer mustClose(t, c)
+	if stats.Restored != 99 || stats.Bad != 2 || stats.SetAside {
+		t.Errorf("have %+v", stats)
+	}
+}
+
+func TestGuard(t *testing.T) {
+	var none *counters.Record
+	tests := map[string]func() error{
+		"panic":       func() error { panic("no") },
+		"nil pointer": func() error { none.Level = 1; return nil },
+	}
+	for name, f := range tests {
+		if err := guard(f); !errors.Is(err, errBroken) {
+			t.Errorf("%s: have %v", name, err)
+		}
+	}
+	plain := errors.New("plain")
+	if err := guard(func() error { return plain }); err != plain {
+		t.Errorf("have %v", err)
+	}
+}
