@@ -14,7 +14,7 @@ import (
 
 // Bounds of one transaction.
 const (
-	batchCounters = 10_000
+	batchCounters = 5_000
 	batchBytes    = 8 << 20 // and one counter more, which may be a log of about a megabyte
 )
 

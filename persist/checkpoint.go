@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -14,6 +15,9 @@ import (
 const (
 	dropsEach  = 8  // expired buckets dropped in one checkpoint; at most one more expires every 16 s
 	maxBackoff = 10 // intervals between two tries while checkpoints fail
+	// Writing that many counters leaves garbage of tens of megabytes, more than all else that a node has on the
+	// heap. It is given back at once rather than at the collector's leisure.
+	muchGarbage = 50_000
 )
 
 // Start begins the checkpoints. Load comes before it.
@@ -94,7 +98,22 @@ func (c *Counters) checkpoint(ctx context.Context) error {
 		return err
 	}
 	c.report(begin, n, err)
+	if n == 0 {
+		c.giveBack(0) // what is left of busier times
+	}
 	return err
+}
+
+// giveBack returns memory that writing or reading n counters took.
+func (c *Counters) giveBack(n int64) {
+	if n > 0 && c.file != nil {
+		c.file.forgetPages()
+	}
+	idle := n == 0 && c.garbage >= muchGarbage/10
+	if c.garbage += n; c.garbage >= muchGarbage || idle {
+		debug.FreeOSMemory()
+		c.garbage = 0
+	}
 }
 
 // report records the outcome of a checkpoint, and logs the first of several failures and the recovery.
@@ -151,6 +170,7 @@ func (c *Counters) write(ctx context.Context) (int64, error) {
 				return fmt.Errorf("write counters: %w", err)
 			}
 			n += int64(taken)
+			c.giveBack(int64(taken))
 			records = records[taken:]
 		}
 		return nil

@@ -99,6 +99,7 @@ type Counters struct {
 	buckets expiries          // the file's
 	filters map[int64]*filter // by bucket; what Load found and checkpoints added
 	used    int64             // bytes of the file that were in use after the last transaction
+	garbage int64             // counters written or read since memory was given back
 	batch   batch             // reused
 
 	ctx    context.Context // ends with Close

@@ -54,6 +54,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 		}
 	}
 	c.loaded = true
+	c.giveBack(stats.Restored)
 	stats.Duration = time.Since(begin)
 	return stats, nil
 }

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package persist
+
+// forgetPages does nothing here.
+func (f *file) forgetPages() {}
