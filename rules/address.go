@@ -19,13 +19,14 @@ func parseAddress(s string) (netip.Addr, bool) {
 	if len(s) < 2 || len(s) > 80 {
 		return netip.Addr{}, false
 	}
-	if strings.IndexByte(s, ':') < 0 {
+	colon := strings.IndexByte(s, ':')
+	if colon < 0 {
 		return parseIPv4(s)
 	}
 	if c := s[0]; c != ':' && !('0' <= c && c <= '9') && !('a' <= c && c <= 'f') && !('A' <= c && c <= 'F') {
 		return netip.Addr{}, false // most text that has a colon: netip's errors are on the heap
 	}
-	if i := strings.IndexByte(s, '%'); i >= 0 && i < len(s)-1 {
+	if i := strings.IndexByte(s, '%'); i > colon && i < len(s)-1 {
 		s = s[:i] // netip would intern the zone
 	}
 	a, err := netip.ParseAddr(s)
@@ -107,7 +108,7 @@ func checkAddress(attribute, value string, cidr bool) string {
 		}
 		return ""
 	}
-	if !holdsAddresses(attribute) || strings.Trim(value, "0123456789abcdefABCDEF.:/") != "" || !strings.ContainsAny(value, ".:/") {
+	if !holdsAddresses(attribute) || !likeAddress(value) {
 		return ""
 	}
 	if _, ok := parseAddress(value); ok {
@@ -117,4 +118,10 @@ func checkAddress(attribute, value string, cidr bool) string {
 		return fmt.Sprintf("%q is no address and no CIDR", shorten(value))
 	}
 	return fmt.Sprintf("%q is no address", shorten(value))
+}
+
+// likeAddress reports whether a value can only be meant as an address or a CIDR, right or wrong.
+func likeAddress(s string) bool {
+	return s != "" && (s[0] == ':' || '0' <= s[0] && s[0] <= '9' || strings.IndexByte(s, ':') > 0) &&
+		strings.ContainsAny(s, ".:/") && strings.Trim(s, "0123456789abcdefABCDEF.:/") == ""
 }

@@ -114,7 +114,7 @@ func (e *edit) changeRule(body *yaml.Node) bool {
 	i := e.before.rule(e.change.Name)
 	if e.change.Delete {
 		if i >= 0 {
-			e.resize(e.before.Rules[i].node(), nil)
+			e.resize(e.change.Name, e.before.Rules[i].node(), nil)
 			e.doc.Rules = slices.Delete(slices.Clone(e.before.Rules), i, i+1)
 			e.validateAll()
 		}
@@ -136,9 +136,9 @@ func (e *edit) changeRule(body *yaml.Node) bool {
 	}
 	e.doc.Rules[i] = r
 	if i < len(e.before.Rules) {
-		e.resize(e.before.Rules[i].node(), r.node())
+		e.resize(e.change.Name, e.before.Rules[i].node(), r.node())
 	} else {
-		e.resize(nil, r.node())
+		e.resize(e.change.Name, nil, r.node())
 	}
 	e.validateAll()
 	return true
@@ -148,7 +148,7 @@ func (e *edit) changeTier(body *yaml.Node) bool {
 	i := e.before.tier(e.change.Name)
 	if e.change.Delete {
 		if i >= 0 {
-			e.resize(e.before.Tiers[i].node(), nil)
+			e.resize(e.change.Name, e.before.Tiers[i].node(), nil)
 			e.doc.Tiers = slices.Delete(slices.Clone(e.before.Tiers), i, i+1)
 			e.validateAll()
 		}
@@ -158,10 +158,10 @@ func (e *edit) changeTier(body *yaml.Node) bool {
 	t := e.tier(e.key(), body)
 	if e.doc.Tiers = slices.Clone(e.before.Tiers); i < 0 {
 		e.doc.Tiers = append(e.doc.Tiers, t)
-		e.resize(nil, t.node())
+		e.resize(e.change.Name, nil, t.node())
 	} else {
 		e.doc.Tiers[i] = t
-		e.resize(e.before.Tiers[i].node(), t.node())
+		e.resize(e.change.Name, e.before.Tiers[i].node(), t.node())
 	}
 	e.validateAll()
 	return true
@@ -201,12 +201,14 @@ func (e *edit) changeSubject(body *yaml.Node) bool {
 		}
 	}
 	group.Subjects = subjects
-	e.resize(before, after)
+	e.resize(value, before, after)
 	e.doc.Subjects = slices.Clone(e.before.Subjects)
 	switch {
 	case gi < 0:
+		e.resize(attribute, nil, yaml.NewMap())
 		e.doc.Subjects = append(e.doc.Subjects, group)
 	case len(subjects) == 0:
+		e.resize(attribute, yaml.NewMap(), nil)
 		e.doc.Subjects = slices.Delete(e.doc.Subjects, gi, gi+1)
 	default:
 		e.doc.Subjects[gi] = group
@@ -225,7 +227,7 @@ func (e *edit) changeList(body *yaml.Node) bool {
 		e.begin("lists." + e.change.Name)
 		*list = e.entries(body)
 	}
-	e.resize(entriesNode(before), entriesNode(*list))
+	e.resize(e.change.Name, entriesNode(before), entriesNode(*list))
 	return !e.change.Delete || len(before) > 0
 }
 
@@ -245,8 +247,8 @@ func (e *edit) forgetPlaces() {
 }
 
 // resize keeps account of the document's size.
-func (e *edit) resize(before, after *yaml.Node) {
-	e.doc.size += pieceSize(e.change.Name, after) - pieceSize(e.change.Name, before)
+func (e *edit) resize(name string, before, after *yaml.Node) {
+	e.doc.size += pieceSize(name, after) - pieceSize(name, before)
 }
 
 // checkSize refuses what makes the document too large; what makes it smaller is always welcome.

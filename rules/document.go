@@ -102,8 +102,9 @@ type RuleSpec struct {
 	Adaptive *Adaptive
 	Settings
 
-	pos yaml.Pos
-	at  places
+	pos    yaml.Pos
+	at     places
+	broken bool // was no map: there is nothing in it to check
 }
 
 // LimitSpec is a limit as written.

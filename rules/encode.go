@@ -34,6 +34,7 @@ func (d *Document) measure() int {
 		size += pieceSize(t.Name, t.node())
 	}
 	for _, g := range d.Subjects {
+		size += pieceSize(g.Attribute, yaml.NewMap())
 		for _, s := range g.Subjects {
 			size += pieceSize(s.Value, s.node())
 		}

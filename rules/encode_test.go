@@ -8,7 +8,7 @@ import (
 )
 
 // checkRoundTrip checks that what doc writes reads back as the same rules.
-func checkRoundTrip(t testing.TB, doc *Document) {
+func checkRoundTrip(t failer, doc *Document) {
 	t.Helper()
 	want := compileBare(t, doc)
 	rendered := *doc
@@ -34,7 +34,7 @@ func checkRoundTrip(t testing.TB, doc *Document) {
 	}
 }
 
-func compileBare(t testing.TB, doc *Document) *Set {
+func compileBare(t failer, doc *Document) *Set {
 	t.Helper()
 	s, err := Compile(doc, 7)
 	if err != nil {
@@ -75,4 +75,10 @@ func TestStarter(t *testing.T) {
 		}
 	}
 	t.Error("no starter rule is keyed by ip")
+}
+
+// failer is what tests and property tests have in common.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
 }

@@ -22,7 +22,7 @@ func Parse(src []byte) (*Document, error) {
 	}
 	d := &decoder{}
 	doc := &Document{source: string(src), at: places{}}
-	doc.asJSON = root.Flow && json.Valid(src)
+	doc.asJSON = json.Valid(src)
 	if root.Kind == yaml.Null {
 		d.fail(root, "the document is empty")
 		return nil, d.err()

@@ -56,7 +56,7 @@ func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 			d.setting(key, v, &r.Settings)
 		}
 	})
-	if !ok {
+	if r.broken = !ok; !ok {
 		return r
 	}
 	if _, named := r.at["name"]; !named && name == "" {

@@ -66,22 +66,28 @@ func TestParse_mistakes(t *testing.T) {
 		want      []string // line:column path, and a part of the message
 	}{
 		{"empty", "", []string{"1:1 |empty"}},
-		{"only a comment", "# nothing\n", []string{"2:1 |empty"}},
+		{"only a comment", "# nothing\n", []string{"1:1 |empty"}},
 		{"not a map", "- 1", []string{"1:1 |a mapping is expected, not a list"}},
 		{"version", "version: 2", []string{"1:10 version|the only version is 1"}},
 		{"unknown key", "ruels: []", []string{"1:1 ruels|did you mean rules?"}},
 		{"duplicate key", "default: allow\ndefault: deny", []string{"2:1 default|twice"}},
 		{"default", "default: maybe", []string{`1:10 default|"maybe" is not one of allow, deny`}},
-		{"several documents", "default: deny\n---\ndefault: deny", []string{"2:1 |only one document"}},
-		{"syntax", "rules:\n  - name: a\n   key: []\n", []string{"3:4 |indentation"}},
-		{"unclosed", "rules: [", []string{"1:8 |never closed"}},
-		{"tab", "rules:\n\t- a", []string{"2:2 |tabs"}},
-		{"alias unknown", "default: *x", []string{"1:10 |no anchor is called x"}},
-		{"too deep", strings.Repeat("[", 100), []string{"1:65 |nested too deeply"}},
+		{"several documents", "default: deny\n---\ndefault: deny", []string{"3:1 |only one document"}},
+		{"syntax", "rules:\n  - name: a\n   key: []\n", []string{"3:4 |did not find expected"}},
+		{"unclosed", "rules: [", []string{"2:1 |did not find expected"}},
+		{"tab", "rules:\n\t- a", []string{"2:1 |cannot start any token"}},
+		{"alias unknown", "default: *x", []string{"1:10 |unknown anchor 'x'"}},
+		{"too deep", strings.Repeat("[", 100) + strings.Repeat("]", 100), []string{"1:66 |levels of nesting"}},
 		{"bad UTF-8", "default: é\xff", []string{"1:11 |UTF-8"}},
 		{"control character", "default: a\x01", []string{"1:11 |control characters"}},
+		{"tag", "default: !word deny", []string{"1:10 |tag !word is not supported"}},
+		{"merge key", "tiers: {a: &a {limits: []}, b: {<<: *a}}", []string{"1:33 |merge keys"}},
+		{"key no text", "? [a]\n: b", []string{"1:3 |a key must be plain text"}},
+		{"alias inside itself", "tiers: &a {b: *a}", []string{"1:15 |stands inside"}},
+		{"characters, not bytes", "lists: {deny: [{é: ü, ö: 1, ö: 2}]}", []string{`1:29 lists.deny[0].ö|twice`}},
+		{"many commas", "{" + strings.Repeat("a: b,", 1_000_001) + "}", []string{"1:1 |commas"}},
 		{"several at once", "default: maybe\ndefault_tier: gold\nrules: [{name: a, key: [], limits: [{limit: 0, per: 1y}]}]\n", []string{
-			`1:10 default|maybe`, `2:1 default_tier|"gold" is not defined`, "3:44 rules[0].limits[0].limit|0 is not in 1…9007199254740991", `3:52 rules[0].limits[0].per|"1y" is not a duration`}},
+			`1:10 default|maybe`, `2:1 default_tier|"gold" is not defined`, "3:45 rules[0].limits[0].limit|0 is not in 1…9007199254740991", `3:53 rules[0].limits[0].per|"1y" is not a duration`}},
 
 		{"rule without name", "rules: [{key: [], limits: [{limit: 1, per: 1m}]}]", []string{"1:9 rules[0]|needs a name"}},
 		{"rule without key", "rules: [{name: a, limits: [{limit: 1, per: 1m}]}]", []string{"1:9 rules[0]|needs a key"}},
@@ -92,7 +98,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"seventeen limits", rule("limits: [" + strings.Repeat("1, ", 17) + "]"), []string{"4:13 rules[0].limits|17 limits are more than 16"}},
 		{"duplicate rule", one + strings.TrimPrefix(one, "rules:\n"), []string{`5:5 rules[1].name|the name "a" is taken by rules[0]`}},
 		{"unknown key of a rule", rule(okLimits, "algorithm: fixed-window"), []string{"5:5 rules[0].algorithm|unknown key"}},
-		{"unknown key of a limit", lim("{limit: 1, per: 1m, window: 3}"), []string{"4:33 rules[0].limits[0].window|unknown key"}},
+		{"unknown key of a limit", lim("{limit: 1, per: 1m, window: 3}"), []string{"4:34 rules[0].limits[0].window|unknown key"}},
 		{"key twice", "rules: [{name: a, key: [ip, ip], limits: [{limit: 1, per: 1m}]}]", []string{`1:29 rules[0].key[1]|"ip" is named twice`}},
 		{"key no list", "rules: [{name: a, key: ip, limits: [{limit: 1, per: 1m}]}]", []string{"1:24 rules[0].key|a list is expected, not text"}},
 		{"empty name", "rules: [{name: '', key: [], limits: [{limit: 1, per: 1m}]}]", []string{"1:16 rules[0].name|can't be empty"}},
@@ -128,7 +134,7 @@ func TestParse_mistakes(t *testing.T) {
 
 		{"match nothing", rule("match: {}", okLimits), []string{"4:12 rules[0].match|at least one attribute"}},
 		{"match empty list", rule("match: {a: []}", okLimits), []string{"4:16 rules[0].match.a|matches nothing"}},
-		{"match null", rule("match: {a: }", okLimits), []string{"4:14 rules[0].match.a|text is expected, not nothing"}},
+		{"match null", rule("match: {a: }", okLimits), []string{"4:16 rules[0].match.a|text is expected, not nothing"}},
 		{"match map", rule("match: {a: {b: c}}", okLimits), []string{"4:16 rules[0].match.a|text is expected, not a mapping"}},
 		{"match no address", rule("match: {ip: 300.1.1.1}", okLimits), []string{"4:17 rules[0].match.ip|no address"}},
 		{"match bad CIDR", rule("match: {ip: [10.0.0.0/33]}", okLimits), []string{"4:18 rules[0].match.ip[0]|no address and no CIDR"}},
@@ -140,7 +146,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"scope", rule("scope: world", okLimits), []string{"4:12 rules[0].scope|not one of region, global"}},
 		{"global sliding", rule("scope: global", okLimits), []string{"5:14 rules[0].limits[0]|not for sliding-window"}},
 		{"global tiers", rule("scope: global", "tiered: true") + "tiers: {f: {limits: [{limit: 1, per: 1h}]}}", []string{`6:22 tiers.f.limits[0]|the rule "a" has scope: global`}},
-		{"global override", rule("scope: global", "limits: [{limit: 1, per: day}]") + "subjects: {ip: {1.1.1.1: {limits: {a: [{limit: 1, per: 1m}]}}}}", []string{`6:41 subjects.ip["1.1.1.1"].limits.a[0]|scope: global`}},
+		{"global override", rule("scope: global", "limits: [{limit: 1, per: day}]") + "subjects: {ip: {1.1.1.1: {limits: {a: [{limit: 1, per: 1m}]}}}}", []string{`6:40 subjects.ip["1.1.1.1"].limits.a[0]|scope: global`}},
 		{"regions without global", rule("regions: {us: 1}", okLimits), []string{"4:5 rules[0].regions|for scope: global"}},
 		{"regions sum", rule("scope: global", "regions: {us: 0.5, eu: 0.4}", "limits: [{limit: 1, per: day}]"), []string{"5:14 rules[0].regions|add up to 0.9"}},
 		{"block", rule(okLimits, "block: 1ms"), []string{"5:12 rules[0].block|1ms is not in"}},
@@ -188,6 +194,24 @@ func checkErrors(t *testing.T, err error, want []string) {
 	}
 }
 
+func TestDocument_Warnings(t *testing.T) {
+	doc := mustParse(t, `defaults: {on_limit: delay, max_delay: 1s, consistency: local}
+rules:
+  - name: a
+    key: []
+    limits: [{limit: 1, per: 1m}]
+    on_limit: delay
+    max_delay: 2s
+    consistency: local
+    on_partition: deny
+  - {name: b, key: [], on_limit: refuse, consistency: exact, lease: {idle: 0.1}, limits: [{limit: 1, per: 1m}]}
+`)
+	checkErrors(t, Errors(doc.Warnings()), []string{
+		"1:12 defaults.on_limit|not in force", "1:29 defaults.max_delay|not in force", "1:44 defaults.consistency|with a cluster",
+		"6:5 rules[0].on_limit|not in force", "7:5 rules[0].max_delay|not in force", "8:5 rules[0].consistency|with a cluster",
+	})
+}
+
 func TestParse_bounds(t *testing.T) {
 	if _, err := Parse(make([]byte, MaxDocument+1)); err == nil || !strings.Contains(err.Error(), "8 MiB") {
 		t.Errorf("too large: have %v", err)
@@ -200,7 +224,7 @@ func TestParse_bounds(t *testing.T) {
 	for c := 'b'; c < 'k'; c++ {
 		laughs += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.Repeat(fmt.Sprintf("*%c, ", c-1), 10))
 	}
-	if _, err := Parse([]byte(laughs)); err == nil || !strings.Contains(err.Error(), "too many values") {
+	if _, err := Parse([]byte(laughs)); err == nil || !strings.Contains(err.Error(), "aliases counted each time") {
 		t.Errorf("billion laughs: have %v", err)
 	}
 	many := "rules: ["

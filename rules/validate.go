@@ -30,7 +30,9 @@ func validate(doc *Document, errs *collector) {
 		if first := c.index[r.Name]; first != i && r.Name != "" {
 			c.add(r.place("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
 		}
-		c.rule(path, r)
+		if !r.broken {
+			c.rule(path, r)
+		}
 	}
 	for _, t := range doc.Tiers {
 		c.limits(keyPath("tiers", t.Name)+".limits", t.Limits, "")

@@ -10,10 +10,17 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
+// maxCommas is far above what rules have in any text that is not too long. The library takes seconds for a
+// million short values on one line, and would be done with them before they can be counted.
+const maxCommas = 1_000_000
+
 // Parse reads the one document in src. The error is a *SyntaxError. Without any content it returns a Null node.
 func Parse(src string) (*Node, error) {
 	if err := checkCharacters(src); err != nil {
 		return nil, err
+	}
+	if strings.Count(src, ",") > maxCommas {
+		return nil, &SyntaxError{Pos{1, 1}, fmt.Sprintf("more than %d commas", maxCommas)}
 	}
 	loader, err := yaml.NewLoader(strings.NewReader(src), yaml.WithV4Defaults())
 	if err != nil {
@@ -141,6 +148,9 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 	for i, item := range n.Content {
 		if out.Kind == Map && i%2 == 0 && item.Kind != yaml.ScalarNode {
 			return &SyntaxError{pos(item), "a key must be plain text"}
+		}
+		if out.Kind == Map && i%2 == 0 && item.Value == "<<" && item.ShortTag() == "!!merge" {
+			return &SyntaxError{pos(item), "merge keys are not supported"}
 		}
 		child, err := c.node(item, depth+1)
 		if err != nil {

@@ -1,0 +1,131 @@
+package rules
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// manySubjects is a document of two rules, for tenants and users, with n subjects each.
+func manySubjects(n int) string {
+	var b strings.Builder
+	b.WriteString(`
+rules:
+  - {name: by-tenant, key: [tenant], tiered: true}
+  - {name: by-user, key: [user], tiered: true}
+tiers:
+  t0: {limits: [{limit: 10, per: 1m}]}
+  t1: {limits: [{limit: 20, per: 1m}]}
+subjects:
+`)
+	for _, attribute := range []string{"tenant", "user"} {
+		fmt.Fprintf(&b, "  %s:\n", attribute)
+		for i := range n {
+			fmt.Fprintf(&b, "    %s-%06d: {tier: t%d}\n", attribute, i, i%2)
+		}
+	}
+	return b.String()
+}
+
+// thousandRules is a document of 1,000 rules of every sort of condition, of which a check meets a few.
+func thousandRules() string {
+	var b strings.Builder
+	b.WriteString("lists: {deny: [{ip: 192.0.2.0/24}], allow: [{tenant: internal}]}\nrules:\n")
+	for i := range 1000 {
+		match := []string{
+			fmt.Sprintf("{endpoint: /v1/things/%d}", i),
+			fmt.Sprintf("{endpoint: '/v1/globs/%d/*'}", i),
+			fmt.Sprintf("{endpoint: '*.%d'}", i),
+			fmt.Sprintf("{ip: 10.%d.%d.0/24}", i/256, i%256),
+			fmt.Sprintf("{method: POST, plan: p%d}", i),
+		}[i%5]
+		fmt.Fprintf(&b, "  - {name: r%d, match: %s, key: [ip, tenant], limits: [{limit: 10, per: 1m}]}\n", i, match)
+	}
+	return b.String()
+}
+
+func benchmarkCases(subjects int) []struct {
+	name, src string
+	attrs     []Attribute
+	hits      int
+} {
+	return []struct {
+		name, src string
+		attrs     []Attribute
+		hits      int
+	}{
+		{"1000-rules", thousandRules(), attrs("ip=10.3.60.9", "tenant=acme", "endpoint=/v1/globs/501/x.702", "method=POST", "plan=p4"), 4},
+		{"subjects", manySubjects(subjects), attrs("tenant=tenant-007777", "user=user-002345", "ip=1.2.3.4", "endpoint=/x"), 2},
+		{"ipv6", one, attrs("ip=2001:db8::1"), 1},
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	for _, bb := range benchmarkCases(100_000) {
+		s := mustCompile(b, bb.src)
+		b.Run(bb.name, func(b *testing.B) {
+			var m Match
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Match(bb.attrs, nil, &m)
+			}
+			if len(m.Hits) != bb.hits {
+				b.Errorf("have %s, want %d hits", hits(&m), bb.hits)
+			}
+		})
+	}
+}
+
+func BenchmarkMatchKey(b *testing.B) {
+	s := mustCompile(b, manySubjects(100_000))
+	r, key := s.Rule("by-user"), []string{"user-012345"}
+	var m Match
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.MatchKey(r, key, &m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestMatch_doesNotAllocate(t *testing.T) {
+	for _, tt := range benchmarkCases(10_000) {
+		s := mustCompile(t, tt.src)
+		var m Match
+		if n := testing.AllocsPerRun(100, func() { s.Match(tt.attrs, nil, &m) }); n != 0 {
+			t.Errorf("%s: %v allocations", tt.name, n)
+		}
+		if len(m.Hits) != tt.hits {
+			t.Errorf("%s: have %s, want %d hits", tt.name, hits(&m), tt.hits)
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	src := []byte(manySubjects(50_000))
+	b.SetBytes(int64(len(src)))
+	for b.Loop() {
+		if _, err := Parse(src); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	doc := mustParse(b, manySubjects(50_000)) // 100,000 in all
+	for b.Loop() {
+		if _, err := Compile(doc, 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkApplySubject(b *testing.B) {
+	doc := mustParse(b, manySubjects(100_000))
+	change := Change{Part: SubjectPart, Attribute: "tenant", Name: "new", Body: []byte("{tier: t1}")}
+	for b.Loop() {
+		if _, err := doc.Apply(change); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func mustApply(t testing.TB, doc *Document, c Change) *Document {
+	t.Helper()
+	next, err := doc.Apply(c)
+	if err != nil {
+		t.Fatalf("%s: %v", c, err)
+	}
+	return next
+}
+
+const changeBase = `# mine
+rules:
+  - {name: a, key: [tenant], tiered: true}
+  - {name: b, key: [ip], limits: [{limit: 1, per: 1m}]}
+tiers: {free: {limits: [{limit: 1, per: 1m}]}, gold: {limits: [{limit: 9, per: 1m}]}}
+default_tier: free
+subjects: {tenant: {x: {tier: gold}}}
+lists: {deny: [{ip: 1.1.1.1}]}
+`
+
+func TestDocument_Apply(t *testing.T) {
+	body := func(s string) []byte { return []byte(s) }
+	const base = `{"version":1,"lists":{"deny":[{"ip":"1.1.1.1"}]},"rules":[{"name":"a","key":["tenant"],"tiered":true},{"name":"b","key":["ip"],"limits":[{"limit":1,"per":"1m"}]}],"tiers":{"free":{"limits":[{"limit":1,"per":"1m"}]},"gold":{"limits":[{"limit":9,"per":"1m"}]}},"default_tier":"free","subjects":{"tenant":{"x":{"tier":"gold"}}}}`
+	tests := []struct {
+		name     string
+		change   Change
+		from, to string // what is replaced in base
+		errs     []string
+		notFound bool
+	}{
+		{"rule new", Change{Part: RulePart, Name: "c", Body: body("{key: [], limits: [{limit: 3, per: 1s}]}")}, `]}],"tiers"`, `]},{"name":"c","key":[],"limits":[{"limit":3,"per":"1s"}]}],"tiers"`, nil, false},
+		{"rule in place", Change{Part: RulePart, Name: "a", Body: body(`{"name": "a", "key": ["tenant"], "limits": [{"limit": 3, "per": "1s"}]}`)}, `"tiered":true`, `"limits":[{"limit":3,"per":"1s"}]`, nil, false},
+		{"rule of another name", Change{Part: RulePart, Name: "a", Body: body(`{name: z, key: [tenant], tiered: true}`)}, "", "", []string{`1:2 rules[0].name|"z" is not that of the rule written, "a"`}, false},
+		{"rule wrong", Change{Part: RulePart, Name: "c", Body: body("key: []\nlimits: [{limit: 0, per: 1s}]")}, "", "", []string{"2:18 rules[2].limits[0].limit|0 is not in"}, false},
+		{"rule unreadable", Change{Part: RulePart, Name: "c", Body: body("key: [")}, "", "", []string{"2:1 |did not find"}, false},
+		{"rule empty body", Change{Part: RulePart, Name: "c"}, "", "", []string{"1:1 rules[2]|a mapping is expected"}, false},
+		{"rule without name", Change{Part: RulePart, Body: body("{key: [], limits: [{limit: 3, per: 1s}]}")}, "", "", []string{"0:0 rules[2]|can't be empty", "1:1 rules[2]|needs a name"}, false},
+		{"rule deleted", Change{Part: RulePart, Name: "b", Delete: true}, `,{"name":"b","key":["ip"],"limits":[{"limit":1,"per":"1m"}]}`, "", nil, false},
+		{"no rule to delete", Change{Part: RulePart, Name: "z", Delete: true}, "", "", nil, true},
+		{"tier new", Change{Part: TierPart, Name: "t", Body: body("limits: [{limit: 2, per: 1m}]")}, `},"default_tier"`, `,"t":{"limits":[{"limit":2,"per":"1m"}]}},"default_tier"`, nil, false},
+		{"tier in place", Change{Part: TierPart, Name: "gold", Body: body("limits: [{limit: 2, per: 1m}]")}, `9`, `2`, nil, false},
+		{"tier in use", Change{Part: TierPart, Name: "gold", Delete: true}, "", "", []string{`0:0 subjects.tenant.x.tier|"gold" is not defined`}, false},
+		{"default tier", Change{Part: TierPart, Name: "free", Delete: true}, "", "", []string{`0:0 default_tier|"free" is not defined`}, false},
+		{"no tier to delete", Change{Part: TierPart, Name: "z", Delete: true}, "", "", nil, true},
+		{"subject new", Change{Part: SubjectPart, Attribute: "tenant", Name: "a", Body: body("{tier: free}")}, `"x":{`, `"a":{"tier":"free"},"x":{`, nil, false},
+		{"subject in place", Change{Part: SubjectPart, Attribute: "tenant", Name: "x", Body: body(`{"tier":"free"}`)}, `"x":{"tier":"gold"`, `"x":{"tier":"free"`, nil, false},
+		{"subject of a new attribute", Change{Part: SubjectPart, Attribute: "ip", Name: "::ffff:1.2.3.4", Body: body(`{"limits":{"b":[{"limit":5,"per":"1m"}]}}`)}, `"gold"}}}`, `"gold"}},"ip":{"1.2.3.4":{"limits":{"b":[{"limit":5,"per":"1m"}]}}}}`, nil, false},
+		{"subject of no tier", Change{Part: SubjectPart, Attribute: "tenant", Name: "a", Body: body("{tier: nope}")}, "", "", []string{`0:0 subjects.tenant.a.tier|"nope" is not defined`}, false},
+		{"subject deleted", Change{Part: SubjectPart, Attribute: "tenant", Name: "x", Delete: true}, `,"subjects":{"tenant":{"x":{"tier":"gold"}}}`, "", nil, false},
+		{"no subject to delete", Change{Part: SubjectPart, Attribute: "tenant", Name: "z", Delete: true}, "", "", nil, true},
+		{"no attribute to delete", Change{Part: SubjectPart, Attribute: "z", Name: "z", Delete: true}, "", "", nil, true},
+		{"list", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/8}]")}, `]},"rules"`, `],"allow":[{"ip":"10.0.0.0/8"}]},"rules"`, nil, false},
+		{"list wrong", Change{Part: ListPart, Name: "allow", Body: body("[{ip: 10.0.0.0/80}]")}, "", "", []string{"1:7 lists.allow[0].ip|no CIDR"}, false},
+		{"list deleted", Change{Part: ListPart, Name: "deny", Delete: true}, `"lists":{"deny":[{"ip":"1.1.1.1"}]},`, "", nil, false},
+		{"no list to delete", Change{Part: ListPart, Name: "allow", Delete: true}, "", "", nil, true},
+		{"list of no name", Change{Part: ListPart, Name: "maybe", Body: body("[]")}, "", "", nil, true},
+		{"document", Change{Body: []byte(`{"default": "deny"}`)}, base, `{"version":1,"default":"deny"}`, nil, false},
+		{"document deleted", Change{Delete: true}, "", "", []string{"0:0 |can't be deleted"}, false},
+	}
+	doc := mustParse(t, changeBase)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			next, err := doc.Apply(tt.change)
+			if have, _ := doc.JSON(); string(have) != base {
+				t.Fatalf("the old document has changed: %s", have)
+			}
+			if tt.notFound {
+				if !errors.Is(err, ErrNotFound) {
+					t.Errorf("have %v, want ErrNotFound", err)
+				}
+				return
+			}
+			if tt.errs != nil {
+				checkErrors(t, err, tt.errs)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			have, _ := next.JSON()
+			if want := strings.Replace(base, tt.from, tt.to, 1); string(have) != want {
+				t.Errorf("have %s\nwant %s", have, want)
+			}
+			checkRoundTrip(t, next)
+			if n := next.measure(); n != next.size {
+				t.Errorf("size: have %d, measured %d", next.size, n)
+			}
+			for _, w := range next.Warnings() {
+				if tt.change.Part != WholeDocument && w.Line != 0 {
+					t.Errorf("%v points into a text that is no more", w)
+				}
+			}
+		})
+	}
+}
+
+func TestDocument_Piece(t *testing.T) {
+	doc := mustParse(t, changeBase)
+	tests := []struct {
+		of   Change
+		want string
+	}{
+		{Change{Part: RulePart, Name: "a"}, `{"name":"a","key":["tenant"],"tiered":true}`},
+		{Change{Part: TierPart, Name: "gold"}, `{"limits":[{"limit":9,"per":"1m"}]}`},
+		{Change{Part: SubjectPart, Attribute: "tenant", Name: "x"}, `{"tier":"gold"}`},
+		{Change{Part: ListPart, Name: "deny"}, `[{"ip":"1.1.1.1"}]`},
+		{Change{Part: ListPart, Name: "allow"}, `[]`},
+		{Change{Part: RulePart, Name: "z"}, ""},
+		{Change{Part: TierPart, Name: "z"}, ""},
+		{Change{Part: SubjectPart, Attribute: "tenant", Name: "z"}, ""},
+		{Change{Part: SubjectPart, Attribute: "z", Name: "x"}, ""},
+		{Change{Part: ListPart, Name: "z"}, ""},
+	}
+	for _, tt := range tests {
+		have, err := doc.Piece(tt.of)
+		if string(have) != tt.want || (tt.want == "") != errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: have %s, %v, want %s", tt.of, have, err, tt.want)
+		}
+	}
+}
+
+func TestDocument_Apply_bounds(t *testing.T) {
+	doc := mustParse(t, "{}")
+	big := "{key: [], match: {a: [" + strings.Repeat(strings.Repeat("x", 1000)+",", 4000) + "]}, limits: [{limit: 1, per: 1m}]}"
+	doc = mustApply(t, doc, Change{Part: RulePart, Name: "a", Body: []byte(big)})
+	doc = mustApply(t, doc, Change{Part: RulePart, Name: "b", Body: []byte(big)})
+	if _, err := doc.Apply(Change{Part: RulePart, Name: "c", Body: []byte(big)}); err == nil || !strings.Contains(err.Error(), "larger than 8 MiB") {
+		t.Errorf("have %v", err)
+	}
+	doc = mustApply(t, doc, Change{Part: RulePart, Name: "a", Delete: true})
+	mustApply(t, doc, Change{Part: RulePart, Name: "c", Body: []byte(big)})
+
+	var rules []string
+	for i := range maxRules {
+		rules = append(rules, fmt.Sprintf("{name: r%d, key: [], limits: [{limit: 1, per: 1m}]}", i))
+	}
+	full := mustParse(t, "rules: ["+strings.Join(rules, ", ")+"]")
+	if _, err := full.Apply(Change{Part: RulePart, Name: "one more", Body: []byte("{key: [], limits: [{limit: 1, per: 1m}]}")}); err == nil || !strings.Contains(err.Error(), "more than 1000 rules") {
+		t.Errorf("have %v", err)
+	}
+}
+
+// Pieces written one by one make the same rules as a document written at once, in whatever order.
+func TestDocument_Apply_agreesWithParse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		doc, err := Parse([]byte("tiers: {t0: {limits: [{limit: 1, per: 1m}]}}\nrules: [{name: r0, key: [ip, t], limits: [{limit: 1, per: 1m}]}]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "changes") {
+			next, err := doc.Apply(drawChange(t))
+			if err != nil {
+				var errs Errors
+				if !errors.As(err, &errs) && !errors.Is(err, ErrNotFound) {
+					t.Fatalf("have %v", err)
+				}
+				continue
+			}
+			doc = next
+			checkRoundTrip(t, doc)
+			if n := doc.measure(); n != doc.size {
+				t.Fatalf("size: have %d, measured %d", doc.size, n)
+			}
+		}
+		text, _ := doc.JSON()
+		again, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(compileBare(t, again), compileBare(t, doc)) {
+			t.Fatalf("%s means something else when it is written at once", text)
+		}
+	})
+}
+
+func drawChange(t *rapid.T) Change {
+	limits := fmt.Sprintf("[{limit: %d, per: 1m}]", rapid.IntRange(0, 5).Draw(t, "limit"))
+	n := rapid.IntRange(0, 3).Draw(t, "name")
+	c := Change{Part: Part(rapid.IntRange(1, 4).Draw(t, "part")), Delete: rapid.IntRange(0, 3).Draw(t, "delete") == 0}
+	switch c.Part {
+	case RulePart:
+		c.Name = fmt.Sprintf("r%d", n)
+		c.Body = []byte(rapid.SampledFrom([]string{"{key: [ip], limits: " + limits + "}", "{key: [t], tiered: true}", "{key: [ip, t], limits: " + limits + "}"}).Draw(t, "body"))
+	case TierPart:
+		c.Name, c.Body = fmt.Sprintf("t%d", n), []byte("{limits: "+limits+"}")
+	case SubjectPart:
+		c.Attribute = rapid.SampledFrom([]string{"ip", "t"}).Draw(t, "attribute")
+		c.Name = rapid.SampledFrom([]string{"1.2.3.4", "::ffff:1.2.3.4", "x", "2001:db8::1"}).Draw(t, "value")
+		c.Body = []byte(rapid.SampledFrom([]string{"{tier: t0}", "{tier: t1}", "{limits: {r0: " + limits + "}}", "{limits: {r1: " + limits + "}}"}).Draw(t, "body"))
+	case ListPart:
+		c.Name = rapid.SampledFrom([]string{"allow", "deny"}).Draw(t, "list")
+		c.Body = []byte("[" + drawMatch(t) + "]")
+	}
+	return c
+}
+
+// Changes of single subjects among very many: each would take half a second if it parsed all of them.
+func TestDocument_Apply_manySubjects(t *testing.T) {
+	subjects := 100_000
+	if testing.Short() {
+		subjects = 2_000
+	}
+	doc := mustParse(t, manySubjects(subjects))
+	const changes = 20
+	for i := range changes {
+		doc = mustApply(t, doc, Change{Part: SubjectPart, Attribute: "tenant", Name: fmt.Sprintf("new-%d", i), Body: []byte("{tier: t1}")})
+	}
+	if have := doc.Size().Subjects; have != 2*subjects+changes {
+		t.Errorf("have %d subjects", have)
+	}
+}

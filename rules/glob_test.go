@@ -1,0 +1,38 @@
+package rules
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func FuzzGlob(f *testing.F) {
+	f.Add("/a*b", "/a/b")
+	f.Add("*a*a*", "aa")
+	f.Add("a*a", "a")
+	f.Add("**", "")
+	f.Fuzz(func(t *testing.T, pattern, s string) {
+		if !strings.Contains(pattern, "*") || len(pattern) > 64 || len(s) > 256 || !utf8.ValidString(pattern) || !utf8.ValidString(s) {
+			t.Skip()
+		}
+		re := regexp.MustCompile(`(?s)\A` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + `\z`)
+		g := newGlob(pattern)
+		if have, want := g.matches(s), re.MatchString(s); have != want {
+			t.Errorf("%q matches %q: have %v, want %v", pattern, s, have, want)
+		}
+	})
+}
+
+func FuzzParseAddress(f *testing.F) {
+	for _, s := range []string{"1.2.3.4", "1.2.3.256", "01.2.3.4", "::1", "::ffff:1.2.3.4", "fe80::1%eth0", "1.2.3", "1.2.3.4.5", "1..2.3", ":", "%:", "1.2.3.4%x", "0.0.0.0%:", "::%"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		have, ok := parseAddress(s)
+		want, wantOK := slowAddress(s)
+		if have != want || ok != wantOK {
+			t.Errorf("%q: have %v %v, want %v %v", s, have, ok, want, wantOK)
+		}
+	})
+}

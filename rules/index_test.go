@@ -1,0 +1,156 @@
+package rules
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// slowAddress is parseAddress by the book.
+func slowAddress(s string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(s)
+	if err != nil || len(s) > 80 {
+		return netip.Addr{}, false
+	}
+	return a.WithZone("").Unmap(), true
+}
+
+// naive applies a document's rules by walking all of them.
+type naive struct{ doc *Document }
+
+func (n naive) holds(match []Condition, given map[string]string) bool {
+	for _, c := range match {
+		v, ok := given[c.Attribute]
+		if !ok || !slices.ContainsFunc(c.Values, func(want string) bool { return n.equal(c.Attribute, want, v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n naive) equal(attribute, want, have string) bool {
+	if want == have {
+		return true
+	}
+	addr, isAddr := slowAddress(have)
+	if p, err := netip.ParsePrefix(want); err == nil {
+		return isAddr && p.Contains(addr)
+	}
+	if attribute == "ip" && isAddr {
+		have = addr.String()
+		if a, ok := slowAddress(want); ok {
+			return a == addr
+		}
+	}
+	ok, err := path.Match(strings.ReplaceAll(want, "/", "|"), strings.ReplaceAll(have, "/", "|"))
+	return ok && err == nil
+}
+
+func (n naive) match(given map[string]string) (names []string, list Listing) {
+	for _, r := range n.doc.Rules {
+		applies := n.holds(r.Match, given)
+		for _, k := range r.Key {
+			_, ok := given[k]
+			applies = applies && ok
+		}
+		if applies {
+			names = append(names, r.Name)
+		}
+	}
+	any := func(entries []*Entry) bool {
+		return slices.ContainsFunc(entries, func(e *Entry) bool { return n.holds(e.Match, given) })
+	}
+	switch {
+	case any(n.doc.Deny):
+		return names, Denied
+	case any(n.doc.Allow):
+		return names, Allowed
+	}
+	return names, Unlisted
+}
+
+func drawValue(t *rapid.T, attribute string, label string) string {
+	texts := []string{"/a", "/ab", "/a/b", "x", "", "10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::1", "10.0.0.0/24"}
+	return rapid.SampledFrom(texts).Draw(t, label)
+}
+
+func drawMatch(t *rapid.T) string {
+	values := []string{"/a", "/ab", "/a/b", "x", "''", "'/a*'", "'*b'", "'*'", "'*a*'", "'/*/b'", "'1*'", "10.0.0.0/24", "10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/16", "'2001:db8::/32'", "10.0.0.1", "'::ffff:10.0.0.1'", "'2001:db8::1'"}
+	var out []string
+	for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t"}), 1, 3, rapid.ID[string]).Draw(t, "attributes") {
+		v := rapid.SliceOfN(rapid.SampledFrom(values), 1, 10).Draw(t, "values")
+		out = append(out, a+": ["+strings.Join(v, ", ")+"]")
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}
+
+func drawDocument(t *rapid.T) string {
+	var b strings.Builder
+	for _, list := range []string{"deny", "allow"} {
+		if list == "deny" {
+			b.WriteString("lists:\n")
+		}
+		var entries []string
+		for range rapid.IntRange(0, 3).Draw(t, "entries") {
+			entries = append(entries, drawMatch(t))
+		}
+		fmt.Fprintf(&b, "  %s: [%s]\n", list, strings.Join(entries, ", "))
+	}
+	b.WriteString("rules:\n")
+	for i := range rapid.IntRange(1, 12).Draw(t, "rules") {
+		key := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ip", "e", "t", "u"}), 0, 3, rapid.ID[string]).Draw(t, "key")
+		fmt.Fprintf(&b, "  - name: r%d\n    key: [%s]\n    limits: [{limit: 1, per: 1m}]\n", i, strings.Join(key, ", "))
+		if rapid.Bool().Draw(t, "matches") {
+			fmt.Fprintf(&b, "    match: %s\n", drawMatch(t))
+		}
+	}
+	return b.String()
+}
+
+func TestMatch_agreesWithNaive(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		doc, err := Parse([]byte(drawDocument(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := Compile(doc, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m Match
+		for range 10 {
+			given := map[string]string{}
+			var list []Attribute
+			for _, a := range []string{"ip", "e", "t", "u", "other"} {
+				if rapid.IntRange(0, 3).Draw(t, "there") > 0 {
+					given[a] = drawValue(t, a, "value")
+					list = append(list, Attribute{a, given[a]})
+				}
+			}
+			want, wantList := naive{doc}.match(given)
+			set.Match(list, nil, &m)
+			var have []string
+			for _, h := range m.Hits {
+				have = append(have, h.Rule.Name)
+			}
+			if !slices.Equal(have, want) || m.List != wantList {
+				t.Fatalf("%v: have %v list %d, want %v list %d", list, have, m.List, want, wantList)
+			}
+		}
+	})
+}
+
+func TestDocument_roundTripsRandom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		doc, err := Parse([]byte(drawDocument(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkRoundTrip(t, doc)
+	})
+}
