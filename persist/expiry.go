@@ -55,21 +55,12 @@ func parseBucket(name []byte) (int64, bool) {
 // expiries are the buckets that the file has, ascending.
 type expiries []int64
 
-func (x expiries) has(e int64) bool { _, ok := slices.BinarySearch(x, e); return ok }
-
 func (x expiries) add(e int64) expiries {
 	i, ok := slices.BinarySearch(x, e)
 	if ok {
 		return x
 	}
 	return slices.Insert(x, i, e)
-}
-
-func (x expiries) remove(e int64) expiries {
-	if i, ok := slices.BinarySearch(x, e); ok {
-		return slices.Delete(x, i, i+1)
-	}
-	return x
 }
 
 // choose is the bucket for a counter: want, or where there are too many already, a later one that exists.

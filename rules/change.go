@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // Part says which piece of a document a [Change] is about.

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // decoder turns nodes into the parts of a Document. It goes on after a mistake, so that all are told at once; what

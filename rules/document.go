@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // MaxDocument bounds a document's text, in bytes.

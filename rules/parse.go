@@ -10,7 +10,7 @@ import (
 	_ "time/tzdata" // zones must not depend on the machine
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors]

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 func ruleKeys() []string {

@@ -74,7 +74,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"default", "default: maybe", []string{`1:10 default|"maybe" is not one of allow, deny`}},
 		{"several documents", "default: deny\n---\ndefault: deny", []string{"3:1 |only one document"}},
 		{"syntax", "rules:\n  - name: a\n   key: []\n", []string{"3:4 |did not find expected"}},
-		{"unclosed", "rules: [", []string{"2:1 |did not find expected"}},
+		{"unclosed", "rules: [", []string{"1:9 |did not find expected"}},
 		{"tab", "rules:\n\t- a", []string{"2:1 |cannot start any token"}},
 		{"alias unknown", "default: *x", []string{"1:10 |unknown anchor 'x'"}},
 		{"too deep", strings.Repeat("[", 100) + strings.Repeat("]", 100), []string{"1:66 |levels of nesting"}},

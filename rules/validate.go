@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // checker finds what is wrong between the parts of a document; what is wrong in one of them, the decoder finds.

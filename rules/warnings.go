@@ -3,7 +3,7 @@ package rules
 import (
 	"fmt"
 
-	"github.com/rlnode/rlnode/rules/internal/yaml"
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // Warnings lists what d says that this version does not act upon, so that nothing is ignored in silence. Places

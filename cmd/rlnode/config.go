@@ -5,9 +5,8 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // maxConfig bounds the configuration file.
@@ -66,68 +65,33 @@ func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
 }
 
 // parseConfig reads a YAML mapping of flags' names, without the dashes before them, to single values.
-func parseConfig(name string, src []byte, known map[string]bool) (values map[string]string, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			values, err = nil, fmt.Errorf("%s: it is no YAML", name)
-		}
-	}()
-	file, err := parser.ParseBytes(src, 0)
+func parseConfig(name string, src []byte, known map[string]bool) (map[string]string, error) {
+	root, err := yaml.Parse(string(src))
 	if err != nil {
-		return nil, fmt.Errorf("%s:%s", name, yaml.FormatError(err, false, false))
+		return nil, fmt.Errorf("%s:%w", name, err)
 	}
-	values = make(map[string]string)
-	for i, doc := range file.Docs {
-		if doc.Body == nil {
-			continue
+	fail := func(at yaml.Pos, format string, args ...any) error {
+		return fmt.Errorf("%s:%d:%d: %s", name, at.Line, at.Column, fmt.Sprintf(format, args...))
+	}
+	values := make(map[string]string)
+	if root.Kind == yaml.Null {
+		return values, nil
+	}
+	if root.Kind != yaml.Map {
+		return nil, fail(root.Pos, "it is not a mapping of settings to values")
+	}
+	for key, value := range root.Pairs {
+		if !known[key.Text] {
+			return nil, fail(key.Pos, "unknown setting %q", key.Text)
 		}
-		if i > 0 {
-			return nil, fmt.Errorf("%s: it has more than one document", name)
+		if _, twice := values[key.Text]; twice {
+			return nil, fail(key.Pos, "%q stands twice", key.Text)
 		}
-		pairs, ok := mapping(doc.Body)
-		if !ok {
-			return nil, fmt.Errorf("%s: it is not a mapping of settings to values", placeOf(name, doc.Body))
+		switch value.Kind {
+		case yaml.Null, yaml.Map, yaml.List:
+			return nil, fail(key.Pos, "%q needs a single value", key.Text)
 		}
-		for _, pair := range pairs {
-			key := pair.Key.GetToken().Value
-			_, twice := values[key]
-			switch value, ok := scalar(pair.Value); {
-			case !known[key]:
-				return nil, fmt.Errorf("%s: unknown setting %q", placeOf(name, pair.Key), key)
-			case twice:
-				return nil, fmt.Errorf("%s: %q stands twice", placeOf(name, pair.Key), key)
-			case !ok:
-				return nil, fmt.Errorf("%s: %q needs a single value", placeOf(name, pair.Key), key)
-			default:
-				values[key] = value
-			}
-		}
+		values[key.Text] = value.Text
 	}
 	return values, nil
-}
-
-func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		return n.Values, true
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}, true
-	}
-	return nil, false
-}
-
-// scalar is a value as it is written.
-func scalar(n ast.Node) (string, bool) {
-	switch n := n.(type) {
-	case *ast.StringNode:
-		return n.Value, true
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		return n.GetToken().Value, true
-	}
-	return "", false
-}
-
-func placeOf(name string, n ast.Node) string {
-	at := n.GetToken().Position
-	return fmt.Sprintf("%s:%d:%d", name, at.Line, at.Column)
 }

@@ -31,12 +31,12 @@ func Parse(src string) (*Node, error) {
 		if errors.Is(err, io.EOF) {
 			return &Node{Kind: Null, Pos: Pos{1, 1}, size: 1}, nil
 		}
-		return nil, err
+		return nil, inside(src, err)
 	}
 	if err := load(loader, &second); err == nil {
 		return nil, &SyntaxError{pos(&second), "only one document is expected"}
 	} else if !errors.Is(err, io.EOF) {
-		return nil, err
+		return nil, inside(src, err)
 	}
 	c := converter{done: make(map[*yaml.Node]*Node)}
 	root, err := c.node(&document, 0)
@@ -66,6 +66,17 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	default:
 		return &SyntaxError{Pos{1, 1}, err.Error()}
 	}
+}
+
+// inside moves a place behind the text, where the library sees that something is missing, to the text's end.
+func inside(src string, err error) error {
+	var e *SyntaxError
+	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")
+	if errors.As(err, &e) && int(e.Line) > len(lines) {
+		last := lines[len(lines)-1]
+		e.Pos = Pos{int32(len(lines)), int32(utf8.RuneCountInString(last)) + 1}
+	}
+	return err
 }
 
 // checkCharacters refuses what is not UTF-8 and control characters, of which the library does not say where.

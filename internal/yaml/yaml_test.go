@@ -54,6 +54,17 @@ func TestParse_refuses(t *testing.T) {
 	}
 }
 
+func TestParse_placesInsideTheText(t *testing.T) {
+	tests := []struct{ src, want string }{
+		{"rules: [", "1:9"}, {"rules: [\n", "1:9"}, {"a: 1\nb: {c: [\n\n", "2:9"}, {"a: [1,\nb: c: d\n", "2:5"}, {"a: b: c", "1:5"},
+	}
+	for _, tt := range tests {
+		if _, err := Parse(tt.src); err == nil || !strings.HasPrefix(err.Error(), tt.want+": ") {
+			t.Errorf("%q: have %v, want it at %s", tt.src, err, tt.want)
+		}
+	}
+}
+
 // What is written as text is read as the same text, by this package and as JSON by any other.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"", "a", "1", "0x1", "1_0", "yes", "~", "null", "a: b", "a #b", " a", "a ", "-", "- a", "\n", "\t\x00\x7f", "\u0085\u2028\ufeff", "é", "🙂", `"\`, "'", "<<", "1e3", "*", "/a*", "2001:db8::", "---", "..."} {
