@@ -31,13 +31,19 @@ func (l *Limit) drain(s State, t int64) State {
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// refilledSince reports whether a full bucket drains whole between two steady times.
-func (l *Limit) refilledSince(from, to int64) bool {
+// refilledSince reports whether a bucket as full as can be has drained whole between a Take and a steady time, at
+// the limit of either.
+func (l *Limit) refilledSince(from Taken, to int64) bool {
+	return l.refills(l.Amount, l.Burst, from.Steady, to) ||
+		from.Amount > 0 && l.refills(from.Amount, from.Burst, from.Steady, to)
+}
+
+func (l *Limit) refills(amount, burst, from, to int64) bool {
 	if to <= from {
 		return false
 	}
-	backHi, backLo := bits.Mul64(uint64(to)-uint64(from), uint64(l.Amount))
-	fullHi, fullLo := mul(l.Burst, int64(l.Window))
+	backHi, backLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
+	fullHi, fullLo := mul(burst, int64(l.Window))
 	return !less(backHi, backLo, fullHi, fullLo)
 }
 

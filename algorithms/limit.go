@@ -79,10 +79,13 @@ type Now struct {
 // At returns the Now at which both clocks read t; for tests and virtual time.
 func At(t time.Time) Now { return Now{Steady: t.UnixNano(), Wall: t.UnixNano()} }
 
-// Taken says when a cost was taken, so that a Give or a late Force touches only what it came from.
+// Taken says when, in which window and at which limit a cost was taken, so that a Give or a late Force touches only
+// what it came from.
 type Taken struct {
 	Steady int64 // steady time of the Take
 	Window int64 // number of the window it was counted in; unused by buckets and logs
+	Amount int64 // of the limit then; 0 when it is not known. Used by buckets
+	Burst  int64 // of the limit then
 }
 
 // Never is the RetryAfter of a check that can't ever be allowed: its cost is above the capacity.
@@ -151,14 +154,16 @@ func (l *Limit) allows(s State, now Now, cost int64) bool {
 }
 
 // Taken describes a Take at now, for a later Give. s is the state that the Take returned.
-func (l *Limit) Taken(s State, now Now) Taken { return Taken{Steady: now.Steady, Window: s.At} }
+func (l *Limit) Taken(s State, now Now) Taken {
+	return Taken{Steady: now.Steady, Window: s.At, Amount: l.Amount, Burst: l.Burst}
+}
 
 // Force debits cost whether or not the limit allows it: a debt. from says when the cost arose; what belongs to
-// a window no longer held is dropped.
+// a window no longer held is dropped, and what belongs to one that has yet to begin here counts in the present one.
 func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
-	case l.Kind.Bucket() || from.Window == s.At:
+	case l.Kind.Bucket() || from.Window >= s.At:
 		s.Count = addClamped(s.Count, cost)
 	case l.Kind == SlidingWindow && from.Window == s.At-1:
 		s.Part = addClamped(s.Part, cost)
@@ -167,12 +172,17 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 }
 
 // Give puts back cost taken at from. Nothing happens if the state no longer holds it: its window is over (a
-// sliding-window counter still holds the previous one), or a bucket has had time to refill whole since.
+// sliding-window counter still holds the previous one), or a bucket has had time to refill whole since, at the rate
+// of then or of now.
+//
+// A bucket cannot tell what else was taken meanwhile, and gives back all of the cost, though part of it may have
+// drained. So what is admitted over a span can exceed Burst + Amount × span / Window by what drains in the age of the
+// costs given back: callers bound that age.
 func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
 	case l.Kind.Bucket():
-		if !l.refilledSince(from.Steady, s.At) {
+		if !l.refilledSince(from, s.At) {
 			s = s.lower(cost)
 		}
 	case from.Window == s.At:
@@ -207,13 +217,8 @@ func (l *Limit) Merge(a, b State, now Now) State {
 		}
 		return b
 	}
-	switch {
-	case a.At > b.At:
-		b = l.turnTo(b, a.At)
-	case b.At > a.At:
-		a = l.turnTo(a, b.At)
-	}
-	return State{Count: max(a.Count, b.Count), Part: max(a.Part, b.Part), At: a.At}
+	// Where one is ahead of now by a window, both counts stand in it: too much rather than too little.
+	return State{Count: max(a.Count, b.Count), Part: max(a.Part, b.Part), At: max(a.At, b.At)}
 }
 
 // Describe says what a counter in state s answers to a check of cost that was allowed or not. s is the state

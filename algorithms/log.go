@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// MaxLogEntries bounds one log. A log that outgrows it joins neighbouring entries, each pair at the later of
-// its two times: hits then leave the window late, never early, by about 1/32,768 of a busy window.
+// MaxLogEntries bounds one log. A log that outgrows it becomes coarse: see [Log.Coarsen].
 const MaxLogEntries = 1 << 16
 
 // Entry is what was taken at one moment of the steady clock.
@@ -22,7 +21,7 @@ type Log struct {
 	entries []Entry
 	head    int
 	total   int64
-	coarse  bool  // entries were joined since it was last empty
+	grain   int64 // where not 0, times are multiples of it; since the log was last empty
 	seen    int64 // the latest time it was advanced to; earlier readings count as this
 }
 
@@ -33,7 +32,7 @@ func NewLog(entries []Entry) *Log {
 	slices.SortFunc(sorted, func(a, b Entry) int { return compare(a.At, b.At) })
 	for _, e := range sorted {
 		if e.N > 0 {
-			g.add(e.At, min(e.N, maxOwed))
+			g.add(e.At, min(e.N, maxOwed-min(g.total, maxOwed)))
 		}
 	}
 	return g
@@ -62,7 +61,7 @@ func (g *Log) Advance(l *Limit, now Now) {
 	g.head += gone
 	switch {
 	case g.head == len(g.entries):
-		g.entries, g.head, g.coarse = nil, 0, false
+		g.entries, g.head, g.grain = nil, 0, 0
 	case g.head > len(g.entries)/2:
 		g.entries, g.head = slices.Clone(g.entries[g.head:]), 0
 	}
@@ -78,6 +77,7 @@ func (g *Log) Take(l *Limit, now Now, cost int64) bool {
 		return false
 	}
 	g.add(g.seen, cost)
+	g.bound(l)
 	return true
 }
 
@@ -86,6 +86,7 @@ func (g *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 	g.Advance(l, now)
 	if cost > 0 && from.Steady > g.seen-int64(l.Window) {
 		g.add(from.Steady, min(cost, maxOwed-min(g.total, maxOwed)))
+		g.bound(l)
 	}
 }
 
@@ -95,8 +96,8 @@ func (g *Log) Give(l *Limit, from Taken, now Now, cost int64) {
 	if from.Steady <= g.seen-int64(l.Window) {
 		return
 	}
-	// In a coarse log what is not there under its own time was joined with the next entry.
-	if i := g.search(from.Steady); i < len(g.entries) && (g.coarse || g.entries[i].At == from.Steady) {
+	at := g.rounded(from.Steady)
+	if i := g.search(at); i < len(g.entries) && g.entries[i].At == at {
 		g.lower(i, cost)
 	}
 }
@@ -111,6 +112,10 @@ func (g *Log) Reward(l *Limit, now Now, n int64) {
 
 // Merge joins in another copy of the same counter, keeping the more used at each moment.
 func (g *Log) Merge(l *Limit, other *Log, now Now) {
+	g.seen = max(g.seen, other.seen)
+	if other.grain > g.grain {
+		g.setGrain(other.grain)
+	}
 	for _, e := range other.entries[other.head:] {
 		i := g.search(e.At)
 		if i == len(g.entries) || g.entries[i].At != e.At {
@@ -120,6 +125,7 @@ func (g *Log) Merge(l *Limit, other *Log, now Now) {
 		}
 	}
 	g.Advance(l, now)
+	g.bound(l)
 }
 
 // Describe says what the log answers to a check of cost that was allowed or not.
@@ -155,7 +161,7 @@ func (g *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	d := g.Describe(l, now, cost, true)
 	d.Remaining = max(0, d.Remaining-cost)
 	if cost > 0 {
-		d.ResetAfter = leaves(Entry{At: g.seen}, l, now)
+		d.ResetAfter = max(d.ResetAfter, leaves(Entry{At: g.rounded(g.seen)}, l, now))
 	}
 	return d
 }
@@ -165,11 +171,12 @@ func (g *Log) Taken() Taken { return Taken{Steady: g.seen} }
 
 // Clone returns a copy that shares nothing with g.
 func (g *Log) Clone() *Log {
-	return &Log{entries: g.Entries(), total: g.total, coarse: g.coarse, seen: g.seen}
+	return &Log{entries: g.Entries(), total: g.total, grain: g.grain, seen: g.seen}
 }
 
 // Rebase moves the log by delta nanoseconds of the steady clock.
 func (g *Log) Rebase(delta int64) {
+	g.grain = 0 // times move off it; the log may grow to its bound again
 	for i := range g.entries {
 		g.entries[i].At += delta
 	}
@@ -190,6 +197,10 @@ func (g *Log) search(t int64) int {
 
 // add counts n at time t. A t before the last entry is put where it belongs.
 func (g *Log) add(t, n int64) {
+	if n <= 0 {
+		return
+	}
+	t = g.rounded(t)
 	g.total += n
 	i := len(g.entries)
 	if g.Len() > 0 && g.entries[i-1].At >= t {
@@ -200,9 +211,49 @@ func (g *Log) add(t, n int64) {
 		}
 	}
 	g.entries = slices.Insert(g.entries, i, Entry{At: t, N: n})
+}
+
+func (g *Log) bound(l *Limit) {
 	if g.Len() > MaxLogEntries {
-		g.Coarsen()
+		g.Coarsen(l, MaxLogEntries/2)
 	}
+}
+
+// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty: times are
+// rounded up to multiples of 1/parts of the window, and those that become equal are one entry. Hits then leave the
+// window late by no more than that, and never early.
+func (g *Log) Coarsen(l *Limit, parts int64) {
+	grain := (int64(l.Window) + parts - 1) / parts
+	if grain <= g.grain {
+		return
+	}
+	// A multiple of the old grain, so that what was rounded once is not moved by more than the new one.
+	if g.grain > 0 {
+		grain = (grain + g.grain - 1) / g.grain * g.grain
+	}
+	g.setGrain(grain)
+}
+
+func (g *Log) setGrain(grain int64) {
+	g.grain = grain
+	joined := make([]Entry, 0, 64)
+	for _, e := range g.entries[g.head:] {
+		e.At = g.rounded(e.At)
+		if last := len(joined) - 1; last >= 0 && joined[last].At == e.At {
+			joined[last].N += e.N
+		} else {
+			joined = append(joined, e)
+		}
+	}
+	g.entries, g.head = joined, 0
+}
+
+// rounded is t rounded up to the log's grain.
+func (g *Log) rounded(t int64) int64 {
+	if g.grain == 0 {
+		return t
+	}
+	return -floorDiv(-t, g.grain) * g.grain
 }
 
 // lower takes up to n units off entry i, and reports how many.
@@ -214,17 +265,6 @@ func (g *Log) lower(i int, n int64) int64 {
 		g.entries = slices.Delete(g.entries, i, i+1)
 	}
 	return n
-}
-
-// Coarsen halves the log's memory: it joins neighbouring entries in pairs, at the later time of each.
-func (g *Log) Coarsen() {
-	live := g.entries[g.head:]
-	joined := make([]Entry, 0, len(live)/2+1)
-	for len(live) > 1 {
-		joined = append(joined, Entry{At: live[1].At, N: live[0].N + live[1].N})
-		live = live[2:]
-	}
-	g.entries, g.head, g.coarse = append(joined, live...), 0, true
 }
 
 func compare(a, b int64) int {

@@ -9,13 +9,13 @@ import "time"
 //
 // which is compared in 128 bits, without a division.
 
-// turnSliding brings a sliding-window counter up to wall time; see turnFixed for a state ahead of the clock.
+// turnSliding brings a sliding-window counter up to wall time.
 func (l *Limit) turnSliding(s State, wall int64) State {
 	n := l.number(wall)
 	switch {
 	case n > s.At:
 		return l.turnTo(s, n)
-	case n < s.At-1:
+	case n < s.At && !l.skewed(s.At, wall):
 		s.At = n
 	}
 	return s

@@ -190,3 +190,79 @@ func TestSettleIntoDebt(t *testing.T) {
 		t.Error("a cost of 0 was refused in debt")
 	}
 }
+
+// A log beyond its bound lets every hit leave late by at most its grain, however long the traffic lasts.
+func TestCoarseLogForgets(t *testing.T) {
+	l := &Limit{Kind: SlidingLog, Amount: 1_000_000, Window: time.Minute}
+	g := &Log{}
+	const step = 66_667 // ns: 900,000 a minute, a tenth under the limit
+	for i := int64(0); i < 2_000_000; i++ {
+		now := Now{Steady: 1e18 + i*step}
+		if !g.Take(l, now, 1) {
+			t.Fatalf("hit %d refused: %d used in %d entries", i, g.Used(), g.Len())
+		}
+		if g.Len() > MaxLogEntries {
+			t.Fatalf("%d entries", g.Len())
+		}
+	}
+	inWindow := int64(l.Window) / step
+	if slack := int64(l.Window) / (MaxLogEntries / 2) / step; g.Used() < inWindow || g.Used() > inWindow+2*slack+2 {
+		t.Errorf("have %d used, want %d to %d", g.Used(), inWindow, inWindow+2*slack+2)
+	}
+}
+
+// Counts written under a clock that was ahead stand in the present window, and block for a window at most.
+func TestStateAheadOfTheClock(t *testing.T) {
+	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
+		l := &Limit{Kind: kind, Amount: 10, Window: 24 * time.Hour}
+		now := At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+		for ahead := int64(1); ahead < 4; ahead++ {
+			s := State{Count: 10, At: l.number(now.Wall) + ahead}
+			if d := l.Peek(s, now, 1); d.Allowed || d.RetryAfter > 24*time.Hour {
+				t.Errorf("%s, %d windows ahead: have %+v", kind, ahead, d)
+			}
+		}
+		soon := At(time.Date(2026, 1, 1, 23, 59, 59, 500e6, time.UTC))
+		s := State{Count: 10, At: l.number(soon.Wall) + 1}
+		if have := l.Advance(s, soon); have != s {
+			t.Errorf("%s: a window that begins in half a second became %+v", kind, have)
+		}
+		if have := l.Force(State{}, Taken{Window: s.At}, soon, 3); l.Used(have, soon) != 3 {
+			t.Errorf("%s: a debt from a window about to begin was dropped: %+v", kind, have)
+		}
+		if m := l.Merge(State{Count: 10, At: s.At - 1}, State{Count: 1, At: s.At}, soon); l.Peek(m, soon, 1).Allowed {
+			t.Errorf("%s: merging a copy ahead freed the subject: %+v", kind, m)
+		}
+	}
+}
+
+// Merging keeps the more used of two copies, whichever way round.
+func TestMerge(t *testing.T) {
+	now := atSecond(100)
+	for _, kind := range []Kind{FixedWindow, SlidingWindow, TokenBucket, LeakyBucket} {
+		l := &Limit{Kind: kind, Amount: 60, Burst: 60, Window: time.Minute}
+		a, _ := l.Take(State{}, atSecond(90), 30)
+		b, _ := l.Take(State{}, atSecond(99), 25)
+		ab, ba := l.Merge(a, b, now), l.Merge(b, a, now)
+		if want := max(l.Used(l.Advance(a, now), now), l.Used(l.Advance(b, now), now)); ab != ba || l.Used(ab, now) != want {
+			t.Errorf("%s: have %+v and %+v, want %d used", kind, ab, ba, want)
+		}
+	}
+	l := &Limit{Kind: SlidingLog, Amount: 60, Window: time.Minute}
+	a, b := NewLog([]Entry{{90e9, 3}, {95e9, 1}}), NewLog([]Entry{{95e9, 2}, {99e9, 4}, {30e9, 9}})
+	a.Merge(l, b, now)
+	if a.Used() != 9 || a.Len() != 3 {
+		t.Errorf("have %+v", a)
+	}
+}
+
+func TestGiveAfterRefill(t *testing.T) {
+	fast := &Limit{Kind: TokenBucket, Amount: 1000, Burst: 1000, Window: time.Second}
+	slow := &Limit{Kind: TokenBucket, Amount: 1, Burst: 1000, Window: time.Second}
+	s, _ := fast.Take(State{}, atSecond(0), 1000)
+	from := fast.Taken(s, atSecond(0))
+	s, _ = fast.Take(s, atSecond(2), 1000)
+	if s = slow.Give(s, from, atSecond(2), 1000); s.Count != 1000 {
+		t.Errorf("what had drained at the old rate was given back: %+v", s)
+	}
+}

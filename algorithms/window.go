@@ -12,15 +12,6 @@ func (l *Limit) number(wall int64) int64 {
 	return floorDiv(wall, int64(l.Window))
 }
 
-// next is the number of the window after the one that wall time belongs to.
-func (l *Limit) next(wall int64) int64 {
-	if l.Calendar != nil {
-		_, end := l.Calendar.Bounds(wall)
-		return end
-	}
-	return floorDiv(wall, int64(l.Window)) + 1
-}
-
 // end is the wall time at which window number n is over.
 func (l *Limit) end(n int64) int64 {
 	if l.Calendar != nil {
@@ -30,16 +21,29 @@ func (l *Limit) end(n int64) int64 {
 	return (n + 1) * int64(l.Window)
 }
 
-// turnFixed brings a fixed window up to wall time. A window's number never goes back: a state one window ahead
-// of the clock (a neighbour's clock was) waits for it. One further ahead was written under a clock that has
-// been set right since; its count then stands in the present window, so that the step neither frees the subject
-// nor blocks it for longer than a window.
+// maxSkew is how far ahead of the clock a window may begin for a state in it to be waited for: readings that come
+// late, neighbours' clocks.
+const maxSkew = int64(time.Second)
+
+// skewed reports whether window n > number(wall) begins so soon after wall that its state waits for it. A window's
+// number never goes back; but a state further ahead was written under a clock that has been set right since. Its
+// count then stands in the present window, so that the step neither frees the subject nor blocks it for longer than
+// a window.
+func (l *Limit) skewed(n, wall int64) bool {
+	if l.Calendar != nil {
+		_, end := l.Calendar.Bounds(wall)
+		return n == end && n*int64(time.Second)-wall <= maxSkew
+	}
+	return n == floorDiv(wall, int64(l.Window))+1 && n*int64(l.Window)-wall <= maxSkew
+}
+
+// turnFixed brings a fixed window up to wall time.
 func (l *Limit) turnFixed(s State, wall int64) State {
 	n := l.number(wall)
 	switch {
 	case n > s.At:
 		return State{At: n}
-	case n < s.At && s.At > l.next(wall):
+	case n < s.At && !l.skewed(s.At, wall):
 		s.At = n
 	}
 	return s

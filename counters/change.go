@@ -34,12 +34,28 @@ func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) 
 		func(g *algorithms.Log) { g.Reward(l, now, n) })
 }
 
-// Reset makes the counter fresh. It stays in the table, as changed, until that has been handed to Changed, so
-// that no older copy on disk comes back.
-func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) {
-	t.change(now, k, l,
-		func(algorithms.State) algorithms.State { return algorithms.State{} },
-		func(g *algorithms.Log) { *g = algorithms.Log{} })
+// Reset makes the counter fresh. It is in the table, as changed, until that has been handed to Changed, so that no
+// older copy on disk comes back. It reports false if there was no room to note that for a counter not in the table.
+func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) bool {
+	s := t.shardOf(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.Kind == algorithms.SlidingLog {
+		if s.logs[k] == nil && !t.makeRoom(s, now.Steady, 0, nil) {
+			return false
+		}
+		t.changeLog(s, t.logSlot(s, k), now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
+		return true
+	}
+	p := s.find(k)
+	if !p.found() {
+		if !t.makeRoom(s, now.Steady, 0, nil) {
+			return false
+		}
+		p = s.insert(k)
+	}
+	s.store(p, l, algorithms.State{}, 0, freshAt(now, l, algorithms.Decision{}))
+	return true
 }
 
 // change replaces one counter's state.
@@ -73,7 +89,7 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
 		p = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	s.store(p, l, next, level(l, d), freshAt(now, d))
+	s.store(p, l, next, levelLeft(l, d), freshAt(now, l, d))
 	return true
 }
 
@@ -86,22 +102,34 @@ func (t *Table) logSlot(s *shard, k Key) *logSlot {
 		}
 		e = &logSlot{}
 		s.logs[k] = e
+		t.logs.Add(1)
 	}
 	return e
 }
 
-// changeLog changes a log and keeps the books. When the logs together are at their bound the one that grows
-// becomes coarser: it then forgets late, never early.
+// levelLeft is a counter's level after a change that was no check: without anything left it refuses.
+func levelLeft(l *algorithms.Limit, d algorithms.Decision) uint8 {
+	if d.Remaining == 0 {
+		return refusedLevel
+	}
+	return level(l, d)
+}
+
+// changeLog changes a log and keeps the books. When the logs together are at their bound, one that grows beyond its
+// fair part of it becomes coarser: it then forgets late, never early. Those that stand still may have more than
+// theirs, so the logs together stay under twice the bound.
 func (t *Table) changeLog(s *shard, e *logSlot, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
 	before := e.log.Len()
 	change(&e.log)
 	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
-		e.log.Coarsen()
+		if fair := maxOf(t.maxLogEntries/maxOf(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
+			e.log.Coarsen(l, fair/2)
+		}
 	}
 	t.logEntries.Add(int64(e.log.Len() - before))
 	d := e.log.Describe(l, now, 0, true)
-	e.freshAt = max(e.freshAt, freshAt(now, d)) // see store
-	e.mark = newMark(algorithms.SlidingLog, level(l, d))
+	e.freshAt = max(e.freshAt, freshAt(now, l, d)) // see store
+	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, d))
 	if !e.dirty {
 		e.dirty = true
 		s.dirty++
@@ -115,6 +143,10 @@ func (t *Table) dropLog(s *shard, k Key) {
 		s.dirty--
 	}
 	delete(s.logs, k)
+	t.logs.Add(-1)
+	if len(s.logs) == 0 {
+		s.logs = nil // a map does not shrink by itself
+	}
 }
 
 // Usage is what is used of one limit, rounded up and above the capacity in debt, and the answer that a check

@@ -1,5 +1,7 @@
 package counters
 
+import "math/bits"
+
 // evictionSample is how many groups an eviction compares before it takes the best victim among them.
 const evictionSample = 6
 
@@ -10,14 +12,17 @@ const rescan = 100_000_000
 type victim struct {
 	place
 	key  Key
-	rank uint64 // level, then time to fresh
+	rank uint64 // how far from fresh: 0 is expired
 	some bool
 }
 
+// offer compares one more counter. How far it is from fresh is its level, as of its last change, times the magnitude
+// of the time it has left: a bucket that is full again in a second comes before a month's quota half used, and that
+// after one hardly used.
 func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
-	rank := uint64(m.level())<<32 | uint64(freshAt)
-	if int64(freshAt) <= second {
-		rank = 0
+	rank := uint64(0)
+	if left := int64(freshAt) - second; left > 0 {
+		rank = (1+uint64(m.level()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
 	if !v.some || rank < v.rank {
 		*v = victim{place: p, key: k, rank: rank, some: true}
@@ -36,6 +41,9 @@ func (t *Table) makeRoom(s *shard, steady int64, reserved int, ops []Op) bool {
 	v := s.pick(steady, ops)
 	if !v.some {
 		s.fullUntil = steady + rescan
+		if s.freeAt <= s.fullUntil/1e9 {
+			s.fullUntil = s.freeAt * 1e9
+		}
 		return false
 	}
 	if v.rank == 0 {
@@ -68,7 +76,7 @@ func (s *shard) pick(steady int64, ops []Op) victim {
 			k := g.records[slot].key
 			if g.marks[slot].level() == levelRefused && int64(g.freshAt[slot]) > second {
 				s.freeAt = min(s.freeAt, int64(g.freshAt[slot]))
-			} else if !among(k, ops) {
+			} else if !among(k, ops) && !g.reset(slot) {
 				v.offer(place{group: s.hand, slot: slot, moves: s.moves}, k, g.marks[slot], g.freshAt[slot], second)
 			}
 		}
@@ -80,11 +88,17 @@ func (s *shard) pick(steady int64, ops []Op) victim {
 		}
 		if e.mark.level() == levelRefused && int64(e.freshAt) > second {
 			s.freeAt = min(s.freeAt, int64(e.freshAt))
-		} else if !among(k, ops) {
+		} else if !among(k, ops) && !(e.dirty && e.log.Fresh()) {
 			v.offer(place{slot: -1, log: e}, k, e.mark, e.freshAt, second)
 		}
 	}
 	return v
+}
+
+// reset reports whether a slot notes a reset that Changed has yet to hand out. Only people reset counters, so there
+// are few of them.
+func (g *group) reset(slot int) bool {
+	return g.dirty>>slot&1 != 0 && g.records[slot].state.Fresh()
 }
 
 func among(k Key, ops []Op) bool {

@@ -209,10 +209,14 @@ func (s *shard) clean(g *group, slot int) {
 }
 
 // grow lays the shard out anew with room for at least one more record: by a sixth, or, when enough slots are
-// merely deleted, at its size.
+// merely deleted, at its size. At its bound of counters fewer deleted ones are enough, to keep it small.
 func (s *shard) grow() {
 	n := len(s.groups)
-	if s.dead*8 < s.live || n == 0 {
+	enough := s.live / 8
+	if s.live+len(s.logs) >= s.max-1 {
+		enough = s.live / 16
+	}
+	if s.dead <= enough {
 		n += max(1, n/6)
 	}
 	s.layOut(n)

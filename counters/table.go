@@ -16,6 +16,8 @@ const (
 	maxShards   = 1 << 14 // beyond, shards grow instead
 	// minLogEntries is the least bound on the entries of all logs together: a few logs at their own bound.
 	minLogEntries = 4 * algorithms.MaxLogEntries
+	// minLogShare is the least number of entries that a log may have before it has to become coarser.
+	minLogShare = 16
 	// refusedLevel is Record.Level of a counter whose last check was refused.
 	refusedLevel = math.MaxUint8
 )
@@ -26,13 +28,14 @@ type Table struct {
 	shift  uint // Key.Hi >> shift is the shard
 	max    int64
 
+	logs          atomic.Int64
 	logEntries    atomic.Int64
 	maxLogEntries int64
 	cursor        atomic.Int64 // where Sweep goes on
 }
 
-// New returns an empty table of at most max counters (at least 1). Logs together hold at most as many entries,
-// or 262,144 if that is more; beyond, the logs in use become coarser.
+// New returns an empty table of at most max counters (at least 1). From as many log entries on, or 262,144 if that
+// is more, logs with more than their fair part become coarser.
 func New(max int64) *Table {
 	max = maxOf(max, 1)
 	n := int64(1)
@@ -91,11 +94,11 @@ func (t *Table) Take(now algorithms.Now, ops []Op) bool {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
 		t.decide(s, now, op)
-		if op.Decision.Allowed && op.Cost > 0 && !op.at.found() && !t.makeRoom(s, now.Steady, i, ops) {
+		if op.adds() && !t.makeRoom(s, now.Steady, t.added(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
 		if !op.Decision.Allowed && op.at.found() {
-			s.markRefused(op)
+			s.touchRefused(now, op)
 		}
 	}
 	ok := t.conclude(now, ops)
@@ -156,8 +159,24 @@ func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 // refuse answers a new subject for which there is no room.
 func (s *shard) refuse(op *Op, steady int64) {
 	s.refused++
-	wait := time.Duration(maxOf(1, min(s.freeAt-steady/1e9, int64(algorithms.MaxWindow/time.Second)))) * time.Second
+	wait := time.Second // until another search
+	if s.freeAt < math.MaxInt64 {
+		wait = time.Duration(min(maxOf(1, s.freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
+	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
+}
+
+// adds reports whether op, decided and allowed, puts a new counter into the table.
+func (op *Op) adds() bool { return op.Decision.Allowed && op.Cost > 0 && !op.at.found() }
+
+// added is how many counters ops add to s.
+func (t *Table) added(s *shard, ops []Op) (n int) {
+	for i := range ops {
+		if ops[i].adds() && t.shardOf(ops[i].Key) == s {
+			n++
+		}
+	}
+	return n
 }
 
 // conclude reports whether ops are allowed together. If not, those that would have been are told as they are
@@ -202,7 +221,7 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 			p = s.insert(op.Key)
 		}
 	}
-	s.store(p, op.Limit, op.state, level(op.Limit, op.Decision), freshAt(now, op.Decision))
+	s.store(p, op.Limit, op.state, level(op.Limit, op.Decision), freshAt(now, op.Limit, op.Decision))
 }
 
 // withdraw turns the allowed parts of a refused check into what they are without it.
@@ -244,12 +263,30 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 	s.soil(g, p.slot)
 }
 
-// markRefused keeps a counter from being evicted while it refuses.
-func (s *shard) markRefused(op *Op) {
-	if op.at.log != nil {
-		op.at.log.mark = newMark(algorithms.SlidingLog, refusedLevel)
-	} else {
-		s.groups[op.at.group].marks[op.at.slot] = newMark(op.Limit.Kind, refusedLevel)
+// touchRefused keeps a counter from being evicted while it refuses, unless it never could allow that cost. The
+// limit may have changed since the counter was stored, and with it when it is fresh; and a count from a window ahead
+// of the clock is moved into the present one for good.
+func (s *shard) touchRefused(now algorithms.Now, op *Op) {
+	refusing := op.Decision.RetryAfter != algorithms.Never
+	fresh := freshAt(now, op.Limit, op.Decision)
+	if e := op.at.log; e != nil {
+		if refusing {
+			e.mark = newMark(algorithms.SlidingLog, refusedLevel)
+		}
+		e.freshAt = max(e.freshAt, fresh)
+		return
+	}
+	g, slot := &s.groups[op.at.group], op.at.slot
+	if refusing {
+		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
+	}
+	moved := op.state.At < g.records[slot].state.At && !op.Limit.Kind.Bucket()
+	if moved {
+		g.records[slot].state = op.state
+	}
+	if moved || fresh > g.freshAt[slot] {
+		g.freshAt[slot] = max(g.freshAt[slot], fresh)
+		s.soil(g, slot)
 	}
 }
 
@@ -258,13 +295,18 @@ func level(l *algorithms.Limit, d algorithms.Decision) uint8 {
 	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
 }
 
-// freshAt is when the counter equals a fresh one, in whole steady seconds, rounded up.
-func freshAt(now algorithms.Now, d algorithms.Decision) uint32 {
-	at := now.Steady
-	if at > math.MaxInt64-int64(d.ResetAfter)-1e9 {
+// freshAt is when the counter equals a fresh one, in whole steady seconds, rounded up. A second more lets readings
+// of the clock that come late find it still there; and windows may turn later than they seem to, while the wall clock
+// is being brought into line by losing up to a 64th of its pace.
+func freshAt(now algorithms.Now, l *algorithms.Limit, d algorithms.Decision) uint32 {
+	left := int64(d.ResetAfter)
+	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
 		return math.MaxUint32
 	}
-	at = (at + int64(d.ResetAfter) + 1e9 - 1) / 1e9
+	if !l.Kind.Bucket() {
+		left += left / 63
+	}
+	at := (now.Steady+left+1e9-1)/1e9 + 1
 	return uint32(min(maxOf(at, 0), math.MaxUint32))
 }
 

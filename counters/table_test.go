@@ -198,7 +198,7 @@ func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
 		t.Errorf("swept while in use: %+v", st)
 	}
 	for range 10 {
-		table.Sweep(after(time.Minute), 0.1)
+		table.Sweep(after(63*time.Second), 0.1)
 	}
 	want := Stats{Max: 1_000_000, Expired: 51_000}
 	if st := table.Stats(); st != want {
@@ -259,8 +259,12 @@ func TestFullOfRefused(t *testing.T) {
 		take(table, epoch, key(i), l, 1)
 	}
 	ops := []Op{{Key: key(1000), Limit: l, Cost: 1}}
-	if table.Take(after(time.Second), ops) || !ops[0].Full || ops[0].Decision.RetryAfter != 59*time.Second {
+	if table.Take(after(time.Second), ops) || !ops[0].Full {
 		t.Errorf("have %+v", ops[0])
+	}
+	retry := ops[0].Decision.RetryAfter
+	if retry < 59*time.Second || retry > 62*time.Second {
+		t.Errorf("have a retry after %s", retry)
 	}
 	if table.Penalize(after(time.Second), key(1000), l, 1) {
 		t.Error("a penalty found room")
@@ -273,8 +277,165 @@ func TestFullOfRefused(t *testing.T) {
 			t.Errorf("counter %d was evicted", i)
 		}
 	}
-	if !table.Take(after(time.Minute), ops) {
+	// A search that fails just before must not make the promise untrue.
+	table.Take(after(time.Second+retry-50*time.Millisecond), []Op{{Key: key(1001), Limit: l, Cost: 1}})
+	if !table.Take(after(time.Second+retry), ops) {
 		t.Error("still refused when the others are fresh")
+	}
+}
+
+func TestTableTooSmallForOneCheck(t *testing.T) {
+	table := newTable(t, 1)
+	l := perMinute(algorithms.FixedWindow, 10)
+	ops := []Op{{Key: key(1), Limit: l, Cost: 1}, {Key: key(2), Limit: l, Cost: 1}}
+	if table.Take(epoch, ops) || ops[1].Decision.RetryAfter != time.Second {
+		t.Errorf("have %+v", ops)
+	}
+	if !table.Take(epoch, ops[:1]) {
+		t.Errorf("one fits: have %+v", ops[0])
+	}
+}
+
+// A bucket whose rate was lowered is fresh later than it was to be when it was stored.
+func TestLoweredRateKeepsTheCounter(t *testing.T) {
+	table := newTable(t, 1000)
+	fast := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Hour}
+	slow := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 1000, Window: time.Hour}
+	take(table, epoch, key(1), fast, 1000)
+	at := after(time.Hour)
+	if take(table, at, key(1), slow, 1000).Allowed {
+		t.Fatal("admitted at once")
+	}
+	table.Sweep(after(2*time.Hour), 1)
+	if take(table, after(2*time.Hour), key(1), slow, 1000).Allowed {
+		t.Error("a refused counter was dropped at its old time")
+	}
+}
+
+// While the wall clock loses a 64th of its pace, a window lasts longer than it seemed to.
+func TestSlewedClockKeepsTheCounter(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		table := newTable(t, 1000)
+		l := &algorithms.Limit{Kind: kind, Amount: 10, Window: 24 * time.Hour}
+		take(table, epoch, key(1), l, 10)
+		at := after(24 * time.Hour)
+		at.Wall -= int64(24 * time.Hour / 64)
+		table.Sweep(at, 1)
+		if take(table, at, key(1), l, 10).Allowed {
+			t.Errorf("%s: the counter was dropped inside its window", kind)
+		}
+	}
+}
+
+// A reading of the clock that comes late finds the counter that it belongs to.
+func TestLateReadingFindsTheCounter(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
+		table := newTable(t, 1000)
+		l := perMinute(kind, 10)
+		d := take(table, epoch, key(1), l, 10)
+		table.Sweep(after(d.ResetAfter), 1)
+		if take(table, after(d.ResetAfter-20*time.Millisecond), key(1), l, 10).Allowed {
+			t.Errorf("%s: the limit was to be had twice", kind)
+		}
+	}
+}
+
+// A penalty does not make a refused subject a victim of eviction.
+func TestPenaltyKeepsTheCounter(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
+		table, l := newTable(t, 100), perMinute(kind, 10)
+		take(table, epoch, key(1), l, 10)
+		take(table, epoch, key(1), l, 1)
+		table.Penalize(epoch, key(1), l, 100)
+		for i := range uint64(99) {
+			take(table, epoch, key(10+i), l, 10)
+			take(table, epoch, key(10+i), l, 1)
+		}
+		take(table, epoch, key(5000), l, 1)
+		if used, _ := table.Usage(epoch, key(1), l); used != 110 {
+			t.Errorf("%s: have %d used, want 110", kind, used)
+		}
+	}
+}
+
+// A cost that can never be allowed does not pin its counter.
+func TestImpossibleCostPinsNothing(t *testing.T) {
+	table, l := newTable(t, 100), perMinute(algorithms.FixedWindow, 1_000_000)
+	for i := range uint64(100) {
+		take(table, epoch, key(i), l, 1)
+		take(table, epoch, key(i), l, algorithms.MaxAmount)
+	}
+	if d := take(table, epoch, key(1000), l, 1); !d.Allowed {
+		t.Errorf("have %+v", d)
+	}
+}
+
+// A month's quota mostly used outlives buckets that are full again in a second, and a flood of single hits on the
+// month's limit does not drive out busy minutes.
+func TestEvictionOrder(t *testing.T) {
+	month := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 10_000, Window: 30 * 24 * time.Hour}
+	second := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
+	table := newTable(t, 100)
+	take(table, epoch, key(1), month, 9000)
+	for i := range uint64(3000) {
+		take(table, epoch, key(10+i), second, 10)
+	}
+	if used, _ := table.Usage(epoch, key(1), month); used != 9000 {
+		t.Errorf("have %d of the month used, want 9000", used)
+	}
+	minute := perMinute(algorithms.SlidingWindow, 10)
+	take(table, epoch, key(2), minute, 9)
+	for i := range uint64(3000) {
+		take(table, epoch, key(10_000+i), month, 1)
+	}
+	if used, _ := table.Usage(epoch, key(2), minute); used != 9 {
+		t.Errorf("have %d of the minute used, want 9", used)
+	}
+}
+
+// A reset is handed out even if its counter was not in the table, or would be evicted before.
+func TestResetIsHandedOut(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingLog} {
+		table, l := newTable(t, 100), perMinute(kind, 10)
+		take(table, epoch, key(1), l, 10)
+		table.Changed(func([]Record) error { return nil })
+		table.Reset(epoch, key(1), l)
+		table.Reset(epoch, key(2), l)
+		for i := range uint64(300) {
+			take(table, epoch, key(10+i), l, 1)
+		}
+		seen := map[Key]Record{}
+		table.Changed(func(b []Record) error {
+			for _, r := range b {
+				seen[r.Key] = r
+			}
+			return nil
+		})
+		for _, k := range []Key{key(1), key(2)} {
+			if r, ok := seen[k]; !ok || !r.State.Fresh() || len(r.Log) != 0 {
+				t.Errorf("%s: have %+v, %v", kind, r, ok)
+			}
+		}
+		if table.Sweep(epoch, 1); table.Stats().Counters != 98 {
+			t.Errorf("%s: have %d counters after the sweep", kind, table.Stats().Counters)
+		}
+	}
+}
+
+// A count from a window far ahead (the clock was set right since) blocks for one window, and no more.
+func TestRestoredFromAheadBlocksForAWindow(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		table, l := newTable(t, 100), perMinute(kind, 10)
+		n := epoch.Wall/int64(time.Minute) + 1440
+		table.Restore(epoch, Record{Key: key(1), Kind: kind, State: algorithms.State{Count: 10, At: n}, Level: 255,
+			FreshAt: epoch.Steady/1e9 + 86_460})
+		d := take(table, epoch, key(1), l, 1)
+		if d.Allowed || d.RetryAfter > 2*time.Minute {
+			t.Errorf("%s: have %+v", kind, d)
+		}
+		if d = take(table, after(d.RetryAfter), key(1), l, 1); !d.Allowed {
+			t.Errorf("%s: refused again: %+v", kind, d)
+		}
 	}
 }
 
@@ -385,6 +546,29 @@ func TestFailedBatchStaysChanged(t *testing.T) {
 	table.Changed(func(b []Record) error { n += len(b); return nil })
 	if n != 2 {
 		t.Errorf("have %d records after failures, want 2", n)
+	}
+}
+
+// Logs that are far beyond their fair part don't make small ones forget late.
+func TestSmallLogsStayExact(t *testing.T) {
+	table := newTable(t, 100_000)
+	big := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 1 << 40, Window: 366 * 24 * time.Hour}
+	for k := range uint64(5) {
+		for i := range algorithms.MaxLogEntries {
+			take(table, after(time.Duration(i)*time.Microsecond), key(k), big, 1)
+		}
+	}
+	small := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 5, Window: 15 * time.Minute}
+	for i := range 20 {
+		if d := take(table, after(time.Duration(i+1)*10*time.Minute), key(99), small, 1); !d.Allowed {
+			t.Fatalf("hit %d, never more than two in view: have %+v", i, d)
+		}
+	}
+	for range 1000 {
+		take(table, after(4*time.Hour), key(0), big, 1)
+	}
+	if st := table.Stats(); st.LogEntries > minLogEntries {
+		t.Errorf("have %d entries, bound %d", st.LogEntries, minLogEntries)
 	}
 }
 

@@ -18,21 +18,34 @@ const (
 
 // Clock reads a node's two clocks. The steady one starts at the wall clock's time and then advances with the
 // monotonic clock. The wall one follows the system's wall clock without ever going back: set forward, it is
-// followed at once; set back, windows go on turning at their pace and come into line slowly.
+// followed at once; set back, windows go on turning at nearly their pace and come into line slowly.
 type Clock struct {
 	start  time.Time
-	anchor int64        // Unix nanoseconds at start
-	offset atomic.Int64 // wall minus steady
+	anchor int64 // Unix nanoseconds at start
+	course atomic.Pointer[course]
 
 	stop chan struct{}
 	done sync.WaitGroup
 	once sync.Once
 }
 
+// course is how the wall clock runs from a moment on.
+type course struct {
+	steady, wall int64 // readings at that moment
+	surplus      int64 // by how much it is ahead of the system's, and what it therefore still has to lose; >= 0
+}
+
+// at is the wall clock's reading at a steady time.
+func (c *course) at(steady int64) int64 {
+	passed := max(0, steady-c.steady)
+	return c.wall + passed - min(passed/slewDivisor, c.surplus)
+}
+
 // NewClock returns a running clock; Close ends it.
 func NewClock() *Clock {
 	c := &Clock{start: time.Now(), stop: make(chan struct{})}
 	c.anchor = c.start.UnixNano()
+	c.course.Store(&course{steady: c.anchor, wall: c.anchor})
 	c.done.Go(c.run)
 	return c
 }
@@ -40,7 +53,7 @@ func NewClock() *Clock {
 // Now reads both clocks.
 func (c *Clock) Now() algorithms.Now {
 	steady := c.anchor + int64(time.Since(c.start))
-	return algorithms.Now{Steady: steady, Wall: steady + c.offset.Load()}
+	return algorithms.Now{Steady: steady, Wall: c.course.Load().at(steady)}
 }
 
 // Close stops following the wall clock; Now still answers.
@@ -53,7 +66,6 @@ func (c *Clock) Close() error {
 func (c *Clock) run() {
 	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
-	last := c.anchor
 	for {
 		select {
 		case <-c.stop:
@@ -61,14 +73,12 @@ func (c *Clock) run() {
 		case <-tick.C:
 		}
 		now := time.Now() // one reading of both clocks
-		steady := c.anchor + int64(now.Sub(c.start))
-		c.follow(now.UnixNano()-steady, steady-last)
-		last = steady
+		c.follow(c.anchor+int64(now.Sub(c.start)), now.UnixNano())
 	}
 }
 
-// follow moves the offset towards want, elapsed nanoseconds after the last call.
-func (c *Clock) follow(want, elapsed int64) {
-	have := c.offset.Load()
-	c.offset.Store(max(want, have-elapsed/slewDivisor))
+// follow sets the course from a steady time on, given the system's wall clock then.
+func (c *Clock) follow(steady, system int64) {
+	wall := c.course.Load().at(steady)
+	c.course.Store(&course{steady: steady, wall: max(wall, system), surplus: max(0, wall-system)})
 }

@@ -24,23 +24,32 @@ func TestClockRuns(t *testing.T) {
 func TestClockFollowsTheWall(t *testing.T) {
 	const s = int64(time.Second)
 	c := &Clock{start: time.Now()}
+	c.course.Store(&course{})
 	tests := []struct {
-		name    string
-		want    int64 // the wall clock's lead on the steady one
-		elapsed int64
-		have    int64 // the offset afterwards
+		name   string
+		steady int64
+		system int64 // the system's wall clock
+		lead   int64 // of the clock on the steady one, afterwards
 	}{
-		{"set forward: at once", 3600 * s, s, 3600 * s},
-		{"set back by an hour: slowly", 0, 64 * s, 3599 * s},
-		{"and on", 0, 3598 * 64 * s, s},
-		{"until it is in line", 0, 64 * s, 0},
-		{"not past it", 0, 64 * s, 0},
-		{"jitter back", -1, s, -1},
+		{"as it should be", s, s, 0},
+		{"set forward: at once", 2 * s, 3602 * s, 3600 * s},
+		{"set back by an hour: not at once", 3 * s, 3 * s, 3600 * s},
+		{"but slowly", 67 * s, 67 * s, 3599 * s},
+		{"also after a long pause", (67 + 64*3598) * s, (67 + 64*3598) * s, s},
+		{"until it is in line", 1e6 * s, 1e6 * s, 0},
+		{"not past it", 2e6 * s, 2e6 * s, 0},
 	}
+	last := int64(0)
 	for _, tt := range tests {
-		c.follow(tt.want, tt.elapsed)
-		if c.offset.Load() != tt.have {
-			t.Errorf("%s: have %d, want %d", tt.name, c.offset.Load(), tt.have)
+		before := c.course.Load().at(tt.steady)
+		c.follow(tt.steady, tt.system)
+		after := c.course.Load().at(tt.steady)
+		if after-tt.steady != tt.lead {
+			t.Errorf("%s: have a lead of %d, want %d", tt.name, after-tt.steady, tt.lead)
 		}
+		if before < last || after < before {
+			t.Errorf("%s: it went back, from %d to %d to %d", tt.name, last, before, after)
+		}
+		last = after
 	}
 }

@@ -64,7 +64,7 @@ func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) {
 	return l.usage(now, r, key, m), nil
 }
 
-// Reset makes a subject's counters fresh. The error wraps ErrUnknownRule or ErrKey.
+// Reset makes a subject's counters fresh. The error wraps ErrUnknownRule, ErrKey or ErrFull.
 func (l *Limiter) Reset(rule string, key []string) error {
 	_, m, err := l.subject(rule, key)
 	if err != nil {
@@ -73,7 +73,9 @@ func (l *Limiter) Reset(rule string, key []string) error {
 	now := l.clock.Now()
 	for i := range m.Hits {
 		for _, limit := range m.Hits[i].Limits {
-			l.table.Reset(now, counterKey(&m.Hits[i], limit), &limit.Limit)
+			if !l.table.Reset(now, counterKey(&m.Hits[i], limit), &limit.Limit) {
+				return fmt.Errorf("reset %q: %w", rule, ErrFull)
+			}
 		}
 	}
 	return nil
