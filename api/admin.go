@@ -109,7 +109,6 @@ func (s *adminServer) handler() http.Handler {
 		mux.Handle(pattern, s.endpoint(m))
 	}
 	mux.HandleFunc("/debug/pprof/", s.profile(pprof.Index))
-	mux.HandleFunc("/debug/pprof/cmdline", s.profile(pprof.Cmdline))
 	mux.HandleFunc("/debug/pprof/profile", s.profile(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", s.profile(pprof.Symbol))
 	mux.HandleFunc("/debug/pprof/trace", s.profile(pprof.Trace))

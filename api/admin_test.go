@@ -199,7 +199,7 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"POST", "/v1/load", 404, "not-found"}, {"POST", "/v1/feedback", 404, "not-found"}, {"POST", "/v1/leave", 404, "not-found"},
 		{"GET", "/ui/", 404, "not-found"}, {"GET", "/", 404, "not-found"},
 		{"GET", "/debug/pprof/", 200, "goroutine"}, {"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
-		{"POST", "/debug/pprof/profile", 405, "GET, HEAD"}, {"GET", "/debug/pprof/cmdline", 200, ""},
+		{"POST", "/debug/pprof/profile", 405, "GET, HEAD"}, {"GET", "/debug/pprof/cmdline", 404, ""},
 	} {
 		resp, body := n.do(call{method: tt.method, url: n.adm + tt.path})
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {

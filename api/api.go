@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 )
 
 // API serves both planes of a node.
@@ -87,7 +88,7 @@ func (a *API) Ready() {
 }
 
 // Drain answers readiness probes with 503 draining from now on; checks go on.
-func (a *API) Drain() { a.readiness.advance(condition{state: stateDraining}) }
+func (a *API) Drain() { a.readiness.advance(condition{state: stateDraining, since: time.Now()}) }
 
 // Close drains, stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
 // A later call returns what the first did.

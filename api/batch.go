@@ -93,6 +93,8 @@ func (p *dataPlane) one(x *exchange, b []byte) []byte {
 	start := s.pos
 	e := p.askNext(x)
 	switch {
+	case e == nil && x.check.wait:
+		e = errorf(BadValue, "wait must be false in a batch: its answer is not held")
 	case e == nil && len(b) > maxBatchAnswer:
 		e = errorf(TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 	case e == nil:

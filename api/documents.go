@@ -42,7 +42,7 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	w.Header().Set("Vary", "Accept")
-	if wantsJSON(r.Header.Values("Accept")) {
+	if json, yaml := preferences(r.Header.Values("Accept")); json > yaml {
 		body, err := doc.JSON()
 		if err != nil {
 			return fmt.Errorf("write rules as JSON: %w", err)
@@ -54,15 +54,18 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("write rules as YAML: %w", err)
 	}
-	w.Header().Set("Content-Type", typeYAML)
-	w.Header().Set("Cache-Control", "no-store")
-	s.send(w, body)
+	s.sendYAML(w, body)
 	return nil
 }
 
-// wantsJSON reports whether accept prefers JSON to YAML; of equals, YAML.
-func wantsJSON(accept []string) bool {
-	var json, yaml float64
+func (s *adminServer) sendYAML(w http.ResponseWriter, body []byte) {
+	w.Header().Set("Content-Type", typeYAML)
+	w.Header().Set("Cache-Control", "no-store")
+	s.send(w, body)
+}
+
+// preferences are the weights that accept gives to JSON and to YAML by name, 0…1.
+func preferences(accept []string) (json, yaml float64) {
 	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, err := mime.ParseMediaType(one)
 		if err != nil {
@@ -81,7 +84,7 @@ func wantsJSON(accept []string) bool {
 			yaml = max(yaml, q)
 		}
 	}
-	return json > yaml
+	return json, yaml
 }
 
 // putRules replaces the whole document.
@@ -116,12 +119,17 @@ func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
 	if set == nil {
 		return errorf(NotReady, "there are no rules in force yet")
 	}
-	body, err := set.Document.Piece(c)
+	asJSON, asYAML, err := set.Document.Piece(c)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(set.Version, 10)))
-	s.sendJSON(w, body)
+	w.Header().Set("Vary", "Accept")
+	if json, yaml := preferences(r.Header.Values("Accept")); yaml > json {
+		s.sendYAML(w, asYAML)
+	} else {
+		s.sendJSON(w, asJSON) // which is YAML too
+	}
 	return nil
 }
 

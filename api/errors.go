@@ -135,7 +135,7 @@ func invalidRules(list rules.Errors) *Error {
 		e.mistakes = append(e.mistakes, Mistake{m.Line, m.Column, m.Path, m.Message})
 	}
 	if len(list) > 0 {
-		e.Detail = fmt.Sprintf("%d mistakes; the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
+		e.Detail = fmt.Sprintf("%d mistake(s); the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
 	}
 	return e
 }

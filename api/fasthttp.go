@@ -60,12 +60,14 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		MaxRequestBodySize:           maxCheckBody,
 		DisablePreParseMultipartForm: true,
 
-		ReadTimeout:     cmp.Or(readTimeout, dataReadTimeout),
-		WriteTimeout:    dataWriteTimeout,
-		IdleTimeout:     dataIdleTimeout,
-		ReadBufferSize:  dataHeaderBytes,
-		Concurrency:     dataConnections,
-		CloseOnShutdown: true,
+		ReadTimeout:  cmp.Or(readTimeout, dataReadTimeout),
+		WriteTimeout: dataWriteTimeout,
+		IdleTimeout:  dataIdleTimeout,
+		// A goroutine that served a connection waits this long for the next one.
+		MaxIdleWorkerDuration: 2 * time.Second,
+		ReadBufferSize:        dataHeaderBytes,
+		Concurrency:           dataConnections,
+		CloseOnShutdown:       true,
 
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
@@ -112,6 +114,9 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	x.path = view(ctx.Path())
 	x.authorization = view(ctx.Request.Header.Peek("Authorization"))
 	r, refusal := s.plane.admit(x)
+	if p := view(ctx.Request.Header.Protocol()); p != "HTTP/1.1" && p != "HTTP/1.0" {
+		refusal = errorf(BadRequest, "the request can not be read as HTTP/1.1")
+	}
 	held, e := s.readBody(ctx, x, r.bodyLimit())
 	defer s.held.Add(-held)
 	x.hangUp = e != nil
@@ -142,8 +147,11 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	} else {
 		r.SetBody(x.response.body)
 	}
-	if x.hangUp {
+	switch {
+	case x.hangUp:
 		s.hangUp(ctx)
+	case s.plane.readiness.leaving():
+		ctx.SetConnectionClose() // the next request had better go to another node
 	}
 }
 

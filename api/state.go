@@ -1,6 +1,13 @@
 package api
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
+
+// stayOpen is how long after the node began to drain connections are kept open for the next request. Later answers
+// say that they are the last, so that no request meets a connection that is just being closed.
+const stayOpen = 500 * time.Millisecond
 
 // state is how far a node is in its life.
 type state int
@@ -15,7 +22,8 @@ const (
 // condition is a state and what to say about it. It is immutable.
 type condition struct {
 	state  state
-	reason string // why stateStarting is not over
+	reason string    // why stateStarting is not over
+	since  time.Time // of stateDraining
 }
 
 // readiness holds the present condition. A state never goes back.
@@ -33,7 +41,7 @@ func (r *readiness) load() condition {
 func (r *readiness) advance(to condition) {
 	for {
 		old := r.at.Load()
-		if old != nil && old.state > to.state {
+		if old != nil && (old.state > to.state || old.state == stateDraining) {
 			return
 		}
 		if r.at.CompareAndSwap(old, &to) {
@@ -50,9 +58,18 @@ func (r *readiness) checks() *Error {
 	return nil
 }
 
+// draining reports whether the node is going away.
+func (r *readiness) draining() bool { return r.load().state == stateDraining }
+
+// leaving reports whether connections are to be closed after the next answer.
+func (r *readiness) leaving() bool {
+	c := r.load()
+	return c.state == stateDraining && time.Since(c.since) > stayOpen
+}
+
 // probe is the error to answer a readiness probe with, nil when the node is ready.
 func (r *readiness) probe() *Error {
-	if r.load().state == stateDraining {
+	if r.draining() {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
 	}
 	return r.checks()

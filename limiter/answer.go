@@ -73,7 +73,7 @@ var (
 	// ErrUnknownRule: no rule has the name asked for.
 	ErrUnknownRule = errors.New("unknown rule")
 	// ErrKey: the key does not fit the rule's key attributes.
-	ErrKey = errors.New("key does not fit the rule")
+	ErrKey = rules.ErrKey
 )
 
 // Errors of Adjust.

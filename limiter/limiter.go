@@ -114,7 +114,7 @@ func (b *book) match(q *Query, m *rules.Match) (*rules.Rule, error) {
 		return rule, nil
 	}
 	if err := b.set.MatchKey(rule, q.Key, m); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrKey, err)
+		return nil, err
 	}
 	return rule, nil
 }

@@ -79,11 +79,15 @@ func (l *Limiter) count(b *book, q *Query, a *Answer) {
 		b.none.stripe[stripe].checks[d][a.DecidedBy].Add(1)
 		return
 	}
-	limits := a.Limits
+	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		refused, headroom := ruleVerdict(limits[:len(h.Limits)])
-		limits = limits[len(h.Limits):]
+		before := int64(0)
+		if refused {
+			before = checksBefore(limits[:len(h.Limits)], ops)
+		}
+		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
 		d := DecisionAllowed
 		switch {
 		case refused && h.Rule.Shadow:
@@ -94,8 +98,18 @@ func (l *Limiter) count(b *book, q *Query, a *Answer) {
 		s := &b.stats[h.Rule.Index].stripe[stripe]
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
-		l.top.count(h, d == DecisionRefused, q)
+		l.top.count(h, d == DecisionRefused, before, q)
 	}
+}
+
+// checksBefore is how many checks like this one the limit that refused holds.
+func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
+	for i := range limits {
+		if la := &limits[i]; !la.Allowed && !la.Full {
+			return (la.Limit.Capacity() - la.Remaining) / max(1, ops[i].Cost)
+		}
+	}
+	return 0
 }
 
 // ruleVerdict is whether a limit of one rule refused, and the least headroom of them, in tenths rounded up.

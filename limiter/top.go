@@ -17,13 +17,14 @@ const (
 	topFilter   = 64  // words of 64 bits in a stripe's filter
 )
 
-// TopSubject is one of the subjects refused most. Counts begin when the subject entered the list; Refused may
-// be too high by what the subject it displaced there had.
+// TopSubject is one of the subjects refused most. Refusals count from when the subject entered the list; they may be
+// too many by what the subject it displaced there had.
 type TopSubject struct {
 	Rule    string
 	Key     []string
 	Refused int64
-	Checks  int64 // at least Refused
+	// Checks are those since then, and as many before as fill the limit that refused first. At least Refused.
+	Checks int64
 }
 
 // top keeps the subjects refused most, in bounded memory: the space-saving algorithm of Metwally, Agrawal and
@@ -59,8 +60,8 @@ func newTop() *top {
 	return t
 }
 
-// count adds a check of the subject of h.
-func (t *top) count(h *rules.Hit, refused bool, q *Query) {
+// count adds a check of the subject of h, which before it had that many checks in the counter that refuses.
+func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
 	word, bit := &s.filter[h.Subject.Lo>>8%topFilter], uint64(1)<<(h.Subject.Lo>>16%64)
 	if !refused && word.Load()&bit == 0 {
@@ -74,6 +75,7 @@ func (t *top) count(h *rules.Hit, refused bool, q *Query) {
 			return
 		}
 		e = s.enter(h, q)
+		e.checks += before
 		word.Or(bit)
 	}
 	e.checks++

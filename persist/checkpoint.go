@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	dropsEach  = 8  // expired buckets dropped in one checkpoint; at most one more expires every 16 s
-	maxBackoff = 10 // intervals between two tries while checkpoints fail
+	dropsEach  = 8 // expired buckets dropped in one checkpoint; at most one more expires every 16 s
+	maxBackoff = 2 // intervals between two tries while checkpoints fail
 	// Writing that many counters leaves garbage of tens of megabytes, more than all else that a node has on the
 	// heap. It is given back at once rather than at the collector's leisure.
 	muchGarbage = 50_000

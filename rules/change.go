@@ -258,14 +258,14 @@ func (e *edit) checkSize() {
 	}
 }
 
-// Piece returns a piece of the document as JSON. Of c only Part, Name and Attribute are looked at. The error wraps
-// [ErrNotFound].
-func (d *Document) Piece(c Change) ([]byte, error) {
+// Piece returns a piece of the document, as JSON and as YAML. Of c only Part, Name and Attribute are looked at. The
+// error wraps [ErrNotFound].
+func (d *Document) Piece(c Change) (asJSON, asYAML []byte, err error) {
 	n := d.pieceNode(c)
 	if n == nil {
-		return nil, fmt.Errorf("look for %s: %w", c, ErrNotFound)
+		return nil, nil, fmt.Errorf("look for %s: %w", c, ErrNotFound)
 	}
-	return n.AppendJSON(nil), nil
+	return n.AppendJSON(nil), n.AppendYAML(nil), nil
 }
 
 func (d *Document) pieceNode(c Change) *yaml.Node {

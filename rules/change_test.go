@@ -123,7 +123,7 @@ func TestDocument_Piece(t *testing.T) {
 		{Change{Part: ListPart, Name: "z"}, ""},
 	}
 	for _, tt := range tests {
-		have, err := doc.Piece(tt.of)
+		have, _, err := doc.Piece(tt.of)
 		if string(have) != tt.want || (tt.want == "") != errors.Is(err, ErrNotFound) {
 			t.Errorf("%s: have %s, %v, want %s", tt.of, have, err, tt.want)
 		}

@@ -192,7 +192,7 @@ func explainRules(env *environment, name string, err error) error {
 	for _, m := range p.Errors {
 		fmt.Fprintf(env.stderr, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
 	}
-	return fmt.Errorf("the node refuses %s: %d mistakes; the rules in force are as before", shownName(name), len(p.Errors))
+	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are as before", shownName(name), len(p.Errors))
 }
 
 // rulesCmd prints rules.

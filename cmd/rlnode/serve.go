@@ -44,6 +44,7 @@ func (c *serveCmd) Run(env *environment) error {
 	defer signal.Stop(signals)
 
 	s := &server{settings: c, env: env, log: c.logger(env.stderr)}
+	c.warn(s.log, os.Environ())
 	return s.run(signals)
 }
 
@@ -223,8 +224,15 @@ func (s *server) loadCounters() (err error) {
 		return err
 	}
 	s.counters.Store(store)
-	if _, err := store.Load(s.clock.Now()); err != nil {
+	found, err := store.Load(s.clock.Now())
+	if err != nil {
 		return fmt.Errorf("load the counters: %w", err)
+	}
+	if found.Bad > 0 || found.NoRoom > 0 {
+		s.log.Warn("not all counters came back; those begin anew", "restored", found.Restored, "damaged", found.Bad,
+			"no_room", found.NoRoom)
+	} else {
+		s.log.Info("counters loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
 	}
 	return store.Start()
 }

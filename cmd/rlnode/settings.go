@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
 	"unicode/utf8"
 )
@@ -103,6 +104,27 @@ func (c *serveCmd) complete() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// warn logs what is allowed but seldom meant: settings of the environment that there are not, and an admin plane that
+// others can write to.
+func (c *serveCmd) warn(log *slog.Logger, environ []string) {
+	known := map[string]bool{"RLNODE_ADDR": true, "RLNODE_ADMIN": true, "RLNODE_CA": true}
+	fields := reflect.TypeOf(*c)
+	for i := range fields.NumField() {
+		known[fields.Field(i).Tag.Get("env")] = true
+	}
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		// Orchestrators name services and their ports so.
+		linked := strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT_") && strings.Contains(name, "_TCP")
+		if strings.HasPrefix(name, "RLNODE_") && !known[name] && !linked {
+			log.Warn("there is no such setting in this version", "environment", name)
+		}
+	}
+	if admin, err := netip.ParseAddr(c.AdminBind); err == nil && !admin.IsLoopback() && c.AdminToken == "" {
+		log.Warn("anyone who reaches the admin plane may change the rules: set --admin-token-file", "admin_bind", c.AdminBind)
+	}
 }
 
 func unprintable(r rune) bool { return r < ' ' || r == 0x7f }

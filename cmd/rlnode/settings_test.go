@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -227,5 +228,21 @@ func TestHistogram(t *testing.T) {
 	}
 	if have := fmt.Sprint(h.quantile(1)); have != "1s" {
 		t.Errorf("the most: have %s, want 1s", have)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	var out strings.Builder
+	c := &serveCmd{AdminBind: "0.0.0.0"}
+	c.warn(slog.New(slog.NewTextHandler(&out, nil)), []string{
+		"RLNODE_JOIN=a", "RLNODE_HTTP_PORT=1", "RLNODE_ADDR=x", "RLNODE_PORT_8080_TCP=tcp://10.0.0.1:8080", "RLNODE_SERVICE_HOST=10.0.0.1", "PATH=/bin"})
+	have := out.String()
+	if strings.Count(have, "\n") != 2 || !strings.Contains(have, "RLNODE_JOIN") || !strings.Contains(have, "--admin-token-file") {
+		t.Errorf("have %s", have)
+	}
+	out.Reset()
+	c = &serveCmd{AdminBind: "0.0.0.0", AdminToken: "t"}
+	if c.warn(slog.New(slog.NewTextHandler(&out, nil)), nil); out.Len() > 0 {
+		t.Errorf("have %s", out.String())
 	}
 }
