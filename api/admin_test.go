@@ -155,6 +155,19 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+func TestPiecesByAccept(t *testing.T) {
+	n := startNode(t, nil)
+	for _, tt := range []struct{ accept, kind, want string }{
+		{"", typeJSON, `"name":"login"`}, {"*/*", typeJSON, `"name":"login"`}, {"application/yaml", typeYAML, "name: login"},
+		{"application/json, application/yaml;q=0.5", typeJSON, `"name":"login"`},
+	} {
+		resp, body := n.do(call{method: "GET", url: n.adm + "/v1/rules/login", header: map[string]string{"Accept": tt.accept}})
+		if resp.Header.Get("Content-Type") != tt.kind || !strings.Contains(body, tt.want) || resp.Header.Get("Vary") != "Accept" {
+			t.Errorf("%q: have %s %s", tt.accept, resp.Header.Get("Content-Type"), body)
+		}
+	}
+}
+
 func TestUsageOwnerTop(t *testing.T) {
 	n := startNode(t, nil)
 	for range 7 {

@@ -143,7 +143,8 @@ func TestBatch(t *testing.T) {
 	n := startNode(t, nil)
 	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: `{"checks":[
 		{"rule":"login","key":"1.1.1.1","cost":5}, {"rule":"login","key":"1.1.1.1"}, {}, 5, {"rule":"nope","key":"k"},
-		{"rule":"login","key":"1.1.1.1","x":[1,{"a":2}]}, {"rule":"login","rule":"login"}, {"rule":"login","key":"1.1.1.2","detail":true}]}`})
+		{"rule":"login","key":"1.1.1.1","x":[1,{"a":2}]}, {"rule":"login","rule":"login"}, {"rule":"login","key":"1.1.1.2","detail":true},
+		{"rule":"login","key":"1.1.1.3","wait":true}]}`})
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != typeJSON {
 		t.Fatalf("have %d %v: %s", resp.StatusCode, resp.Header, body)
 	}
@@ -156,7 +157,7 @@ func TestBatch(t *testing.T) {
 		}
 		have = append(have, fmt.Sprint(f["allowed"], " ", f["remaining"]))
 	}
-	want := "[true 0 false 0 400 missing-key 400 bad-value 404 unknown-rule 400 unknown-field 400 bad-json true 4]"
+	want := "[true 0 false 0 400 missing-key 400 bad-value 404 unknown-rule 400 unknown-field 400 bad-json true 4 400 bad-value]"
 	if fmt.Sprint(have) != want {
 		t.Errorf("have %v\nwant %s", have, want)
 	}

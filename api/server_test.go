@@ -95,6 +95,7 @@ func TestWire(t *testing.T) {
 		{"length twice", post("/v1/check", good, "Content-Length: 5"), []int{400}, BadRequest, true},
 		{"length not a number", "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: -5\r\n\r\n", []int{400}, BadRequest, true},
 		{"HTTP/1.0", "POST /v1/check HTTP/1.0\r\nContent-Length: 14\r\n\r\n" + good, []int{200}, "", true},
+		{"no version of HTTP", "POST /v1/check HTTP/9.9\r\nHost: n\r\nContent-Length: 14\r\n\r\n" + good, []int{400}, BadRequest, true},
 		{"no length", "POST /v1/check HTTP/1.1\r\nHost: n\r\n\r\n", []int{400}, BadJSON, false},
 	}
 	for _, tt := range tests {
@@ -198,6 +199,14 @@ func TestDrainingDecidesOnOpenConnections(t *testing.T) {
 	if status, closes := ask(); status != 200 || closes {
 		t.Errorf("have %d, closes %v", status, closes)
 	}
+	// After a while an answer says that it is the last.
+	until(t, "an answer closes its connection", func() bool {
+		status, closes := ask()
+		if status != 200 {
+			t.Fatalf("have %d", status)
+		}
+		return closes
+	})
 }
 
 func TestClose(t *testing.T) {

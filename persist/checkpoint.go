@@ -107,7 +107,7 @@ func (c *Counters) checkpoint(ctx context.Context) error {
 // giveBack returns memory that writing or reading n counters took.
 func (c *Counters) giveBack(n int64) {
 	if n > 0 && c.file != nil {
-		c.file.forgetPages()
+		c.file.forgetPages(c.used)
 	}
 	idle := n == 0 && c.garbage >= muchGarbage/10
 	if c.garbage += n; c.garbage >= muchGarbage || idle {

@@ -1,0 +1,50 @@
+package persist
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// What forgetPages gives up must lie inside the map of the file at every size of it: behind the map is other memory,
+// which would silently become zeros.
+func TestForgetPagesStaysInTheMap(t *testing.T) {
+	src, clock := newTable(), newClock()
+	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clock.Now))
+	all := sample(clock.Now(), 240_000)
+	most := int64(0)
+	for round := range 60 {
+		for _, r := range all[round*4000 : (round+1)*4000] {
+			src.set(r)
+		}
+		mustCheckpoint(t, c)
+		begin := uint64(c.file.db.Info().Data)
+		mapped := mappedAt(t, begin)
+		if c.used > mapped {
+			t.Fatalf("round %d: %d bytes would be forgotten, %d are mapped", round, c.used, mapped)
+		}
+		if info, err := c.file.handle.Stat(); err == nil {
+			most = max(most, info.Size()-mapped)
+		}
+	}
+	t.Logf("the file was up to %d bytes longer than its map", most)
+	mustClose(t, c)
+}
+
+// mappedAt is how many bytes are mapped from the file that begins at address.
+func mappedAt(t *testing.T, address uint64) int64 {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		var from, to uint64
+		if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n == 2 && from == address && strings.Contains(line, countersFile) {
+			return int64(to - from)
+		}
+	}
+	t.Fatal("the file is not mapped where bbolt says")
+	return 0
+}
