@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A million keys over HTTP cost at most 100 bytes of resident memory each, checkpoints included, and all of them are
+// there after a clean stop.
+func TestMillionKeys(t *testing.T) {
+	if testing.Short() || raceDetector {
+		t.Skip("takes a million checks, and measures the memory of the real thing")
+	}
+	dir := t.TempDir()
+	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(10)))
+	before := resident(t, s)
+	const keys, batch = 1_000_000, 1000
+	var body bytes.Buffer
+	for from := 0; from < keys; from += batch {
+		body.Reset()
+		body.WriteString(`{"checks":[`)
+		for i := range batch {
+			if i > 0 {
+				body.WriteByte(',')
+			}
+			fmt.Fprintf(&body, `{"rule":"year","key":"key-%d"}`, from+i)
+		}
+		body.WriteString(`]}`)
+		status, answer, err := s.call("POST", s.data+"/v1/check/batch", "", body.String())
+		if err != nil || status != http.StatusOK || bytes.Contains([]byte(answer), []byte(`"allowed":false`)) {
+			t.Fatalf("from key %d: have %d, %v", from, status, err)
+		}
+	}
+	// Saving them takes memory for a while; it must come back.
+	var grown int64
+	deadline := time.Now().Add(patience)
+	for grown = resident(t, s) - before; grown > 100*keys && time.Now().Before(deadline); grown = resident(t, s) - before {
+		timer := time.NewTimer(100 * time.Millisecond)
+		<-timer.C
+	}
+	t.Logf("%.1f bytes resident a key", float64(grown)/keys)
+	if grown > 100*keys {
+		t.Errorf("have %d bytes resident a key, want at most 100", grown/keys)
+	}
+	s.stop()
+
+	s = start(t, dir)
+	_, metrics, err := s.call("GET", s.admin+"/metrics", "", "")
+	if err != nil || !strings.Contains(metrics, "\nrlnode_counters 1e+06\n") {
+		t.Errorf("not all counters came back: %v", err)
+	}
+	s.stop()
+}
+
+// resident is the node's resident memory in bytes.
+func resident(t *testing.T, s *serving) int64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		t.Skip("resident memory can't be read here")
+	}
+	var kilobytes int64
+	for line := range strings.Lines(string(status)) {
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kilobytes); n == 1 {
+			return kilobytes << 10
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
