@@ -1,11 +1,17 @@
 package api
 
-import "github.com/rlnode/rlnode/limiter"
+import (
+	"slices"
+
+	"github.com/rlnode/rlnode/limiter"
+)
 
 const (
 	maxBatch = 10_000 // checks in a batch
 	// maxBatchAnswer bounds the bytes of a batch's answer; checks after that are not decided.
 	maxBatchAnswer = 64 << 20
+	// usualResult is about the bytes of one result; the answer has room for so much from the start.
+	usualResult = 240
 )
 
 // batch answers POST /v1/check/batch.
@@ -14,13 +20,13 @@ func (p *dataPlane) batch(x *exchange) {
 		x.refuse(e)
 		return
 	}
-	start, e := x.readBatch()
+	start, count, e := x.readBatch()
 	if e != nil {
 		x.refuse(e)
 		return
 	}
 	x.json(200)
-	x.response.body = p.all(x, start, x.response.body)
+	x.response.body = p.all(x, start, slices.Grow(x.response.body, count*usualResult))
 }
 
 // all decides the checks that begin at start and appends their results.
@@ -39,11 +45,12 @@ func (p *dataPlane) all(x *exchange, start int, b []byte) []byte {
 	return append(b, "]}"...)
 }
 
-// readBatch checks the whole body before any of it is decided, and returns where the array of checks begins.
-func (x *exchange) readBatch() (start int, e *Error) {
+// readBatch checks the whole body before any of it is decided, and returns where the array of checks begins and how
+// many there are.
+func (x *exchange) readBatch() (start, count int, e *Error) {
 	s := &x.scan
 	if s.reset(x.request.body); !s.object() {
-		return 0, s.err()
+		return 0, 0, s.err()
 	}
 	given := false
 	s.open()
@@ -59,28 +66,30 @@ func (x *exchange) readBatch() (start int, e *Error) {
 			given = true
 			s.next()
 			start = s.pos
-			s.countChecks()
+			count = s.countChecks()
 		}
 	}
 	s.end()
 	if s.err() == nil && !given {
 		s.mean(MissingKey, "checks is missing")
 	}
-	return start, s.err()
+	return start, count, s.err()
 }
 
-func (s *scanner) countChecks() {
+// countChecks skips an array of checks and returns how many it has, at most maxBatch.
+func (s *scanner) countChecks() (n int) {
 	if s.next() != '[' {
 		s.skip()
 		s.mean(BadValue, "checks must be an array")
-		return
+		return 0
 	}
 	s.open()
-	for n := 0; s.more(n, ']'); n++ {
+	for ; s.more(n, ']'); n++ {
 		if s.skip(); n == maxBatch {
 			s.mean(BadValue, "checks must not be more than %d", maxBatch)
 		}
 	}
+	return min(n, maxBatch)
 }
 
 // one decides the next check of a batch and appends its result. The body is known to be JSON; errors, also those
