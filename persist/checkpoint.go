@@ -9,11 +9,15 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 )
 
 const (
-	dropsEach  = 8 // expired buckets dropped in one checkpoint; at most one more expires every 16 s
+	dropsEach = 8 // expired buckets dropped in one checkpoint; at most one more expires every 16 s
+	// tolerance is how far, in nanoseconds, the wall clock may move against the steady one unnoticed: less than what
+	// expiries are rounded up by.
+	tolerance  = int64(time.Second)
 	maxBackoff = 2 // intervals between two tries while checkpoints fail
 	// Writing that many counters leaves garbage of tens of megabytes, more than all else that a node has on the
 	// heap. It is given back at once rather than at the collector's leisure.
@@ -40,6 +44,11 @@ func (c *Counters) Start() error {
 }
 
 func (c *Counters) acquire(ctx context.Context) error {
+	select {
+	case c.lock <- struct{}{}: // also when ctx has ended, if nobody is in the way
+		return nil
+	default:
+	}
 	select {
 	case c.lock <- struct{}{}:
 		return nil
@@ -150,13 +159,11 @@ func (c *Counters) write(ctx context.Context) (int64, error) {
 		}
 	}
 	now := c.cfg.Now()
-	for range dropsEach {
-		if len(c.buckets) == 0 || c.buckets[0] > seconds(now.Wall) {
-			break
-		}
-		if err := c.drop(); err != nil {
-			return 0, fmt.Errorf("drop expired counters: %w", err)
-		}
+	if c.stepped(now) {
+		// What the file says of expiries is off by the step: all is written anew before anything is dropped.
+		c.cfg.Source.MarkAll()
+	} else if err := c.dropExpired(now); err != nil {
+		return 0, fmt.Errorf("drop expired counters: %w", err)
 	}
 	c.seq++
 	var n int64
@@ -176,6 +183,31 @@ func (c *Counters) write(ctx context.Context) (int64, error) {
 		return nil
 	})
 	return n, err
+}
+
+// stepped reports whether the wall clock has moved against the steady one since this was last asked, by more than
+// rounding.
+func (c *Counters) stepped(now algorithms.Now) bool {
+	lead := now.Wall - now.Steady
+	if moved := lead - c.lead; -tolerance <= moved && moved <= tolerance {
+		return false
+	}
+	c.lead = lead
+	return true
+}
+
+// dropExpired drops some of the buckets that have expired.
+func (c *Counters) dropExpired(now algorithms.Now) error {
+	for range dropsEach {
+		if len(c.buckets) == 0 || c.buckets[0] > seconds(now.Wall) {
+			break
+		}
+		if err := c.drop(); err != nil {
+			return err
+		}
+		c.file.forgetPages(c.used)
+	}
+	return nil
 }
 
 // update runs one guarded transaction.

@@ -99,6 +99,7 @@ type Counters struct {
 	buckets expiries          // the file's
 	filters map[int64]*filter // by bucket; what Load found and checkpoints added
 	used    int64             // bytes of the file that were in use after the last transaction
+	lead    int64             // of the wall clock on the steady one, as of the last step noticed
 	garbage int64             // counters written or read since memory was given back
 	batch   batch             // reused
 

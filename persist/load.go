@@ -53,7 +53,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 			return stats, fmt.Errorf("load counters: %w", err)
 		}
 	}
-	c.loaded = true
+	c.loaded, c.lead = true, now.Wall-now.Steady
 	c.giveBack(stats.Restored)
 	stats.Duration = time.Since(begin)
 	return stats, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/internal/yaml"
 )
@@ -41,6 +42,9 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	}
 	if c.Part == WholeDocument {
 		return Parse(c.Body)
+	}
+	if !utf8.ValidString(c.Name) || !utf8.ValidString(c.Attribute) {
+		return nil, Errors{{Message: "the name of a piece must be valid UTF-8"}}
 	}
 	next := *d
 	next.source, next.asJSON = "", false

@@ -3,6 +3,7 @@ package rules
 import (
 	"encoding/json"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -161,6 +162,12 @@ func loadZone(name string) (*time.Location, error) {
 	if name == "" || name == "Local" {
 		return nil, errors.New("zone must be named")
 	}
+	// A system's database has more than the embedded one: zones with leap seconds, its own local time, and as many
+	// ways to write a path as there are.
+	if path.Clean(name) != name || strings.HasPrefix(name, "right/") || strings.HasPrefix(name, "posix/") ||
+		name == "localtime" || name == "posixrules" {
+		return nil, errors.New("zone is not one that every node knows")
+	}
 	return time.LoadLocation(name)
 }
 
@@ -282,7 +289,7 @@ func (d *decoder) subject(attribute string, key, n *yaml.Node) *SubjectSpec {
 			s.Overrides = append(s.Overrides, Override{Rule: key.Text, Limits: d.limits(v), pos: key.Pos})
 		})
 	})
-	if ok && len(n.Items) == 0 {
+	if ok && s.Tier == "" && len(s.Overrides) == 0 {
 		d.fail(n, "a subject needs a tier or limits")
 	}
 	return s

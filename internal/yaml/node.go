@@ -40,6 +40,7 @@ type Node struct {
 	// Invariant: the length of a Map's is even, and its keys are scalars.
 	Items []*Node
 	size  int32 // nodes in this tree, aliases expanded
+	bytes int64 // of the scalars' text in this tree, aliases expanded
 }
 
 // SyntaxError is text that is not YAML, or not what this package reads of it.

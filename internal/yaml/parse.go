@@ -10,17 +10,22 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxCommas is far above what rules have in any text that is not too long. The library takes seconds for a
-// million short values on one line, and would be done with them before they can be counted.
-const maxCommas = 1_000_000
+// Bounds that are far above what rules need in any text that is not too long.
+const (
+	// maxItems bounds the marks that begin or end an item: commas, opening brackets, line ends. The library takes
+	// seconds and gigabytes for millions of empty values, and would be done with them before they can be counted.
+	maxItems = 1_000_000
+	// maxBytes bounds the text of all scalars, those that aliases stand for counted each time.
+	maxBytes = 16 << 20
+)
 
 // Parse reads the one document in src. The error is a *SyntaxError. Without any content it returns a Null node.
 func Parse(src string) (*Node, error) {
 	if err := checkCharacters(src); err != nil {
 		return nil, err
 	}
-	if strings.Count(src, ",") > maxCommas {
-		return nil, &SyntaxError{Pos{1, 1}, fmt.Sprintf("more than %d commas", maxCommas)}
+	if strings.Count(src, ",")+strings.Count(src, "[")+strings.Count(src, "{")+strings.Count(src, "\n") > maxItems {
+		return nil, &SyntaxError{Pos{1, 1}, fmt.Sprintf("more than %d commas, brackets and lines", maxItems)}
 	}
 	loader, err := yaml.NewLoader(strings.NewReader(src), yaml.WithV4Defaults())
 	if err != nil {
@@ -171,6 +176,9 @@ func (c *converter) items(n *yaml.Node, out *Node, depth int) error {
 		if out.size += child.size; out.size > MaxNodes {
 			return &SyntaxError{pos(item), fmt.Sprintf("more than %d values, aliases counted each time", MaxNodes)}
 		}
+		if out.bytes += child.bytes; out.bytes > maxBytes {
+			return &SyntaxError{pos(item), fmt.Sprintf("more than %d bytes, aliases counted each time", maxBytes)}
+		}
 	}
 	return nil
 }
@@ -189,7 +197,7 @@ func (c *converter) alias(n *yaml.Node, depth int) (*Node, error) {
 }
 
 func (c *converter) scalar(n *yaml.Node, out *Node) (*Node, error) {
-	out.Text = n.Value
+	out.Text, out.bytes = n.Value, int64(len(n.Value))
 	tagged := n.Style&yaml.TaggedStyle != 0
 	switch {
 	case tagged && n.ShortTag() == "!!str":

@@ -173,7 +173,7 @@ func appendQuoted(b []byte, s string) []byte {
 			b = append(b, `\n`...)
 		case r == '\t':
 			b = append(b, `\t`...)
-		case r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff:
+		case r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffe || r == 0xffff:
 			b = append(b, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 		default:
 			b = utf8.AppendRune(b, r)

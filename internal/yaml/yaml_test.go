@@ -43,7 +43,10 @@ func TestParse_refuses(t *testing.T) {
 		"surrogate":     `a: "\ud800"`,
 		"merge":         "a: {<<: {b: c}}",
 		"cycle":         "&a [*a]",
-		"commas":        "[" + strings.Repeat("1,", maxCommas+1) + "]",
+		"commas":        "[" + strings.Repeat("1,", maxItems+1) + "]",
+		"brackets":      "[" + strings.Repeat("[]", maxItems+1) + "]",
+		"lines":         strings.Repeat("- \n", maxItems+1),
+		"large aliases": "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 20) + "]",
 	}
 	for name, src := range tests {
 		_, err := Parse(src)
