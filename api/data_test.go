@@ -290,6 +290,7 @@ func TestReadiness(t *testing.T) {
 		expect("starting", table.data+path, 503, NotReady)
 	}
 	expect("starting", table.adm+"/readyz", 503, NotReady)
+	expect("starting", table.adm+"/v1/usage?rule=all", 503, NotReady)
 	expect("starting", table.data+"/healthz", 200, "")
 	a.Ready()
 	a.Explain("too late")

@@ -21,6 +21,9 @@ func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err er
 	if set == nil {
 		return "", nil, errorf(NotReady, "there are no rules in force yet")
 	}
+	if e := s.api.readiness.checks(); e != nil {
+		return "", nil, e // what is not loaded yet would look unused
+	}
 	rule, text := q.Get("rule"), q.Get("key")
 	if rule == "" {
 		return "", nil, errorf(MissingKey, "rule is missing")

@@ -142,6 +142,9 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	_, err := os.Stat(c.path)
 	existed := err == nil
 	err = c.open()
+	if err == nil && existed && c.file.wentBack() {
+		cfg.Logger.Warn("a meta page of the counter file is damaged: what the last transaction wrote may be lost", "path", c.path)
+	}
 	if err == nil && existed {
 		err = c.tidy()
 	}

@@ -150,6 +150,34 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
+// A step of the wall clock, for good or for a moment, must not have the file drop counters that live on.
+func TestClockStepsForward(t *testing.T) {
+	for _, forGood := range []bool{true, false} {
+		dir, src := t.TempDir(), newTable()
+		now := newClock().Now()
+		clock := func() algorithms.Now { return now }
+		c, _ := openLoaded(t, testConfig(dir, src, clock))
+		k := counters.Key{Hi: 1, Lo: 1}
+		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
+		mustCheckpoint(t, c)
+		now.Wall += int64(2 * time.Hour)
+		for range 3 {
+			mustCheckpoint(t, c)
+		}
+		if !forGood {
+			now.Wall -= int64(2 * time.Hour)
+		}
+		mustClose(t, c)
+		now.Steady = now.Wall // the next process begins at its wall clock
+		again := newTable()
+		c, stats := openLoaded(t, testConfig(dir, again, clock))
+		if r := again.all[k]; stats.Restored != 1 || r.State.Count != 100 || r.FreshAt < now.Steady/1e9+3590 {
+			t.Errorf("for good %v: have %+v, %+v", forGood, stats, r)
+		}
+		mustClose(t, c)
+	}
+}
+
 func TestExpiredBucketsGo(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()

@@ -83,6 +83,16 @@ func verifyFile(path string, need metas) error {
 	return verifyPages(f, info.Size(), need)
 }
 
+// wentBack reports whether a meta page is damaged, so that the database may be the one before the last transaction.
+func (f *file) wentBack() bool {
+	info, err := f.handle.Stat()
+	if err != nil {
+		return false
+	}
+	m, err := readMeta(f.handle, info.Size())
+	return err == nil && m.verifyBoth(f.handle) != nil
+}
+
 // damaged reports whether err says that the file's content can't be trusted.
 func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 

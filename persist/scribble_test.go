@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -228,4 +230,38 @@ func FuzzVerifyPages(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// bbolt falls back to the older meta page without a word; the log has one.
+func TestDamagedMetaIsToldOf(t *testing.T) {
+	for page := range int64(2) {
+		dir, clk := t.TempDir(), newClock()
+		src := newTable()
+		c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+		for _, r := range sample(clk.Now(), 3) {
+			src.set(r)
+			mustCheckpoint(t, c)
+		}
+		mustClose(t, c)
+		for _, damaged := range []bool{false, true} {
+			if damaged {
+				f, err := os.OpenFile(filepath.Join(dir, countersFile), os.O_RDWR, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := f.WriteAt([]byte{0xff, 0xff}, page*int64(os.Getpagesize())+64); err != nil {
+					t.Fatal(err)
+				}
+				f.Close()
+			}
+			var log bytes.Buffer
+			cfg := testConfig(dir, newTable(), clk.Now)
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c, _ := openLoaded(t, cfg)
+			if have := strings.Contains(log.String(), "meta page"); have != damaged {
+				t.Errorf("page %d, damaged %v: have %q", page, damaged, log.String())
+			}
+			mustClose(t, c)
+		}
+	}
 }

@@ -257,6 +257,9 @@ func (e *edit) resize(name string, before, after *yaml.Node) {
 
 // checkSize refuses what makes the document too large; what makes it smaller is always welcome.
 func (e *edit) checkSize() {
+	if len(e.doc.Subjects) > maxGroups {
+		e.add(yaml.Pos{}, "subjects", "more than %d attributes with subjects", maxGroups)
+	}
 	if e.doc.size > MaxDocument && e.doc.size > e.before.size {
 		e.add(yaml.Pos{}, "", "the document would be larger than 8 MiB")
 	}

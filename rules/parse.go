@@ -50,6 +50,9 @@ func parseText(src []byte) (*yaml.Node, error) {
 }
 
 // What keys may stand where, in the order in which they are written.
+// maxGroups bounds the attributes that have subjects listed.
+const maxGroups = 256
+
 func documentKeys() []string {
 	return []string{"version", "defaults", "default", "headers", "lists", "rules", "tiers", "default_tier", "subjects", "profiles"}
 }
@@ -78,6 +81,9 @@ func (d *decoder) document(n *yaml.Node, doc *Document) {
 			doc.DefaultTier = d.name(v)
 		case "subjects":
 			d.open(v, func(key, v *yaml.Node) { doc.Subjects = append(doc.Subjects, d.group(key, v)) })
+			if len(doc.Subjects) > maxGroups {
+				d.fail(v, "more than %d attributes with subjects", maxGroups)
+			}
 		case "profiles":
 			d.open(v, func(key, v *yaml.Node) { doc.Profiles = append(doc.Profiles, d.profile(key, v)) })
 		}

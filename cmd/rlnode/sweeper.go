@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 const (
 	sweepInterval = 500 * time.Millisecond
 	sweepPart     = 0.02
+	// muchGarbage is how many log entries are dropped before their memory, unlike the table's on the heap, is given
+	// back rather than left until an idle node's next collection.
+	muchGarbage = 500_000
 )
 
 // sweeper drops expired counters in the background.
@@ -25,6 +29,7 @@ func startSweeper(table *counters.Table, clock *limiter.Clock) *sweeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &sweeper{cancel: cancel}
 	s.done.Go(func() {
+		dropped := int64(0) // log entries, since memory was given back
 		tick := time.NewTicker(sweepInterval)
 		defer tick.Stop()
 		for {
@@ -32,7 +37,12 @@ func startSweeper(table *counters.Table, clock *limiter.Clock) *sweeper {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				table.Sweep(clock.Now(), sweepPart)
+			}
+			before := table.Stats().LogEntries
+			table.Sweep(clock.Now(), sweepPart)
+			if dropped += max(0, before-table.Stats().LogEntries); dropped > muchGarbage {
+				debug.FreeOSMemory()
+				dropped = 0
 			}
 		}
 	})
