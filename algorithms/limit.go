@@ -252,15 +252,6 @@ func (l *Limit) Peek(s State, now Now, cost int64) Decision {
 	return l.Describe(s, now, cost, ok)
 }
 
-// Rebase moves a state by delta nanoseconds of the steady clock, when it passes from one process's clock to
-// another's. Window numbers come from the wall clock and stay.
-func (l *Limit) Rebase(s State, delta int64) State {
-	if l.Kind.Bucket() && !s.Fresh() {
-		s.At += delta
-	}
-	return s
-}
-
 // Level is how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).
 func Level(remaining, capacity int64) uint8 {
 	used := capacity - remaining

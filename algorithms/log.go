@@ -174,17 +174,6 @@ func (g *Log) Clone() *Log {
 	return &Log{entries: g.Entries(), total: g.total, grain: g.grain, seen: g.seen}
 }
 
-// Rebase moves the log by delta nanoseconds of the steady clock.
-func (g *Log) Rebase(delta int64) {
-	g.grain = 0 // times move off it; the log may grow to its bound again
-	for i := range g.entries {
-		g.entries[i].At += delta
-	}
-	if g.seen != 0 {
-		g.seen += delta
-	}
-}
-
 func leaves(e Entry, l *Limit, now Now) time.Duration {
 	return time.Duration(e.At + int64(l.Window) - now.Steady)
 }

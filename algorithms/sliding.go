@@ -13,8 +13,10 @@ import "time"
 func (l *Limit) turnSliding(s State, wall int64) State {
 	n := l.number(wall)
 	switch {
+	case n == s.At+1:
+		return State{Part: s.Count, At: n}
 	case n > s.At:
-		return l.turnTo(s, n)
+		return State{At: n}
 	case n < s.At && !l.skewed(s.At, wall):
 		s.At = n
 	}

@@ -49,18 +49,6 @@ func (l *Limit) turnFixed(s State, wall int64) State {
 	return s
 }
 
-// turnTo moves a windowed state on to window n >= s.At.
-func (l *Limit) turnTo(s State, n int64) State {
-	switch {
-	case n == s.At:
-		return s
-	case l.Kind == SlidingWindow && n == s.At+1:
-		return State{Part: s.Count, At: n}
-	default:
-		return State{At: n}
-	}
-}
-
 func (l *Limit) describeFixed(s State, now Now, cost int64, allowed bool) Decision {
 	d := Decision{Allowed: allowed, Remaining: max(0, l.Amount-s.Count)}
 	if s.Count == 0 && allowed {

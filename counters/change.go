@@ -122,7 +122,7 @@ func (t *Table) changeLog(s *shard, e *logSlot, now algorithms.Now, l *algorithm
 	before := e.log.Len()
 	change(&e.log)
 	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
-		if fair := maxOf(t.maxLogEntries/maxOf(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
+		if fair := max(t.maxLogEntries/max(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
 			e.log.Coarsen(l, fair/2)
 		}
 	}

@@ -34,34 +34,27 @@ type Table struct {
 	cursor        atomic.Int64 // where Sweep goes on
 }
 
-// New returns an empty table of at most max counters (at least 1). From as many log entries on, or 262,144 if that
+// New returns an empty table of at most bound counters (at least 1). From as many log entries on, or 262,144 if that
 // is more, logs with more than their fair part become coarser.
-func New(max int64) *Table {
-	max = maxOf(max, 1)
+func New(bound int64) *Table {
+	bound = max(bound, 1)
 	n := int64(1)
-	for n < maxShards && (max/n > shardTarget || n < minShards && max/n > shardTarget/128) {
+	for n < maxShards && (bound/n > shardTarget || n < minShards && bound/n > shardTarget/128) {
 		n *= 2
 	}
 	t := &Table{
 		shards:        make([]shard, n),
 		shift:         uint(64 - bits.TrailingZeros64(uint64(n))),
-		max:           max,
-		maxLogEntries: maxOf(max, minLogEntries),
+		max:           bound,
+		maxLogEntries: max(bound, minLogEntries),
 	}
 	for i := range t.shards {
-		t.shards[i].max = int(max / n)
-		if int64(i) < max%n {
+		t.shards[i].max = int(bound / n)
+		if int64(i) < bound%n {
 			t.shards[i].max++
 		}
 	}
 	return t
-}
-
-func maxOf(a, b int64) int64 {
-	if a > b {
-		return a
-	}
-	return b
 }
 
 // Close frees the table's memory; it is empty afterwards.
@@ -161,7 +154,7 @@ func (s *shard) refuse(op *Op, steady int64) {
 	s.refused++
 	wait := time.Second // until another search
 	if s.freeAt < math.MaxInt64 {
-		wait = time.Duration(min(maxOf(1, s.freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
+		wait = time.Duration(min(max(1, s.freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
@@ -307,7 +300,7 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, d algorithms.Decision) uin
 		left += left / 63
 	}
 	at := (now.Steady+left+1e9-1)/1e9 + 1
-	return uint32(min(maxOf(at, 0), math.MaxUint32))
+	return uint32(min(max(at, 0), math.MaxUint32))
 }
 
 // Stats describes the table.

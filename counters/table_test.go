@@ -44,7 +44,7 @@ func newTable(tb testing.TB, max int64) *Table {
 	return t
 }
 
-func TestExactUnderContention(t *testing.T) {
+func TestG1_ExactUnderContention(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket,
 		algorithms.LeakyBucket, algorithms.SlidingLog} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestExactUnderContention(t *testing.T) {
 
 // Checks over the same two subjects in either order must neither wait for each other for ever nor admit more
 // than the smaller limit.
-func TestAllOrNothingUnderContention(t *testing.T) {
+func TestG1_AllOrNothingUnderContention(t *testing.T) {
 	table := newTable(t, 100_000)
 	a, b := perMinute(algorithms.FixedWindow, 500), perMinute(algorithms.TokenBucket, 300)
 	var admitted atomic.Int64

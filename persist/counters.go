@@ -36,7 +36,7 @@ type CountersConfig struct {
 	// Now reads the node's clocks.
 	Now func() algorithms.Now
 	// Interval is from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. While
-	// checkpoints fail, it grows up to ten times.
+	// checkpoints fail, it is twice as long.
 	Interval time.Duration
 	// Logger gets what an operator should know. Default slog.Default().
 	Logger *slog.Logger
