@@ -76,14 +76,7 @@ func appendUsage(b []byte, u *limiter.Usage) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, `{"name":`...)
-		b = appendString(b, l.Limit.Name)
-		b = append(b, `,"algorithm":"`...)
-		b = append(b, l.Limit.Kind.String()...)
-		b = append(b, `","unit":`...)
-		b = appendString(b, l.Limit.Unit)
-		b = appendInt(b, `,"limit":`, l.Limit.Capacity())
-		b = appendInt(b, `,"window_ms":`, millis(l.Window))
+		b = appendLimit(append(b, '{'), l.Limit, l.Window)
 		b = appendInt(b, `,"used":`, l.Used)
 		b = appendInt(b, `,"remaining":`, l.Remaining)
 		b = appendInt(b, `,"reset_after_ms":`, millis(l.ResetAfter))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
 )
 
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
@@ -92,14 +93,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		}
 		b = append(b, `{"rule":`...)
 		b = appendString(b, l.Rule.Name)
-		b = append(b, `,"name":`...)
-		b = appendString(b, l.Limit.Name)
-		b = append(b, `,"algorithm":"`...)
-		b = append(b, l.Limit.Kind.String()...)
-		b = append(b, `","unit":`...)
-		b = appendString(b, l.Limit.Unit)
-		b = appendInt(b, `,"limit":`, l.Limit.Capacity())
-		b = appendInt(b, `,"window_ms":`, millis(l.Limit.WindowAt(a.Now)))
+		b = appendLimit(append(b, ','), l.Limit, l.Limit.WindowAt(a.Now))
 		b = appendInt(b, `,"remaining":`, l.Remaining)
 		b = appendInt(b, `,"reset_after_ms":`, millis(l.ResetAfter))
 		b = appendInt(b, `,"retry_after_ms":`, millis(l.RetryAfter))
@@ -108,6 +102,18 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		b = append(b, '}')
 	}
 	return append(b, ']')
+}
+
+// appendLimit appends the fields that say which limit is spoken of.
+func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
+	b = append(b, `"name":`...)
+	b = appendString(b, l.Name)
+	b = append(b, `,"algorithm":"`...)
+	b = append(b, l.Kind.String()...)
+	b = append(b, `","unit":`...)
+	b = appendString(b, l.Unit)
+	b = appendInt(b, `,"limit":`, l.Capacity())
+	return appendInt(b, `,"window_ms":`, millis(window))
 }
 
 // appendViolated appends the names of the limits that refused.
