@@ -66,6 +66,12 @@ func NewCalendar(unit CalendarUnit, zone *time.Location) *Calendar {
 // String is the unit and the zone, such as "day@Europe/Berlin".
 func (c *Calendar) String() string { return fmt.Sprintf("%s@%s", c.unit, c.zone) }
 
+// Unit is the length of the calendar's windows.
+func (c *Calendar) Unit() CalendarUnit { return c.unit }
+
+// Zone is the name of the calendar's time zone.
+func (c *Calendar) Zone() string { return c.zone.String() }
+
 // Bounds returns the first second of the window that wall time (Unix nanoseconds) belongs to, and the first
 // second after it, both as Unix seconds.
 func (c *Calendar) Bounds(wall int64) (start, end int64) {

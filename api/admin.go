@@ -57,6 +57,8 @@ func (s *adminServer) routes() map[string]methods {
 		"/v1/owner":                        get(s.getOwner),
 		"/v1/usage":                        {http.MethodGet: s.getUsage, http.MethodDelete: s.deleteUsage},
 		"/v1/top":                          get(s.getTop),
+		"/v1/leave":                        {http.MethodPost: s.leave},
+		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
 		"/metrics":                         get(s.metrics()),
 		"/healthz":                         get(s.getHealth),
 		"/readyz":                          get(s.getReady),
@@ -168,7 +170,7 @@ func (s *adminServer) endpoint(m methods) http.Handler {
 
 func (m methods) allow() string {
 	var names []string
-	for _, name := range [...]string{http.MethodGet, http.MethodPut, http.MethodDelete} {
+	for _, name := range [...]string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
 		if m[name] != nil {
 			names = append(names, name)
 		}

@@ -20,19 +20,23 @@ func tightest(a *limiter.Answer) *limiter.LimitAnswer {
 	return &a.Limits[a.Tightest]
 }
 
-// appendAnswer appends the answer of a check as a JSON object. full is for one of its own: a refusal is a problem
-// then, which the results of a batch are not.
-func (x *exchange) appendAnswer(b []byte, node []byte, full bool) []byte {
+// appendAnswer appends the answer of a check of its own as a JSON object: a refusal is a problem.
+func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 	a := &x.answer
-	t := tightest(a)
 	b = append(b, '{')
-	if full && !a.Allowed {
-		x.spare = appendReason(x.spare[:0], a, t)
+	if !a.Allowed {
+		x.spare = appendReason(x.spare[:0], a, tightest(a))
 		b = append(b, quotaExceeded...)
 		b = appendString(b, view(x.spare))
 		b = appendViolated(append(b, `,"violated-policies":[`...), a)
 		b = append(b, "],"...)
 	}
+	return appendDecision(b, a, &x.check, node)
+}
+
+// appendDecision appends what a says of q, and ends its object.
+func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) []byte {
+	t := tightest(a)
 	b = appendBool(b, `"allowed":`, a.Allowed)
 	b = append(b, `,"rule":`...)
 	if t != nil {
@@ -52,7 +56,7 @@ func (x *exchange) appendAnswer(b []byte, node []byte, full bool) []byte {
 	b = append(b, `","node":`...)
 	b = append(b, node...)
 	b = appendInt(b, `,"rules_version":`, a.RulesVersion)
-	if x.check.detail {
+	if q.detail {
 		b = appendLimits(b, a)
 	}
 	return append(b, '}')

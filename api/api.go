@@ -32,6 +32,7 @@ func Open(config Config) (*API, error) {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 	a := &API{config: config, log: config.Logger}
+	a.readiness.condition = config.Condition
 	if a.log == nil {
 		a.log = slog.Default()
 	}

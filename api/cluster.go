@@ -19,7 +19,8 @@ type Cluster interface {
 // ClusterView is the cluster as one node sees it.
 type ClusterView struct {
 	Epoch        int64    `json:"epoch"`
-	View         string   `json:"view"` // connected or cut-off
+	Settled      bool     `json:"settled"` // the ring of this epoch has taken the last one's place everywhere
+	View         string   `json:"view"`    // connected or cut-off
 	Leader       string   `json:"leader"`
 	RulesVersion int64    `json:"rules_version"` // filled in here
 	Members      []Member `json:"members"`

@@ -28,6 +28,12 @@ func (f *fixed) Check(_ *limiter.Query, a *limiter.Answer) error {
 	return nil
 }
 
+func (f *fixed) CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error) {
+	for i := range queries {
+		errs[i] = f.Check(queries[i], answers[i])
+	}
+}
+
 func (f *fixed) Adjust(string, []string, int64) (*limiter.Usage, error) {
 	return nil, limiter.ErrUnit
 }

@@ -13,13 +13,32 @@ import (
 
 // Subjects tells and resets what subjects have used. *limiter.Limiter is one.
 type Subjects interface {
-	// Usage tells what a subject has used. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	// Locate names a subject without asking its owner. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	Locate(rule string, key []string) (*limiter.Usage, error)
+	// Usage tells what a subject has used. Errors as of Locate, and limiter.ErrNoOwner.
 	Usage(rule string, key []string) (*limiter.Usage, error)
 	// Reset makes a subject's counters fresh. Errors as of Usage.
 	Reset(rule string, key []string) error
 	// Top returns the n subjects refused most, most refused first.
 	Top(n int) []limiter.TopSubject
 }
+
+// Membership takes nodes out of the cluster.
+type Membership interface {
+	// Leave hands this node's counters over and takes it out of the ring and of the cluster.
+	Leave(ctx context.Context) error
+	// Remove takes a node that is gone for good out by its name. The error wraps ErrNoMember, ErrMemberThere or
+	// ErrNoLeader.
+	Remove(ctx context.Context, name string) error
+}
+
+// Errors of a Membership.
+var (
+	// ErrNoMember: the cluster has no member of that name.
+	ErrNoMember = errors.New("no such member")
+	// ErrMemberThere: the member is there, and can leave by itself.
+	ErrMemberThere = errors.New("the member is alive")
+)
 
 // RuleStore keeps the rules document through restarts.
 type RuleStore interface {
@@ -95,6 +114,16 @@ type Config struct {
 	RuleStats   func() []limiter.RuleStats
 	Counters    func() counters.Stats
 	Checkpoints func() CheckpointStatus // nil: counters are not saved
+
+	// In a cluster; all nil for a node by itself.
+
+	Membership   Membership
+	ClusterStats func() limiter.ClusterStats
+	// Catch returns when this node has all that was agreed before. A read of the rules calls it, so that it shows
+	// what was written at another node; where it fails, the answer says that it may be stale.
+	Catch func(context.Context) error
+	// Condition is why the node is not ready, once Ready has been called; nil when it is.
+	Condition func() error
 
 	Logger *slog.Logger // nil: slog.Default
 }

@@ -24,6 +24,8 @@ const (
 type Decider interface {
 	// Check decides q now; nothing of q may be kept. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
 	Check(q *limiter.Query, a *limiter.Answer) error
+	// CheckAll decides several in order, as Check does each; answers and errs have a place for each.
+	CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error)
 	// Adjust adds n to what a subject has used of a rule's limits in requests.
 	Adjust(rule string, key []string, n int64) (*limiter.Usage, error)
 	// Rules returns the rules in force, nil before there are any.
@@ -152,8 +154,12 @@ func (p *dataPlane) check(x *exchange) {
 		x.refuse(e)
 		return
 	}
-	if e := p.decide(x); e != nil {
+	if e := p.complete(&x.check); e != nil {
 		x.refuse(e)
+		return
+	}
+	if err := p.decider.Check(&x.check.Query, &x.answer); err != nil {
+		x.refuse(p.explain(err))
 		return
 	}
 	x.json(200)
@@ -164,7 +170,7 @@ func (p *dataPlane) check(x *exchange) {
 	} else if x.check.wait && !x.check.Peek {
 		x.hold = min(delay(&x.answer), maxHold)
 	}
-	x.response.body = x.appendAnswer(x.response.body, p.node, true)
+	x.response.body = x.appendAnswer(x.response.body, p.node)
 	x.stripe.observe(time.Since(began))
 }
 
@@ -194,16 +200,10 @@ func (s *scanner) object() bool {
 	return false
 }
 
-// decide asks x.check.
-func (p *dataPlane) decide(x *exchange) *Error {
-	q := &x.check
+// complete is what is missing from q before it can be asked.
+func (p *dataPlane) complete(q *checkRequest) *Error {
 	if q.ByKey && q.given&fieldKey == 0 {
-		if e := p.needsKey(q.Rule); e != nil {
-			return e
-		}
-	}
-	if err := p.decider.Check(&q.Query, &x.answer); err != nil {
-		return p.explain(err)
+		return p.needsKey(q.Rule)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rlnode/rlnode/rules"
 )
@@ -20,10 +21,13 @@ const (
 	// look up before all is sent, gets the answer.
 	maxDiscard = 256 << 20
 	typeYAML   = "application/yaml"
+	// catchTime bounds how long a read of the rules waits for what was written elsewhere.
+	catchTime = time.Second
 )
 
 // getRules answers the document in force, or an earlier one.
 func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
+	s.catch(w, r)
 	set := s.api.config.Decider.Rules()
 	if set == nil {
 		return errorf(NotReady, "there are no rules in force yet")
@@ -56,6 +60,20 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.sendYAML(w, body)
 	return nil
+}
+
+// catch waits until this node has what was written before at any node, so that a read follows a write. If that takes
+// too long, the header says that the answer may be stale.
+func (s *adminServer) catch(w http.ResponseWriter, r *http.Request) {
+	if s.api.config.Catch == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
+	defer cancel()
+	if err := s.api.config.Catch(ctx); err != nil {
+		w.Header().Set("Rlnode-Stale", "true")
+		s.log.Debug("rules may be stale", "error", err)
+	}
 }
 
 func (s *adminServer) sendYAML(w http.ResponseWriter, body []byte) {
@@ -115,6 +133,7 @@ func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	s.catch(w, r)
 	set := s.api.config.Decider.Rules()
 	if set == nil {
 		return errorf(NotReady, "there are no rules in force yet")
@@ -265,6 +284,7 @@ func readAll(r *http.Request) ([]byte, error) {
 
 // getVersions lists the last versions.
 func (s *adminServer) getVersions(w http.ResponseWriter, r *http.Request) error {
+	s.catch(w, r)
 	list, err := s.api.config.Rules.Versions(r.Context())
 	if err != nil {
 		return fmt.Errorf("list versions: %w", err)

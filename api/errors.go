@@ -32,7 +32,9 @@ const (
 	Internal         Code = "internal"
 	NotReady         Code = "not-ready"
 	Draining         Code = "draining"
-	NoLeader         Code = "no-leader"  // of a write: nobody can agree to it now
+	NoLeader         Code = "no-leader" // of a write: nobody can agree to it now
+	NoOwner          Code = "no-owner"  // of a look at counters: nobody who may tell can be reached
+	MemberThere      Code = "member-there"
 	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
 	WriteFailed      Code = "write-failed"
 	Overloaded       Code = "overloaded"
@@ -62,6 +64,8 @@ var kinds = map[Code]struct {
 	NotReady:         {http.StatusServiceUnavailable, "Not ready"},
 	Draining:         {http.StatusServiceUnavailable, "Draining"},
 	NoLeader:         {http.StatusServiceUnavailable, "No leader"},
+	NoOwner:          {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
+	MemberThere:      {http.StatusConflict, "The member is alive"},
 	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
 	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},
@@ -108,12 +112,16 @@ func asError(err error) *Error {
 		return known
 	case errors.As(err, &invalid):
 		return invalidRules(invalid)
-	case errors.Is(err, rules.ErrNotFound), errors.Is(err, ErrNoVersion):
+	case errors.Is(err, rules.ErrNotFound), errors.Is(err, ErrNoVersion), errors.Is(err, ErrNoMember):
 		return &Error{Code: NotFound, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrConflict):
 		return &Error{Code: Conflict, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrNoLeader):
 		return &Error{Code: NoLeader, Detail: err.Error(), Err: err}
+	case errors.Is(err, ErrMemberThere):
+		return &Error{Code: MemberThere, Detail: err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrNoOwner):
+		return &Error{Code: NoOwner, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrNoPrimary):
 		return &Error{Code: NoPrimary, Detail: err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrUnknownRule):

@@ -55,6 +55,7 @@ type exchange struct {
 	order  []int32 // of answer.Limits, tightest first
 	spare  []byte  // a sentence before it is quoted
 	stripe *latencyStripe
+	chunk  chunk // of a batch
 }
 
 // reset makes x ready for the next request.
@@ -64,6 +65,7 @@ func (x *exchange) reset() {
 	x.scan.reset(nil)
 	x.scan.scratch = kept(x.scan.scratch)
 	x.check.reset()
+	x.chunk.reset()
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
 }

@@ -41,6 +41,8 @@ type collector struct {
 	saved, saveAge, saveTook, saveFailed, rows     *prometheus.Desc
 	fileSize, setAside                             *prometheus.Desc
 	epoch, rulesVersion, ready, panics, build      *prometheus.Desc
+	forward, coalesced, unanswered, fallback       *prometheus.Desc
+	acted, served, relayed, given, busy            *prometheus.Desc
 }
 
 func newCollector(a *API) *collector {
@@ -71,6 +73,15 @@ func newCollector(a *API) *collector {
 		rulesVersion: desc("rules_version", "Version of the rules in force."),
 		ready:        desc("ready", "1 if the node is ready, else 0."),
 		panics:       desc("panics_total", "Panics caught in handlers. Anything but 0 is a bug."),
+		forward:      desc("forward_seconds", "Time from a check's question to another node to the answer."),
+		coalesced:    desc("forward_coalesced_total", "Checks that shared a message with one alike before them."),
+		unanswered:   desc("forward_failed_total", "Questions to other nodes that were not answered, or that they could not decide."),
+		fallback:     desc("fallback_total", "Subjects decided without owner and standby, by what their rule says for that.", "on_partition"),
+		acted:        desc("standby_decisions_total", "Decisions as a standby, for owners that can't be reached."),
+		served:       desc("served_total", "Decisions as an owner, for other nodes."),
+		relayed:      desc("relayed_total", "Questions of other nodes passed on to the owner."),
+		given:        desc("given_back_total", "Messages that gave back what was taken for a check that another node refused."),
+		busy:         desc("busy_total", "Questions of other nodes turned away because too many were waiting."),
 		build:        desc("build_info", "Version of the program; always 1.", "version", "go"),
 	}
 }
@@ -80,7 +91,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{
 		c.checks, c.headroom, c.latency, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
 		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
-		c.panics, c.build,
+		c.panics, c.build, c.forward, c.coalesced, c.unanswered, c.fallback, c.acted, c.served, c.relayed, c.given, c.busy,
 	} {
 		ch <- d
 	}
@@ -129,8 +140,37 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		s.gauge(c.rulesVersion, float64(set.Version))
 	}
 	s.flag(c.ready, c.api.readiness.probe() == nil)
+	c.cluster(s)
 	s.count(c.panics, c.api.plane.panics.Load())
 	s.gauge(c.build, 1, c.api.config.Version, runtime.Version())
+}
+
+// partitionWords are the values of the label on_partition, by the constants of rules.
+var partitionWords = [...]string{"share", "full", "allow", "deny"}
+
+// cluster sends what the node did together with others.
+func (c *collector) cluster(s sink) {
+	if c.api.config.ClusterStats == nil {
+		return
+	}
+	st := c.api.config.ClusterStats()
+	atMost := make(map[float64]uint64, len(limiter.ForwardBounds))
+	sum := uint64(0)
+	for i, bound := range limiter.ForwardBounds {
+		sum += uint64(st.Seconds[i])
+		atMost[bound.Seconds()] = sum
+	}
+	s <- prometheus.MustNewConstHistogram(c.forward, uint64(st.Forwards), st.Sum.Seconds(), atMost)
+	for i, n := range st.Fallback {
+		s.count(c.fallback, n, partitionWords[i])
+	}
+	s.count(c.coalesced, st.Coalesced)
+	s.count(c.unanswered, st.Failed)
+	s.count(c.acted, st.Acted)
+	s.count(c.served, st.Served)
+	s.count(c.relayed, st.Relayed)
+	s.count(c.given, st.Given)
+	s.count(c.busy, st.Busy)
 }
 
 // rule sends the figures of one rule. Decisions that never happened are left out.

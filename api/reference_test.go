@@ -430,6 +430,12 @@ func (a *asked) Check(q *limiter.Query, answer *limiter.Answer) error {
 	return nil
 }
 
+func (a *asked) CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error) {
+	for i := range queries {
+		errs[i] = a.Check(queries[i], answers[i])
+	}
+}
+
 func (a *asked) Adjust(string, []string, int64) (*limiter.Usage, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -29,6 +29,9 @@ type condition struct {
 // readiness holds the present condition. A state never goes back.
 type readiness struct {
 	at atomic.Pointer[condition]
+	// condition is why a node that has been ready is not so now; nil: it always is. It keeps load balancers away;
+	// checks are decided all the same.
+	condition func() error
 }
 
 func (r *readiness) load() condition {
@@ -72,5 +75,11 @@ func (r *readiness) probe() *Error {
 	if r.draining() {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
 	}
-	return r.checks()
+	if e := r.checks(); e != nil || r.condition == nil {
+		return e
+	}
+	if err := r.condition(); err != nil {
+		return &Error{Code: NotReady, Detail: "not ready: " + err.Error(), Err: err}
+	}
+	return nil
 }

@@ -113,9 +113,9 @@ func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	u, err := s.api.config.Subjects.Usage(rule, key)
+	u, err := s.api.config.Subjects.Locate(rule, key)
 	if err != nil {
-		return fmt.Errorf("look at subject: %w", err)
+		return fmt.Errorf("look for subject: %w", err)
 	}
 	partition := PartitionOf(u.Hash)
 	owner, standby, epoch := s.api.config.Cluster.Owner(partition)

@@ -2,16 +2,16 @@ package counters
 
 import "github.com/rlnode/rlnode/algorithms"
 
-// Force debits cost as of from, whether or not the limit allows it. It reports false, and does nothing, if the
-// table has no room for the counter.
-func (t *Table) Force(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) bool {
+// Force debits cost as of from, whether or not the limit allows it. It fails, and does nothing, with ErrShut or
+// ErrFull.
+func (t *Table) Force(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	return t.change(now, k, l,
 		func(s algorithms.State) algorithms.State { return l.Force(s, from, now, cost) },
 		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
 }
 
 // Penalize debits cost now, whether or not the limit allows it; see Force.
-func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) bool {
+func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l,
 		func(s algorithms.State) algorithms.State {
 			s = l.Advance(s, now)
@@ -20,77 +20,84 @@ func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost in
 		func(g *algorithms.Log) { g.Force(l, algorithms.Taken{Steady: now.Steady}, now, cost) })
 }
 
-// Give puts back cost taken at from.
-func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) {
-	t.change(now, k, l,
+// Give puts back cost taken at from. It fails, and does nothing, with ErrShut.
+func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
+	return t.change(now, k, l,
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
 		func(g *algorithms.Log) { g.Give(l, from, now, cost) })
 }
 
-// Reward lowers what is used by n units.
-func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) {
-	t.change(now, k, l,
+// Reward lowers what is used by n units. It fails, and does nothing, with ErrShut.
+func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
+	return t.change(now, k, l,
 		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
 		func(g *algorithms.Log) { g.Reward(l, now, n) })
 }
 
-// Reset makes the counter fresh. It is in the table, as changed, until that has been handed to Changed, so that no
-// older copy on disk comes back. It reports false if there was no room to note that for a counter not in the table.
-func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) bool {
+// Reset makes the counter fresh. It is in the table, as changed, until Changed has handed that out, and Replicate
+// where it is in use, so that no older copy comes back. It fails with ErrShut, or with ErrFull if there was no room to
+// note that for a counter not in the table.
+func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return ErrShut
+	}
 	if l.Kind == algorithms.SlidingLog {
 		if s.logs[k] == nil && !t.makeRoom(s, now.Steady, 0, nil) {
-			return false
+			return ErrFull
 		}
-		t.changeLog(s, t.logSlot(s, k), now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
-		return true
+		t.changeLog(s, k, now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
+		return nil
 	}
 	p := s.find(k)
 	if !p.found() {
 		if !t.makeRoom(s, now.Steady, 0, nil) {
-			return false
+			return ErrFull
 		}
 		p = s.insert(k)
 	}
 	s.store(p, l, algorithms.State{}, 0, freshAt(now, l, algorithms.Decision{}))
-	return true
+	return nil
 }
 
 // change replaces one counter's state.
 func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
-	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) bool {
+	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return ErrShut
+	}
 	if l.Kind == algorithms.SlidingLog {
 		if s.logs[k] == nil {
 			var fresh algorithms.Log
 			if log(&fresh); fresh.Fresh() {
-				return true
+				return nil
 			}
 			if !t.makeRoom(s, now.Steady, 0, nil) {
-				return false
+				return ErrFull
 			}
 		}
-		t.changeLog(s, t.logSlot(s, k), now, l, log)
-		return true
+		t.changeLog(s, k, now, l, log)
+		return nil
 	}
 	p := s.find(k)
 	next := state(s.state(p))
 	if !p.found() {
 		if next.Fresh() {
-			return true
+			return nil
 		}
 		if !t.makeRoom(s, now.Steady, 0, nil) {
-			return false
+			return ErrFull
 		}
 		p = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
 	s.store(p, l, next, levelLeft(l, d), freshAt(now, l, d))
-	return true
+	return nil
 }
 
 // logSlot returns k's log, a new one if it has none.
@@ -115,33 +122,34 @@ func levelLeft(l *algorithms.Limit, d algorithms.Decision) uint8 {
 	return level(l, d)
 }
 
-// changeLog changes a log and keeps the books. When the logs together are at their bound, one that grows beyond its
+// changeLog changes k's log, a new one if it has none, and keeps the books. When the logs together are at their bound, one that grows beyond its
 // fair part of it becomes coarser: it then forgets late, never early. Those that stand still may have more than
 // theirs, so the logs together stay under twice the bound.
-func (t *Table) changeLog(s *shard, e *logSlot, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
+func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
+	e := t.logSlot(s, k)
 	before := e.log.Len()
 	change(&e.log)
+	t.keepBooks(e, before, l)
+	d := e.log.Describe(l, now, 0, true)
+	e.freshAt = max(e.freshAt, freshAt(now, l, d)) // see store
+	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, d))
+	s.soilLog(k, e, everyone)
+}
+
+// keepBooks counts the entries of a log that had before of them, and makes it coarser if it has to be; see changeLog.
+func (t *Table) keepBooks(e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
 		if fair := max(t.maxLogEntries/max(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
 			e.log.Coarsen(l, fair/2)
 		}
 	}
 	t.logEntries.Add(int64(e.log.Len() - before))
-	d := e.log.Describe(l, now, 0, true)
-	e.freshAt = max(e.freshAt, freshAt(now, l, d)) // see store
-	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, d))
-	if !e.dirty {
-		e.dirty = true
-		s.dirty++
-	}
 }
 
 func (t *Table) dropLog(s *shard, k Key) {
 	e := s.logs[k]
 	t.logEntries.Add(int64(-e.log.Len()))
-	if e.dirty {
-		s.dirty--
-	}
+	s.cleanLog(e, everyone)
 	delete(s.logs, k)
 	t.logs.Add(-1)
 	if len(s.logs) == 0 {

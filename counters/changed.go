@@ -1,6 +1,10 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"math/bits"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
 
 // changedBatch is how many records Changed collects before it hands them out; a batch may be longer by what
 // one shard holds.
@@ -17,7 +21,7 @@ func (t *Table) Changed(yield func([]Record) error) error {
 			continue
 		}
 		if err := yield(batch); err != nil {
-			t.mark(batch)
+			t.mark(batch, checkpoints)
 			return err
 		}
 		batch = batch[:0]
@@ -29,55 +33,43 @@ func (t *Table) Changed(yield func([]Record) error) error {
 func (s *shard) collect(batch []Record) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dirty == 0 {
+	if s.unsaved == 0 {
 		return batch
 	}
 	for i := range s.groups {
 		g := &s.groups[i]
-		if g.dirty == 0 {
-			continue
+		for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
+			slot := bits.TrailingZeros64(m)
+			batch = append(batch, g.record(slot))
+			s.clean(place{group: i, slot: slot}, checkpoints)
 		}
-		for slot := range groupSlots {
-			if g.dirty>>slot&1 != 0 {
-				batch = append(batch, Record{
-					Key: g.records[slot].key, Kind: g.marks[slot].kind(), State: g.records[slot].state,
-					Level: g.marks[slot].publicLevel(), FreshAt: int64(g.freshAt[slot]),
-				})
-			}
-		}
-		g.dirty = 0
 	}
 	for k, e := range s.logs {
-		if e.dirty {
-			batch = append(batch, Record{
-				Key: k, Kind: algorithms.SlidingLog, Log: e.log.Entries(),
-				Level: e.mark.publicLevel(), FreshAt: int64(e.freshAt),
-			})
-			e.dirty = false
+		if e.dirty&checkpoints != 0 {
+			batch = append(batch, e.record(k))
+			s.cleanLog(e, checkpoints)
 		}
 	}
-	s.dirty = 0
 	return batch
 }
 
 // mark marks the counters of batch as changed again, as far as they are still there.
-func (t *Table) mark(batch []Record) {
+func (t *Table) mark(batch []Record, by readers) {
 	for i := range batch {
 		k := batch[i].Key
 		s := t.shardOf(k)
 		s.mu.Lock()
-		if e := s.logs[k]; e != nil && !e.dirty {
-			e.dirty = true
-			s.dirty++
+		if e := s.logs[k]; e != nil {
+			s.soilLog(k, e, by)
 		}
 		if p := s.find(k); p.found() {
-			s.soil(&s.groups[p.group], p.slot)
+			s.soil(p, by)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// MarkAll marks every counter as changed: for a store that begins anew.
+// MarkAll marks every counter as changed for Changed: for a store that begins anew.
 func (t *Table) MarkAll() {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -85,15 +77,12 @@ func (t *Table) MarkAll() {
 		for j := range s.groups {
 			for slot, tag := range s.groups[j].tags {
 				if tag >= tagUsed {
-					s.soil(&s.groups[j], slot)
+					s.soil(place{group: j, slot: slot}, checkpoints)
 				}
 			}
 		}
-		for _, e := range s.logs {
-			if !e.dirty {
-				e.dirty = true
-				s.dirty++
-			}
+		for k, e := range s.logs {
+			s.soilLog(k, e, checkpoints)
 		}
 		s.mu.Unlock()
 	}

@@ -9,6 +9,10 @@
 // closest to fresh and never a counter that is being refused; where nothing else is left, a new subject is
 // refused until the first of those is free again.
 //
+// Each partition of the keys has a gate. Where it is shut, the table decides nothing: its counters are another node's,
+// of which this one may hold a copy ([Table.Put]). What changes is marked twice, for checkpoints ([Table.Changed]) and
+// for replicas ([Table.Replicate]). Partitions are copied, joined and dropped whole.
+//
 // Memory for the records lies outside of the garbage-collected heap where the system allows it, so that tens of
 // millions of counters cost the collector nothing.
 package counters

@@ -38,7 +38,7 @@ func (t *Table) makeRoom(s *shard, steady int64, reserved int, ops []Op) bool {
 	if steady < s.fullUntil {
 		return false
 	}
-	v := s.pick(steady, ops)
+	v := s.pick(steady, ops, t.unread())
 	if !v.some {
 		s.fullUntil = steady + rescan
 		if s.freeAt <= s.fullUntil/1e9 {
@@ -60,7 +60,7 @@ func (t *Table) makeRoom(s *shard, steady int64, reserved int, ops []Op) bool {
 }
 
 // pick searches a sample of the shard, and all of it if the sample has no victim.
-func (s *shard) pick(steady int64, ops []Op) victim {
+func (s *shard) pick(steady int64, ops []Op, unread readers) victim {
 	second := steady / 1e9
 	var v victim
 	s.freeAt = 1<<63 - 1
@@ -76,7 +76,7 @@ func (s *shard) pick(steady int64, ops []Op) victim {
 			k := g.records[slot].key
 			if g.marks[slot].level() == levelRefused && int64(g.freshAt[slot]) > second {
 				s.freeAt = min(s.freeAt, int64(g.freshAt[slot]))
-			} else if !among(k, ops) && !g.reset(slot) {
+			} else if !among(k, ops) && !g.reset(slot, unread) {
 				v.offer(place{group: s.hand, slot: slot, moves: s.moves}, k, g.marks[slot], g.freshAt[slot], second)
 			}
 		}
@@ -88,17 +88,17 @@ func (s *shard) pick(steady int64, ops []Op) victim {
 		}
 		if e.mark.level() == levelRefused && int64(e.freshAt) > second {
 			s.freeAt = min(s.freeAt, int64(e.freshAt))
-		} else if !among(k, ops) && !(e.dirty && e.log.Fresh()) {
+		} else if !among(k, ops) && !(e.dirty&unread != 0 && e.log.Fresh()) {
 			v.offer(place{slot: -1, log: e}, k, e.mark, e.freshAt, second)
 		}
 	}
 	return v
 }
 
-// reset reports whether a slot notes a reset that Changed has yet to hand out. Only people reset counters, so there
-// are few of them.
-func (g *group) reset(slot int) bool {
-	return g.dirty>>slot&1 != 0 && g.records[slot].state.Fresh()
+// reset reports whether a slot notes a reset that one of the readers has yet to be told. Only people reset counters,
+// so there are few of them.
+func (g *group) reset(slot int, unread readers) bool {
+	return g.dirty>>slot&uint64(unread) != 0 && g.records[slot].state.Fresh()
 }
 
 func among(k Key, ops []Op) bool {

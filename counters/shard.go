@@ -31,7 +31,7 @@ type group struct {
 	tags    [groupSlots]uint8
 	marks   [groupSlots]mark
 	freshAt [groupSlots]uint32 // Unix seconds, steady
-	dirty   uint64             // bit i: slot i changed since it was last handed out by Changed
+	dirty   uint64             // slots changed since each of the readers was told; see readers
 	records [groupSlots]record
 }
 
@@ -55,12 +55,12 @@ func newMark(kind algorithms.Kind, level uint8) mark {
 func (m mark) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
 func (m mark) level() uint8          { return uint8(m >> 3) }
 
-// publicLevel is the level as Records give it, 0…255.
+// publicLevel is the level as Records give it, 0…255: the least that becomes the same mark.
 func (m mark) publicLevel() uint8 {
 	if m.level() == levelRefused {
 		return refusedLevel
 	}
-	return uint8(uint16(m.level()) * (refusedLevel - 1) / (levelRefused - 1))
+	return uint8((uint16(m.level())*(refusedLevel-1) + levelRefused - 2) / (levelRefused - 1))
 }
 
 // shard is an open-addressing table: a key's search begins at the group that its Key.Lo falls into and goes on
@@ -71,22 +71,24 @@ type shard struct {
 	mu     sync.Mutex // guards everything below
 	groups []group
 	// Invariant: live + dead + spare == 7/8 of the slots; so a search always meets an empty one.
-	live  int // slots in use
-	dead  int // slots marked deleted
-	spare int // empty slots that may still be filled before the shard is laid out anew
-	max   int // bound on counters, logs included
-	moves int // times the records were laid out anew; places from before are void
-	dirty int // slots and logs changed
-	hand  int // where the next eviction looks first
+	live    int // slots in use
+	dead    int // slots marked deleted
+	spare   int // empty slots that may still be filled before the shard is laid out anew
+	max     int // bound on counters, logs included
+	moves   int // times the records were laid out anew; places from before are void
+	unsaved int // slots and logs changed, for checkpoints
+	unsent  int // and for replicas
+	hand    int // where the next eviction looks first
 
-	logs map[Key]*logSlot
+	logs  map[Key]*logSlot
+	trail trail // where what is unsent is
 
 	fullUntil int64 // steady: no search for a victim before then; the last one found none
 	freeAt    int64 // Unix seconds, steady: when the first refused counter will be fresh, as of that search
 
 	evicted, expired, refused int64
 
-	_ [32]byte // a cache line of its own for each lock
+	_ [56]byte // cache lines of its own for each lock
 }
 
 // logSlot is a counter under sliding-window-log.
@@ -94,7 +96,7 @@ type logSlot struct {
 	log     algorithms.Log
 	mark    mark
 	freshAt uint32
-	dirty   bool
+	dirty   readers
 }
 
 // place is where a counter is.
@@ -183,7 +185,7 @@ func (s *shard) vacancy(k Key) place {
 // remove frees a slot. In a group with an empty slot no search goes past it, so it may become empty too.
 func (s *shard) remove(p place) {
 	g := &s.groups[p.group]
-	s.clean(g, p.slot)
+	s.clean(p, everyone)
 	if zeroBytes(g.word()) != 0 {
 		g.tags[p.slot] = tagEmpty
 		s.spare++
@@ -192,20 +194,6 @@ func (s *shard) remove(p place) {
 		s.dead++
 	}
 	s.live--
-}
-
-func (s *shard) soil(g *group, slot int) {
-	if bit := uint64(1) << slot; g.dirty&bit == 0 {
-		g.dirty |= bit
-		s.dirty++
-	}
-}
-
-func (s *shard) clean(g *group, slot int) {
-	if bit := uint64(1) << slot; g.dirty&bit != 0 {
-		g.dirty &^= bit
-		s.dirty--
-	}
 }
 
 // grow lays the shard out anew with room for at least one more record: by a sixth, or, when enough slots are
@@ -226,7 +214,7 @@ func (s *shard) grow() {
 func (s *shard) shrink() {
 	if s.live == 0 {
 		release(s.groups)
-		s.groups, s.spare, s.dead = nil, 0, 0
+		s.groups, s.spare, s.dead, s.trail.groups = nil, 0, 0, nil
 		s.moves++
 		return
 	}
@@ -243,6 +231,7 @@ func (s *shard) layOut(n int) {
 	s.moves++
 	s.spare = len(s.groups)*groupSlots*7/8 - s.live
 	s.dead = 0
+	s.trail.groups, s.trail.lost = s.trail.groups[:0], s.trail.lost || s.unsent > 0
 	for i := range old {
 		g := &old[i]
 		for slot := range groupSlots {
@@ -254,7 +243,7 @@ func (s *shard) layOut(n int) {
 			to.tags[p.slot] = g.tags[slot]
 			to.marks[p.slot] = g.marks[slot]
 			to.freshAt[p.slot] = g.freshAt[slot]
-			to.dirty |= g.dirty >> slot & 1 << p.slot
+			to.dirty |= g.dirty >> slot & uint64(everyone) << p.slot
 			to.records[p.slot] = g.records[slot]
 		}
 	}

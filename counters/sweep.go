@@ -13,11 +13,11 @@ func (t *Table) Sweep(now algorithms.Now, part float64) {
 	visit := min(n, int(math.Ceil(part*float64(n))))
 	for range visit {
 		i := int(uint64(t.cursor.Add(1)) % uint64(n))
-		t.sweepShard(&t.shards[i], now.Steady/1e9)
+		t.sweepShard(&t.shards[i], now.Steady/1e9, t.unread())
 	}
 }
 
-func (t *Table) sweepShard(s *shard, second int64) {
+func (t *Table) sweepShard(s *shard, second int64, unread readers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.live + len(s.logs)
@@ -27,14 +27,14 @@ func (t *Table) sweepShard(s *shard, second int64) {
 			if tag < tagUsed {
 				continue
 			}
-			saved := g.dirty>>slot&1 == 0
-			if int64(g.freshAt[slot]) <= second || saved && g.records[slot].state.Fresh() {
+			told := g.dirty>>slot&uint64(unread) == 0
+			if int64(g.freshAt[slot]) <= second || told && g.records[slot].state.Fresh() {
 				s.remove(place{group: i, slot: slot})
 			}
 		}
 	}
 	for k, e := range s.logs {
-		if int64(e.freshAt) <= second || !e.dirty && e.log.Fresh() {
+		if int64(e.freshAt) <= second || e.dirty&unread == 0 && e.log.Fresh() {
 			t.dropLog(s, k)
 		}
 	}

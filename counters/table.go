@@ -32,9 +32,12 @@ type Table struct {
 	logEntries    atomic.Int64
 	maxLogEntries int64
 	cursor        atomic.Int64 // where Sweep goes on
+
+	gates      gates
+	replicated atomic.Bool // copies of partitions were handed out, so that replicas have to hear of resets
 }
 
-// New returns an empty table of at most bound counters (at least 1). From as many log entries on, or 262,144 if that
+// New returns an empty table of at most bound counters (at least 1), with all gates open. From as many log entries on, or 262,144 if that
 // is more, logs with more than their fair part become coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
@@ -66,7 +69,8 @@ func (t *Table) Close() {
 		for k := range s.logs {
 			t.dropLog(s, k)
 		}
-		s.groups, s.live, s.dead, s.spare, s.dirty = nil, 0, 0, 0, 0
+		s.groups, s.live, s.dead, s.spare, s.unsaved, s.unsent = nil, 0, 0, 0, 0, 0
+		s.trail = trail{}
 		s.moves++
 		s.mu.Unlock()
 	}
@@ -79,10 +83,29 @@ func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 
 // Take debits all of ops, or none if one that is not Shadow refuses, and reports which. Each op gets its
 // Decision; in a check that is refused, Remaining of the limits that would have allowed it is without its cost.
-// No two ops may have the same Key.
-func (t *Table) Take(now algorithms.Now, ops []Op) bool {
+// Where a gate is shut it decides nothing. No two ops may have the same Key.
+func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
+	v := Shut
+	if !t.gates.anyShut(ops) {
+		v = t.take(now, ops)
+	}
+	t.unlock(held)
+	return v
+}
+
+// Act is Take without a look at the gates: for a standby that acts from its copy.
+func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
+	var buf [16]int
+	held := t.lock(ops, buf[:0])
+	v := t.take(now, ops)
+	t.unlock(held)
+	return v
+}
+
+// take decides ops and stores what they take. Their shards are held.
+func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
 	for i := range ops {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
@@ -100,20 +123,22 @@ func (t *Table) Take(now algorithms.Now, ops []Op) bool {
 			t.commit(now, &ops[i])
 		}
 	}
-	t.unlock(held)
-	return ok
+	return verdictOf(ok)
 }
 
 // Peek is what Take would have answered, with Remaining as if taken; nothing is taken.
-func (t *Table) Peek(now algorithms.Now, ops []Op) bool {
+func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
-	for i := range ops {
-		t.decide(t.shardOf(ops[i].Key), now, &ops[i])
+	v := Shut
+	if !t.gates.anyShut(ops) {
+		for i := range ops {
+			t.decide(t.shardOf(ops[i].Key), now, &ops[i])
+		}
+		v = verdictOf(t.conclude(now, ops))
 	}
-	ok := t.conclude(now, ops)
 	t.unlock(held)
-	return ok
+	return v
 }
 
 // lock holds the shards of ops, in ascending order so that no two checks wait for each other.
@@ -204,8 +229,7 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 	}
 	s := t.shardOf(op.Key)
 	if op.Limit.Kind == algorithms.SlidingLog {
-		e := t.logSlot(s, op.Key)
-		t.changeLog(s, e, now, op.Limit, func(g *algorithms.Log) { g.Take(op.Limit, now, op.Cost) })
+		t.changeLog(s, op.Key, now, op.Limit, func(g *algorithms.Log) { g.Take(op.Limit, now, op.Cost) })
 		return
 	}
 	p := op.at
@@ -253,7 +277,7 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 	g.records[p.slot].state = state
 	g.marks[p.slot] = newMark(l.Kind, level)
 	g.freshAt[p.slot] = max(g.freshAt[p.slot], freshAt)
-	s.soil(g, p.slot)
+	s.soil(p, everyone)
 }
 
 // touchRefused keeps a counter from being evicted while it refuses, unless it never could allow that cost. The
@@ -279,7 +303,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 	if moved || fresh > g.freshAt[slot] {
 		g.freshAt[slot] = max(g.freshAt[slot], fresh)
-		s.soil(g, slot)
+		s.soil(op.at, everyone)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestG1_AllOrNothingUnderContention(t *testing.T) {
 				if i%2 == 0 {
 					slices.Reverse(ops)
 				}
-				if table.Take(epoch, ops) {
+				if table.Take(epoch, ops) == Admitted {
 					admitted.Add(1)
 				}
 			}
@@ -102,12 +102,12 @@ func TestAllOrNothing(t *testing.T) {
 		a, b := perMinute(kind, 5), perMinute(kind, 3)
 		ops := []Op{{Key: key(1), Limit: a, Cost: 1}, {Key: key(2), Limit: b, Cost: 1}}
 		for i := range 3 {
-			if !table.Take(epoch, ops) {
+			if table.Take(epoch, ops) != Admitted {
 				t.Fatalf("%s: check %d refused", kind, i+1)
 			}
 		}
-		for _, ask := range []func(algorithms.Now, []Op) bool{table.Take, table.Peek} {
-			if ask(epoch, ops) || !ops[0].Decision.Allowed || ops[0].Decision.Remaining != 2 || ops[1].Decision.Allowed {
+		for _, ask := range []func(algorithms.Now, []Op) Verdict{table.Take, table.Peek} {
+			if ask(epoch, ops) != Refused || !ops[0].Decision.Allowed || ops[0].Decision.Remaining != 2 || ops[1].Decision.Allowed {
 				t.Errorf("%s: the fourth: have %+v", kind, ops)
 			}
 		}
@@ -115,7 +115,7 @@ func TestAllOrNothing(t *testing.T) {
 			t.Errorf("%s: have %d used of A, want 3", kind, used)
 		}
 		ops[1].Shadow = true
-		if !table.Take(epoch, ops) || ops[1].Decision.Allowed {
+		if table.Take(epoch, ops) != Admitted || ops[1].Decision.Allowed {
 			t.Errorf("%s: a shadow limit refused the check, or did not report: %+v", kind, ops)
 		}
 	}
@@ -127,7 +127,7 @@ func TestPeekTakesNothing(t *testing.T) {
 		l := perMinute(kind, 5)
 		ops := []Op{{Key: key(1), Limit: l, Cost: 2}}
 		for range 3 {
-			if !table.Peek(epoch, ops) || ops[0].Decision.Remaining != 3 {
+			if table.Peek(epoch, ops) != Admitted || ops[0].Decision.Remaining != 3 {
 				t.Errorf("%s: have %+v", kind, ops[0].Decision)
 			}
 		}
@@ -259,15 +259,15 @@ func TestFullOfRefused(t *testing.T) {
 		take(table, epoch, key(i), l, 1)
 	}
 	ops := []Op{{Key: key(1000), Limit: l, Cost: 1}}
-	if table.Take(after(time.Second), ops) || !ops[0].Full {
+	if table.Take(after(time.Second), ops) == Admitted || !ops[0].Full {
 		t.Errorf("have %+v", ops[0])
 	}
 	retry := ops[0].Decision.RetryAfter
 	if retry < 59*time.Second || retry > 62*time.Second {
 		t.Errorf("have a retry after %s", retry)
 	}
-	if table.Penalize(after(time.Second), key(1000), l, 1) {
-		t.Error("a penalty found room")
+	if err := table.Penalize(after(time.Second), key(1000), l, 1); !errors.Is(err, ErrFull) {
+		t.Errorf("a penalty found room, or failed otherwise: %v", err)
 	}
 	if st := table.Stats(); st.Counters != 100 || st.Refused != 1 || st.Evicted != 0 {
 		t.Errorf("have %+v", st)
@@ -279,7 +279,7 @@ func TestFullOfRefused(t *testing.T) {
 	}
 	// A search that fails just before must not make the promise untrue.
 	table.Take(after(time.Second+retry-50*time.Millisecond), []Op{{Key: key(1001), Limit: l, Cost: 1}})
-	if !table.Take(after(time.Second+retry), ops) {
+	if table.Take(after(time.Second+retry), ops) != Admitted {
 		t.Error("still refused when the others are fresh")
 	}
 }
@@ -288,10 +288,10 @@ func TestTableTooSmallForOneCheck(t *testing.T) {
 	table := newTable(t, 1)
 	l := perMinute(algorithms.FixedWindow, 10)
 	ops := []Op{{Key: key(1), Limit: l, Cost: 1}, {Key: key(2), Limit: l, Cost: 1}}
-	if table.Take(epoch, ops) || ops[1].Decision.RetryAfter != time.Second {
+	if table.Take(epoch, ops) == Admitted || ops[1].Decision.RetryAfter != time.Second {
 		t.Errorf("have %+v", ops)
 	}
-	if !table.Take(epoch, ops[:1]) {
+	if table.Take(epoch, ops[:1]) != Admitted {
 		t.Errorf("one fits: have %+v", ops[0])
 	}
 }

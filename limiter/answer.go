@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -76,10 +77,13 @@ var (
 	ErrKey = rules.ErrKey
 )
 
-// Errors of Adjust.
+// Errors of Usage, Adjust and Reset.
 var (
 	// ErrUnit: the rule has no limit in requests.
 	ErrUnit = errors.New("rule has no limit in requests")
 	// ErrFull: the table of counters has no room for one more.
-	ErrFull = errors.New("no room for another counter")
+	ErrFull = counters.ErrFull
+	// ErrNoOwner: nobody who may tell or change the counters of the subject can be reached now. Never an error of a
+	// check, which is decided in any case.
+	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )

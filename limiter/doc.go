@@ -6,4 +6,20 @@
 // is decided by one version of the rules from beginning to end.
 //
 // Given the time by its caller ([Limiter.CheckAt]) it is deterministic, which is how logs are replayed.
+//
+// # In a cluster
+//
+// [New] makes a node by itself, [Join] one of many. Then a check is decided here where the gates of all its partitions
+// are open and authority is valid, before and after the Take. Otherwise it is a journey: its subjects are grouped by who
+// decides them, this node's own first, then all others at once, one message for each node, which decides its group all
+// or nothing. When one refuses, the others get back what they took: once, one way, with the lineage it was taken in.
+//
+// Who can't be asked is replaced by the next on a subject's way: the node that was named instead, the other end of a
+// hand-over, the standby, which passes the question on or acts, and at last this node alone, by `on_partition`
+// (package localcache). A partition that is being handed over is waited for. A node that is slow but not silent is
+// waited for as well, so that a loaded cluster admits no more than an idle one. A check takes at most 900 ms.
+//
+// Checks alike that meet on the way to one node travel in one message, which says how many they are ([ClusterStats]
+// counts them). Messages carry the limits themselves, so that owner and asker go by one version of the rules: the
+// asker's, once it has had the chance to catch up.
 package limiter

@@ -1,10 +1,12 @@
 package limiter
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -18,6 +20,7 @@ type Limiter struct {
 	inForce atomic.Pointer[book]
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
+	member  *member       // nil: a node by itself
 
 	mu sync.Mutex // serialises Use
 }
@@ -30,7 +33,7 @@ type book struct {
 }
 
 // New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
-// methods that are given the time may be called.
+// methods that are given the time may be called. It is a node by itself; for a cluster see Join.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	return &Limiter{table: table, clock: clock, top: newTop()}
 }
@@ -74,30 +77,101 @@ func (l *Limiter) Check(q *Query, a *Answer) error { return l.CheckAt(l.clock.No
 
 // CheckAt decides q at now.
 func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
+	over, err := l.prepare(now, q, a)
+	if err != nil {
+		return err
+	}
+	if !over && !l.start(q, a) {
+		return l.finish(q, a)
+	}
+	l.count(q, a)
+	return nil
+}
+
+// prepare matches q by the rules in force, and reports whether no counter needs to be asked.
+func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
 	b := l.inForce.Load()
-	a.begin(b.set, now)
+	a.begin(b, now)
 	m := &a.scratch.match
 	if _, err := b.match(q, m); err != nil {
-		return err
+		return false, err
 	}
 	switch {
 	case m.List != rules.Unlisted:
 		a.Allowed, a.DecidedBy = m.List == rules.Allowed, ByList
+		return true, nil
 	case len(m.Hits) == 0:
 		a.Allowed, a.DecidedBy = !b.set.DefaultDeny, ByNone
-	default:
-		a.ask(q)
-		a.DecidedBy = ByOwner
-		if q.Peek {
-			a.Allowed = l.table.Peek(now, a.scratch.ops)
-		} else {
-			a.Allowed = l.table.Take(now, a.scratch.ops)
+		return true, nil
+	}
+	a.ask(q)
+	return false, nil
+}
+
+// start decides a check that was prepared, where this node can; else it puts it on its way to those who can, for
+// finish.
+func (l *Limiter) start(q *Query, a *Answer) (over bool) {
+	m, s := l.member, &a.scratch
+	if m == nil {
+		a.Allowed = l.verdict(a.Now, s.ops, q.Peek) == counters.Admitted
+	} else if !l.own(q, a) {
+		if s.journey == nil {
+			s.journey = &journey{limiter: l, answer: a}
 		}
-		a.conclude()
+		began := time.Now()
+		c := s.journey
+		c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
+		c.until, c.thaw = began.Add(checkTime-reserve), began.Add(frozenTime)
+		c.begin()
+		return false
 	}
-	if !q.Peek {
-		l.count(b, q, a)
+	a.DecidedBy = ByOwner
+	a.conclude()
+	return true
+}
+
+// own decides a check of which this node owns all. It reports false where a gate is shut, or authority is missing: even
+// if that is found only after the Take, which then stays, since nobody may say any more whose cost it is.
+func (l *Limiter) own(q *Query, a *Answer) bool {
+	m, s := l.member, &a.scratch
+	if s.local || !m.Authority() {
+		return false
 	}
+	began := m.clock()
+	v := l.verdict(a.Now, s.ops, q.Peek)
+	if v == counters.Shut || !m.Authority() {
+		return false
+	}
+	a.Allowed = v == counters.Admitted
+	if m.Recorder != nil {
+		lineages := make([]uint64, 0, len(s.match.Hits))
+		for i := range s.match.Hits {
+			lineages = append(lineages, m.Ownership.Lineage(partitionOf(s.match.Hits[i].Subject.Hi)))
+		}
+		m.recordAll(ByOwner, s.ops, lineages, began, 1)
+	}
+	return true
+}
+
+// finish waits for a check that start has put on its way.
+func (l *Limiter) finish(q *Query, a *Answer) error {
+	c := a.scratch.journey
+	for !c.run() {
+		ctx, cancel := context.WithTimeout(l.member.ctx, catchUpTime)
+		l.member.Await(ctx, 0, c.behind)
+		cancel()
+		c.now, c.last = l.clock.Now(), true
+		over, err := l.prepare(c.now, q, a)
+		if err != nil {
+			return err
+		}
+		if over {
+			break
+		}
+		c.book = a.scratch.book
+		c.begin()
+	}
+	l.count(q, a)
 	return nil
 }
 
@@ -124,8 +198,9 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 }
 
 // begin empties a for a new check.
-func (a *Answer) begin(set *rules.Set, now algorithms.Now) {
-	a.Set, a.RulesVersion, a.Now = set, set.Version, now
+func (a *Answer) begin(b *book, now algorithms.Now) {
+	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
+	a.scratch.book, a.scratch.local = b, false
 	a.Limits, a.Tightest = a.Limits[:0], -1
 	a.scratch.ops = a.scratch.ops[:0]
 }
@@ -135,6 +210,7 @@ func (a *Answer) ask(q *Query) {
 	hits := a.scratch.match.Hits
 	for i := range hits {
 		h := &hits[i]
+		a.scratch.local = a.scratch.local || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
 			a.scratch.ops = append(a.scratch.ops, counters.Op{
 				Key:    counterKey(h, limit),

@@ -66,7 +66,11 @@ func (l *Limiter) Stats() []RuleStats {
 }
 
 // count adds a decided check to the figures.
-func (l *Limiter) count(b *book, q *Query, a *Answer) {
+func (l *Limiter) count(q *Query, a *Answer) {
+	if q.Peek {
+		return
+	}
+	b := a.scratch.book
 	if a.scratch.stripe == 0 {
 		a.scratch.stripe = l.answers.Add(1)%stripes + 1
 	}
@@ -132,7 +136,10 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 
 // scratch is what a check needs beside its answer; it is kept for the next one.
 type scratch struct {
-	match  rules.Match
-	ops    []counters.Op
-	stripe uint32 // 1…stripes; 0 before the first check
+	match   rules.Match
+	ops     []counters.Op
+	stripe  uint32   // 1…stripes; 0 before the first check
+	book    *book    // by which the check is decided
+	local   bool     // a rule of it has `consistency: local`
+	journey *journey // of checks that others decide too; nil before the first
 }

@@ -129,9 +129,18 @@ func subjectText(r *rules.Rule, q *Query) []string {
 	return key
 }
 
-// Top returns the n subjects refused most since the start, most refused first.
+// Top returns the n subjects refused most since the start, most refused first: those of this node, and in a cluster of
+// all nodes that can be reached within half a second.
 func (l *Limiter) Top(n int) []TopSubject {
-	var all []TopSubject
+	n = min(max(n, 0), maxTop)
+	if l.member == nil {
+		return ranked(l.topHere(), n)
+	}
+	return ranked(merged(l.topEverywhere()), n)
+}
+
+// topHere lists the subjects kept here, in no order.
+func (l *Limiter) topHere() (all []TopSubject) {
 	for i := range l.top.stripe {
 		s := &l.top.stripe[i]
 		s.mu.Lock()
@@ -140,10 +149,15 @@ func (l *Limiter) Top(n int) []TopSubject {
 		}
 		s.mu.Unlock()
 	}
+	return all
+}
+
+// ranked are the first n of all.
+func ranked(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
 	})
-	return all[:min(max(n, 0), len(all))]
+	return all[:min(n, len(all))]
 }
 
 // topHeap has the subject refused least at its top.

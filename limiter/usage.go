@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -25,79 +24,67 @@ type LimitUsage struct {
 	ResetAfter time.Duration
 }
 
-// Usage tells what a subject has used of each of its limits. The error wraps ErrUnknownRule or ErrKey.
-func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
-	r, m, err := l.subject(rule, key)
-	if err != nil {
-		return nil, err
-	}
-	return l.usage(l.clock.Now(), r, key, m), nil
-}
-
-// Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
-// that may become a debt, or a reward. It returns the usage afterwards. The error wraps ErrUnknownRule, ErrKey,
-// ErrUnit or ErrFull.
-func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) {
-	r, m, err := l.subject(rule, key)
-	if err != nil {
-		return nil, err
-	}
-	now := l.clock.Now()
-	counted := false
-	for i := range m.Hits {
-		for _, limit := range m.Hits[i].Limits {
-			if limit.UnitID != 0 {
-				continue
-			}
-			counted = true
-			k := counterKey(&m.Hits[i], limit)
-			if n < 0 {
-				l.table.Reward(now, k, &limit.Limit, -n)
-			} else if !l.table.Penalize(now, k, &limit.Limit, n) {
-				return nil, fmt.Errorf("adjust %q: %w", rule, ErrFull)
-			}
-		}
-	}
-	if !counted {
-		return nil, fmt.Errorf("adjust %q: %w", rule, ErrUnit)
-	}
-	return l.usage(now, r, key, m), nil
-}
-
-// Reset makes a subject's counters fresh. The error wraps ErrUnknownRule, ErrKey or ErrFull.
-func (l *Limiter) Reset(rule string, key []string) error {
-	_, m, err := l.subject(rule, key)
-	if err != nil {
-		return err
-	}
-	now := l.clock.Now()
-	for i := range m.Hits {
-		for _, limit := range m.Hits[i].Limits {
-			if !l.table.Reset(now, counterKey(&m.Hits[i], limit), &limit.Limit) {
-				return fmt.Errorf("reset %q: %w", rule, ErrFull)
-			}
-		}
-	}
-	return nil
-}
-
-// subject finds a rule and the limits of one of its subjects.
-func (l *Limiter) subject(rule string, key []string) (*rules.Rule, *rules.Match, error) {
+// Locate names a subject and its limits, without what is used of them. The error wraps ErrUnknownRule or ErrKey.
+func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	var m rules.Match
 	r, err := l.inForce.Load().match(&Query{Rule: rule, Key: key, ByKey: true}, &m)
-	return r, &m, err
-}
-
-func (l *Limiter) usage(now algorithms.Now, r *rules.Rule, key []string, m *rules.Match) *Usage {
+	if err != nil {
+		return nil, err
+	}
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
 	for i := range m.Hits {
 		u.Hash = m.Hits[i].Subject
 		for _, limit := range m.Hits[i].Limits {
-			used, d := l.table.Usage(now, counterKey(&m.Hits[i], limit), &limit.Limit)
-			u.Limits = append(u.Limits, LimitUsage{
-				Limit: limit, Window: limit.WindowAt(now), Used: used, Remaining: d.Remaining, ResetAfter: d.ResetAfter,
-			})
+			u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 		}
 	}
-	return u
+	return u, nil
+}
+
+// Usage tells what a subject has used of each of its limits; the owner is asked. The error wraps ErrUnknownRule, ErrKey
+// or ErrNoOwner.
+func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
+	u, err := l.Locate(rule, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.fill(u); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
+// that may become a debt, or a reward. It returns the usage afterwards. The error wraps ErrUnknownRule, ErrKey,
+// ErrUnit, ErrFull or ErrNoOwner.
+func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) {
+	u, err := l.Locate(rule, key)
+	if err != nil {
+		return nil, err
+	}
+	c := changeOf(verbAdjust, u, n, true)
+	if len(c.ops) == 0 {
+		return nil, fmt.Errorf("adjust %q: %w", rule, ErrUnit)
+	}
+	if err := l.apply(c); err != nil {
+		return nil, fmt.Errorf("adjust %q: %w", rule, err)
+	}
+	if err := l.fill(u); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// Reset makes a subject's counters fresh. The error wraps ErrUnknownRule, ErrKey, ErrFull or ErrNoOwner.
+func (l *Limiter) Reset(rule string, key []string) error {
+	u, err := l.Locate(rule, key)
+	if err != nil {
+		return err
+	}
+	if c := changeOf(verbReset, u, 0, false); len(c.ops) > 0 {
+		if err := l.apply(c); err != nil {
+			return fmt.Errorf("reset %q: %w", rule, err)
+		}
+	}
+	return nil
 }

@@ -413,7 +413,7 @@ func TestWithTable(t *testing.T) {
 		}
 		return out
 	}
-	if !real.Take(clk.Now(), ops(7)) {
+	if real.Take(clk.Now(), ops(7)) != counters.Admitted {
 		t.Fatal("a fresh table refused")
 	}
 	mustCheckpoint(t, c)
@@ -435,7 +435,7 @@ func TestWithTable(t *testing.T) {
 			t.Errorf("%v: have %+v, want 3 remaining to be taken", limits[i].Kind, op.Decision)
 		}
 	}
-	if next.Take(now, ops(4)) {
+	if next.Take(now, ops(4)) == counters.Admitted {
 		t.Error("more was admitted than the limit")
 	}
 	if s := fmt.Sprint(next.Stats().Counters); s != "5" {

@@ -2,7 +2,6 @@ package persist
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/rlnode/rlnode/ring"
 )
 
 // Errors of a data directory. They are wrapped with the path they concern.
@@ -29,12 +30,6 @@ const (
 	maxIdentity     = 4096 // bytes of node.json
 )
 
-// NodeID names a node's data directory for ever: 128 random bits.
-type NodeID [16]byte
-
-// String returns the ID as 32 hexadecimal digits.
-func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
-
 type identity struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
@@ -43,8 +38,8 @@ type identity struct {
 
 // OpenDir makes the data directory if it is missing, readable by its owner only, and returns the identity in it,
 // which is made once. A damaged identity is ErrCorrupt.
-func OpenDir(path string) (NodeID, error) {
-	var none NodeID
+func OpenDir(path string) (ring.NodeID, error) {
+	var none ring.NodeID
 	if path == "" {
 		return none, errors.New("no data directory given")
 	}
@@ -79,8 +74,8 @@ func makeDir(path string) error {
 	return syncDir(filepath.Dir(filepath.Clean(path)))
 }
 
-func readIdentity(file string) (NodeID, error) {
-	var id NodeID
+func readIdentity(file string) (ring.NodeID, error) {
+	var id ring.NodeID
 	info, err := os.Stat(file)
 	if err != nil {
 		return id, fmt.Errorf("read node identity: %w", err)
@@ -103,15 +98,14 @@ func readIdentity(file string) (NodeID, error) {
 	if have.Version != identityVersion {
 		return id, damaged(fmt.Sprintf("version is %d, not %d", have.Version, identityVersion))
 	}
-	raw, err := hex.DecodeString(have.ID)
-	if err != nil || len(raw) != len(id) || NodeID(raw) == id {
-		return id, damaged("id is not 32 hexadecimal digits")
+	if id, err = ring.ParseNodeID(have.ID); err != nil || id.IsZero() {
+		return ring.NodeID{}, damaged("id is not 32 hexadecimal digits")
 	}
-	return NodeID(raw), nil
+	return id, nil
 }
 
 func createIdentity(file string) error {
-	var id NodeID
+	var id ring.NodeID
 	if _, err := rand.Read(id[:]); err != nil {
 		return err
 	}

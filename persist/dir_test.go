@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rlnode/rlnode/ring"
 )
 
 func TestOpenDir(t *testing.T) {
@@ -33,7 +35,7 @@ func TestOpenDir(t *testing.T) {
 
 func TestOpenDirAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	ids := make([]NodeID, 8)
+	ids := make([]ring.NodeID, 8)
 	var wg sync.WaitGroup
 	for i := range ids {
 		wg.Go(func() {

@@ -28,6 +28,8 @@ func child(job string) {
 		err = childCounters(dir)
 	case "rules":
 		err = childRules(dir)
+	case "raft":
+		err = childRaft(dir)
 	}
 	fmt.Println("error:", err)
 	os.Exit(1)

@@ -167,6 +167,10 @@ func (w *walker) tree(id uint64, depth int, low, high []byte) error {
 	case branchFlag:
 		return w.branch(p, depth, low, high)
 	case leafFlag:
+		if p.count == 0 && id != w.meta.root {
+			// An empty bucket lies in its parent's page, and other empty pages are removed.
+			return pageError("leaf page %d is empty", id)
+		}
 		return w.leaf(p, depth, low, high)
 	}
 	return pageError("page %d has flags %#x", id, p.flags)
@@ -241,8 +245,18 @@ func (p page) branchKey(i int) ([]byte, error) {
 		return nil, pageError("branch page %d has %d elements", p.id, p.count)
 	}
 	e := binary.NativeEndian
-	key, _, err := p.slice(at, branchElement, e.Uint32(p.data[at:]), e.Uint32(p.data[at+4:]), 0)
+	pos := e.Uint32(p.data[at:])
+	if i == 0 && !p.packed(branchElement, uint64(at)+uint64(pos)) {
+		return nil, pageError("branch page %d does not have %d elements", p.id, p.count)
+	}
+	key, _, err := p.slice(at, branchElement, pos, e.Uint32(p.data[at+4:]), 0)
 	return key, err
+}
+
+// packed reports whether the first element's data, at offset begin, follows the last element: that is how bbolt lays
+// out a page. With a number of elements that is too low, the last of them would be gone without a word.
+func (p page) packed(elementSize int, begin uint64) bool {
+	return begin == uint64(pageHeader+p.count*elementSize)
 }
 
 // slice is the key and the value of the element at offset at, pos bytes after it.
@@ -272,6 +286,9 @@ func (w *walker) leaf(p page, depth int, low, high []byte) error {
 		return pageError("leaf page %d has %d elements", p.id, p.count)
 	}
 	e := binary.NativeEndian
+	if p.count > 0 && !p.packed(leafElement, pageHeader+uint64(e.Uint32(p.data[pageHeader+4:]))) {
+		return pageError("leaf page %d does not have %d elements", p.id, p.count)
+	}
 	var last []byte
 	for i := range p.count {
 		at := pageHeader + i*leafElement

@@ -13,6 +13,9 @@ import (
 // ErrNotFound is what [Document.Apply] and [Document.Piece] return for a piece that is not there.
 var ErrNotFound = errors.New("no such piece of the rules")
 
+// ErrConflict is what [History.Write] returns when the version in force is not the one that a write was made for.
+var ErrConflict = errors.New("rules have changed meanwhile")
+
 // maxErrors bounds how many mistakes of one document are told; of the others only the number.
 const maxErrors = 1000
 

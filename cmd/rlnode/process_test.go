@@ -102,8 +102,16 @@ func launch(t *testing.T, dir string, env []string, args ...string) *serving {
 	s.client = &http.Client{Timeout: patience, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
 	}}
-	all := append([]string{"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0"}, args...)
-	s.cmd = exec.Command(binary, all...)
+	all := append([]string{
+		"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0", "--gossip-port", "0", "--peer-port", "0",
+	}, args...)
+	return s.launch(env, all)
+}
+
+// launch starts the process.
+func (s *serving) launch(env, args []string) *serving {
+	t := s.t
+	s.cmd = exec.Command(binary, args...)
 	s.cmd.Env = cleanEnv(env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {

@@ -6,36 +6,114 @@ import (
 	"fmt"
 
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ruleStore lets the API write to the store of a single node, in its own words.
-type ruleStore struct{ store *persist.Rules }
-
-func (r ruleStore) Write(ctx context.Context, change rules.Change, o api.WriteOptions) (int64, error) {
-	version, err := r.store.Write(ctx, change, persist.WriteOptions{IfMatch: o.IfMatch, By: o.By})
-	if errors.Is(err, persist.ErrConflict) {
-		err = fmt.Errorf("%w: %w", api.ErrConflict, err)
+// Write makes a change of the rules; see api.RuleStore.
+func (m *mates) Write(ctx context.Context, change rules.Change, o api.WriteOptions) (int64, error) {
+	c := m.cluster.Load()
+	if c == nil {
+		return 0, api.ErrNoLeader
 	}
-	return version, err
+	version, err := c.Write(ctx, change, cluster.WriteOptions{IfMatch: o.IfMatch, By: o.By})
+	return version, inWordsOfAPI(err)
 }
 
-func (r ruleStore) Versions(context.Context) ([]api.RuleVersion, error) {
-	kept := r.store.Versions()
-	list := make([]api.RuleVersion, len(kept))
-	for i, v := range kept {
-		list[i] = api.RuleVersion{Version: v.Number, When: v.When, By: v.By, What: v.What, Size: int64(v.Size)}
+// inWordsOfAPI adds the API's sentinels to the cluster's.
+func inWordsOfAPI(err error) error {
+	for _, pair := range []struct{ have, want error }{
+		{rules.ErrConflict, api.ErrConflict},
+		{cluster.ErrNoLeader, api.ErrNoLeader},
+		{cluster.ErrUnknown, api.ErrNoLeader}, // the text says that the outcome is not known
+		{cluster.ErrNotFound, api.ErrNoMember},
+		{cluster.ErrRefused, api.ErrMemberThere},
+	} {
+		if errors.Is(err, pair.have) {
+			return fmt.Errorf("%w: %w", pair.want, err)
+		}
+	}
+	return err
+}
+
+// Versions lists the last versions, newest first.
+func (m *mates) Versions(context.Context) ([]api.RuleVersion, error) {
+	var list []api.RuleVersion
+	if c := m.cluster.Load(); c != nil {
+		for _, v := range c.State().History.Versions() {
+			list = append(list, api.RuleVersion{Version: v.Number, When: v.When, By: v.By, What: v.What, Size: int64(v.Size)})
+		}
 	}
 	return list, nil
 }
 
-func (r ruleStore) Version(_ context.Context, n int64) (*rules.Document, error) {
-	doc, err := r.store.Version(n)
+// Version returns the document that was version n.
+func (m *mates) Version(_ context.Context, n int64) (*rules.Document, error) {
+	c := m.cluster.Load()
+	if c == nil {
+		return nil, api.ErrNoVersion
+	}
+	doc, err := c.State().History.Version(n)
 	if errors.Is(err, rules.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", api.ErrNoVersion, err)
 	}
 	return doc, err
+}
+
+// Leave hands this node's counters over and takes it out of the cluster for good.
+func (m *mates) Leave(ctx context.Context) error {
+	c := m.cluster.Load()
+	if c == nil {
+		return api.ErrNoLeader
+	}
+	if err := c.LeaveRing(ctx); err != nil {
+		return inWordsOfAPI(err)
+	}
+	return inWordsOfAPI(c.LeaveCluster(ctx))
+}
+
+// Remove takes a node that is gone for good out of the cluster.
+func (m *mates) Remove(ctx context.Context, name string) error {
+	c := m.cluster.Load()
+	if c == nil {
+		return api.ErrNoLeader
+	}
+	return inWordsOfAPI(c.Remove(ctx, name))
+}
+
+// View is the cluster as this node sees it.
+func (m *mates) View() api.ClusterView {
+	view := api.ClusterView{View: "cut-off", Members: []api.Member{}}
+	region := m.server.settings.Region
+	c := m.cluster.Load()
+	if c == nil {
+		view.Regions = []api.Region{{Name: region, Primary: true}}
+		return view
+	}
+	v := c.View()
+	view.Epoch, view.Settled, view.Leader = v.Epoch, v.Settled, v.Leader
+	if v.Connected {
+		view.View = "connected"
+	}
+	for _, one := range v.Members {
+		view.Members = append(view.Members, api.Member{
+			Name: one.Name, ID: one.ID.String(), Address: one.Address, Region: one.Region, Zone: one.Zone,
+			State: one.State.String(), Voter: one.Voter, Leader: one.Leader, InRing: one.InRing, Partitions: one.Partitions,
+		})
+	}
+	view.Regions = []api.Region{{Name: region, Primary: true, Reachable: true, Members: len(view.Members)}}
+	return view
+}
+
+// Owner names a partition's owner and standby.
+func (m *mates) Owner(partition int) (owner, standby string, epoch int64) {
+	r := m.keeper.Route(partition)
+	c := m.cluster.Load()
+	if c == nil {
+		return "", "", 0
+	}
+	members := c.State().Members
+	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch
 }
 
 // checkpoints tells the API how saving the counters goes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/signal"
@@ -18,17 +19,20 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
 // How long stopping takes at most. All of it is done within stopBound: callers are promised ten seconds.
 const (
 	stopBound = 9 * time.Second
+	// leaveBound is for handing counters over to other nodes, while checks are still decided.
+	leaveBound = 5 * time.Second
 	// drainGrace is how long checks are still decided after /readyz has said that the node goes away: time for a
 	// load balancer to look, and for clients to use up what they have sent.
 	drainGrace = time.Second
 	// saveBound is for most of the counters, while checks are still decided.
-	saveBound = 4 * time.Second
+	saveBound = 3 * time.Second
 	// closeBound is for requests under way when the listeners close.
 	closeBound = 2 * time.Second
 )
@@ -89,10 +93,12 @@ type server struct {
 	log      *slog.Logger
 
 	dir      string // the data directory
-	id       persist.NodeID
-	rules    *persist.Rules
+	id       ring.NodeID
+	boot     uint64 // of this process
+	store    *persist.Raft
 	table    *counters.Table
 	clock    *limiter.Clock
+	mates    *mates
 	limiter  *limiter.Limiter
 	api      *api.API
 	counters atomic.Pointer[persist.Counters] // nil while the API answers and they are not opened yet
@@ -102,20 +108,23 @@ type server struct {
 // start brings a node up. What stands on something comes after it; and whatever can fail for a mistake in the
 // settings comes before what takes long:
 //
-//  1. the data directory and its identity, then the rules store, whose lock keeps a second process away from
-//     everything in the directory;
-//  2. the table of counters and the limiter with the rules in force;
+//  1. the data directory and its identity, then Raft's store, whose lock keeps a second process away from everything
+//     in the directory;
+//  2. the table of counters, the calls between nodes, and the limiter, which has no rules yet;
 //  3. the listeners: probes are answered from here on, checks with 503 not-ready;
-//  4. the counters of the last checkpoint, before any check is decided: afterwards they would come too late;
-//  5. checkpoints, the sweeper, and ready.
+//  4. the counters of the last checkpoint, before this node owns any partition: afterwards they would come too late;
+//  5. the cluster. It gives the limiter rules and partitions, and the node is ready when it has.
 func (s *server) start() error {
-	if err := s.openRules(); err != nil {
+	if err := s.openStore(); err != nil {
 		return err
 	}
 	s.table = counters.New(s.settings.MaxCounters)
 	s.clock = limiter.NewClock()
-	s.limiter = limiter.New(s.table, s.clock)
-	s.limiter.Use(s.rules.Current().Set)
+	var err error
+	if s.mates, err = s.meet(); err != nil {
+		return err
+	}
+	s.limiter = s.mates.limiter
 	if err := s.listen(); err != nil {
 		return err
 	}
@@ -123,6 +132,14 @@ func (s *server) start() error {
 		return err
 	}
 	s.sweeper = startSweeper(s.table, s.clock)
+	return s.mates.join(s.ready)
+}
+
+// ready lets checks in.
+func (s *server) ready() {
+	for _, w := range s.limiter.Rules().Document.Warnings() {
+		s.log.Warn("the rules ask for what is not in force", "at", w.Path, "what", w.Message)
+	}
 	s.api.Ready()
 	scheme := "http"
 	if s.settings.HTTPCert != "" {
@@ -130,15 +147,10 @@ func (s *server) start() error {
 	}
 	s.log.Info("ready", "name", s.settings.Name, "data", scheme+"://"+s.api.DataAddr().String(),
 		"admin", scheme+"://"+s.api.AdminAddr().String(), "rules_version", s.limiter.Rules().Version)
-	return nil
 }
 
-// openRules opens the data directory and the rules in it; a new one begins with --rules or the starter rules.
-func (s *server) openRules() (err error) {
-	seed, err := s.seed()
-	if err != nil {
-		return err
-	}
+// openStore opens the data directory and Raft's state in it.
+func (s *server) openStore() (err error) {
 	dir, err := filepath.Abs(s.settings.DataDir)
 	if err != nil {
 		return fmt.Errorf("find the data directory: %w", err)
@@ -146,67 +158,49 @@ func (s *server) openRules() (err error) {
 	if s.id, err = persist.OpenDir(dir); err != nil {
 		return err
 	}
-	config := persist.DefaultRulesConfig()
-	config.Dir, config.Logger, config.OnChange = dir, s.log, s.useRules
-	if s.rules, err = persist.OpenRules(config); err != nil {
+	s.boot = rand.Uint64() | 1 // not zero
+	config := persist.DefaultRaftConfig()
+	config.Dir, config.Logger = dir, s.log
+	if s.store, err = persist.OpenRaft(config); err != nil {
 		return err
 	}
 	s.dir = dir
-	by := "starter rules"
-	if s.settings.Rules != "" {
-		by = "--rules " + s.settings.Rules
-	}
-	used, err := s.rules.Seed(context.Background(), seed, by)
-	if err != nil {
-		return fmt.Errorf("write the first rules: %w", err)
-	}
-	if !used && s.settings.Rules != "" {
-		s.log.Warn("--rules is not used: the node has rules already; rlnode apply changes them",
-			"file", s.settings.Rules, "rules_version", s.rules.Current().Version.Number)
-	}
-	for _, w := range s.rules.Current().Document.Warnings() {
-		s.log.Warn("the rules ask for what is not in force", "at", w.Path, "what", w.Message)
-	}
 	return nil
 }
 
-// useRules puts a version in force. Before there is a limiter nothing is decided, and start gives it the version
-// of that time.
-func (s *server) useRules(set *rules.Set, _ *rules.Document) {
-	if s.limiter != nil {
-		s.limiter.Use(set)
-	}
-}
-
-// seed is the rules that a new node begins with. A file with mistakes is refused even if it were not used: it
-// was given to be.
-func (s *server) seed() (*rules.Document, error) {
+// seed is the rules that a new cluster begins with. A file with mistakes is refused even if it were not used: it was
+// given to be.
+func (s *server) seed() (*rules.Document, string, error) {
 	if s.settings.Rules == "" {
-		return rules.Starter(), nil
+		return rules.Starter(), "starter rules", nil
 	}
-	return loadRules(s.env, s.settings.Rules, s.env.stderr)
+	doc, err := loadRules(s.env, s.settings.Rules, s.env.stderr)
+	return doc, "--rules " + s.settings.Rules, err
 }
 
 // listen binds both planes.
 func (s *server) listen() (err error) {
 	c := s.settings
 	s.api, err = api.Open(api.Config{
-		DataAddr:    net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
-		AdminAddr:   net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
-		CertFile:    c.HTTPCert,
-		KeyFile:     c.HTTPKey,
-		APIToken:    c.APIToken,
-		AdminToken:  c.AdminToken,
-		Node:        c.Name,
-		Version:     readBuild().Version,
-		Decider:     s.limiter,
-		Subjects:    s.limiter,
-		Rules:       ruleStore{s.rules},
-		Cluster:     api.Alone{Name: c.Name, ID: s.id.String(), Address: advertised(c.Bind), Region: "default"},
-		RuleStats:   s.limiter.Stats,
-		Counters:    s.table.Stats,
-		Checkpoints: s.checkpoints,
-		Logger:      s.log,
+		DataAddr:     net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
+		AdminAddr:    net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
+		CertFile:     c.HTTPCert,
+		KeyFile:      c.HTTPKey,
+		APIToken:     c.APIToken,
+		AdminToken:   c.AdminToken,
+		Node:         c.Name,
+		Version:      readBuild().Version,
+		Decider:      s.limiter,
+		Subjects:     s.limiter,
+		Rules:        s.mates,
+		Cluster:      s.mates,
+		Membership:   s.mates,
+		RuleStats:    s.limiter.Stats,
+		ClusterStats: s.limiter.ClusterStats,
+		Counters:     s.table.Stats,
+		Checkpoints:  s.checkpoints,
+		Catch:        s.mates.catch,
+		Logger:       s.log,
 	})
 	if err != nil {
 		return err
@@ -240,16 +234,20 @@ func (s *server) loadCounters() (err error) {
 // stop ends a node in good order, within stopBound:
 //
 //  1. /readyz says 503, so that load balancers turn away, while checks are decided as before;
-//  2. most counters are saved meanwhile, while time is not short;
-//  3. the listeners close, when what is under way has been answered: nothing is decided any more;
-//  4. what has changed since step 2 is saved, so that nothing decided is forgotten;
-//  5. the rules store closes last: its lock says to others that the directory is in use until then.
+//  2. the partitions are handed over: from then on other nodes decide, and this one asks them;
+//  3. most counters that are left are saved meanwhile, while time is not short;
+//  4. with --leave-on-term the cluster is left for good;
+//  5. the listeners close, when what is under way has been answered: nothing is decided any more;
+//  6. what has changed since step 3 is saved, so that nothing decided is forgotten;
+//  7. the calls between nodes end, and Raft; its store closes last: its lock says to others that the directory is in
+//     use until then.
 func (s *server) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 	defer cancel()
 	s.api.Drain()
 	grace := time.NewTimer(drainGrace)
 	defer grace.Stop()
+	s.leave(ctx)
 	if err := s.save(ctx); err != nil {
 		// The last checkpoint, in release, is what matters; it tells if it fails as well.
 		s.log.Warn("counters are not saved yet", "error", err)
@@ -260,6 +258,15 @@ func (s *server) stop() error {
 		s.log.Info("stopped")
 	}
 	return err
+}
+
+// leave hands the partitions over. What could not be handed over in time is saved, and found again by the next start.
+func (s *server) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveBound)
+	defer cancel()
+	if err := s.mates.stepBack(ctx, s.settings.LeaveOnTerm); err != nil {
+		s.log.Warn("not all counters are handed over", "error", err)
+	}
 }
 
 func (s *server) save(ctx context.Context) error {
@@ -281,11 +288,14 @@ func (s *server) release(ctx context.Context) error {
 	if c := s.counters.Load(); c != nil {
 		errs = append(errs, c.Close(ctx))
 	}
+	if s.mates != nil {
+		errs = append(errs, s.mates.close())
+	}
 	if s.clock != nil {
 		errs = append(errs, s.clock.Close())
 	}
-	if s.rules != nil {
-		errs = append(errs, s.rules.Close())
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
 	}
 	return errors.Join(errs...)
 }

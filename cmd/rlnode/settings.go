@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -25,7 +24,24 @@ type serveCmd struct {
 	HTTPPort  int    `name:"http-port" default:"8080" env:"RLNODE_HTTP_PORT" placeholder:"PORT" help:"Port of the data plane; 0 takes a free one (default ${default})."`
 	AdminPort int    `default:"8081" env:"RLNODE_ADMIN_PORT" placeholder:"PORT" help:"Port of the admin plane; 0 takes a free one (default ${default})."`
 
-	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules to begin with (default: built-in starter rules). Not used once the node has rules: apply changes them."`
+	Advertise  string   `env:"RLNODE_ADVERTISE" placeholder:"IP" help:"Address that other nodes reach this one at (default: --bind, or else the machine's first address)."`
+	GossipPort int      `default:"7946" env:"RLNODE_GOSSIP_PORT" placeholder:"PORT" help:"Port of gossip, TCP and UDP (default ${default})."`
+	PeerPort   int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
+	Join       []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; again or comma-separated for more. Names are resolved again at each try."`
+
+	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters (default: 1 without --join; with it, an existing cluster is joined)."`
+
+	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
+	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`
+
+	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"Key of 16, 24 or 32 bytes that encrypts gossip."`
+	GossipKeyFile string `type:"path" env:"RLNODE_GOSSIP_KEY_FILE" placeholder:"FILE" help:"The same, from a file."`
+	TLSCert       string `name:"tls-cert" type:"path" env:"RLNODE_TLS_CERT" placeholder:"FILE" help:"Certificate for mutual TLS between nodes, PEM; read again when it changes."`
+	TLSKey        string `name:"tls-key" type:"path" env:"RLNODE_TLS_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
+	TLSCA         string `name:"tls-ca" type:"path" env:"RLNODE_TLS_CA" placeholder:"FILE" help:"The authority that other nodes' certificates must come from, PEM."`
+	LeaveOnTerm   bool   `env:"RLNODE_LEAVE_ON_TERM" help:"On SIGTERM leave the cluster for good, and not only until the next start."`
+
+	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules that a new cluster begins with (default: built-in starter rules). Not used once there are rules: apply changes them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
 	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes, PEM; read again when it changes."`
@@ -43,8 +59,8 @@ type serveCmd struct {
 // Help has examples.
 func (serveCmd) Help() string {
 	return `The node logs one line msg=ready, with its addresses, when it answers. On SIGTERM or SIGINT it leaves in good
-order: /readyz says 503 at once, checks on open connections are decided a little longer, counters are saved, and
-the listeners close. A second signal stops it at once.
+order: /readyz says 503 at once, checks on open connections are decided a little longer, its counters are handed to
+other nodes and saved, and the listeners close. A second signal stops it at once.
 
 Every flag has an environment variable, such as RLNODE_HTTP_PORT for --http-port, and a key in the file of
 --config, such as "http-port: 8080".
@@ -53,6 +69,7 @@ Examples:
 
   rlnode serve
   rlnode serve --rules rules.yaml --data-dir /var/lib/rlnode --bind 10.0.0.5
+  rlnode serve --bind 127.0.0.11 --name n1 --data-dir d1 --bootstrap-expect 3 --join 127.0.0.12,127.0.0.13
   RLNODE_ADMIN_TOKEN_FILE=/run/secrets/admin rlnode serve --config /etc/rlnode.yaml`
 }
 
@@ -86,7 +103,9 @@ func (c *serveCmd) complete() error {
 	if _, err := netip.ParseAddr(c.AdminBind); err != nil {
 		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
 	}
-	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--admin-port": c.AdminPort} {
+	for flag, port := range map[string]int{
+		"--http-port": c.HTTPPort, "--admin-port": c.AdminPort, "--gossip-port": c.GossipPort, "--peer-port": c.PeerPort,
+	} {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
@@ -97,6 +116,7 @@ func (c *serveCmd) complete() error {
 	if (c.HTTPCert == "") != (c.HTTPKey == "") {
 		wrong("--http-cert and --http-key: one is of no use without the other")
 	}
+	errs = append(errs, c.completeCluster(bind)...)
 	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
 		errs = append(errs, err)
 	}
@@ -149,25 +169,6 @@ func takeToken(flag string, token *string, file string) error {
 		return fmt.Errorf("%s: a token is at most %d visible ASCII characters without spaces", flag, maxToken)
 	}
 	return nil
-}
-
-// advertised is the address that others would reach a listener at: the one it is bound to, or, bound to all, the
-// first of the machine's that is not its own affair.
-func advertised(bind string) string {
-	ip, err := netip.ParseAddr(bind)
-	if err == nil && !ip.IsUnspecified() {
-		return bind
-	}
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return "127.0.0.1"
-	}
-	for _, a := range addresses {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
-			return p.Addr().String()
-		}
-	}
-	return "127.0.0.1"
 }
 
 // logger writes log lines to w as the settings say.

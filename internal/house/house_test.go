@@ -28,14 +28,27 @@ const (
 var mayImport = map[string][]string{
 	"algorithms": {}, // standard library only; see below
 	"counters":   {"algorithms"},
+	"ring":       {},
 	"rules":      {"algorithms", "internal/yaml"},
-	"persist":    {"algorithms", "counters", "rules"},
-	"limiter":    {"algorithms", "counters", "rules"},
+	"agreement":  {"ring", "rules"},
+	"authority":  {"ring", "agreement"},
+	"persist":    {"algorithms", "counters", "rules", "ring"},
+	"localcache": {"algorithms", "counters", "rules", "ring"},
+	"partitions": {"algorithms", "counters", "ring", "agreement", "peer"},
+	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache"},
+	"gossip":     {"ring"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"api":        {"algorithms", "counters", "rules", "limiter"},
-	"cmd/rlnode": {"algorithms", "counters", "rules", "persist", "limiter", "replay", "api", "internal/yaml"},
+	"cmd/rlnode": {
+		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
+		"limiter", "replay", "api", "internal/yaml",
+	},
 
-	"internal/yaml": {},
+	"peer":    {"ring"},
+	"cluster": {"ring", "agreement", "authority", "gossip", "peer", "persist", "rules"},
+
+	"internal/memnet": {},
+	"internal/yaml":   {},
 }
 
 // standardOnly are the packages that import nothing but the project and the standard library.

@@ -1,0 +1,11 @@
+# Built by `make image`, which makes the static binary first. Nothing is pulled: there is nothing in the image but it.
+FROM scratch
+COPY bin/image/ /
+USER 65532:65532
+ENV RLNODE_DATA_DIR=/data
+VOLUME ["/data"]
+# Checks; gossip (TCP and UDP); calls between nodes and Raft. The admin plane listens on loopback unless told otherwise.
+EXPOSE 8080 7946 7946/udp 7947
+HEALTHCHECK --interval=5s --timeout=3s --start-period=15s CMD ["/rlnode", "health"]
+ENTRYPOINT ["/rlnode"]
+CMD ["serve"]

@@ -1,0 +1,222 @@
+package agreement
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// ErrRejected: an entry's conditions don't hold, or it is none. It changed nothing.
+var ErrRejected = errors.New("entry is rejected")
+
+// Result is what became of an entry.
+type Result struct {
+	Version int64 // of the rules, after a Rules entry that was accepted
+	// Err is nil, or wraps ErrRejected, rules.ErrConflict or rules.ErrNotFound, or is of type rules.Errors.
+	Err error
+}
+
+// Apply returns the state after an entry, written by [Encode], that has this index in Raft's log. An entry that is
+// rejected changes nothing but Index; one whose index is not above State.Index was applied before, and changes nothing
+// at all.
+func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
+	if index <= s.Index {
+		return s, rejected("index %d is not above %d", index, s.Index)
+	}
+	next := *s
+	next.Index = index
+	e, err := Decode(entry)
+	if err != nil {
+		return &next, Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	}
+	return &next, e.apply(&next)
+}
+
+// rejected is for conditions that don't hold. Who returns it has not changed the state.
+func rejected(format string, args ...any) Result {
+	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
+}
+
+func (e Found) apply(next *State) Result {
+	switch {
+	case e.Cluster.IsZero():
+		return rejected("the cluster has no ID")
+	case len(e.Secret) != secretBytes:
+		return rejected("the secret has %d bytes, not %d", len(e.Secret), secretBytes)
+	case next.Cluster.IsZero():
+		next.Cluster, next.Secret = e.Cluster, e.Secret
+	}
+	return Result{}
+}
+
+func (e Empty) apply(*State) Result { return Result{} }
+
+func (e Ring) apply(next *State) Result {
+	if r := next.mayMove(e.Epoch); r.Err != nil {
+		return r
+	}
+	members, strangers := maps.Clone(next.Members), next.strangers
+	ids := make([]ring.NodeID, 0, len(e.Members))
+	for _, m := range e.Members {
+		if what := m.tooLong(); what != "" {
+			return rejected("the %s of %s has more than %d bytes", what, m.ID, maxText)
+		}
+		if members[m.ID] = m; next.Generations[m.ID] > 0 {
+			strangers = without(strangers, m.ID)
+		}
+		ids = append(ids, m.ID)
+	}
+	if len(members) > MaxKnown {
+		return rejected("%d nodes would be known, more than %d", len(members), MaxKnown)
+	}
+	to, err := ring.New(ids, e.Settings)
+	if err != nil {
+		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	}
+	next.Epoch, next.Members, next.strangers = e.Epoch, members, strangers
+	next.move(next.From, to)
+	return Result{}
+}
+
+// tooLong names the first text that is.
+func (m *Member) tooLong() string {
+	switch {
+	case len(m.Name) > maxText:
+		return "name"
+	case len(m.Address) > maxText:
+		return "address"
+	case len(m.Region) > maxText:
+		return "region"
+	case len(m.Zone) > maxText:
+		return "zone"
+	}
+	return ""
+}
+
+// mayMove rejects a move to epoch unless it is the next one and the last has ended.
+func (s *State) mayMove(epoch int64) Result {
+	switch {
+	case s.Epoch == math.MaxInt64 || epoch != s.Epoch+1:
+		return rejected("epoch %d does not follow %d", epoch, s.Epoch)
+	case !s.Settled:
+		return rejected("epoch %d is not settled", s.Epoch)
+	}
+	return Result{}
+}
+
+func (e Leave) apply(next *State) Result {
+	if r := next.mayMove(e.Epoch); r.Err != nil {
+		return r
+	}
+	switch {
+	case next.From.Rank(e.Node) < 0:
+		return rejected("%s is not in the ring", e.Node)
+	case len(next.From.Members()) == 1:
+		return rejected("%s is alone in the ring", e.Node)
+	}
+	next.Epoch = e.Epoch
+	next.move(next.From, next.From.Without(e.Node))
+	return Result{}
+}
+
+func (e Settled) apply(next *State) Result {
+	if e.Epoch != next.Epoch {
+		return rejected("the epoch is %d, not %d", next.Epoch, e.Epoch)
+	}
+	next.From, next.Settled, next.Revision = next.To, true, next.Index
+	return Result{}
+}
+
+func (e Ended) apply(next *State) Result {
+	if r := next.mayReign(e.Reign); r.Err != nil {
+		return r
+	}
+	have := next.Generation(e.Node)
+	switch {
+	case e.Node.IsZero():
+		return rejected("no node is named")
+	case e.Generation != have || have == math.MaxInt64:
+		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
+	}
+	next.setGeneration(e.Node, have+1)
+	next.LastEnded, next.Revision = next.Index, next.Index
+	if !next.inRing(e.Node) {
+		return Result{}
+	}
+	from, to := next.From.Without(e.Node), next.To.Without(e.Node)
+	if next.Settled {
+		to = from
+	}
+	// A ring that still has the node had no other member. See the package's comment.
+	switch stillFrom, stillTo := from.Rank(e.Node) >= 0, to.Rank(e.Node) >= 0; {
+	case stillFrom && !stillTo:
+		from = to
+	case stillTo && !stillFrom:
+		to = from
+	}
+	next.move(from, to)
+	return Result{}
+}
+
+func (e Boot) apply(next *State) Result {
+	if r := next.mayReign(e.Reign); r.Err != nil {
+		return r
+	}
+	last, known := next.Boots[e.Node]
+	switch {
+	case e.Node.IsZero() || e.Boot == 0:
+		return rejected("no node or no process is named")
+	case last.Boot == e.Boot:
+		return Result{}
+	case last.Was(e.Boot):
+		return rejected("%s has had another process since", e.Node)
+	case !known && len(next.Boots) >= MaxBoots:
+		return rejected("%d nodes have booted, and no more can", len(next.Boots))
+	}
+	next.Boots = maps.Clone(next.Boots)
+	next.Boots[e.Node] = last.next(e.Boot, next.Index)
+	next.Revision = next.Index
+	return Result{}
+}
+
+func (e Forget) apply(next *State) Result {
+	if _, known := next.Members[e.Node]; !known {
+		return rejected("%s is not known", e.Node)
+	}
+	if next.inRing(e.Node) {
+		return rejected("%s is in a ring", e.Node)
+	}
+	next.Members = maps.Clone(next.Members)
+	delete(next.Members, e.Node)
+	if _, booted := next.Boots[e.Node]; booted {
+		next.Boots = maps.Clone(next.Boots)
+		delete(next.Boots, e.Node)
+	}
+	if generation := next.Generation(e.Node); generation > 0 {
+		next.setGeneration(e.Node, generation)
+	}
+	return Result{}
+}
+
+func (e Rules) apply(next *State) Result {
+	if a := next.answered(e.Request); a != nil {
+		return a.result()
+	}
+	history, err := next.History.Write(rules.Write{
+		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, When: e.When,
+	})
+	var r Result
+	if err != nil {
+		r.Err = err
+	} else {
+		next.History = history
+		_, v := history.Current()
+		r.Version = v.Number
+	}
+	next.remember(e.Request, r)
+	return r
+}

@@ -1,0 +1,93 @@
+package agreement
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of what an entry may say.
+const (
+	secretBytes = 32
+	maxText     = 256 // bytes of a member's name, address, region and zone
+)
+
+// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget and Rules.
+type Entry interface {
+	// apply returns the state after the entry, made from next, which is the one before with the entry's index. Why an
+	// entry is rejected is what the error says.
+	apply(next *State) Result
+}
+
+// Found begins a cluster. It is ignored if there is one already.
+type Found struct {
+	Cluster ClusterID `json:"cluster"` // not zero
+	Secret  []byte    `json:"secret"`  // 32 bytes
+}
+
+// Empty changes nothing but State.Index. Its commit proves that the leader was the leader after it was proposed.
+type Empty struct{}
+
+// Ring begins the move to the canonical ring of these members. It is rejected unless the state is settled and Epoch is
+// the next one. The first ring, and one that moves nothing, is settled from the start.
+type Ring struct {
+	Epoch    int64         `json:"epoch"`
+	Members  []Member      `json:"members"` // they replace what State.Members says of them
+	Settings ring.Settings `json:"settings"`
+}
+
+// Leave begins the move to a ring without Node, in which its standbys take its partitions over. It is rejected unless
+// the state is settled, Epoch is the next one, and Node is a member, but not the only one.
+type Leave struct {
+	Epoch int64       `json:"epoch"`
+	Node  ring.NodeID `json:"node"`
+}
+
+// Settled ends the move: every member has settled Epoch. It is rejected unless Epoch is the present one; said again, it
+// changes nothing.
+type Settled struct {
+	Epoch int64 `json:"epoch"`
+}
+
+// Ended ends the authority of Node. It is rejected unless Generation is the node's present one, or if Reign is over.
+type Ended struct {
+	Node       ring.NodeID `json:"node"`
+	Generation int64       `json:"generation"`
+	Reign      uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
+}
+
+// Boot names the process of a node that may have authority. What the one before it held in memory is gone. It is
+// rejected if too many nodes are known, if the process was the node's before, or if Reign is over; said again, it
+// changes nothing.
+type Boot struct {
+	Node  ring.NodeID `json:"node"`
+	Boot  uint64      `json:"boot"`            // not zero
+	Reign uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
+}
+
+// Forget removes a node from State.Members for good. It is rejected if the node isn't there, or is in a ring.
+type Forget struct {
+	Node ring.NodeID `json:"node"`
+}
+
+// Rules is a write of rules. Repeated with the same Request it is answered as the first time, and nothing is written;
+// of many mistakes in one document only the first and the number of the others are told again. A Request of zero is
+// none: it is not remembered.
+type Rules struct {
+	Request   RequestID
+	Change    rules.Change // a body of at most rules.MaxDocument bytes
+	IfMatch   int64        // the version that the change was made for; 0 for any
+	OnlyFirst bool         // only if there is no version yet
+	By        string
+	When      time.Time // kept to the millisecond
+}
+
+// Member is what is agreed about a node.
+type Member struct {
+	ID      ring.NodeID `json:"id"`
+	Name    string      `json:"name"`
+	Address string      `json:"address"` // of its host, without a port
+	Region  string      `json:"region"`
+	Zone    string      `json:"zone"`
+}

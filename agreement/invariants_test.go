@@ -1,0 +1,156 @@
+package agreement
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// failer is a test, or one try of a property.
+type failer interface {
+	Helper()
+	Fatalf(string, ...any)
+}
+
+// invariants are true of every state that entries can make.
+func invariants(t failer, s *State) {
+	t.Helper()
+	if (s.From == nil) != (s.Epoch == 0) || (s.To == nil) != (s.Epoch == 0) {
+		t.Fatalf("epoch %d and rings don't fit", s.Epoch)
+	}
+	if s.Settled != (s.From == s.To) || !s.Settled && s.From.Equal(s.To) {
+		t.Fatalf("settled is %t", s.Settled)
+	}
+	// A few hundred of the partitions: these are looked at after every entry.
+	for p := 0; p < ring.Partitions; p += 13 {
+		from, to := s.Owner(p)
+		if s.Epoch > 0 && (s.From.Rank(from) < 0 || s.To.Rank(to) < 0) || s.Settled && s.Moving(p) {
+			t.Fatalf("partition %d belongs to %s and %s", p, from, to)
+		}
+	}
+	for _, table := range []*ring.Table{s.From, s.To} {
+		for _, id := range table.Members() {
+			if _, known := s.Members[id]; !known {
+				t.Fatalf("%s is not known", id)
+			}
+		}
+	}
+	if err := s.check(); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// follows is true of a state and the next one.
+func follows(t failer, before, after *State) {
+	t.Helper()
+	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded {
+		t.Fatalf("index %d, epoch %d, last ended %d", after.Index, after.Epoch, after.LastEnded)
+	}
+	for id, g := range before.Generations {
+		if after.Generation(id) < g {
+			t.Fatalf("the generation of %s fell from %d to %d", id, g, after.Generation(id))
+		}
+	}
+	if !before.Cluster.IsZero() && before.Cluster != after.Cluster {
+		t.Fatalf("another cluster")
+	}
+	_, v := before.History.Current()
+	if _, w := after.History.Current(); w.Number < v.Number || w.Number > v.Number+1 {
+		t.Fatalf("version %d after %d", w.Number, v.Number)
+	}
+}
+
+// entryFor draws an entry that s takes, or nearly.
+func entryFor(t *rapid.T, s *State) Entry {
+	someone := func() ring.NodeID { return node(rapid.IntRange(1, 6).Draw(t, "node")) }
+	epoch := func() int64 { return s.Epoch + rapid.SampledFrom([]int64{1, 1, 1, 1, 0, 2}).Draw(t, "epoch") }
+	switch rapid.IntRange(0, 10).Draw(t, "kind") {
+	case 0:
+		return found
+	case 1:
+		return Empty{}
+	case 2, 3:
+		ids := rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 1, 6, rapid.ID[int]).Draw(t, "members")
+		r := ringOf(epoch(), ids...)
+		r.Members[0].Address = fmt.Sprintf("10.0.1.%d", rapid.IntRange(0, 9).Draw(t, "address"))
+		return r
+	case 4:
+		return Leave{epoch(), someone()}
+	case 5:
+		return Settled{epoch() - 1}
+	case 6:
+		id := someone()
+		return Ended{Node: id, Generation: s.Generation(id) + rapid.SampledFrom([]int64{0, 0, 0, 1, -1}).Draw(t, "generation")}
+	case 7:
+		return Forget{someone()}
+	case 8:
+		reign := rapid.SampledFrom([]uint64{0, s.Reign, 3}).Draw(t, "reign")
+		return Boot{Node: someone(), Boot: rapid.Uint64Range(0, 3).Draw(t, "boot"), Reign: reign}
+	case 9:
+		return Reign{rapid.Uint64Range(0, 4).Draw(t, "number")}
+	}
+	w := write(byte(rapid.IntRange(0, 5).Draw(t, "request")), rapid.IntRange(0, 9).Draw(t, "limit"))
+	w.OnlyFirst = rapid.IntRange(0, 9).Draw(t, "first") == 0
+	w.IfMatch = int64(rapid.IntRange(0, 2).Draw(t, "match"))
+	if rapid.Bool().Draw(t, "piece") {
+		w.Change = rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1m}]}")}
+	}
+	return w
+}
+
+// Whatever the entries are, the state holds together, and one that was read from a snapshot on the way goes on as the
+// one that never was.
+func TestEntriesKeepTheInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, other := New(), New()
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			entry, err := Encode(entryFor(t, s))
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			next, r := s.Apply(s.Index+1, entry)
+			again, q := other.Apply(other.Index+1, bytes.Clone(entry))
+			follows(t, s, next)
+			invariants(t, next)
+			if r.Version != q.Version || (r.Err == nil) != (q.Err == nil) || r.Err != nil && r.Err.Error() != q.Err.Error() {
+				t.Fatalf("have %+v and %+v", r, q)
+			}
+			s, other = next, again
+			if rapid.IntRange(0, 3).Draw(t, "snapshot") == 0 {
+				b, err := other.AppendBinary(nil)
+				if err != nil {
+					t.Fatalf("%v", err)
+				}
+				if other, err = Parse(b); err != nil {
+					t.Fatalf("%v", err)
+				}
+				if c, _ := s.AppendBinary(nil); !bytes.Equal(b, c) {
+					t.Fatalf("states differ")
+				}
+			}
+		}
+	})
+}
+
+// States are shared: what is made from one leaves it as it was.
+func TestStatesDoNotChange(t *testing.T) {
+	states, raw := []*State{New()}, [][]byte{snapshotOf(t, New())}
+	s := rich(t)
+	for _, e := range []Entry{
+		Settled{2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)}, Leave{3, node(2)}, Ended{Node: node(77), Generation: 1}, Settled{3},
+		ringOf(4, 1, 77), write(7, 7), Ended{Node: node(3), Generation: 0},
+	} {
+		states, raw = append(states, s), append(raw, snapshotOf(t, s))
+		s = do(t, s, e)
+	}
+	for i, s := range states {
+		if !bytes.Equal(snapshotOf(t, s), raw[i]) {
+			t.Errorf("state %d changed", i)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package agreement
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+func reread(t testing.TB, s *State) *State {
+	t.Helper()
+	back, err := Parse(snapshotOf(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(snapshotOf(t, back), snapshotOf(t, s)) {
+		t.Fatal("a snapshot is read and written otherwise")
+	}
+	return back
+}
+
+func TestG9_RepeatedWriteIsAnsweredAsBefore(t *testing.T) {
+	change := func(part rules.Part, name, body string) rules.Change {
+		return rules.Change{Part: part, Name: name, Body: []byte(body)}
+	}
+	// Each fits what comes before it.
+	writes := []Rules{
+		write(1, 10),
+		{Request: RequestID{2}, Change: rules.Change{Body: document(11)}, IfMatch: 7},
+		{Request: RequestID{3}, Change: rules.Change{Body: document(12)}, OnlyFirst: true},
+		{Request: RequestID{4}, Change: rules.Change{Part: rules.RulePart, Name: "no", Delete: true}},
+		{Request: RequestID{5}, Change: change(rules.TierPart, "free", "{limits: [{limit: 0, per: 1x}]}")},
+		{Request: RequestID{6}, Change: change(rules.TierPart, "free", "{limits: [{limit: 13, per: 1h}]}"), IfMatch: 1},
+	}
+	s, first := New(), []Result{}
+	for _, w := range writes {
+		var r Result
+		s, r = s.Apply(s.Index+1, encoded(t, w))
+		first = append(first, r)
+	}
+	for _, s := range []*State{s, reread(t, s)} {
+		for i, w := range writes {
+			next, r := s.Apply(s.Index+1, encoded(t, w))
+			if next.History != s.History {
+				t.Fatalf("write %d was made twice", i)
+			}
+			s = next
+			want := first[i]
+			if r.Version != want.Version || (r.Err == nil) != (want.Err == nil) {
+				t.Fatalf("write %d: have %+v, want %+v", i, r, want)
+			}
+			if want.Err == nil {
+				continue
+			}
+			for _, kind := range []error{ErrRejected, rules.ErrConflict, rules.ErrNotFound} {
+				if errors.Is(r.Err, kind) != errors.Is(want.Err, kind) {
+					t.Errorf("write %d: have %v, want %v", i, r.Err, want.Err)
+				}
+			}
+			var a, b rules.Errors
+			if errors.As(r.Err, &a) != errors.As(want.Err, &b) || r.Err.Error() != want.Err.Error() {
+				t.Errorf("write %d: have %v, want %v", i, r.Err, want.Err)
+			}
+		}
+	}
+	if _, v := s.History.Current(); v.Number != 2 || first[0].Version != 1 || first[5].Version != 2 {
+		t.Errorf("version %d", v.Number)
+	}
+}
+
+func TestWritesWithoutRequestAreAllMade(t *testing.T) {
+	w := write(0, 1)
+	s := do(t, New(), w, w, w)
+	if _, v := s.History.Current(); v.Number != 3 || len(s.answers) != 0 {
+		t.Errorf("version %d", v.Number)
+	}
+}
+
+func TestLastRequestsAreRemembered(t *testing.T) {
+	request := func(i int) Rules {
+		w := Rules{Change: rules.Change{Part: rules.RulePart, Name: "no", Delete: true}}
+		binary.BigEndian.PutUint32(w.Request[:], uint32(i+1))
+		return w
+	}
+	s := New()
+	for i := range KeptRequests {
+		s, _ = s.Apply(s.Index+1, encoded(t, request(i)))
+	}
+	branch, _ := s.Apply(s.Index+1, encoded(t, write(0xff, 5)))
+	for i := range 10 {
+		s, _ = s.Apply(s.Index+1, encoded(t, request(KeptRequests+i)))
+	}
+	if len(s.answers) != KeptRequests || s.answered(request(9).Request) != nil || s.answered(request(10).Request) == nil ||
+		s.answered(request(KeptRequests+9).Request) == nil {
+		t.Errorf("%d answers", len(s.answers))
+	}
+	if a := branch.answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answered(request(0).Request) != nil {
+		t.Error("two states share what differs")
+	}
+	reread(t, s)
+}
+
+// What a hostile document makes Apply say is told in full once, and remembered in part.
+func TestRememberedMistakesAreBounded(t *testing.T) {
+	body := "version: 1\nrules:\n" + strings.Repeat("  - {nam: "+strings.Repeat("ä", 100)+"}\n", 500)
+	w := Rules{Request: RequestID{1}, Change: rules.Change{Body: []byte(body)}}
+	s, r := New().Apply(1, encoded(t, w))
+	var all, some rules.Errors
+	if !errors.As(r.Err, &all) || len(all) < 500 {
+		t.Fatalf("have %v", r.Err)
+	}
+	_, r = reread(t, s).Apply(2, encoded(t, w))
+	if !errors.As(r.Err, &some) || len(some) < 5 || len(some) > 200 || some[0] != all[0] {
+		t.Fatalf("%d mistakes: %v", len(some), r.Err)
+	}
+	if last := some[len(some)-1].Message; !strings.HasPrefix(last, "and ") || len(r.Err.Error()) > 4*maxAnswer {
+		t.Errorf("the last is %q", last)
+	}
+	long := first(rules.Errors{{Path: strings.Repeat("ä", maxPhrase), Message: "\xff" + strings.Repeat("x", maxPhrase)}})
+	if len(long) != 1 || len(long[0].Path) > maxPhrase || len(long[0].Message) > maxPhrase {
+		t.Errorf("have %v", long)
+	}
+}

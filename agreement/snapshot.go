@@ -1,0 +1,225 @@
+package agreement
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A snapshot is written as a byte for its format and three parts, each with its length before it as a uvarint: what is
+// small, as JSON; From and To, of which there are none before the first ring, and To is left out when it is From. Then
+// come the rules, and a CRC32C of all before, little endian.
+const snapshotFormat = 1
+
+// ErrSnapshot: these bytes are no snapshot, or a damaged one.
+var ErrSnapshot = errors.New("not a snapshot")
+
+// small is the part of a snapshot that is. Lists are in order: of members by ID, of answers and strangers by age.
+type small struct {
+	Cluster     ClusterID     `json:"cluster"`
+	Secret      []byte        `json:"secret,omitempty"`
+	Index       uint64        `json:"index"`
+	Revision    uint64        `json:"revision"`
+	Epoch       int64         `json:"epoch"`
+	Settled     bool          `json:"settled"`
+	Members     []Member      `json:"members"`
+	Generations []generation  `json:"generations"`
+	Strangers   []ring.NodeID `json:"strangers"`
+	Boots       []booted      `json:"boots"`
+	LastEnded   uint64        `json:"last_ended"`
+	Reign       uint64        `json:"reign"`
+	Answers     []*answer     `json:"answers"`
+}
+
+type generation struct {
+	Node       ring.NodeID `json:"node"`
+	Generation int64       `json:"generation"`
+}
+
+type booted struct {
+	Node ring.NodeID `json:"node"`
+	Booted
+}
+
+// AppendBinary appends the whole state to b. Equal states are written with equal bytes.
+func (s *State) AppendBinary(b []byte) ([]byte, error) {
+	head := small{
+		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Revision: s.Revision,
+		Epoch: s.Epoch, Settled: s.Settled, LastEnded: s.LastEnded, Reign: s.Reign,
+		Strangers: s.strangers, Answers: s.answers,
+	}
+	for _, id := range inOrder(s.Members) {
+		head.Members = append(head.Members, s.Members[id])
+	}
+	for _, id := range inOrder(s.Generations) {
+		head.Generations = append(head.Generations, generation{id, s.Generations[id]})
+	}
+	for _, id := range inOrder(s.Boots) {
+		head.Boots = append(head.Boots, booted{id, s.Boots[id]})
+	}
+	parts := [3][]byte{}
+	var err error
+	if parts[0], err = json.Marshal(head); err != nil {
+		return b, fmt.Errorf("write what is agreed: %w", err)
+	}
+	for i, t := range []*ring.Table{s.From, s.To} {
+		if t == nil || i == 1 && t == s.From {
+			continue
+		}
+		if parts[1+i], err = t.AppendBinary(nil); err != nil {
+			return b, fmt.Errorf("write ring: %w", err)
+		}
+	}
+	start := len(b)
+	b = append(b, snapshotFormat)
+	for _, p := range parts {
+		b = binary.AppendUvarint(slices.Grow(b, len(p)+binary.MaxVarintLen64), uint64(len(p)))
+		b = append(b, p...)
+	}
+	if b, err = s.History.AppendBinary(b); err != nil {
+		return b[:start], fmt.Errorf("write rules: %w", err)
+	}
+	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+}
+
+func inOrder[V any](m map[ring.NodeID]V) []ring.NodeID {
+	return slices.SortedFunc(maps.Keys(m), ring.NodeID.Compare)
+}
+
+func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
+
+// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot].
+func Parse(b []byte) (*State, error) {
+	s, err := parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return s, nil
+}
+
+func parse(b []byte) (*State, error) {
+	parts, history, err := split(b)
+	if err != nil {
+		return nil, err
+	}
+	var head small
+	if err := strict(parts[0], &head); err != nil {
+		return nil, err
+	}
+	s := &State{
+		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Revision: head.Revision,
+		Epoch: head.Epoch, Settled: head.Settled, LastEnded: head.LastEnded, Reign: head.Reign,
+		strangers: head.Strangers, answers: head.Answers,
+		Members: make(map[ring.NodeID]Member, len(head.Members)), Generations: make(map[ring.NodeID]int64, len(head.Generations)),
+		Boots: make(map[ring.NodeID]Booted, len(head.Boots)),
+	}
+	for _, m := range head.Members {
+		s.Members[m.ID] = m
+	}
+	for _, g := range head.Generations {
+		s.Generations[g.Node] = g.Generation
+	}
+	for _, b := range head.Boots {
+		s.Boots[b.Node] = b.Booted
+	}
+	if len(s.Members) != len(head.Members) || len(s.Generations) != len(head.Generations) || len(s.Boots) != len(head.Boots) {
+		return nil, errors.New("a node is in it twice")
+	}
+	if len(parts[1]) > 0 {
+		if s.From, err = ring.Parse(parts[1]); err != nil {
+			return nil, err
+		}
+	}
+	s.To = s.From
+	if len(parts[2]) > 0 {
+		if s.To, err = ring.Parse(parts[2]); err != nil {
+			return nil, err
+		}
+	}
+	if s.History, err = rules.ParseHistory(history); err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// split checks the sum and takes the parts apart.
+func split(b []byte) (parts [3][]byte, history []byte, err error) {
+	end := len(b) - 4
+	if end < 1 || b[0] != snapshotFormat {
+		return parts, nil, errors.New("unknown format")
+	}
+	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
+		return parts, nil, errors.New("the checksum is wrong")
+	}
+	b = b[1:end]
+	for i := range parts {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			return parts, nil, errors.New("it is cut off")
+		}
+		parts[i], b = b[size:size+int(n)], b[size+int(n):]
+	}
+	return parts, b, nil
+}
+
+// check holds a state that was read to what entries could have made.
+func (s *State) check() error {
+	switch {
+	case s.Cluster.IsZero() != (len(s.Secret) == 0) || len(s.Secret) != 0 && len(s.Secret) != secretBytes:
+		return fmt.Errorf("a secret of %d bytes", len(s.Secret))
+	case s.Epoch < 0 || (s.Epoch == 0) != (s.From == nil) || (s.From == nil) != (s.To == nil):
+		return fmt.Errorf("epoch %d and its rings do not fit", s.Epoch)
+	case s.Settled != (s.From == s.To):
+		return errors.New("it is not settled and has only one ring, or the reverse")
+	case max(s.LastEnded, s.Revision) > s.Index:
+		return fmt.Errorf("entries %d and %d behind the last, %d", s.LastEnded, s.Revision, s.Index)
+	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.answers) > KeptRequests ||
+		len(s.strangers) > KeptStrangers:
+		return errors.New("there is more in it than is ever kept")
+	}
+	for _, t := range []*ring.Table{s.From, s.To} {
+		for _, id := range t.Members() {
+			if _, known := s.Members[id]; !known {
+				return fmt.Errorf("%s is in a ring and not known", id)
+			}
+		}
+	}
+	for id, b := range s.Boots {
+		if !b.possible(s.Index) {
+			return fmt.Errorf("%s has process %d, named by entry %d, after %d", id, b.Boot, b.Index, b.Former)
+		}
+	}
+	unknown := 0
+	for id, g := range s.Generations {
+		if _, known := s.Members[id]; !known {
+			unknown++
+		}
+		if g < 1 {
+			return fmt.Errorf("%s has generation %d", id, g)
+		}
+	}
+	for i, id := range s.strangers {
+		if _, known := s.Members[id]; known || s.Generations[id] == 0 || slices.Contains(s.strangers[:i], id) {
+			return fmt.Errorf("%s is no stranger", id)
+		}
+	}
+	if unknown != len(s.strangers) {
+		return errors.New("not all strangers are in it")
+	}
+	for _, a := range s.answers {
+		if a == nil || a.Error != "" && !slices.Contains([]string{conflict, notFound, mistakes, other}, a.Error) {
+			return errors.New("an answer is not one")
+		}
+	}
+	return nil
+}

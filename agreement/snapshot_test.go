@@ -1,0 +1,171 @@
+package agreement
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// rich is a state that has something of everything.
+func rich(t testing.TB) *State {
+	s := do(t, New(), found, ringOf(1, 1, 2, 3), Boot{Node: node(1), Boot: 7}, Boot{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0}, Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
+	for _, e := range []Entry{
+		Rules{Request: RequestID{2}, Change: write(0, 0).Change, OnlyFirst: true},
+		Rules{Request: RequestID{3}, Change: write(0, 0).Change},
+	} {
+		s, _ = s.Apply(s.Index+1, encoded(t, e))
+	}
+	return s
+}
+
+func TestSnapshots(t *testing.T) {
+	settled := do(t, New(), found, ringOf(1, 1, 2, 3), write(1, 1))
+	for _, s := range []*State{New(), do(t, New(), found), settled, rich(t)} {
+		back := reread(t, s)
+		if (back.From == back.To) != back.Settled || back.Secret == nil != (s.Secret == nil) {
+			t.Errorf("have %+v", back)
+		}
+		for _, e := range []Entry{Settled{s.Epoch}, ringOf(s.Epoch+1, 1, 5), Ended{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
+			var a, b Result
+			s, a = s.Apply(s.Index+1, encoded(t, e))
+			back, b = back.Apply(back.Index+1, encoded(t, e))
+			if (a.Err == nil) != (b.Err == nil) || a.Version != b.Version || !bytes.Equal(snapshotOf(t, s), snapshotOf(t, back)) {
+				t.Fatalf("%T: they go different ways: %v, %v", e, a.Err, b.Err)
+			}
+		}
+	}
+	prefixed, err := rich(t).AppendBinary([]byte("before"))
+	if err != nil || string(prefixed[:6]) != "before" || !bytes.Equal(prefixed[6:], snapshotOf(t, rich(t))) {
+		t.Errorf("have %q, %v", prefixed[:6], err)
+	}
+}
+
+func seal(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, checksum(b)) }
+
+func TestDamagedSnapshots(t *testing.T) {
+	good := snapshotOf(t, rich(t))
+	for i := 0; i < len(good); i += 1 + i/100 {
+		b := bytes.Clone(good)
+		b[i] ^= 1
+		if s, err := Parse(b); !errors.Is(err, ErrSnapshot) || s != nil {
+			t.Fatalf("byte %d: have %v", i, err)
+		}
+	}
+	for i := 0; i < len(good); i += 97 {
+		if _, err := Parse(good[:i]); !errors.Is(err, ErrSnapshot) {
+			t.Fatalf("cut at %d: have %v", i, err)
+		}
+		if _, err := Parse(seal(bytes.Clone(good[:i]))); !errors.Is(err, ErrSnapshot) {
+			t.Fatalf("cut and sealed at %d: have %v", i, err)
+		}
+	}
+	if _, err := Parse(seal(append(bytes.Clone(good[:len(good)-4]), 0))); !errors.Is(err, ErrSnapshot) {
+		t.Errorf("more behind: have %v", err)
+	}
+}
+
+// A snapshot whose parts don't fit each other is refused, even with the right checksum.
+func TestContradictorySnapshots(t *testing.T) {
+	tests := map[string]func(*State){
+		"secret":        func(s *State) { s.Secret = s.Secret[1:] },
+		"no secret":     func(s *State) { s.Secret = nil },
+		"secret alone":  func(s *State) { s.Cluster = ClusterID{} },
+		"epoch":         func(s *State) { s.Epoch = -1 },
+		"no epoch":      func(s *State) { s.Epoch = 0 },
+		"no ring":       func(s *State) { s.From = nil },
+		"settled":       func(s *State) { s.Settled = true },
+		"not settled":   func(s *State) { s.To = s.From },
+		"last ended":    func(s *State) { s.LastEnded = s.Index + 1 },
+		"revision":      func(s *State) { s.Revision = s.Index + 1 },
+		"no process":    func(s *State) { s.Boots[node(1)] = Booted{Index: 1} },
+		"later process": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Index: s.Index + 1} },
+		"too many processes": func(s *State) {
+			s.Boots[node(1)] = Booted{Boot: 1, Former: make([]uint64, keptFormer+1)}
+		},
+		"a process twice": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Former: []uint64{2, 1}} },
+		"unknown member":  func(s *State) { delete(s.Members, node(4)) },
+		"generation":      func(s *State) { s.Generations[node(2)] = 0 },
+		"hidden stranger": func(s *State) { s.strangers = nil },
+		"false stranger":  func(s *State) { s.strangers = []ring.NodeID{node(2)} },
+		"twice a stranger": func(s *State) {
+			s.strangers = append(s.strangers, s.strangers[0])
+			s.Generations[node(78)] = 1
+		},
+		"no answer":       func(s *State) { s.answers[0] = nil },
+		"unknown answer":  func(s *State) { s.answers[0].Error = "tired" },
+		"too many":        func(s *State) { s.answers = make([]*answer, KeptRequests+1) },
+		"too many known":  func(s *State) { manyKnown(s) },
+		"member by twice": func(s *State) { s.Members[node(90)] = member(1) },
+	}
+	for name, harm := range tests {
+		s := rich(t)
+		harm(s)
+		if back, err := Parse(snapshotOf(t, s)); !errors.Is(err, ErrSnapshot) || back != nil {
+			t.Errorf("%s: have %v, want ErrSnapshot", name, err)
+		}
+	}
+}
+
+func manyKnown(s *State) {
+	for i := range MaxKnown + 1 {
+		s.Members[node(i)] = member(i)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []*State{New(), do(f, New(), found), rich(f)} {
+		b := snapshotOf(f, s)
+		f.Add(b[:len(b)-4])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// Mutations seldom guess a checksum.
+		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {
+			s, err := Parse(b)
+			if err != nil {
+				if !errors.Is(err, ErrSnapshot) || s != nil {
+					t.Fatalf("have %v", err)
+				}
+				continue
+			}
+			back := reread(t, s)
+			for _, e := range []Entry{Settled{s.Epoch}, Ended{Node: node(1), Generation: 0}, write(9, 9)} {
+				if s.Index == 1<<64-1 {
+					break
+				}
+				s, _ = s.Apply(s.Index+1, encoded(t, e))
+				back, _ = back.Apply(back.Index+1, encoded(t, e))
+			}
+			if !bytes.Equal(snapshotOf(t, s), snapshotOf(t, back)) {
+				t.Fatal("they go different ways")
+			}
+		}
+	})
+}
+
+func FuzzApply(f *testing.F) {
+	for _, e := range []Entry{
+		found, Empty{}, ringOf(3, 1, 2), Leave{3, node(1)}, Settled{2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
+		Boot{Node: node(1), Boot: 7},
+	} {
+		f.Add(encoded(f, e))
+	}
+	states := []*State{New(), rich(f), do(f, rich(f), Settled{2})}
+	f.Fuzz(func(t *testing.T, entry []byte) {
+		for _, s := range states {
+			before := snapshotOf(t, s)
+			next, r := s.Apply(s.Index+1, entry)
+			again, other := s.Apply(s.Index+1, bytes.Clone(entry))
+			if next.Index != s.Index+1 || (r.Err == nil) != (other.Err == nil) || r.Version != other.Version {
+				t.Fatalf("have %+v and %+v", r, other)
+			}
+			invariants(t, next)
+			reread(t, next)
+			if !bytes.Equal(snapshotOf(t, next), snapshotOf(t, again)) || !bytes.Equal(before, snapshotOf(t, s)) {
+				t.Fatal("it depends on more than the entry")
+			}
+		}
+	})
+}

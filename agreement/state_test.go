@@ -1,0 +1,429 @@
+package agreement
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// node is a node that is always the same.
+func node(i int) ring.NodeID { return ring.NodeID{0xa0, byte(i >> 8), byte(i), 15: 1} }
+
+func member(i int) Member {
+	return Member{ID: node(i), Name: fmt.Sprintf("n%d", i), Address: fmt.Sprintf("10.0.0.%d", i), Region: "eu", Zone: "a"}
+}
+
+func members(of ...int) (out []Member) {
+	for _, i := range of {
+		out = append(out, member(i))
+	}
+	return out
+}
+
+func encoded(t testing.TB, e Entry) []byte {
+	t.Helper()
+	b, err := Encode(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// do applies entries, each of which has to be accepted.
+func do(t testing.TB, s *State, entries ...Entry) *State {
+	t.Helper()
+	for _, e := range entries {
+		var r Result
+		if s, r = s.Apply(s.Index+1, encoded(t, e)); r.Err != nil {
+			t.Fatalf("%T: %v", e, r.Err)
+		}
+	}
+	return s
+}
+
+func snapshotOf(t testing.TB, s *State) []byte {
+	t.Helper()
+	b, err := s.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func ringOf(epoch int64, of ...int) Ring {
+	return Ring{Epoch: epoch, Members: members(of...), Settings: ring.DefaultSettings()}
+}
+
+func table(t testing.TB, of ...int) *ring.Table {
+	t.Helper()
+	var ids []ring.NodeID
+	for _, i := range of {
+		ids = append(ids, node(i))
+	}
+	out, err := ring.New(ids, ring.DefaultSettings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// document is a small rules file whose tier says n.
+func document(n int) []byte {
+	return fmt.Appendf(nil, "version: 1\nrules:\n  - {name: tenant, key: [tenant], tiered: true}\n"+
+		"tiers:\n  free: {limits: [{limit: %d, per: 1h}]}\ndefault_tier: free\n", n)
+}
+
+func write(request byte, n int) Rules {
+	return Rules{
+		Request: RequestID{request}, Change: rules.Change{Body: document(n)}, By: "test",
+		When: time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC),
+	}
+}
+
+var found = Found{Cluster: ClusterID{1, 2, 3}, Secret: bytes.Repeat([]byte{7}, secretBytes)}
+
+func TestNewState(t *testing.T) {
+	s := New()
+	if from, to := s.Owner(5); !from.IsZero() || !to.IsZero() || s.Moving(5) || !s.Settled || s.Generation(node(1)) != 0 {
+		t.Errorf("have %+v", s)
+	}
+	if doc, _ := s.History.Current(); doc != nil {
+		t.Error("there are rules")
+	}
+}
+
+func TestFoundOnce(t *testing.T) {
+	s := do(t, New(), found)
+	if s.Cluster != found.Cluster || !bytes.Equal(s.Secret, found.Secret) || s.Index != 1 {
+		t.Errorf("have %s at %d", s.Cluster, s.Index)
+	}
+	s = do(t, s, Found{Cluster: ClusterID{9}, Secret: make([]byte, secretBytes)})
+	if s.Cluster != found.Cluster || !bytes.Equal(s.Secret, found.Secret) || s.Index != 2 {
+		t.Errorf("have %s at %d", s.Cluster, s.Index)
+	}
+}
+
+// A ring's life: the first is settled at once; another one moves tokens until it is settled.
+func TestRings(t *testing.T) {
+	s := do(t, New(), found, ringOf(1, 1, 2, 3))
+	if !s.Settled || s.Epoch != 1 || !s.From.Equal(table(t, 1, 2, 3)) || s.From != s.To {
+		t.Fatalf("the first ring: %+v", s)
+	}
+	before := s
+	join := ringOf(2, 1, 2, 3, 4)
+	join.Members[0].Address = "10.9.9.9"
+	s = do(t, s, join)
+	if s.Settled || s.Epoch != 2 || !s.From.Equal(table(t, 1, 2, 3)) || !s.To.Equal(table(t, 1, 2, 3, 4)) {
+		t.Fatalf("a joining node: %+v", s)
+	}
+	if s.Members[node(1)].Address != "10.9.9.9" || s.Members[node(4)] != member(4) || len(before.Members) != 3 {
+		t.Errorf("have %v", s.Members)
+	}
+	moving := 0
+	for p := range ring.Partitions {
+		from, to := s.Owner(p)
+		if s.Moving(p) != (from != to) || from != s.From.Owner(p) || to != s.To.Owner(p) {
+			t.Fatalf("partition %d: %s to %s", p, from, to)
+		}
+		if s.Moving(p) {
+			moving++
+		}
+	}
+	if moving == 0 || moving > ring.Partitions/2 {
+		t.Errorf("%d partitions move", moving)
+	}
+	s = do(t, s, Settled{2})
+	if !s.Settled || s.From != s.To || !s.From.Equal(table(t, 1, 2, 3, 4)) {
+		t.Errorf("not settled: %+v", s)
+	}
+	s = do(t, s, Settled{2}, Leave{3, node(2)})
+	if s.Settled || s.Epoch != 3 || !s.To.Equal(s.From.Without(node(2))) || s.To.Canonical() {
+		t.Errorf("a leaving node: %+v", s)
+	}
+	s = do(t, s, Settled{3}, ringOf(4, 1, 3, 4), Settled{4}, ringOf(5, 1, 3, 4))
+	if !s.Settled || s.Epoch != 5 || !s.From.Canonical() {
+		t.Error("a ring that moves nothing is not settled")
+	}
+	if _, known := s.Members[node(2)]; !known {
+		t.Error("a node that left is forgotten")
+	}
+}
+
+func TestEndedPromotesInPlace(t *testing.T) {
+	s := do(t, New(), ringOf(1, 1, 2, 3))
+	before := s.From
+	s = do(t, s, Ended{Node: node(2), Generation: 0})
+	if !s.Settled || s.From != s.To || s.Epoch != 1 || !s.From.Equal(before.Without(node(2))) {
+		t.Errorf("have %+v", s)
+	}
+	if s.Generation(node(2)) != 1 || s.LastEnded != 2 || s.Generation(node(1)) != 0 {
+		t.Errorf("generations %v, last ended %d", s.Generations, s.LastEnded)
+	}
+	s = do(t, s, ringOf(2, 1, 2, 3, 4))
+	from, to := s.From, s.To
+	s = do(t, s, Ended{Node: node(2), Generation: 1})
+	if s.Settled || s.From != from || !s.To.Equal(to.Without(node(2))) || s.Generation(node(2)) != 2 || s.LastEnded != 4 {
+		t.Errorf("in a move: %+v", s)
+	}
+	// Nobody else moves: what is left is what was there.
+	s = do(t, s, Ended{Node: node(4), Generation: 0})
+	if s.Settled != s.From.Equal(s.To) {
+		t.Errorf("settled is %t", s.Settled)
+	}
+}
+
+func TestEndedEndsTheMove(t *testing.T) {
+	tests := []struct {
+		name     string
+		first    []int
+		then     Entry
+		end      int
+		from, to *ring.Table // to is nil if it has to be settled
+	}{
+		{"leaving node", []int{1, 2, 3}, Leave{2, node(2)}, 2, table(t, 1, 2, 3).Without(node(2)), nil},
+		{"joining node", []int{1, 2}, ringOf(2, 1, 2, 3), 3, table(t, 1, 2), table(t, 1, 2, 3).Without(node(3))},
+		{"the only one", []int{1}, Settled{1}, 1, table(t, 1), nil},
+		{"the only one before", []int{1}, ringOf(2, 1, 2, 3), 1, table(t, 1, 2, 3).Without(node(1)), nil},
+		{"the only one after", []int{1, 2, 3}, ringOf(2, 1), 1, table(t, 1, 2, 3).Without(node(1)), nil},
+		{"the only one before, exchanged", []int{1}, ringOf(2, 2), 1, table(t, 2), nil},
+		{"the only one after, exchanged", []int{1}, ringOf(2, 2), 2, table(t, 1), nil},
+		{"a stranger", []int{1}, ringOf(2, 2), 7, table(t, 1), table(t, 2)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := do(t, New(), ringOf(1, tt.first...), tt.then, Ended{Node: node(tt.end), Generation: 0})
+			settled, to := tt.to == nil, tt.to
+			if settled {
+				to = tt.from
+			}
+			if !s.From.Equal(tt.from) || !s.To.Equal(to) || s.Settled != settled {
+				t.Errorf("have %v to %v, settled %t", s.From.Members(), s.To.Members(), s.Settled)
+			}
+			if s.Generation(node(tt.end)) != 1 || s.LastEnded != 3 {
+				t.Errorf("generations %v, last ended %d", s.Generations, s.LastEnded)
+			}
+		})
+	}
+}
+
+func TestForget(t *testing.T) {
+	s := do(t, New(), ringOf(1, 1, 2, 3), Ended{Node: node(3), Generation: 0}, Forget{node(3)})
+	if _, known := s.Members[node(3)]; known || len(s.Members) != 2 {
+		t.Errorf("have %v", s.Members)
+	}
+	// It may come back, and is not what it was before.
+	if s.Generation(node(3)) != 1 {
+		t.Errorf("generation %d", s.Generation(node(3)))
+	}
+	s = do(t, s, ringOf(2, 1, 2, 3))
+	if s.Generation(node(3)) != 1 || len(s.strangers) != 0 {
+		t.Errorf("generation %d, strangers %v", s.Generation(node(3)), s.strangers)
+	}
+}
+
+func TestBoots(t *testing.T) {
+	s := do(t, New(), Boot{Node: node(1), Boot: 5}, Boot{Node: node(1), Boot: 5})
+	if s.Boot(node(1)) != 5 || s.Boots[node(1)].Index != 1 || s.Revision != 1 || s.Boot(node(2)) != 0 {
+		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
+	}
+	before := s
+	s = do(t, s, Boot{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2), Settled{2}, Forget{node(1)})
+	if s.Boot(node(1)) != 0 || before.Boot(node(1)) != 5 || s.Revision != 6 {
+		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
+	}
+	for _, e := range []Boot{{Node: node(1)}, {Boot: 1}} {
+		rejects(t, s, encoded(t, e), "named")
+	}
+	for i := range MaxBoots { // nobody else has this state
+		s.Boots[node(10+i)] = Booted{Boot: 1, Index: 1}
+	}
+	rejects(t, s, encoded(t, Boot{Node: node(2), Boot: 1}), "no more can")
+	do(t, s, Boot{Node: node(10), Boot: 2})
+}
+
+// Generations of nodes that are not known are bounded; those of members are not touched.
+func TestStrangersAreBounded(t *testing.T) {
+	s := do(t, New(), ringOf(1, 1, 2), Ended{Node: node(1), Generation: 0})
+	for i := range KeptStrangers - 10 { // nobody else has this state
+		s.Generations[node(100+i)] = 1
+		s.strangers = append(s.strangers, node(100+i))
+	}
+	for i := range 20 {
+		s = do(t, s, Ended{Node: node(90 + KeptStrangers + i), Generation: 0})
+	}
+	if len(s.Generations) != KeptStrangers+1 || s.Generation(node(1)) != 1 {
+		t.Errorf("%d generations, %d of the member", len(s.Generations), s.Generation(node(1)))
+	}
+	if s.Generation(node(109)) != 0 || s.Generation(node(110)) != 1 {
+		t.Error("it was not the oldest that was let go")
+	}
+	s = do(t, s, Ended{Node: node(110), Generation: 1}, Ended{Node: node(99), Generation: 0})
+	if s.Generation(node(110)) != 2 || s.Generation(node(111)) != 0 {
+		t.Error("a stranger that was ended again is still the oldest")
+	}
+	if _, err := Parse(snapshotOf(t, s)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRejected(t *testing.T) {
+	base := do(t, New(), found, ringOf(1, 1, 2, 3))
+	moving := do(t, base, ringOf(2, 1, 2, 3, 4))
+	alone := do(t, New(), ringOf(1, 1))
+	other := ringOf(2, 1, 2)
+	other.Settings.Load = 2000
+	long := func(change func(*Member, string)) Ring {
+		r := ringOf(2, 1, 2)
+		change(&r.Members[1], strings.Repeat("x", maxText+1))
+		return r
+	}
+	tests := []struct {
+		name  string
+		state *State
+		entry Entry
+		why   string
+	}{
+		{"no cluster", New(), Found{Secret: found.Secret}, "no ID"},
+		{"short secret", New(), Found{Cluster: found.Cluster, Secret: []byte("x")}, "secret has 1"},
+		{"first epoch", New(), ringOf(2, 1), "epoch 2 does not follow 0"},
+		{"leave before the first ring", New(), Leave{1, node(1)}, "not in the ring"},
+		{"same epoch", base, ringOf(1, 1, 2), "epoch 1 does not follow 1"},
+		{"epoch left out", base, ringOf(3, 1, 2), "epoch 3"},
+		{"no epoch", base, ringOf(math.MinInt64, 1, 2), "epoch -"},
+		{"not settled", moving, ringOf(3, 1), "not settled"},
+		{"no members", base, ringOf(2), "there are none"},
+		{"member twice", base, ringOf(2, 1, 1), "twice"},
+		{"zero member", base, Ring{Epoch: 2, Members: []Member{{}}, Settings: ring.DefaultSettings()}, "no ID"},
+		{"settings", base, other, "load is 2000"},
+		{"no settings", base, Ring{Epoch: 2, Members: members(1)}, "partitions is 0"},
+		{"long name", base, long(func(m *Member, s string) { m.Name = s }), "name of"},
+		{"long address", base, long(func(m *Member, s string) { m.Address = s }), "address of"},
+		{"long region", base, long(func(m *Member, s string) { m.Region = s }), "region of"},
+		{"long zone", base, long(func(m *Member, s string) { m.Zone = s }), "zone of"},
+		{"leave of a stranger", base, Leave{2, node(7)}, "not in the ring"},
+		{"leave of the last", alone, Leave{2, node(1)}, "alone"},
+		{"leave in a move", moving, Leave{3, node(1)}, "not settled"},
+		{"leave, another epoch", base, Leave{1, node(1)}, "epoch"},
+		{"another epoch settled", base, Settled{2}, "epoch is 1, not 2"},
+		{"last epoch settled", moving, Settled{1}, "epoch is 2, not 1"},
+		{"later generation", base, Ended{Node: node(1), Generation: 1}, "generation 0, not 1"},
+		{"earlier generation", do(t, base, Ended{Node: node(1), Generation: 0}), Ended{Node: node(1), Generation: 0}, "generation 1, not 0"},
+		{"nobody ended", base, Ended{}, "no node"},
+		{"stranger forgotten", base, Forget{node(7)}, "not known"},
+		{"member forgotten", base, Forget{node(1)}, "in a ring"},
+		{"joining member forgotten", moving, Forget{node(4)}, "in a ring"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			raw := encoded(t, tt.entry)
+			rejects(t, tt.state, raw, tt.why)
+		})
+	}
+	for name, raw := range map[string][]byte{
+		"nothing": nil, "one byte": {ringKind}, "unknown kind": {99, entryFormat}, "kind 0": {0, entryFormat},
+		"unknown format": {emptyKind, 2}, "more than empty": {emptyKind, entryFormat, 0},
+		"no JSON": {ringKind, entryFormat, '{'}, "more behind": append(encoded(t, Settled{1}), '1'),
+		"unknown field": append([]byte{settledKind, entryFormat}, `{"epoch":1,"when":2}`...),
+		"rules cut":     {rulesKind, entryFormat, 50, '{'}, "rules endless": {rulesKind, entryFormat, 0xff, 0xff, 0xff, 0xff},
+		"rules' part": append([]byte{rulesKind, entryFormat, 10}, `{"part":5}`...),
+	} {
+		t.Run(name, func(t *testing.T) { rejects(t, base, raw, "not an entry") })
+	}
+}
+
+// rejects wants an entry to change nothing but the index.
+func rejects(t *testing.T, s *State, raw []byte, why string) {
+	t.Helper()
+	next, r := s.Apply(s.Index+5, raw)
+	if !errors.Is(r.Err, ErrRejected) || !strings.Contains(r.Err.Error(), why) || r.Version != 0 {
+		t.Errorf("have %v, want %q", r.Err, why)
+	}
+	if next.Index != s.Index+5 {
+		t.Errorf("index %d, want %d", next.Index, s.Index+5)
+	}
+	back := *next
+	back.Index = s.Index
+	if !bytes.Equal(snapshotOf(t, &back), snapshotOf(t, s)) {
+		t.Error("the state changed")
+	}
+}
+
+func TestIndexGoesOnlyForward(t *testing.T) {
+	s := do(t, New(), found, Empty{}, Empty{})
+	for _, index := range []uint64{0, 1, 3} {
+		if next, r := s.Apply(index, encoded(t, Empty{})); !errors.Is(r.Err, ErrRejected) || next != s {
+			t.Errorf("index %d: have %v", index, r.Err)
+		}
+	}
+	if next, r := s.Apply(math.MaxUint64, encoded(t, Empty{})); r.Err != nil || next.Index != math.MaxUint64 {
+		t.Errorf("have %v", r.Err)
+	}
+}
+
+func TestKnownNodesAreBounded(t *testing.T) {
+	s := do(t, New(), ringOf(1, 1))
+	full := *s
+	full.Members = map[ring.NodeID]Member{}
+	for i := range MaxKnown {
+		full.Members[node(i+1)] = member(i + 1)
+	}
+	rejects(t, &full, encoded(t, ringOf(2, 1, MaxKnown+1)), "more than 4096")
+	do(t, &full, ringOf(2, 1, 2), Settled{2}, Forget{node(9)}, ringOf(3, 1, MaxKnown+1))
+}
+
+func TestEntriesAreWrittenAndRead(t *testing.T) {
+	w := write(1, 2)
+	w.Change = rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
+	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
+	for _, want := range []Entry{
+		found, Empty{}, ringOf(7, 1, 2), Leave{3, node(1)}, Settled{4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
+		Boot{Node: node(2), Boot: 1 << 63},
+	} {
+		have, err := Decode(encoded(t, want))
+		if err != nil || !reflect.DeepEqual(have, want) {
+			t.Errorf("have %+v, %v, want %+v", have, err, want)
+		}
+	}
+	// A large body costs its length.
+	w.Change.Body = make([]byte, rules.MaxDocument)
+	if n := len(encoded(t, w)); n > rules.MaxDocument+500 {
+		t.Errorf("%d bytes", n)
+	}
+	w.Change.Body = make([]byte, rules.MaxDocument+1)
+	for name, e := range map[string]Entry{
+		"large body": w, "nil": nil, "pointer": &Empty{},
+		"name":      Rules{Change: rules.Change{Name: "\xff"}},
+		"attribute": Rules{Change: rules.Change{Attribute: "\xff"}},
+		"long name": Rules{Change: rules.Change{Name: strings.Repeat("x", maxHead)}},
+	} {
+		if b, err := Encode(e); !errors.Is(err, ErrEntry) || b != nil {
+			t.Errorf("%s: have %v", name, err)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	const text = "00112233445566778899aabbccddeeff"
+	var c ClusterID
+	var r RequestID
+	if err := json.Unmarshal([]byte(`"`+text+`"`), &c); err != nil || c.String() != text || c.IsZero() {
+		t.Errorf("have %s, %v", c, err)
+	}
+	if err := json.Unmarshal([]byte(`"`+text+`"`), &r); err != nil || r.String() != text || r.IsZero() {
+		t.Errorf("have %s, %v", r, err)
+	}
+	for _, bad := range []string{"", "00", text + "00", "x" + text[1:]} {
+		if c.UnmarshalText([]byte(bad)) == nil || !errors.Is(r.UnmarshalText([]byte(bad)), ErrID) || c.String() != text {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}

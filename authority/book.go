@@ -1,0 +1,237 @@
+package authority
+
+import (
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// patience is how long a node asks nothing before that counts as silence.
+	patience = time.Second
+	// cutPatience is how long a majority reports a node before that counts though the node asks.
+	cutPatience = 3 * time.Second
+	// settleDown is how long the nodes that are wanted in the ring stay the same before a ring is proposed.
+	settleDown = 200 * time.Millisecond
+	// firstRing is how long the first ring waits for the nodes that the cluster expects.
+	firstRing = 3 * time.Second
+	// holeLife is how long a ring that a node was taken out of stays before it is made anew.
+	holeLife = 5 * time.Second
+	// late is by how much the leader's own loop may be late before it trusts no silence.
+	late = 500 * time.Millisecond
+
+	// maxRecords bounds the nodes that a leader knows; a request of a further one is refused.
+	maxRecords = 8192
+	// recordLife is how long a node that is no member of the ring and asks nothing is remembered.
+	recordLife = 10 * time.Minute
+	// cryEvery is the pause between two complaints about one node.
+	cryEvery = 10 * time.Second
+
+	// never is a moment before all others, far enough from the end of the scale for differences.
+	never = time.Duration(math.MinInt64 / 4)
+)
+
+// Reasons for a refusal.
+const (
+	whyNotLeading = "this node does not lead"
+	whyBusy       = "too many nodes wait for an answer"
+	whyBehind     = "the node has not applied the last entry that ended a node"
+	whyNoBoot     = "the request names no process"
+	whyBootBehind = "the node has not applied the entry that registered its process"
+	whyGeneration = "the node's generation is another"
+	whyEnding     = "the node is being ended"
+	whyReplaced   = "another process of the node has taken its place"
+	whyReplacing  = "another process of the node is taking its place"
+	whyClone      = "another process with this node's identity is asking, too: is this a copied data directory?"
+	whyRegister   = "the authority of the node's last process has not run out yet"
+	whyGaveUp     = "the process has given its authority up"
+)
+
+// book is what a leader has seen and granted in one reign. Its methods are told the time, the state and gossip's
+// view; it has no clock, no lock and no goroutine. Moments are readings of the leader's monotonic clock.
+type book struct {
+	self   ring.NodeID
+	boot   uint64 // of self
+	expect int
+	reign  uint64
+
+	since   time.Duration // when the reign's first entry had committed; all before it is unknown
+	trusted time.Duration // silence counts from here at the earliest. Invariant: trusted >= since
+	looked  time.Duration // when decide ran last
+	records map[ring.NodeID]*record
+
+	wanted      []ring.NodeID // who has authority and may be in the ring, sorted
+	wantedSince time.Duration // since when it has been these
+	to          *ring.Table   // State.To as seen last
+	toSince     time.Duration // since when it has been this one
+
+	cry func(msg string, id ring.NodeID) // tells an operator
+}
+
+// record is what a leader knows of one node.
+type record struct {
+	boot    uint64        // the registered process that the fields down to cutSince are about
+	asked   time.Duration // its last request; never before the first
+	granted time.Duration // when its last grant was decided
+	gaveUp  bool
+	settled int64
+	leaving bool
+	// unreachable is what the last request reported.
+	unreachable []ring.NodeID
+
+	// cutSince is since when a majority has reported the node; never while none does.
+	cutSince time.Duration
+	// ending: the node gets no answer, and will be ended when its authority has run out. endingSince: from when.
+	ending      bool
+	endingSince time.Duration
+	// ended: the entry that ends the node has been proposed and its outcome is not known. Nothing takes that back.
+	ended bool
+
+	// newer is a process that asks and is not registered, 0 if there is none; since when, and when it asked last.
+	newer      uint64
+	newerSince time.Duration
+	newerAsked time.Duration
+	// replacing: an entry that registers newer has been proposed and its outcome is not known.
+	replacing bool
+	cried     time.Duration
+}
+
+func newBook(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *book {
+	return &book{
+		self: self, boot: boot, expect: expect, reign: reign,
+		since: now, trusted: now, looked: now, wantedSince: now, toSince: now,
+		records: make(map[ring.NodeID]*record),
+		cry:     func(string, ring.NodeID) {},
+	}
+}
+
+// record returns what is known of id, brought in line with the process that is registered. It is nil if the book is
+// full.
+func (b *book) record(s *agreement.State, id ring.NodeID) *record {
+	r := b.records[id]
+	if r == nil {
+		if len(b.records) >= maxRecords {
+			return nil
+		}
+		r = &record{boot: s.Boot(id), asked: never, granted: never, cutSince: never, newerAsked: never, cried: never}
+		b.records[id] = r
+	}
+	if boot := s.Boot(id); r.boot != boot {
+		next := &record{
+			boot: boot, asked: never, granted: never, cutSince: never, newerAsked: never, cried: r.cried,
+			ending: r.ending, endingSince: r.endingSince, ended: r.ended,
+		}
+		if r.newer == boot {
+			next.asked = r.newerAsked
+		}
+		r, b.records[id] = next, next
+	}
+	return r
+}
+
+// hear notes a request and tells why it is refused; empty if it may be granted once an empty entry has committed.
+func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
+	if q.Node.IsZero() || q.Boot == 0 {
+		return Reply{Why: whyNoBoot}
+	}
+	r := b.record(s, q.Node)
+	switch {
+	case r == nil:
+		return Reply{Why: whyBusy}
+	case q.Boot != r.boot:
+		return Reply{Why: b.hearOther(now, s, r, q)}
+	}
+	r.asked = now
+	r.leaving = q.Leaving
+	r.unreachable = q.Unreachable
+	if q.Generation == s.Generation(q.Node) {
+		r.settled = max(r.settled, q.Settled)
+	}
+	if q.GivingUp {
+		r.gaveUp = true
+	}
+	return b.judge(s, q)
+}
+
+// hearOther notes a request of a process that is not the registered one.
+func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
+	switch {
+	case q.GivingUp:
+		return whyGaveUp
+	case s.Boots[q.Node].Was(q.Boot):
+		return whyReplaced
+	case q.Node == b.self && q.Boot != b.boot:
+		b.complain(now, r, q.Node)
+		return whyClone
+	}
+	if r.newer != q.Boot {
+		r.newer, r.newerSince = q.Boot, now
+	}
+	r.newerAsked = now
+	if r.asked > r.newerSince && now-r.asked < patience {
+		b.complain(now, r, q.Node)
+		return whyClone
+	}
+	return whyRegister
+}
+
+func (b *book) complain(now time.Duration, r *record, id ring.NodeID) {
+	if now-r.cried >= cryEvery {
+		r.cried = now
+		b.cry("two processes with one identity ask for authority; the newer one is refused", id)
+	}
+}
+
+// judge tells why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
+// arrives and when it is granted.
+func (b *book) judge(s *agreement.State, q *Request) Reply {
+	r := b.record(s, q.Node)
+	switch {
+	case r == nil:
+		return Reply{Why: whyBusy}
+	case q.Boot != r.boot:
+		return Reply{Why: whyReplaced}
+	case r.gaveUp:
+		return Reply{Why: whyGaveUp}
+	case r.ending || r.ended:
+		return Reply{Why: whyEnding}
+	case r.replacing:
+		return Reply{Why: whyReplacing}
+	case q.Applied < s.LastEnded:
+		return Reply{Why: whyBehind, Index: s.LastEnded}
+	case q.Applied < s.Boots[q.Node].Index:
+		return Reply{Why: whyBootBehind, Index: s.Boots[q.Node].Index}
+	case q.Generation != s.Generation(q.Node):
+		return Reply{Why: whyGeneration}
+	}
+	return Reply{}
+}
+
+// grant judges once more, after the empty entry, and if nothing stands against it notes the moment. The reply is
+// sent after that.
+func (b *book) grant(now time.Duration, s *agreement.State, q *Request) Reply {
+	reply := b.judge(s, q)
+	if reply.Why == "" {
+		b.records[q.Node].granted = now
+		reply = Reply{Granted: true, Index: s.Index}
+	}
+	return reply
+}
+
+// holds tells whether id may have authority that this leader granted. A node that may have some from an earlier
+// leader, but hasn't asked since, doesn't count.
+func (b *book) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+	r := b.records[id]
+	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&
+		!r.gaveUp && !r.ending && !r.ended && !r.replacing
+}
+
+// expired tells whether all authority of r's node has run out, whoever granted it.
+func (b *book) expired(now time.Duration, r *record) bool {
+	return r.gaveUp || now-max(b.since, r.granted) >= Wait
+}
+
+// silence is for how long a node that asked last at asked has been silent, as far as the leader can tell.
+func (b *book) silence(now, asked time.Duration) time.Duration { return now - max(b.trusted, asked) }

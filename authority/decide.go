@@ -1,0 +1,258 @@
+package authority
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// view is what a decision is made from, besides the book.
+type view struct {
+	now   time.Duration
+	state *agreement.State
+	nodes map[ring.NodeID]Node
+	// members are those of From and To, sorted.
+	members []ring.NodeID
+}
+
+func newView(now time.Duration, s *agreement.State, nodes []Node) *view {
+	v := &view{now: now, state: s, nodes: make(map[ring.NodeID]Node, len(nodes))}
+	for _, n := range nodes {
+		v.nodes[n.ID] = n
+	}
+	v.members = append(slices.Clone(s.From.Members()), s.To.Members()...)
+	slices.SortFunc(v.members, ring.NodeID.Compare)
+	v.members = slices.Compact(v.members)
+	return v
+}
+
+// decide brings the book up to date and returns the entry to propose now, nil if there is none. The caller tells the
+// outcome with proposed before it asks again, and looks at least every tickEvery.
+func (b *book) decide(v *view) agreement.Entry {
+	b.look(v.now)
+	for _, id := range v.members {
+		b.review(v, id)
+	}
+	b.tidy(v)
+	b.observeRing(v)
+	for _, next := range []func(*view) agreement.Entry{b.boots, b.ends, b.settles, b.leaves, b.rings} {
+		if e := next(v); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// look finds out whether this loop has run meanwhile. If not, requests may lie unread: nobody's silence counts, and
+// whoever was to be ended for it is not.
+func (b *book) look(now time.Duration) {
+	if now-b.looked > tickEvery+late {
+		b.trusted = now
+		for _, r := range b.records {
+			r.cutSince, r.ending = never, false
+		}
+	}
+	b.looked = now
+}
+
+// review looks at the evidence against a member of the ring.
+func (b *book) review(v *view, id ring.NodeID) {
+	r := b.record(v.state, id)
+	if r == nil {
+		return
+	}
+	gossip := v.nodes[id].Presence
+	failed := gossip == Failed || gossip == Left
+	switch cut := b.cut(v, id); {
+	case !cut:
+		r.cutSince = never
+	case r.cutSince == never:
+		r.cutSince = v.now
+	}
+	cut := r.cutSince != never
+	asked := max(r.asked, r.newerAsked)
+	silent := b.silence(v.now, asked) >= patience
+	switch {
+	case len(v.members) == 1, r.ending && asked > r.endingSince && !failed && !cut:
+		r.ending = false
+	case r.ending:
+	case silent && (failed || cut), cut && v.now-r.cutSince >= cutPatience:
+		r.ending, r.endingSince = true, v.now
+	}
+}
+
+// cut tells whether a majority of the nodes that ask can't reach id. A node that asks has a voice in what is said of
+// itself.
+func (b *book) cut(v *view, id ring.NodeID) bool {
+	voices, against := 0, 0
+	for _, r := range b.records {
+		if r.boot == 0 || b.silence(v.now, r.asked) >= patience || r.asked == never {
+			continue
+		}
+		voices++
+		if slices.Contains(r.unreachable, id) {
+			against++
+		}
+	}
+	return 2*against > voices
+}
+
+// tidy forgets who is no member and asks no more. Nobody that is forgotten has authority: that ran out long ago.
+func (b *book) tidy(v *view) {
+	for id, r := range b.records {
+		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
+			continue
+		}
+		r.ending, r.cutSince = false, never
+		if b.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife {
+			delete(b.records, id)
+		}
+	}
+}
+
+// boots registers a node's new process, once the last one certainly has no authority any more.
+func (b *book) boots(v *view) agreement.Entry {
+	for _, id := range b.sorted() {
+		r := b.record(v.state, id)
+		if r.newer == 0 || r.newer == r.boot || r.ending || v.now-r.newerAsked >= Term {
+			continue
+		}
+		gone := r.boot == 0 || r.gaveUp ||
+			id == b.self && r.newer == b.boot || // this process has the lock on the data directory
+			b.expired(v.now, r) && b.silence(v.now, r.asked) >= patience
+		if gone {
+			r.replacing = true
+			return agreement.Boot{Node: id, Boot: r.newer, Reign: b.reign}
+		}
+	}
+	return nil
+}
+
+// ends ends who is to be ended and certainly has no authority any more. Before a term has passed since the reign's
+// first entry that is nobody: an earlier leader may have granted some.
+func (b *book) ends(v *view) agreement.Entry {
+	if v.now-b.since < Wait {
+		return nil
+	}
+	for _, id := range v.members {
+		if r := b.records[id]; r != nil && r.ending && b.expired(v.now, r) {
+			r.ended = true
+			return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: b.reign}
+		}
+	}
+	return nil
+}
+
+// settles ends a move when every member has settled it.
+func (b *book) settles(v *view) agreement.Entry {
+	if v.state.Settled || !b.allHold(v) {
+		return nil
+	}
+	for _, id := range v.members {
+		if b.records[id].settled < v.state.Epoch {
+			return nil
+		}
+	}
+	return agreement.Settled{Epoch: v.state.Epoch}
+}
+
+// allHold tells whether every member has authority. If one has not, it comes back or is ended; until then it could
+// hand nothing over, so no ring is begun or settled.
+func (b *book) allHold(v *view) bool {
+	for _, id := range v.members {
+		if !b.holds(v.now, v.state, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves lets one member that wants to go leave the ring, if it isn't the only one.
+func (b *book) leaves(v *view) agreement.Entry {
+	if !v.state.Settled || len(v.members) < 2 || !b.allHold(v) {
+		return nil
+	}
+	for _, id := range v.members {
+		if b.records[id].leaving {
+			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id}
+		}
+	}
+	return nil
+}
+
+// observeRing notes when the wanted nodes and the ring changed.
+func (b *book) observeRing(v *view) {
+	var wanted []ring.NodeID
+	for id, n := range v.nodes {
+		if n.Presence == Alive && n.Supports && b.holds(v.now, v.state, id) &&
+			!b.records[id].leaving && b.records[id].boot == n.Boot {
+			wanted = append(wanted, id)
+		}
+	}
+	slices.SortFunc(wanted, ring.NodeID.Compare)
+	if !slices.Equal(wanted, b.wanted) {
+		b.wanted, b.wantedSince = wanted, v.now
+	}
+	if v.state.To != b.to {
+		b.to, b.toSince = v.state.To, v.now
+	}
+}
+
+// rings takes nodes into the ring, and makes one anew that has had a hole, or other settings, for a while. It never
+// leaves a member out: who goes has left or was ended.
+func (b *book) rings(v *view) agreement.Entry {
+	s := v.state
+	if s.Cluster.IsZero() || !s.Settled || len(b.wanted) == 0 || v.now-b.wantedSince < settleDown || !b.allHold(v) {
+		return nil
+	}
+	if s.Epoch == 0 && len(b.wanted) < b.expect && v.now-b.since < firstRing {
+		return nil
+	}
+	ids := slices.Clone(v.members)
+	for _, id := range b.wanted {
+		if s.To.Rank(id) < 0 {
+			ids = append(ids, id)
+		}
+	}
+	settings := ring.DefaultSettings()
+	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-b.toSince >= holeLife
+	if len(ids) == len(v.members) && !stale {
+		return nil
+	}
+	slices.SortFunc(ids, ring.NodeID.Compare)
+	e := agreement.Ring{Epoch: s.Epoch + 1, Settings: settings}
+	for _, id := range ids {
+		n, known := v.nodes[id]
+		if !known || !n.Supports {
+			return nil // a member that can't compute this ring
+		}
+		e.Members = append(e.Members, n.Member)
+	}
+	return e
+}
+
+// proposed tells that the outcome of an entry is known: it has been applied or rejected.
+func (b *book) proposed(e agreement.Entry) {
+	switch e := e.(type) {
+	case agreement.Boot:
+		if r := b.records[e.Node]; r != nil {
+			r.replacing = false
+		}
+	case agreement.Ended:
+		if r := b.records[e.Node]; r != nil {
+			r.ended = false
+		}
+	}
+}
+
+// sorted returns the nodes in the book in order, so that equal books decide alike.
+func (b *book) sorted() []ring.NodeID {
+	ids := make([]ring.NodeID, 0, len(b.records))
+	for id := range b.records {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, ring.NodeID.Compare)
+	return ids
+}

@@ -1,0 +1,292 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// askEvery is the pause between two requests; a request is repeated so often before the term is over that
+	// some may be lost.
+	askEvery = Term / 8
+	// askTimeout bounds one attempt.
+	askTimeout = Term / 2
+	// maxAsks bounds the attempts under way: one, and one more that doesn't wait for the first.
+	maxAsks = 2
+	// giveUpPause lies between two attempts to tell the leader that authority is given up.
+	giveUpPause = Term / 40
+)
+
+// HolderConfig is what a Holder needs. All fields but OnChange and Logger are required.
+type HolderConfig struct {
+	Self ring.NodeID
+	Boot uint64 // this process; never 0
+	// Boottime is a clock that goes on in suspend: Clock.Boottime. Its readings may be behind by Slack, and are
+	// never ahead.
+	Boottime func() time.Duration
+	// Ask sends the request to whoever leads, and returns when ctx ends at the latest.
+	Ask func(ctx context.Context, r Request) (Reply, error)
+	// Status tells Generation, Applied, Settled, Unreachable and Leaving as they are now. It must not block.
+	Status func() Request
+	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
+	OnChange func()
+	Logger   *slog.Logger
+}
+
+// Holder keeps a node's authority alive, and knows when it has none.
+type Holder struct {
+	config HolderConfig
+
+	// until is the reading of Boottime at which authority ends; 0 without any.
+	until atomic.Int64
+	once  atomic.Bool
+
+	// mu guards what an answer is judged by, and writes to until.
+	mu         sync.Mutex
+	era        uint64 // raised by Revoke: an answer to a question of an earlier era counts for nothing
+	generation int64  // that until was granted for
+	gaveUp     bool
+	why        string // of the last answer that was no grant; empty after one
+
+	poke   chan struct{} // capacity 1
+	turned chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+}
+
+// OpenHolder returns a Holder that asks at once and from then on. Close ends it.
+func OpenHolder(c HolderConfig) (*Holder, error) {
+	if c.Self.IsZero() || c.Boot == 0 || c.Boottime == nil || c.Ask == nil || c.Status == nil {
+		return nil, errors.New("a holder of authority needs a node, its boot, a clock, Ask and Status")
+	}
+	if c.OnChange == nil {
+		c.OnChange = func() {}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.group.Go(h.run)
+	return h, nil
+}
+
+// Valid tells whether this node may act as an owner at this moment.
+func (h *Holder) Valid() bool {
+	until := h.until.Load()
+	return until != 0 && int64(h.config.Boottime()) < until
+}
+
+// Once tells whether there was authority since the process began.
+func (h *Holder) Once() bool { return h.once.Load() }
+
+// Until is the reading of the clock at which authority ends, if it isn't renewed before; 0 without any.
+func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
+
+// Why tells why the last request was not granted; empty if it was.
+func (h *Holder) Why() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.why
+}
+
+// Poke asks now: the leader has changed, or this node has applied something.
+func (h *Holder) Poke() { signal(h.poke) }
+
+// Revoke ends authority at once, and what was asked before brings none: this node has applied its own Ended. It is
+// called after Status tells the new generation.
+func (h *Holder) Revoke() {
+	h.mu.Lock()
+	h.drop()
+	h.mu.Unlock()
+	signal(h.turned)
+	h.Poke()
+}
+
+// drop ends authority and voids the requests under way. mu is held.
+func (h *Holder) drop() {
+	h.era++
+	h.until.Store(0)
+}
+
+// GiveUp ends authority for good: this process will have none again. It returns when the leader has been told, so
+// that the node's next process need not wait, or when ctx ends.
+func (h *Holder) GiveUp(ctx context.Context) error {
+	h.mu.Lock()
+	h.gaveUp = true
+	h.drop()
+	h.mu.Unlock()
+	signal(h.turned)
+	for {
+		r := h.request()
+		r.GivingUp = true
+		attempt, cancel := context.WithTimeout(ctx, askTimeout)
+		_, err := h.config.Ask(attempt, r)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(giveUpPause):
+		}
+	}
+}
+
+// Close stops asking. Authority is not given up, it runs out.
+func (h *Holder) Close() error {
+	h.cancel()
+	h.group.Wait()
+	return nil
+}
+
+// attempts are the requests under way, oldest first. They belong to run.
+type attempts []*attempt
+
+type attempt struct {
+	began  time.Time
+	cancel context.CancelFunc
+	done   atomic.Bool
+}
+
+// run asks regularly and when poked, and tells of changes.
+func (h *Holder) run() {
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	expiry := time.NewTimer(0)
+	defer expiry.Stop()
+	var under attempts
+	defer func() {
+		for _, a := range under {
+			a.cancel()
+		}
+	}()
+	wish, valid := true, false
+	for {
+		under = under.pending()
+		if wish && len(under) < maxAsks {
+			under, wish = append(under, h.begin()), false
+		}
+		h.compare()
+		if now := h.Valid(); now != valid {
+			valid = now
+			h.config.OnChange()
+		}
+		if valid {
+			expiry.Reset(max(time.Millisecond, h.Until()-h.config.Boottime()))
+		}
+		select {
+		case <-h.ctx.Done():
+			return
+		case <-tick.C:
+			wish = true
+		case <-h.poke:
+			wish = true
+			under.makeRoom()
+		case <-h.turned:
+		case <-expiry.C:
+		}
+	}
+}
+
+// pending drops the attempts that have ended.
+func (u attempts) pending() attempts {
+	kept := u[:0]
+	for _, a := range u {
+		if a.done.Load() {
+			a.cancel()
+			continue
+		}
+		kept = append(kept, a)
+	}
+	clear(u[len(kept):])
+	return kept
+}
+
+// makeRoom gives up the oldest attempt when there is room for no other and it has been under way for long: it may
+// have gone to a leader that is no more.
+func (u attempts) makeRoom() {
+	if len(u) == maxAsks && time.Since(u[0].began) >= Term/4 {
+		u[0].cancel()
+	}
+}
+
+// begin starts an attempt.
+func (h *Holder) begin() *attempt {
+	ctx, cancel := context.WithTimeout(h.ctx, askTimeout)
+	a := &attempt{began: time.Now(), cancel: cancel}
+	h.group.Go(func() {
+		h.ask(ctx)
+		a.done.Store(true)
+		signal(h.turned)
+	})
+	return a
+}
+
+// request is what to send, but for its being the last word.
+func (h *Holder) request() Request {
+	r := h.config.Status()
+	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
+	return r
+}
+
+// ask makes one attempt. The term counts from before the request is made up: whatever happens later, to this
+// process, the network or the leader, can only make it shorter.
+func (h *Holder) ask(ctx context.Context) {
+	h.mu.Lock()
+	era, gaveUp := h.era, h.gaveUp
+	h.mu.Unlock()
+	if gaveUp {
+		return
+	}
+	sent := h.config.Boottime()
+	r := h.request()
+	reply, err := h.config.Ask(ctx, r)
+	present := h.config.Status().Generation
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err != nil:
+		h.why = "the leader can't be asked"
+		h.config.Logger.Debug("authority was not answered", "error", err)
+	case !reply.Granted:
+		if h.why != reply.Why {
+			h.config.Logger.Info("authority was refused", "why", reply.Why)
+		}
+		h.why = reply.Why
+	case era == h.era && present == r.Generation:
+		h.why = ""
+		h.generation = r.Generation
+		if until := int64(sent + Term - Slack); until > h.until.Load() {
+			h.until.Store(until)
+			h.once.Store(true)
+		}
+	}
+}
+
+// compare drops authority that was granted for a generation that is no more, should nobody have called Revoke.
+func (h *Holder) compare() {
+	present := h.config.Status().Generation
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until.Load() != 0 && h.generation != present {
+		h.drop()
+	}
+}
+
+// signal wakes the one who waits on c, a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

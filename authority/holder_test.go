@@ -1,0 +1,267 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// asker answers a Holder, after a while, as it is told.
+type asker struct {
+	mu         sync.Mutex // guards all below
+	start      time.Time
+	generation int64
+	there      time.Duration // until the leader has it
+	back       time.Duration // until the reply is here
+	reply      Reply
+	err        error
+	hang       bool
+	got        []Request
+	under      int
+	most       int
+	changes    int
+}
+
+func (a *asker) ask(ctx context.Context, r Request) (Reply, error) {
+	a.mu.Lock()
+	a.got = append(a.got, r)
+	a.under++
+	a.most = max(a.most, a.under)
+	wait, reply, err, hang := a.there+a.back, a.reply, a.err, a.hang
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		a.under--
+		a.mu.Unlock()
+	}()
+	if hang {
+		<-ctx.Done()
+		return Reply{}, ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return Reply{}, ctx.Err()
+	case <-time.After(wait):
+		return reply, err
+	}
+}
+
+func (a *asker) set(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+}
+
+func (a *asker) open(t *testing.T) *Holder {
+	t.Helper()
+	a.start = time.Now()
+	a.reply = Reply{Granted: true}
+	h, err := OpenHolder(HolderConfig{
+		Self: id(1), Boot: 101, Ask: a.ask,
+		Boottime: func() time.Duration { return time.Hour + time.Since(a.start) },
+		Status: func() Request {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return Request{Generation: a.generation}
+		},
+		OnChange: func() { a.set(func() { a.changes++ }) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+func TestTheTermCountsFromSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{there: 300 * time.Millisecond, back: 400 * time.Millisecond}
+		h := a.open(t)
+		synctest.Wait()
+		a.set(func() { a.err = errors.New("no leader") }) // only the first request is answered
+		if h.Valid() || h.Once() {
+			t.Error("valid before the answer")
+		}
+		time.Sleep(700*time.Millisecond + 1)
+		synctest.Wait()
+		if !h.Valid() || !h.Once() || h.Until() != time.Hour+Term-Slack {
+			t.Errorf("valid: %v until %v", h.Valid(), h.Until())
+		}
+		time.Sleep(Term - Slack - 700*time.Millisecond - 2)
+		if !h.Valid() {
+			t.Error("not valid just before its end")
+		}
+		time.Sleep(1)
+		if h.Valid() {
+			t.Error("valid at its end")
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if a.set(func() {}); a.changes != 2 {
+			t.Errorf("%d changes were told, want 2", a.changes)
+		}
+		if h.Why() == "" {
+			t.Error("no reason")
+		}
+	})
+}
+
+func TestRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{there: time.Millisecond}
+		h := a.open(t)
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			if !h.Valid() {
+				t.Fatal("not valid")
+			}
+		}
+		time.Sleep(5 * time.Millisecond) // away from the tick
+		synctest.Wait()
+		if n := len(a.got); n < 40 || n > 42 {
+			t.Errorf("%d requests in ten seconds, want one each 250 ms", n)
+		}
+		if r := a.got[0]; r.Node != id(1) || r.Boot != 101 {
+			t.Errorf("have %+v", r)
+		}
+		n := len(a.got)
+		h.Poke()
+		synctest.Wait()
+		if len(a.got) != n+1 {
+			t.Error("a poke did not ask")
+		}
+	})
+}
+
+func TestHangingAsksStopNoLaterOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{}
+		h := a.open(t)
+		time.Sleep(1100 * time.Millisecond)
+		a.set(func() { a.hang = true })
+		time.Sleep(200 * time.Millisecond) // one hangs
+		a.set(func() { a.hang = false })
+		time.Sleep(300 * time.Millisecond)
+		if left := h.Until() - time.Hour - time.Since(a.start); left < Term-2*askEvery-Slack {
+			t.Errorf("one that hangs kept the next from asking: %v left", left)
+		}
+		a.set(func() { a.hang = true })
+		time.Sleep(time.Minute)
+		a.set(func() { a.hang = false })
+		if h.Valid() {
+			t.Error("valid without an answer")
+		}
+		if a.most != maxAsks {
+			t.Errorf("%d requests at once, want %d", a.most, maxAsks)
+		}
+		h.Poke() // both hang for at most a second more, and a poke makes room if they are old
+		time.Sleep(askTimeout + askEvery)
+		if !h.Valid() {
+			t.Error("not valid again")
+		}
+	})
+}
+
+func TestAPokeMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{hang: true}
+		h := a.open(t)
+		time.Sleep(600 * time.Millisecond) // both attempts are under way, the first since 600 ms
+		a.set(func() { a.hang = false })
+		h.Poke()
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if !h.Valid() {
+			t.Error("not valid")
+		}
+	})
+}
+
+func TestRevoke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{back: 100 * time.Millisecond}
+		h := a.open(t)
+		time.Sleep(150 * time.Millisecond)
+		if !h.Valid() {
+			t.Fatal("not valid")
+		}
+		time.Sleep(150 * time.Millisecond) // at 250 ms the next was sent; its answer is on its way
+		h.Revoke()
+		if h.Valid() || h.Until() != 0 {
+			t.Error("valid after Revoke")
+		}
+		a.set(func() { a.reply = Reply{Why: "no"} })
+		time.Sleep(200 * time.Millisecond)
+		if h.Valid() {
+			t.Error("an answer to an earlier request made it valid")
+		}
+	})
+}
+
+func TestAuthorityIsForOneGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{back: 100 * time.Millisecond}
+		h := a.open(t)
+		time.Sleep(50 * time.Millisecond)
+		a.set(func() { a.generation = 1; a.reply = Reply{Why: "no"} })
+		time.Sleep(100 * time.Millisecond) // the answer for generation 0 is here
+		if h.Valid() {
+			t.Error("valid for another generation")
+		}
+		a.set(func() { a.reply = Reply{Granted: true} })
+		time.Sleep(time.Second)
+		if !h.Valid() {
+			t.Error("not valid for the new generation")
+		}
+		time.Sleep(5 * time.Millisecond)                                    // away from the tick
+		a.set(func() { a.generation = 2; a.err = errors.New("no leader") }) // and nobody calls Revoke
+		time.Sleep(2 * askEvery)
+		if h.Valid() {
+			t.Error("valid for an old generation")
+		}
+	})
+}
+
+func TestGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{back: 30 * time.Millisecond}
+		h := a.open(t)
+		time.Sleep(260 * time.Millisecond) // one is under way
+		a.set(func() { a.err = errors.New("no leader") })
+		var told atomic.Bool
+		var group sync.WaitGroup
+		group.Go(func() {
+			if err := h.GiveUp(t.Context()); err != nil {
+				t.Error(err)
+			}
+			told.Store(true)
+		})
+		synctest.Wait()
+		if h.Valid() {
+			t.Error("valid after GiveUp")
+		}
+		time.Sleep(time.Second)
+		if told.Load() {
+			t.Error("there was nobody to tell")
+		}
+		a.set(func() { a.err = nil })
+		group.Wait()
+		time.Sleep(time.Minute)
+		if h.Valid() {
+			t.Error("valid after GiveUp")
+		}
+		if last := a.got[len(a.got)-1]; !last.GivingUp {
+			t.Errorf("the last word is %+v", last)
+		}
+		a.set(func() { a.err = errors.New("no leader") })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := h.GiveUp(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("have %v", err)
+		}
+	})
+}

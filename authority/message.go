@@ -1,0 +1,129 @@
+package authority
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// Term is how long authority lasts, counted by its holder from when it sent the request: "A" in the docs.
+	Term = 2 * time.Second
+	// Wait is how long a leader waits until authority that it granted has run out for certain: the term and 1 %,
+	// by which the clocks of two nodes may differ in pace.
+	Wait = Term + Term/100
+)
+
+// Methods of the calls between nodes that belong to this package: 32 to 47.
+const (
+	MethodAsk       = 32 // Request → Reply
+	MethodCommitted = 33 // nothing → Reply, whose Index is what has to be applied
+)
+
+const (
+	// maxUnreachable bounds the nodes that a request reports; further ones are left out. They are hints.
+	maxUnreachable = 1024
+	// maxWhy bounds the bytes of a refusal's reason.
+	maxWhy = 255
+
+	requestVersion = 1
+	requestFixed   = 1 + 16 + 8 + 8 + 8 + 8 + 1 + 2
+	replyFixed     = 1 + 1 + 8 + 1
+
+	flagLeaving  = 1
+	flagGivingUp = 2
+)
+
+// ErrMessage: bytes that are no request or no reply.
+var ErrMessage = errors.New("bytes are no message about authority")
+
+// Request is one node's asking for authority, and what the leader has to know about the node.
+type Request struct {
+	Node        ring.NodeID
+	Boot        uint64        // the process; never 0
+	Generation  int64         // of Node, as applied there
+	Applied     uint64        // Raft index
+	Settled     int64         // the epoch that the node has settled
+	Unreachable []ring.NodeID // the peers that it can't reach
+	Leaving     bool          // it wants to leave the ring
+	GivingUp    bool          // it gives its authority up, now, and this process asks for none again
+}
+
+// Reply is the leader's answer.
+type Reply struct {
+	Granted bool
+	Why     string // of a refusal, in a few words
+	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what that node
+	// has to apply before it asks again; else 0.
+	Index uint64
+}
+
+// AppendBinary appends the request's encoding to b.
+func (r Request) AppendBinary(b []byte) ([]byte, error) {
+	unreachable := r.Unreachable[:min(len(r.Unreachable), maxUnreachable)]
+	b = append(b, requestVersion)
+	b = append(b, r.Node[:]...)
+	b = binary.BigEndian.AppendUint64(b, r.Boot)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Generation))
+	b = binary.BigEndian.AppendUint64(b, r.Applied)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Settled))
+	var flags byte
+	if r.Leaving {
+		flags |= flagLeaving
+	}
+	if r.GivingUp {
+		flags |= flagGivingUp
+	}
+	b = append(b, flags)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(unreachable)))
+	for _, id := range unreachable {
+		b = append(b, id[:]...)
+	}
+	return b, nil
+}
+
+// ParseRequest reads what AppendBinary wrote.
+func ParseRequest(b []byte) (Request, error) {
+	var r Request
+	if len(b) < requestFixed || b[0] != requestVersion || b[49]&^(flagLeaving|flagGivingUp) != 0 {
+		return r, fmt.Errorf("read request: %w", ErrMessage)
+	}
+	copy(r.Node[:], b[1:])
+	r.Boot = binary.BigEndian.Uint64(b[17:])
+	r.Generation = int64(binary.BigEndian.Uint64(b[25:]))
+	r.Applied = binary.BigEndian.Uint64(b[33:])
+	r.Settled = int64(binary.BigEndian.Uint64(b[41:]))
+	r.Leaving = b[49]&flagLeaving != 0
+	r.GivingUp = b[49]&flagGivingUp != 0
+	n := int(binary.BigEndian.Uint16(b[50:]))
+	if b = b[requestFixed:]; n > maxUnreachable || len(b) != n*len(ring.NodeID{}) {
+		return Request{}, fmt.Errorf("read request: %w", ErrMessage)
+	}
+	for ; len(b) > 0; b = b[len(ring.NodeID{}):] {
+		r.Unreachable = append(r.Unreachable, ring.NodeID(b[:len(ring.NodeID{})]))
+	}
+	return r, nil
+}
+
+// AppendBinary appends the reply's encoding to b.
+func (r Reply) AppendBinary(b []byte) ([]byte, error) {
+	why := r.Why[:min(len(r.Why), maxWhy)]
+	b = append(b, requestVersion, 0)
+	if r.Granted {
+		b[len(b)-1] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, r.Index)
+	b = append(b, byte(len(why)))
+	return append(b, why...), nil
+}
+
+// ParseReply reads what AppendBinary wrote.
+func ParseReply(b []byte) (Reply, error) {
+	if len(b) < replyFixed || b[0] != requestVersion || b[1] > 1 || len(b) != replyFixed+int(b[10]) {
+		return Reply{}, fmt.Errorf("read reply: %w", ErrMessage)
+	}
+	return Reply{Granted: b[1] == 1, Index: binary.BigEndian.Uint64(b[2:]), Why: string(b[replyFixed:])}, nil
+}

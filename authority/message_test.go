@@ -1,0 +1,67 @@
+package authority
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+func TestMessages(t *testing.T) {
+	requests := []Request{
+		{},
+		{Node: id(7), Boot: 1 << 63, Generation: -1, Applied: 9, Settled: 1 << 62, Leaving: true},
+		{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1), id(2)}},
+	}
+	for _, want := range requests {
+		b, err := want.AppendBinary([]byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		have, err := ParseRequest(b[1:])
+		if err != nil || !reflect.DeepEqual(have, want) {
+			t.Errorf("have %+v, %v, want %+v", have, err, want)
+		}
+	}
+	many := Request{Unreachable: make([]ring.NodeID, maxUnreachable+1)}
+	b, _ := many.AppendBinary(nil)
+	if have, err := ParseRequest(b); err != nil || len(have.Unreachable) != maxUnreachable {
+		t.Errorf("have %d, %v", len(have.Unreachable), err)
+	}
+	for _, want := range []Reply{{}, {Granted: true, Index: 1 << 63}, {Why: "no", Index: 3}, {Why: strings.Repeat("x", maxWhy)}} {
+		b, _ := want.AppendBinary([]byte("x"))
+		if have, err := ParseReply(b[1:]); err != nil || have != want {
+			t.Errorf("have %+v, %v, want %+v", have, err, want)
+		}
+	}
+	b, _ = Reply{Why: strings.Repeat("x", 1000)}.AppendBinary(nil)
+	if have, err := ParseReply(b); err != nil || len(have.Why) != maxWhy {
+		t.Errorf("have %d bytes, %v", len(have.Why), err)
+	}
+}
+
+func FuzzMessages(f *testing.F) {
+	b, _ := Request{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1)}}.AppendBinary(nil)
+	f.Add(b)
+	b, _ = Reply{Why: "no", Index: 3}.AppendBinary(nil)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if r, err := ParseRequest(b); err == nil {
+			if again, _ := r.AppendBinary(nil); !bytes.Equal(again, b) {
+				t.Errorf("%x is read as %+v, which is written as %x", b, r, again)
+			}
+		} else if !errors.Is(err, ErrMessage) {
+			t.Error(err)
+		}
+		if r, err := ParseReply(b); err == nil {
+			if again, _ := r.AppendBinary(nil); !bytes.Equal(again, b) {
+				t.Errorf("%x is read as %+v, which is written as %x", b, r, again)
+			}
+		} else if !errors.Is(err, ErrMessage) {
+			t.Error(err)
+		}
+	})
+}

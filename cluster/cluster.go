@@ -1,0 +1,312 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// maxTasks bounds the calls that are answered at a time; further ones are refused as busy.
+	maxTasks = 1024
+	// closeBound is how long each step of Close may take.
+	closeBound = 5 * time.Second
+)
+
+// Cluster is this node's part in the cluster.
+type Cluster struct {
+	cfg     Config
+	machine *machine
+	raft    atomic.Pointer[raft.Raft] // set once, in Open
+	trans   *transport
+	gossip  *gossip.Gossip
+	giver   *authority.Giver
+	holder  *authority.Holder
+	opened  time.Time
+
+	known     atomic.Pointer[map[ring.NodeID]string] // where the other nodes take calls; never nil
+	identity  atomic.Pointer[peer.Identity]          // never nil
+	leaving   atomic.Bool                            // this node wants to leave the ring
+	departing atomic.Bool                            // and the cluster, for good
+
+	follow  follower
+	lead    leadership
+	founder founder
+	crew    crew
+	notify  chan bool // Raft's notices of leadership
+
+	// Each of capacity 1: there is something to look at.
+	applied, led, found, reconcile, founding chan struct{}
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup // the loops
+	tasks  chan struct{}  // one for each call that is being answered
+	late   sync.WaitGroup // what Close waits for at the very end, bounded
+
+	// spawning guards closed, so that no task begins after Close has begun to wait.
+	spawning sync.Mutex
+	closed   bool
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open starts a node's part. It returns before there is a cluster: see Ready.
+func Open(cfg Config) (*Cluster, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Settled == nil {
+		cfg.Settled = func() int64 { return 1<<63 - 1 }
+	}
+	c := &Cluster{
+		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
+		applied: make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
+		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.machine = newMachine(func() { poke(c.applied) })
+	c.known.Store(&map[ring.NodeID]string{})
+	if err := c.start(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// start opens what the loops stand on, and begins them.
+func (c *Cluster) start() error {
+	if err := c.recall(); err != nil {
+		return err
+	}
+	if err := c.startRaft(); err != nil {
+		return err
+	}
+	empty, err := c.empty()
+	if err != nil {
+		return err
+	}
+	if empty && c.cfg.alone() {
+		if err := c.bootstrap([]ring.NodeID{c.cfg.Self.ID}); err != nil {
+			return err
+		}
+		empty = false
+	}
+	if err := c.startGossip(empty); err != nil {
+		return err
+	}
+	if err := c.startAuthority(); err != nil {
+		return err
+	}
+	c.look()
+	for _, loop := range []func(){
+		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers,
+	} {
+		c.group.Go(loop)
+	}
+	if empty {
+		c.group.Go(c.foundCluster)
+	}
+	return nil
+}
+
+func (c *Cluster) startGossip(empty bool) error {
+	g, self := c.cfg.Gossip, c.cfg.Self
+	g.Self = gossip.Member{
+		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
+		Cluster: c.identity.Load().Cluster, Expect: c.cfg.Expect, Empty: empty, Version: settingsVersion,
+	}
+	if g.Advertise == "" {
+		g.Advertise = self.Address
+	}
+	if g.Logger == nil {
+		g.Logger = c.cfg.Logger
+	}
+	opened, err := gossip.Open(g)
+	if err != nil {
+		return fmt.Errorf("start gossip: %w", err)
+	}
+	c.gossip = opened
+	return nil
+}
+
+// settingsVersion is what gossip tells of the ring's settings that this node can compute.
+const settingsVersion = 1
+
+// State is what has been agreed, as applied here. It is never nil.
+func (c *Cluster) State() *agreement.State { return c.machine.state.Load() }
+
+// Identity says who this node is, for peer.Config.Self.
+func (c *Cluster) Identity() peer.Identity { return *c.identity.Load() }
+
+// Accept refuses nodes of another cluster, for peer.Config.Accept.
+func (c *Cluster) Accept(remote peer.Identity) error {
+	own := c.identity.Load().Cluster
+	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
+		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, this is cluster %s", ErrRefused,
+			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(own))
+	}
+	return nil
+}
+
+// recall reads what earlier processes of this node noted: the cluster that it belongs to, and its promise.
+func (c *Cluster) recall() error {
+	self := c.cfg.Self
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name}
+	b, err := stableGet(c.cfg.Store.Stable(), keyCluster)
+	if err != nil {
+		return err
+	}
+	copy(id.Cluster[:], b)
+	c.identity.Store(&id)
+	c.founder.promise, err = loadPromise(c.cfg.Store.Stable())
+	return err
+}
+
+// adopt notes, for good, the cluster that this node belongs to.
+func (c *Cluster) adopt(cluster agreement.ClusterID) {
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	if err := c.belongLocked(cluster); err != nil {
+		c.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
+	}
+}
+
+// belongLocked is adopt with founder.mu held.
+func (c *Cluster) belongLocked(cluster agreement.ClusterID) error {
+	id := *c.identity.Load()
+	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
+		return nil
+	}
+	if err := c.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
+		return fmt.Errorf("note the cluster's ID: %w", err)
+	}
+	id.Cluster = [16]byte(cluster)
+	c.identity.Store(&id)
+	c.tellGossip()
+	c.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
+	return nil
+}
+
+// tellGossip brings up to date what gossip tells about this node.
+func (c *Cluster) tellGossip() {
+	if c.gossip == nil {
+		return
+	}
+	empty, err := c.empty()
+	if err == nil {
+		err = c.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
+	}
+	if err != nil {
+		c.cfg.Logger.Warn("gossip does not tell what has changed here", "error", err)
+	}
+}
+
+// followGossip is the loop that looks when gossip has news.
+func (c *Cluster) followGossip() {
+	for {
+		select {
+		case <-c.gossip.Changed():
+			c.look()
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// look takes over what gossip and Raft's configuration say about where the nodes are.
+func (c *Cluster) look() {
+	known := map[ring.NodeID]string{}
+	conf, _ := c.configuration()
+	for _, s := range conf.Servers {
+		known[nodeID(s.ID)] = string(s.Address)
+	}
+	for _, m := range c.gossip.Members() {
+		known[m.ID] = memberAddress(m)
+	}
+	delete(known, c.cfg.Self.ID)
+	delete(known, ring.NodeID{})
+	c.known.Store(&known)
+	c.cfg.Peers.Know(known)
+	if c.cfg.Remember != nil {
+		if addresses := c.gossip.Addresses(); !slices.Equal(addresses, c.crew.remembered) {
+			c.crew.remembered = addresses
+			c.cfg.Remember(addresses)
+		}
+	}
+	poke(c.founding)
+	poke(c.reconcile)
+}
+
+// memberAddress is where a member takes calls.
+func memberAddress(m gossip.Member) string {
+	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
+}
+
+// spawn runs a task that Close waits for, and reports whether it has begun.
+func (c *Cluster) spawn(task func()) bool {
+	c.spawning.Lock()
+	defer c.spawning.Unlock()
+	if c.closed {
+		return false
+	}
+	c.late.Go(task)
+	return true
+}
+
+// Close ends the node's part here. It does not leave: the others will see the node fail. It takes no longer than some
+// seconds, whatever hangs; what hangs is told in the error.
+//
+// The order: nobody asks for authority or gives any; Raft ends, its connections first, because it waits for those who
+// read from them; then gossip, so that the others see this node as long as it votes. Peers is the caller's.
+func (c *Cluster) Close() error {
+	c.closeOnce.Do(func() { c.closeErr = c.close() })
+	return c.closeErr
+}
+
+func (c *Cluster) close() error {
+	c.spawning.Lock()
+	c.closed = true
+	c.spawning.Unlock()
+	c.cancel()
+	var errs []error
+	if c.holder != nil {
+		errs = append(errs, c.holder.Close())
+	}
+	if c.giver != nil {
+		errs = append(errs, c.giver.Close())
+	}
+	errs = append(errs, c.stopRaft(closeBound))
+	if c.gossip != nil {
+		errs = append(errs, c.gossip.Close())
+	}
+	done := make(chan struct{})
+	var waiting sync.WaitGroup // nobody waits for it: it ends with the tasks
+	waiting.Go(func() {
+		c.group.Wait()
+		c.late.Wait()
+		close(done)
+	})
+	t := time.NewTimer(closeBound)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		errs = append(errs, errors.New("close the cluster's part here: something still waits for the store"))
+	}
+	return errors.Join(errs...)
+}

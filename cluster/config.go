@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Errors of a Cluster.
+var (
+	// ErrNoLeader means that there is nobody now who could agree, and that nothing was changed.
+	ErrNoLeader = errors.New("the cluster has no leader")
+	// ErrUnknown means that a change may or may not have been made.
+	ErrUnknown = errors.New("whether the change was made is not known")
+	// ErrRefused means that the cluster will not do what was asked of it.
+	ErrRefused = errors.New("refused")
+	// ErrNotFound means that the cluster has no node of that name.
+	ErrNotFound = errors.New("the cluster has no such node")
+	// ErrClosed means that the Cluster has been closed.
+	ErrClosed = errors.New("the cluster's part here has been closed")
+	// ErrConfig means that a Config can't be used as it is.
+	ErrConfig = errors.New("bad cluster settings")
+)
+
+// Node says who this node is. Address is an IP that the others reach it at.
+type Node struct {
+	ID       ring.NodeID
+	Boot     uint64 // differs with each start of the process
+	Name     string
+	Address  string
+	Region   string
+	Zone     string
+	PeerPort int
+}
+
+// PeerAddress is where the node takes calls.
+func (n Node) PeerAddress() string { return net.JoinHostPort(n.Address, strconv.Itoa(n.PeerPort)) }
+
+// Store is where Raft keeps what it must not forget. *persist.Raft is one.
+type Store interface {
+	Logs() raft.LogStore
+	Stable() raft.StableStore
+	Snapshots() raft.SnapshotStore
+}
+
+// Timings are how long things take. Each node of a cluster should have the same ones.
+type Timings struct {
+	Heartbeat   time.Duration // a follower without a sign of the leader for so long stands for election
+	Election    time.Duration // a candidate without enough votes for so long tries again
+	LeaderLease time.Duration // a leader without answers of a majority for so long steps down
+	Commit      time.Duration // an idle leader tells the commit index so often
+	RPC         time.Duration // bound of one exchange of Raft
+	Snapshot    time.Duration // whether a snapshot is due is looked at so often
+	Founding    time.Duration // a founding that did not succeed is tried again so often
+	Reconcile   time.Duration // the leader compares members and configuration at least so often
+	Stable      time.Duration // a node is made a voter, or a failed one replaced, after so long without a change
+	Absent      time.Duration // a member that gossip has not seen since this node started counts as failed after so long
+	Forgotten   time.Duration // a member that failed so long ago is taken out of Raft
+	Write       time.Duration // bound of a write or a Catch whose context has no deadline
+}
+
+// Config says what a Cluster stands on.
+type Config struct {
+	Self   Node
+	Expect int // found a cluster of so many nodes, in a first start; 0: join one that exists
+
+	Store  Store
+	Peers  *peer.Peers   // opened by the caller, whose Serve passes calls 1 to 47 to Cluster.Serve; closed by the caller
+	Gossip gossip.Config // Self and Accept are filled in here
+
+	// Seed returns the first rules of a cluster founded here, and by whom they are. nil: none.
+	Seed func() (text []byte, by string)
+	// OnState is told each change of the ring, of what ended, of who has booted, and of what is settled, in order.
+	// Several changes in quick succession are told as one. It must not wait for the Cluster.
+	OnState func(*agreement.State)
+	// OnRules is told each version of the rules that comes into force, from the same goroutine.
+	OnRules func(*rules.Set)
+	// Settled is the epoch that this node has settled: its part of every hand-off of it is over. nil: the newest.
+	Settled func() int64
+	// Boottime is a clock that goes on in suspend and is never set.
+	Boottime func() time.Duration
+	// Remember is given the addresses at which gossip may be found after a restart, when they change. nil: nobody.
+	Remember func(addresses []string)
+
+	SnapshotEntries uint64 // a snapshot after so many entries
+	SnapshotBytes   int64  // or after so many bytes of them
+	TrailingEntries uint64 // kept behind a snapshot, for those who are only a little behind
+
+	Timings Timings
+	Logger  *slog.Logger
+}
+
+// DefaultConfig has the values of a node on a local network. Self, Store, Peers, Gossip and Boottime are missing.
+func DefaultConfig() Config {
+	return Config{
+		SnapshotEntries: 8192,
+		SnapshotBytes:   16 << 20,
+		TrailingEntries: 2048,
+		Timings:         DefaultTimings(),
+		Logger:          slog.New(slog.DiscardHandler),
+	}
+}
+
+// DefaultTimings suit a region.
+func DefaultTimings() Timings {
+	return Timings{
+		Heartbeat:   400 * time.Millisecond,
+		Election:    400 * time.Millisecond,
+		LeaderLease: 200 * time.Millisecond,
+		Commit:      50 * time.Millisecond,
+		RPC:         2 * time.Second,
+		Snapshot:    30 * time.Second,
+		Founding:    500 * time.Millisecond,
+		Reconcile:   30 * time.Second,
+		Stable:      10 * time.Second,
+		Absent:      30 * time.Second,
+		Forgotten:   72 * time.Hour,
+		Write:       5 * time.Second,
+	}
+}
+
+// Validate says what is missing or out of bounds.
+func (c *Config) Validate() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%w: %s", ErrConfig, what))
+		}
+	}
+	need(!c.Self.ID.IsZero(), "Self.ID is missing")
+	need(c.Self.Name != "", "Self.Name is missing")
+	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is no IP")
+	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is no port")
+	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not from 0 to %d", maxExpect))
+	need(c.Store != nil, "Store is missing")
+	need(c.Peers != nil, "Peers is missing")
+	need(c.Boottime != nil, "Boottime is missing")
+	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
+	t := c.Timings
+	for _, d := range []time.Duration{
+		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Reconcile, t.Stable, t.Absent,
+		t.Forgotten, t.Write,
+	} {
+		need(d > 0, "each of Timings must be positive")
+	}
+	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election, "Timings need LeaderLease <= Heartbeat <= Election")
+	return errors.Join(errs...)
+}
+
+// alone says that this node founds a cluster by itself, without looking for others.
+func (c *Config) alone() bool { return c.Expect == 1 && len(c.Gossip.Join) == 0 }

@@ -1,0 +1,190 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// crew is what this node notes about the others.
+type crew struct {
+	remembered []string // what Remember was told last; look's alone
+
+	// mu guards what follows.
+	mu       sync.Mutex
+	heard    map[ring.NodeID]heard  // of requests for authority, while this node leads; bounded by the nodes known
+	removing map[ring.NodeID]uint64 // processes of nodes that are being taken out; bounded as heard
+}
+
+// heard is what a node told with its last request for authority.
+type heard struct {
+	applied uint64
+	at      time.Time
+}
+
+func (c *Cluster) startAuthority() error {
+	self := c.cfg.Self
+	giver, err := authority.NewGiver(authority.GiverConfig{
+		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
+		State: c.State, Propose: c.propose, Nodes: c.nodes, Logger: c.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	c.giver = giver
+	holder, err := authority.OpenHolder(authority.HolderConfig{
+		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.ask, Status: c.status,
+		OnChange: c.authorityChanged, Logger: c.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	c.holder = holder
+	return nil
+}
+
+func (c *Cluster) authorityChanged() { poke(c.reconcile) }
+
+// Authority says whether this node may act as an owner at this moment.
+func (c *Cluster) Authority() bool { return c.holder.Valid() }
+
+// Holder is this node's authority, for those who need more than whether there is any.
+func (c *Cluster) Holder() *authority.Holder { return c.holder }
+
+// status is what this node's requests for authority tell. It tells what the rest of the node has been told, which may
+// be a moment behind what Raft has applied.
+func (c *Cluster) status() authority.Request {
+	c.follow.mu.Lock()
+	s := c.follow.told
+	c.follow.mu.Unlock()
+	if s == nil {
+		s = agreement.New()
+	}
+	r := authority.Request{
+		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
+		Leaving: c.leaving.Load(),
+	}
+	for id := range *c.known.Load() {
+		if !c.cfg.Peers.Reachable(id) {
+			r.Unreachable = append(r.Unreachable, id)
+		}
+	}
+	slices.SortFunc(r.Unreachable, ring.NodeID.Compare)
+	return r
+}
+
+// ask brings a request to the leader.
+func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
+	if c.leads() {
+		return c.answer(ctx, r), nil
+	}
+	b, err := r.AppendBinary(nil)
+	if err != nil {
+		return authority.Reply{}, err
+	}
+	if b, err = c.callLeader(ctx, authority.MethodAsk, b); err != nil {
+		return authority.Reply{}, err
+	}
+	return authority.ParseReply(b)
+}
+
+// answer answers a request as the leader, and notes how far the node is.
+func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Reply {
+	reply := c.giver.Answer(ctx, r)
+	c.crew.mu.Lock()
+	defer c.crew.mu.Unlock()
+	if c.crew.heard == nil {
+		c.crew.heard = map[ring.NodeID]heard{}
+	}
+	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
+		c.crew.heard[r.Node] = heard{applied: r.Applied, at: time.Now()}
+	}
+	return reply
+}
+
+// nodes is who there is, for the giver. A member that gossip has not seen since this node started counts as failed
+// only after a while: after a restart of all, some take longer.
+func (c *Cluster) nodes() []authority.Node {
+	var list []authority.Node
+	seen := map[ring.NodeID]bool{}
+	for _, m := range c.gossipMembers() {
+		seen[m.ID] = true
+		list = append(list, authority.Node{
+			Member:   agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
+			Boot:     m.Boot,
+			Presence: presence(m.State),
+			Supports: m.Version >= settingsVersion,
+		})
+	}
+	for id, m := range c.State().Members {
+		if !seen[id] {
+			n := authority.Node{Member: m, Presence: authority.Doubtful}
+			if time.Since(c.opened) > c.cfg.Timings.Absent {
+				n.Presence = authority.Failed
+			}
+			list = append(list, n)
+		}
+	}
+	c.crew.mu.Lock()
+	defer c.crew.mu.Unlock()
+	for i, n := range list {
+		if boot, removing := c.crew.removing[n.ID]; removing && boot == n.Boot {
+			list[i].Presence = authority.Left
+		}
+	}
+	return list
+}
+
+// gossipMembers is empty until gossip has been started.
+func (c *Cluster) gossipMembers() []gossip.Member {
+	if c.gossip == nil {
+		return nil
+	}
+	return c.gossip.Members()
+}
+
+func presence(s gossip.State) authority.Presence {
+	switch s {
+	case gossip.Alive:
+		return authority.Alive
+	case gossip.Left:
+		return authority.Left
+	case gossip.Failed:
+		return authority.Failed
+	}
+	return authority.Doubtful
+}
+
+// outsider is how long a node that is gone and is nowhere in what is agreed stays in gossip's list.
+const outsider = time.Minute
+
+// dropOutsiders has gossip forget those who are gone: removed, or never taken in. since is when each was seen so first.
+func (c *Cluster) dropOutsiders(since map[ring.NodeID]time.Time) {
+	conf, _ := c.configuration()
+	state := c.State()
+	gone := map[ring.NodeID]bool{}
+	for _, m := range c.gossip.Members() {
+		_, server := findServer(conf, serverID(m.ID))
+		_, member := state.Members[m.ID]
+		if server || member || m.State == gossip.Alive || m.ID == c.cfg.Self.ID {
+			continue
+		}
+		gone[m.ID] = true
+		if first, noted := since[m.ID]; !noted {
+			since[m.ID] = time.Now()
+		} else if time.Since(first) >= outsider {
+			c.gossip.Forget(m.ID)
+		}
+	}
+	for id := range since {
+		if !gone[id] {
+			delete(since, id)
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// The rules under faults, as a register with a version.
+type (
+	registerInput struct {
+		read    bool
+		value   int
+		ifMatch int64
+	}
+	registerOutput struct {
+		version int64
+		value   int
+		outcome outcomeOfWrite
+	}
+	register struct {
+		version int64
+		value   int
+	}
+	outcomeOfWrite uint8
+)
+
+const (
+	written outcomeOfWrite = iota
+	conflicted
+	notMade
+	notKnown
+)
+
+func stepRegister(state, input, output any) (bool, any) {
+	s, in, out := state.(register), input.(registerInput), output.(registerOutput)
+	fits := in.ifMatch == 0 || in.ifMatch == s.version
+	next := register{s.version + 1, in.value}
+	switch {
+	case in.read:
+		return out.version == s.version && out.value == s.value, s
+	case out.outcome == written:
+		return fits && out.version == next.version, next
+	case out.outcome == conflicted:
+		return !fits, s
+	case out.outcome == notMade:
+		return true, s
+	case fits: // not known, and made; if it was not, it stands at the end of the history
+		return true, next
+	}
+	return true, s
+}
+
+var registerModel = porcupine.Model{
+	Init:              func() any { return register{1, 5} },
+	Step:              stepRegister,
+	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v → %+v", in, out) },
+}
+
+// history is what clients saw.
+type history struct {
+	mu    sync.Mutex // guards the rest
+	start time.Time
+	ops   []porcupine.Operation
+}
+
+func (h *history) add(client int, call time.Time, in registerInput, out registerOutput) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	op := porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call.Sub(h.start)), Return: int64(time.Since(h.start))}
+	if out.outcome == notKnown {
+		op.Return = math.MaxInt64
+	}
+	h.ops = append(h.ops, op)
+}
+
+// client reads and writes through whichever nodes run, until ctx ends. Each client is a porcupine client until an
+// outcome is unknown; then it goes on as another.
+func (w *world) client(ctx context.Context, h *history, number int, chance *rand.Rand) {
+	known := int64(0)
+	for i := 0; ctx.Err() == nil; i++ {
+		n := w.nodes[chance.IntN(len(w.nodes))]
+		c := n.c.Load()
+		if c == nil {
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		call := time.Now()
+		short, cancel := context.WithTimeout(context.Background(), time.Duration(1+chance.IntN(4))*time.Second)
+		if chance.IntN(3) == 0 {
+			if c.Catch(short) == nil {
+				s := c.State()
+				doc, v := s.History.Current()
+				known = v.Number
+				h.add(number, call, registerInput{read: true}, registerOutput{version: v.Number, value: limitOf(doc)})
+			}
+		} else {
+			in := registerInput{value: 1000*(number%1000) + i}
+			if chance.IntN(2) == 0 {
+				in.ifMatch = known
+			}
+			v, err := c.Write(short, document(in.value+1), WriteOptions{IfMatch: in.ifMatch})
+			in.value++
+			out := registerOutput{version: v, outcome: outcomeOf(err)}
+			h.add(number, call, in, out)
+			if out.outcome == notKnown {
+				number += 1000
+			}
+			if err == nil {
+				known = v
+			}
+		}
+		cancel()
+		time.Sleep(time.Duration(chance.IntN(50)) * time.Millisecond)
+	}
+}
+
+func limitOf(doc *rules.Document) int { return int(doc.Rules[0].Limits[0].Limit) }
+
+func outcomeOf(err error) outcomeOfWrite {
+	switch {
+	case err == nil:
+		return written
+	case errors.Is(err, rules.ErrConflict):
+		return conflicted
+	case errors.Is(err, ErrUnknown):
+		return notKnown
+	case errors.Is(err, ErrNoLeader):
+		return notMade
+	}
+	return notKnown // the node was closed meanwhile
+}
+
+// fault does something bad for some seconds and undoes it.
+func (w *world) fault(chance *rand.Rand) {
+	n := w.nodes[chance.IntN(len(w.nodes))]
+	if leader := w.leader(); leader != nil && chance.IntN(3) > 0 {
+		n = leader
+	}
+	long := time.Duration(500+chance.IntN(4000)) * time.Millisecond
+	switch chance.IntN(5) {
+	case 0:
+		w.isolate(n)
+		time.Sleep(long)
+		w.rejoin(n)
+	case 1:
+		n.crash()
+		time.Sleep(long)
+		n.run()
+	case 2:
+		w.net.Freeze(n.ip)
+		time.Sleep(long)
+		w.net.Thaw(n.ip)
+	case 3:
+		n.store.hung.Store(true)
+		time.Sleep(long)
+		n.store.hung.Store(false)
+	case 4:
+		other := w.nodes[chance.IntN(len(w.nodes))]
+		if other != n {
+			w.net.Cut(n.ip, other.ip)
+			time.Sleep(long)
+			w.net.Heal(n.ip, other.ip)
+		}
+	}
+}
+
+// TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node one writes.
+func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
+	many(t, *seeds/5, func(t *testing.T, chance *rand.Rand) {
+		w := newWorld(t)
+		defer w.end()
+		nodes := w.founded(3 + 2*chance.IntN(2))
+		stop := w.watchLeaders()
+		h := &history{start: time.Now()}
+		ctx, cancel := context.WithCancel(t.Context())
+		var clients sync.WaitGroup
+		for i := range 4 {
+			own := rand.New(rand.NewPCG(chance.Uint64(), 2))
+			clients.Go(func() { w.client(ctx, h, i, own) })
+		}
+		for range 8 {
+			time.Sleep(time.Duration(chance.IntN(3000)) * time.Millisecond)
+			w.fault(chance)
+		}
+		w.net.HealAll()
+		time.Sleep(3 * time.Second)
+		cancel()
+		clients.Wait()
+		stop()
+		w.oneCluster(nodes...)
+		// Connected again, everybody agrees.
+		call := time.Now()
+		for i, n := range nodes {
+			w.until(20*time.Second, "reading through "+n.name, func() bool { return n.c.Load().Catch(t.Context()) == nil })
+			doc, v := n.c.Load().State().History.Current()
+			h.add(900+i, call, registerInput{read: true}, registerOutput{version: v.Number, value: limitOf(doc)})
+		}
+		made := 0
+		for _, op := range h.ops {
+			if out := op.Output.(registerOutput); out.outcome == written && !op.Input.(registerInput).read {
+				made++
+			}
+		}
+		if made < 50 {
+			t.Errorf("only %d writes of %d operations were made", made, len(h.ops))
+		}
+		result, _ := porcupine.CheckOperationsVerbose(registerModel, h.ops, time.Minute)
+		if result != porcupine.Ok {
+			t.Errorf("%d operations, of which %d writes: %s", len(h.ops), made, result)
+		}
+	})
+}
+
+// TestAHungStoreEndsLeadership: the others go on.
+func TestAHungStoreEndsLeadership(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		hung := w.aLeader()
+		hung.store.hung.Store(true)
+		begun := time.Now()
+		var other *node
+		w.until(10*time.Second, "leader whose store works", func() bool {
+			other = w.leader()
+			return other != nil && other != hung
+		})
+		t.Logf("after %s", time.Since(begun))
+		other.mustWrite(9)
+		hung.store.hung.Store(false)
+		w.until(20*time.Second, "the node whose store hung to catch up", func() bool {
+			return rulesVersion(hung.c.Load().State()) == 2
+		})
+		w.ready(nodes...)
+	})
+}
+
+// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another one.
+func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.aLeader()
+		n := nodes[0]
+		if n == leader {
+			n = nodes[1]
+		}
+		w.net.Cut(n.ip, leader.ip)
+		time.Sleep(10 * time.Second)
+		if w.aLeader() != leader {
+			t.Skip("another node leads now")
+		}
+		if !n.c.Load().Authority() {
+			t.Errorf("no authority: %s", n.c.Load().holder.Why())
+		}
+		// It can't see its own write, since Raft has no second way; but the write is made.
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrUnknown) {
+			t.Errorf("have %v", err)
+		}
+		if v := rulesVersion(leader.c.Load().State()); v != 2 {
+			t.Errorf("have version %d, want 2", v)
+		}
+	})
+}
+
+// TestALongCutHealsSoon: how long a node was away makes no difference to how soon it is back.
+func TestALongCutHealsSoon(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		n := nodes[0]
+		if n == w.aLeader() {
+			n = nodes[1]
+		}
+		w.isolate(n)
+		time.Sleep(10 * time.Minute)
+		other := w.aLeader()
+		other.mustWrite(9)
+		w.rejoin(n)
+		begun := time.Now()
+		w.until(30*time.Second, "authority", func() bool { return n.c.Load().Authority() && rulesVersion(n.c.Load().State()) == 2 })
+		took := time.Since(begun)
+		t.Logf("connected after %s", took)
+		if took > 5*time.Second {
+			t.Errorf("connected only after %s", took)
+		}
+	})
+}
+
+func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		nodes[1].crash()
+		nodes[2].crash()
+		time.Sleep(5 * time.Second)
+		begun := time.Now()
+		_, err := nodes[0].c.Load().Write(context.Background(), document(9), WriteOptions{})
+		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrUnknown) {
+			t.Errorf("have %v, want ErrNoLeader", err)
+		}
+		if took := time.Since(begun); took > 6*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if nodes[0].c.Load().Authority() {
+			t.Error("it has authority")
+		}
+		if err := nodes[0].c.Load().Catch(context.Background()); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("have %v, want ErrNoLeader", err)
+		}
+	})
+}

@@ -1,0 +1,34 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestThreeNodesFoundAClusterAndAgreeOnAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		nodes := w.several(3, 3)
+		for _, n := range nodes {
+			n.run()
+		}
+		begun := time.Now()
+		w.ready(nodes...)
+		t.Logf("ready after %s", time.Since(begun))
+		w.inRing(nodes...)
+		t.Logf("one ring after %s", time.Since(begun))
+		if v := nodes[2].mustWrite(7); v != 2 {
+			t.Errorf("have version %d, want 2", v)
+		}
+		for _, n := range nodes {
+			if !n.c.Load().Await(t.Context(), 1, 2) || n.rules.Load().Version != 2 {
+				t.Errorf("%s has not version 2 in force", n.name)
+			}
+			if !n.c.Load().Authority() {
+				t.Errorf("%s has no authority", n.name)
+			}
+		}
+	})
+}

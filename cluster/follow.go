@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"github.com/rlnode/rlnode/agreement"
+)
+
+// follower tells the rest of the node what has been applied, in order, from one goroutine. Raft's own goroutine never
+// waits for it: states that come while it tells one are told as one, the newest.
+type follower struct {
+	// mu guards what follows.
+	mu     sync.Mutex
+	told   *agreement.State // the last one told; its rules are in force
+	waiter chan struct{}    // closed and replaced each time told changes; nil while nobody waits
+}
+
+// tell is called for each state that is news, by the loop alone.
+func (c *Cluster) tell(before, now *agreement.State) {
+	if now.Cluster != before.Cluster {
+		c.adopt(now.Cluster)
+	}
+	// The ring first: rules may be in force a moment earlier on another node, a ring that is not known here may not be
+	// answered for.
+	if c.cfg.OnState != nil && ringChanged(before, now) {
+		c.cfg.OnState(now)
+	}
+	if set := now.History.Set(); c.cfg.OnRules != nil && set != nil && set != before.History.Set() {
+		c.cfg.OnRules(set)
+	}
+	c.follow.mu.Lock()
+	c.follow.told = now
+	waiter := c.follow.waiter
+	c.follow.waiter = nil
+	c.follow.mu.Unlock()
+	if waiter != nil {
+		close(waiter)
+	}
+	if !ringChanged(before, now) {
+		return
+	}
+	self := c.cfg.Self.ID
+	if now.Generation(self) != before.Generation(self) {
+		c.cfg.Logger.Warn("this node's authority was ended", "generation", now.Generation(self))
+		c.holder.Revoke()
+	}
+	c.holder.Poke()
+	poke(c.reconcile)
+}
+
+// ringChanged says whether there is more news than rules and empty entries.
+func ringChanged(before, now *agreement.State) bool {
+	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
+}
+
+// followStates is the loop.
+func (c *Cluster) followStates() {
+	before := agreement.New()
+	for {
+		if now := c.machine.state.Load(); now != before {
+			c.tell(before, now)
+			before = now
+			continue
+		}
+		select {
+		case <-c.applied:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// wait returns when what has been told satisfies ok, or ctx ends.
+func (c *Cluster) wait(ctx context.Context, ok func(*agreement.State) bool) error {
+	for {
+		c.follow.mu.Lock()
+		if c.follow.told != nil && ok(c.follow.told) {
+			c.follow.mu.Unlock()
+			return nil
+		}
+		if c.follow.waiter == nil {
+			c.follow.waiter = make(chan struct{})
+		}
+		waiter := c.follow.waiter
+		c.follow.mu.Unlock()
+		select {
+		case <-waiter:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// rulesVersion is the version in force in a state, 0 for none.
+func rulesVersion(s *agreement.State) int64 {
+	_, v := s.History.Current()
+	return v.Number
+}
+
+// Await waits until this node has applied an epoch and a version of the rules, and reports whether it has.
+func (c *Cluster) Await(ctx context.Context, epoch, version int64) bool {
+	return c.wait(ctx, func(s *agreement.State) bool { return s.Epoch >= epoch && rulesVersion(s) >= version }) == nil
+}
+
+// poke signals a channel of capacity 1.
+func poke(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

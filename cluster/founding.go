@@ -1,0 +1,301 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// promiseBound is how long one call of a founding may take.
+	promiseBound = 2 * time.Second
+	// deferBound is how long a proposer waits that has heard of a lower one.
+	deferBound = 5 * time.Second
+	// remindEvery is how often a node that can't go on says why.
+	remindEvery = 30 * time.Second
+)
+
+// founder is this node's part in the founding of a cluster.
+type founder struct {
+	// mu guards what follows, and is held while a promise is written or the first entry of Raft's log is: a promise and
+	// a decision exclude each other.
+	mu      sync.Mutex
+	promise promise // as on disk
+}
+
+// empty says whether Raft has nothing yet. A term that a half founding left counts as nothing.
+func (c *Cluster) empty() (bool, error) {
+	s := c.cfg.Store
+	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
+	if err != nil {
+		return false, fmt.Errorf("look whether Raft's store is empty: %w", err)
+	}
+	return !has, nil
+}
+
+// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster left: a term of 1, and no entry. Raft would
+// refuse to begin on it, although there is nothing. Only a proposer that held all promises can have left that; a node that
+// another one had added to its cluster has a term, too, but has decided nothing.
+func (c *Cluster) clearHalfFounded() error {
+	s := c.cfg.Store
+	last, err := s.Logs().LastIndex()
+	if err != nil {
+		return fmt.Errorf("read Raft's log: %w", err)
+	}
+	term, err := s.Stable().GetUint64([]byte(raftTerm))
+	if err != nil || term != 1 || last != 0 || !c.founder.promise.Decided {
+		return nil // an error, too, says that there is no term; Raft will tell of any other
+	}
+	snapshots, err := s.Snapshots().List()
+	if err != nil || len(snapshots) > 0 {
+		return err
+	}
+	if err := s.Stable().SetUint64([]byte(raftTerm), 0); err != nil {
+		return fmt.Errorf("take back a half founding: %w", err)
+	}
+	return nil
+}
+
+// bootstrap writes the first entry of Raft's log: these nodes are the cluster.
+func (c *Cluster) bootstrap(set []ring.NodeID) error {
+	var conf raft.Configuration
+	known := *c.known.Load()
+	for i, id := range set {
+		address := known[id]
+		if id == c.cfg.Self.ID {
+			address = c.cfg.Self.PeerAddress()
+		}
+		if address == "" {
+			return fmt.Errorf("found a cluster: the address of node %s is not known: %w", id, ErrNotFound)
+		}
+		s := raft.Server{Suffrage: raft.Voter, ID: serverID(id), Address: raft.ServerAddress(address)}
+		if i >= maxVoters {
+			s.Suffrage = raft.Nonvoter // a few voters are enough; the others follow
+		}
+		conf.Servers = append(conf.Servers, s)
+	}
+	if err := c.raft.Load().BootstrapCluster(conf).Error(); err != nil {
+		return errors.Join(fmt.Errorf("found a cluster: %w", err), c.clearHalfFounded())
+	}
+	c.cfg.Logger.Info("a cluster is founded here", "nodes", len(set))
+	return nil
+}
+
+// foundCluster is the loop of a node whose Raft is empty. It ends when it isn't any more.
+func (c *Cluster) foundCluster() {
+	t := time.NewTicker(c.cfg.Timings.Founding)
+	defer t.Stop()
+	var reminded, deferred time.Time
+	for {
+		select {
+		case <-t.C:
+		case <-c.founding:
+		case <-c.ctx.Done():
+			return
+		}
+		if empty, err := c.empty(); err != nil || !empty {
+			if err == nil {
+				c.tellGossip()
+				return
+			}
+			c.cfg.Logger.Warn("the founding of a cluster can't go on", "error", err)
+			continue
+		}
+		if time.Since(deferred) < deferBound {
+			continue
+		}
+		lower, err := c.foundOnce()
+		if lower {
+			deferred = time.Now()
+		}
+		if err != nil && time.Since(reminded) > remindEvery {
+			reminded = time.Now()
+			c.cfg.Logger.Info("no cluster yet", "reason", err)
+		}
+	}
+}
+
+// foundOnce takes one step. lower says that somebody with a lower ID is at it. The error says what is waited for.
+func (c *Cluster) foundOnce() (lower bool, err error) {
+	self := c.cfg.Self.ID
+	out := lookOut(self, c.cfg.Expect, c.gossip.Members())
+	c.founder.mu.Lock()
+	next, step := c.founder.promise.next(self, out)
+	if step == stepAsk || step == stepGiveUp {
+		err = c.promiseLocked(next)
+	}
+	c.founder.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	switch step {
+	case stepCheck:
+		return false, c.checkPromise(next)
+	case stepAsk:
+		return c.askPromises(next)
+	}
+	if out.cluster {
+		return false, errors.New("there is one: its leader will add this node")
+	}
+	return false, fmt.Errorf("%d nodes are needed, or another one founds it", c.cfg.Expect)
+}
+
+// promiseLocked puts p on disk, and then in force. founder.mu is held.
+func (c *Cluster) promiseLocked(p promise) error {
+	if p.same(c.founder.promise) {
+		return nil
+	}
+	if err := storePromise(c.cfg.Store.Stable(), p); err != nil {
+		return err
+	}
+	c.founder.promise = p
+	return nil
+}
+
+// checkPromise asks the proposer that has this node's promise whether its attempt stands, and takes the promise back if
+// not. A proposer says so only after its disk does, and never uses the attempt again.
+func (c *Cluster) checkPromise(p promise) error {
+	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
+	defer cancel()
+	var stands bool
+	if err := c.callJSON(ctx, p.Proposer, MethodStands, p.Attempt, &stands); err != nil {
+		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
+	}
+	if stands {
+		return fmt.Errorf("node %s founds it, with this node's promise", p.Proposer)
+	}
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	if now := c.founder.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
+		return nil // another one meanwhile
+	}
+	return c.promiseLocked(c.founder.promise.none())
+}
+
+// askPromises asks the others of the set, and founds the cluster when all have promised.
+func (c *Cluster) askPromises(p promise) (lower bool, err error) {
+	self := c.cfg.Self.ID
+	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
+	defer cancel()
+	request := promiseRequest{Proposer: self, Attempt: p.Attempt, Set: p.Set}
+	for _, id := range p.Set {
+		if id == self {
+			continue
+		}
+		var r promiseReply
+		if err := c.callJSON(ctx, id, MethodPromise, request, &r); err != nil {
+			return false, fmt.Errorf("node %s does not answer: %w", id, err)
+		}
+		switch {
+		case r.Given:
+			continue
+		case r.Cluster:
+			return false, errors.Join(fmt.Errorf("node %s knows of a cluster", id), c.giveUp(p))
+		case !r.To.IsZero() && r.To.Compare(self) < 0:
+			return true, errors.Join(fmt.Errorf("node %s has promised node %s, which goes first", id, r.To), c.giveUp(p))
+		}
+		return false, fmt.Errorf("node %s has promised node %s", id, r.To)
+	}
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	if now := c.founder.promise; !now.stands(self, p.Attempt) {
+		return true, errors.New("this node has given its attempt up meanwhile")
+	}
+	if lookOut(self, c.cfg.Expect, c.gossip.Members()).cluster {
+		return false, errors.New("there is one meanwhile")
+	}
+	p.Decided = true
+	if err := c.promiseLocked(p); err != nil {
+		return false, err
+	}
+	if err := c.bootstrap(p.Set); err != nil {
+		return false, err
+	}
+	c.tellGossip()
+	return false, nil
+}
+
+// giveUp takes an attempt of this node's own back.
+func (c *Cluster) giveUp(p promise) error {
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	if !c.founder.promise.stands(c.cfg.Self.ID, p.Attempt) {
+		return nil
+	}
+	return c.promiseLocked(c.founder.promise.none())
+}
+
+// servePromise answers another node's request for a promise.
+func (c *Cluster) servePromise(_ context.Context, r request) ([]byte, error) {
+	var ask promiseRequest
+	if err := json.Unmarshal(r.body, &ask); err != nil || ask.Proposer != r.from.Node || len(ask.Set) > maxExpect {
+		return nil, errBadCall
+	}
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	empty, err := c.empty()
+	if err != nil {
+		return nil, err
+	}
+	taken := !empty || c.Identity().Cluster != [16]byte{} || lookOut(c.cfg.Self.ID, c.cfg.Expect, c.gossip.Members()).cluster
+	next, reply := c.founder.promise.answer(c.cfg.Self.ID, ask, taken)
+	if err := c.promiseLocked(next); err != nil {
+		return nil, err
+	}
+	return json.Marshal(reply)
+}
+
+// serveStands answers whether an attempt of this node's own stands.
+func (c *Cluster) serveStands(_ context.Context, r request) ([]byte, error) {
+	var attempt uint64
+	if err := json.Unmarshal(r.body, &attempt); err != nil {
+		return nil, errBadCall
+	}
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	return json.Marshal(c.founder.promise.stands(c.cfg.Self.ID, attempt))
+}
+
+// invitation is what the leader asks before it adds a node: does it want to, and is it there?
+type invitation struct {
+	Cluster [16]byte      `json:"cluster"`
+	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
+}
+
+// serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
+func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) {
+	var in invitation
+	if err := json.Unmarshal(r.body, &in); err != nil || in.Cluster == [16]byte{} {
+		return nil, errBadCall
+	}
+	c.founder.mu.Lock()
+	defer c.founder.mu.Unlock()
+	own, p := c.Identity().Cluster, c.founder.promise
+	empty, err := c.empty()
+	switch {
+	case err != nil:
+		return nil, err
+	case c.departing.Load():
+		return nil, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
+	case own != [16]byte{} && own != in.Cluster:
+		return nil, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
+	case own == [16]byte{} && empty && p.own(c.cfg.Self.ID):
+		if err := c.promiseLocked(p.none()); err != nil { // there is a cluster, so none is to be founded
+			return nil, err
+		}
+	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
+		return nil, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, c.cfg.Self.ID, p.Proposer)
+	}
+	if err := c.belongLocked(in.Cluster); err != nil {
+		return nil, err
+	}
+	return []byte("{}"), nil
+}

@@ -1,0 +1,224 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// transferTries is how often leadership is handed on before it is given up; another node may be behind.
+const transferTries = 3
+
+// LeaveRing hands everything that this node owns over to the others and returns when that is done. Alone, or without a
+// ring, there is nothing to do. It ends with ctx; the node then stays in the ring until it fails.
+//
+// When it has returned without an error, this process will have no authority any more.
+func (c *Cluster) LeaveRing(ctx context.Context) error {
+	if c.onlyOne(c.State()) {
+		return nil
+	}
+	c.leaving.Store(true)
+	// A leader that hands its work on first spares the others an election at the end.
+	c.handLeadOn(ctx)
+	c.holder.Poke()
+	self := c.cfg.Self.ID
+	err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !inRing(s, self) && s.Settled })
+	if err != nil {
+		return fmt.Errorf("leave the ring: %w", err)
+	}
+	if c.onlyOne(c.State()) {
+		c.leaving.Store(false)
+		return nil
+	}
+	if err := c.holder.GiveUp(ctx); err != nil {
+		return fmt.Errorf("give authority up: %w", err)
+	}
+	return nil
+}
+
+// onlyOne says that there is nobody to hand anything to.
+func (c *Cluster) onlyOne(s *agreement.State) bool {
+	if s.To == nil {
+		return true
+	}
+	self := c.cfg.Self.ID
+	for _, t := range []*ring.Table{s.From, s.To} {
+		if m := t.Members(); len(m) != 1 || m[0] != self {
+			return false
+		}
+	}
+	return true
+}
+
+// handLeadOn makes another voter the leader, if this node leads and there is one that answers. It may fail: then an
+// election will do it later.
+func (c *Cluster) handLeadOn(ctx context.Context) {
+	for range transferTries {
+		if !c.leads() || !c.otherVoter() || ctx.Err() != nil {
+			return
+		}
+		err := waitFuture(ctx, c, c.raft.Load().LeadershipTransfer())
+		if err != nil {
+			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
+		}
+	}
+}
+
+// otherVoter says whether some other voter is alive.
+func (c *Cluster) otherVoter() bool {
+	conf, _ := c.configuration()
+	for _, m := range c.gossip.Members() {
+		s, ok := findServer(conf, serverID(m.ID))
+		if ok && s.Suffrage == raft.Voter && m.ID != c.cfg.Self.ID && m.State == gossip.Alive {
+			return true
+		}
+	}
+	return false
+}
+
+// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, of the members, and of
+// gossip. Its data directory is of no more use after that. Alone, it does nothing.
+func (c *Cluster) LeaveCluster(ctx context.Context) error {
+	conf, _ := c.configuration()
+	if len(conf.Servers) < 2 {
+		return nil
+	}
+	c.departing.Store(true)
+	c.handLeadOn(ctx)
+	if err := c.depart(ctx, departure{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
+		return fmt.Errorf("leave the cluster: %w", err)
+	}
+	return c.gossip.Leave(ctx)
+}
+
+// Remove takes a node that is gone for good out of the cluster, by its name (or ID). A node that is alive is refused:
+// it can leave. It returns when the node is out; its authority may have to run out before.
+func (c *Cluster) Remove(ctx context.Context, name string) error {
+	return c.depart(ctx, departure{Name: name})
+}
+
+// departure is a node that is to be taken out.
+type departure struct {
+	Node   ring.NodeID `json:"node"`
+	Name   string      `json:"name"`
+	Leaves bool        `json:"leaves"` // it asks for itself
+}
+
+// depart has a departure made by the leader; it may be asked for more than once.
+func (c *Cluster) depart(ctx context.Context, d departure) error {
+	b, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	for {
+		_, err := c.callLeader(ctx, MethodRemove, b)
+		if err == nil || codeOf(err) == codeRefused || codeOf(err) == codeNotFound {
+			return err
+		}
+		select {
+		case <-time.After(4 * retryPause):
+		case <-ctx.Done():
+			return err
+		case <-c.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// serveRemove makes a departure, on the leader.
+func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
+	var d departure
+	if err := json.Unmarshal(r.body, &d); err != nil || d.Leaves && d.Node.IsZero() {
+		return nil, errBadCall
+	}
+	if !c.leads() {
+		return nil, fmt.Errorf("%w here", ErrNoLeader)
+	}
+	m, err := c.findMember(d)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case m.ID == c.cfg.Self.ID:
+		if d.Leaves {
+			return nil, fmt.Errorf("%w: this node leads still", ErrNoLeader)
+		}
+		return nil, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
+	case m.State == gossip.Alive && !d.Leaves:
+		return nil, fmt.Errorf("%w: node %s is alive; let it leave", ErrRefused, m.Name)
+	}
+	c.takeOut(m.ID)
+	if !d.Leaves {
+		defer c.doneRemoving(m.ID)
+	}
+	// The giver ends its authority when that has run out; the reconcile loop does the rest.
+	poke(c.reconcile)
+	for c.leads() {
+		conf, _ := c.configuration()
+		_, server := findServer(conf, serverID(m.ID))
+		if _, known := c.State().Members[m.ID]; !server && (d.Leaves || !known) {
+			return []byte("{}"), nil
+		}
+		if g, seen := c.gossipMember(m.ID); seen && g.State == gossip.Alive && !d.Leaves {
+			return nil, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
+		}
+		select {
+		case <-time.After(retryPause):
+			poke(c.reconcile)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+		}
+	}
+	return nil, fmt.Errorf("%w: leadership was lost", ErrUnknown)
+}
+
+// takeOut marks the process of a node that gossip knows now: it is not added again.
+func (c *Cluster) takeOut(id ring.NodeID) {
+	g, _ := c.gossipMember(id)
+	c.crew.mu.Lock()
+	defer c.crew.mu.Unlock()
+	if c.crew.removing == nil {
+		c.crew.removing = map[ring.NodeID]uint64{}
+	}
+	c.crew.removing[id] = g.Boot
+}
+
+// gossipMember is what gossip knows of a node.
+func (c *Cluster) gossipMember(id ring.NodeID) (gossip.Member, bool) {
+	for _, m := range c.gossip.Members() {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return gossip.Member{}, false
+}
+
+func (c *Cluster) doneRemoving(id ring.NodeID) {
+	c.crew.mu.Lock()
+	defer c.crew.mu.Unlock()
+	delete(c.crew.removing, id)
+}
+
+// findMember is the node that a departure means.
+func (c *Cluster) findMember(d departure) (Member, error) {
+	var found []Member
+	for _, m := range c.View().Members {
+		if m.ID == d.Node || d.Name != "" && (m.Name == d.Name || m.ID.String() == d.Name) {
+			found = append(found, m)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return Member{}, fmt.Errorf("%w: %q", ErrNotFound, d.Name)
+	case len(found) > 1:
+		return Member{}, fmt.Errorf("%w: %d nodes are called %q; say the ID", ErrRefused, len(found), d.Name)
+	}
+	return found[0], nil
+}

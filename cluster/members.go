@@ -1,0 +1,194 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// lookEvery is how often a leader notes how the nodes do.
+	lookEvery = time.Second
+	// nearly is how many entries a node may be behind and still count as caught up: there are some ten a second.
+	nearly = 256
+	// heardWithin is how old its last request for authority may be for that.
+	heardWithin = 3 * time.Second
+	// changeBound is how long one change may take.
+	changeBound = 5 * time.Second
+)
+
+// reconcileMembers is the loop that makes Raft's configuration that of the members, on the leader.
+func (c *Cluster) reconcileMembers() {
+	t := time.NewTicker(min(lookEvery, c.cfg.Timings.Reconcile))
+	defer t.Stop()
+	var records map[ring.NodeID]record
+	outsiders := map[ring.NodeID]time.Time{}
+	for {
+		select {
+		case <-t.C:
+		case <-c.reconcile:
+		case <-c.ctx.Done():
+			return
+		}
+		c.dropOutsiders(outsiders)
+		if !c.leads() || c.State().Cluster.IsZero() {
+			records = nil
+			continue
+		}
+		if records == nil {
+			records = map[ring.NodeID]record{}
+		}
+		for c.leads() && c.ctx.Err() == nil {
+			p, index := c.plan(records)
+			next := p.next()
+			if next.kind == noChange {
+				break
+			}
+			if err := c.carryOut(next, index); err != nil {
+				c.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.id, "error", err)
+				r := records[next.node.id]
+				r.refused = time.Now()
+				records[next.node.id] = r
+				break
+			}
+		}
+	}
+}
+
+// plan notes how the nodes do and makes a plan; index is that of the configuration it is made from.
+func (c *Cluster) plan(records map[ring.NodeID]record) (*plan, uint64) {
+	conf, index := c.configuration()
+	state := c.State()
+	byID := map[ring.NodeID]*member{}
+	get := func(id ring.NodeID) *member {
+		if byID[id] == nil {
+			byID[id] = &member{id: id}
+		}
+		return byID[id]
+	}
+	servers(conf, get)
+	boots := map[ring.NodeID]uint64{}
+	for _, g := range c.gossip.Members() {
+		m := get(g.ID)
+		m.seen, m.state, m.zone, m.address = true, g.State, g.Zone, memberAddress(g)
+		boots[g.ID] = g.Boot
+	}
+	for id, known := range state.Members {
+		if m := get(id); !m.seen {
+			m.zone = known.Zone
+		}
+	}
+	p := &plan{now: time.Now(), self: c.cfg.Self.ID, timings: c.cfg.Timings}
+	c.crew.mu.Lock()
+	defer c.crew.mu.Unlock()
+	for id, m := range byID {
+		h, asked := c.crew.heard[id]
+		caughtUp := asked && p.now.Sub(h.at) < heardWithin && h.applied+nearly >= state.Index
+		m.inRing = inRing(state, id)
+		boot, removing := c.crew.removing[id]
+		m.removing = removing && boot == boots[id]
+		m.record = records[id].note(p.now, m, boots[id], caughtUp)
+		records[id] = m.record
+		_, m.known = state.Members[id]
+		p.members = append(p.members, *m)
+	}
+	for id := range records {
+		if byID[id] == nil {
+			delete(records, id)
+			delete(c.crew.heard, id)
+			delete(c.crew.removing, id)
+		}
+	}
+	slices.SortFunc(p.members, func(a, b member) int { return a.id.Compare(b.id) })
+	return p, index
+}
+
+// carryOut makes a change. Raft refuses it if the configuration is not the one that it was planned from.
+func (c *Cluster) carryOut(ch change, index uint64) error {
+	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
+	defer cancel()
+	id, address := serverID(ch.node.id), raft.ServerAddress(ch.node.address)
+	r := c.raft.Load()
+	log := c.cfg.Logger.With("node", ch.node.id, "address", ch.node.address)
+	switch ch.kind {
+	case addNode:
+		if err := c.invite(ctx, ch.node); err != nil {
+			return err
+		}
+		log.Info("a node is added")
+		return waitFuture(ctx, c, r.AddNonvoter(id, address, index, changeBound))
+	case moveNode:
+		if ch.node.id != c.cfg.Self.ID {
+			if err := c.invite(ctx, ch.node); err != nil {
+				return err
+			}
+		}
+		log.Info("a node has another address", "before", ch.node.at)
+		if ch.node.voter {
+			return waitFuture(ctx, c, r.AddVoter(id, address, index, changeBound))
+		}
+		return waitFuture(ctx, c, r.AddNonvoter(id, address, index, changeBound))
+	case promoteNode:
+		log.Info("a node becomes a voter")
+		return waitFuture(ctx, c, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
+	case demoteNode:
+		log.Info("a node is no voter any more")
+		return waitFuture(ctx, c, r.DemoteVoter(id, index, changeBound))
+	case removeNode:
+		log.Info("a node is removed")
+		return waitFuture(ctx, c, r.RemoveServer(id, index, changeBound))
+	case forgetNode:
+		return c.forget(ctx, ch.node.id)
+	}
+	return nil
+}
+
+// waitFuture waits for one of Raft's futures, which know no contexts.
+func waitFuture(ctx context.Context, c *Cluster, f raft.Future) error {
+	done := make(chan error, 1)
+	if !c.spawn(func() { done <- f.Error() }) {
+		return ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// forget takes a node out of the members for good.
+func (c *Cluster) forget(ctx context.Context, id ring.NodeID) error {
+	r, err := c.propose(ctx, agreement.Forget{Node: id})
+	return cmp.Or(err, r.Err)
+}
+
+// invite calls a node at the address that gossip gives: one that can't be reached must not be added, and one that
+// belongs elsewhere says so.
+func (c *Cluster) invite(ctx context.Context, m member) error {
+	in := invitation{Cluster: [16]byte(c.State().Cluster)}
+	conf, _ := c.configuration()
+	for _, s := range conf.Servers {
+		in.Servers = append(in.Servers, nodeID(s.ID))
+	}
+	b, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	_, remote, err := c.cfg.Peers.CallAt(ctx, m.address, MethodInvite, b)
+	if err != nil {
+		return fmt.Errorf("invite node %s: %w", m.id, err)
+	}
+	if remote.Node != m.id {
+		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.id, ErrRefused, remote.Node)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/rlnode/rlnode/persist"
+)
+
+// quiet lowers the levels of Raft's log lines. What Raft calls information is of interest to those who look for a
+// mistake, its warnings and most of its errors repeat with every failed heartbeat, and what they mean is told by gossip
+// and by this package. The errors that are left are warnings: only Raft's own words call them more.
+type quiet struct{ slog.Handler }
+
+// raftLogger is l as Raft wants it.
+func raftLogger(l *slog.Logger) hclog.Logger {
+	return persist.HashicorpLogger(slog.New(quiet{l.Handler()}).With("from", "raft"))
+}
+
+// quietLevel is the level at which a line of Raft is worth reading.
+func quietLevel(level slog.Level, message string) slog.Level {
+	if level < slog.LevelError {
+		return slog.LevelDebug
+	}
+	switch message {
+	case "failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC",
+		"failed to make preVote RPC", "failed to make requestPreVote RPC", "failed to install snapshot",
+		"failed to send snapshot to", "failed to decode incoming command", "failed to flush response",
+		"failed to accept connection", "failed to contact quorum of nodes, stepping down":
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// Enabled says whether some line of that level may be written.
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	if level >= slog.LevelError {
+		level = slog.LevelWarn
+	} else {
+		level = slog.LevelDebug
+	}
+	return q.Handler.Enabled(ctx, level)
+}
+
+// Handle writes the line, at its lower level.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = quietLevel(r.Level, r.Message)
+	if !q.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+// WithAttrs keeps it quiet.
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+
+// WithGroup as WithAttrs.
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

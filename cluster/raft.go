@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// maxAppend bounds the entries of one message of Raft, each of which may have 8 MiB.
+const maxAppend = 16
+
+// enqueue bounds how long an entry waits until Raft looks at it: longer than a disk may hang, and then it has not been
+// proposed.
+const enqueue = 3 * time.Second
+
+func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
+	r := raft.DefaultConfig()
+	r.LocalID = serverID(cfg.Self.ID)
+	r.HeartbeatTimeout = cfg.Timings.Heartbeat
+	r.ElectionTimeout = cfg.Timings.Election
+	r.LeaderLeaseTimeout = cfg.Timings.LeaderLease
+	r.CommitTimeout = cfg.Timings.Commit
+	r.MaxAppendEntries = maxAppend
+	r.SnapshotInterval = cfg.Timings.Snapshot
+	r.SnapshotThreshold = cfg.SnapshotEntries
+	r.TrailingLogs = cfg.TrailingEntries
+	// A leader that is removed goes on as a follower that nobody speaks to; the node ends it when it is done.
+	r.ShutdownOnRemove = false
+	r.NotifyCh = notify
+	r.NoLegacyTelemetry = true
+	r.Logger = raftLogger(cfg.Logger)
+	return r
+}
+
+// startRaft opens Raft on the store, after it has put right what a crash in the middle of a founding left.
+func (c *Cluster) startRaft() error {
+	if err := c.clearHalfFounded(); err != nil {
+		return err
+	}
+	c.notify = make(chan bool, 16)
+	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads)
+	s := c.cfg.Store
+	r, err := raft.NewRaft(raftConfig(&c.cfg, c.notify), c.machine, s.Logs(), s.Stable(), s.Snapshots(), c.trans)
+	if err != nil {
+		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
+	}
+	c.raft.Store(r)
+	return nil
+}
+
+// stopRaft ends it; the connections first, since Raft waits for whoever reads from them.
+func (c *Cluster) stopRaft(bound time.Duration) error {
+	r := c.raft.Load()
+	if r == nil {
+		return nil
+	}
+	done := r.Shutdown()
+	err := c.trans.Close()
+	ended := make(chan error, 1)
+	c.late.Go(func() { ended <- done.Error() })
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case e := <-ended:
+		return errors.Join(err, e)
+	case <-t.C:
+		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
+	}
+}
+
+// stillLeads says whether entries of a term to a node are still wanted from here; see transport.
+func (c *Cluster) stillLeads(to raft.ServerID, term uint64) bool {
+	r := c.raft.Load()
+	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
+		return false
+	}
+	_, ok := findServer(r.GetConfiguration().Configuration(), to)
+	return ok
+}
+
+func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
+	for _, s := range conf.Servers {
+		if s.ID == id {
+			return s, true
+		}
+	}
+	return raft.Server{}, false
+}
+
+// configuration is Raft's newest, committed or not.
+func (c *Cluster) configuration() (raft.Configuration, uint64) {
+	f := c.raft.Load().GetConfiguration()
+	return f.Configuration(), f.Index()
+}
+
+// addresses finds nodes for Raft: where gossip saw them last, or else where they were when they were added.
+type addresses struct{ c *Cluster }
+
+// ServerAddr implements raft.ServerAddressProvider.
+func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	n := nodeID(id)
+	address := a.c.cfg.Self.PeerAddress()
+	if n != a.c.cfg.Self.ID {
+		if address = (*a.c.known.Load())[n]; address == "" {
+			return "", fmt.Errorf("look for node %s: %w", n, ErrNotFound)
+		}
+	}
+	return raft.ServerAddress(peer.RaftAddress(n, address)), nil
+}
+
+// leader is the node that this one takes for the leader, or zero.
+func (c *Cluster) leader() ring.NodeID {
+	_, id := c.raft.Load().LeaderWithID()
+	return nodeID(id)
+}
+
+// leads says whether this node takes itself for the leader.
+func (c *Cluster) leads() bool { return c.raft.Load().State() == raft.Leader }
+
+// propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
+// proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err.
+func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
+	b, err := agreement.Encode(e)
+	if err != nil {
+		return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+	}
+	return c.proposeBytes(ctx, b)
+}
+
+func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	if !c.leads() {
+		return agreement.Result{}, fmt.Errorf("%w here", ErrNoLeader)
+	}
+	type outcome struct {
+		result agreement.Result
+		err    error
+	}
+	done := make(chan outcome, 1)
+	if !c.spawn(func() {
+		f := c.raft.Load().Apply(entry, enqueue)
+		err := f.Error()
+		o := outcome{err: proposeError(err)}
+		if err == nil {
+			o.result, _ = f.Response().(agreement.Result)
+		}
+		done <- o
+	}) {
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ErrClosed)
+	}
+	select {
+	case o := <-done:
+		return o.result, o.err
+	case <-ctx.Done():
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	}
+}
+
+// proposeError sorts Raft's errors by what is known of the entry.
+func proposeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
+}
+
+// leadership is whether this node leads, and how often that has changed.
+type leadership struct {
+	// mu guards what follows.
+	mu      sync.Mutex
+	leads   bool
+	changes uint64
+}
+
+// readNotices takes Raft's notices at once: Raft waits for whoever doesn't.
+func (c *Cluster) readNotices() {
+	for {
+		select {
+		case leads := <-c.notify:
+			c.lead.mu.Lock()
+			c.lead.leads = leads
+			c.lead.changes++
+			c.lead.mu.Unlock()
+			poke(c.led)
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// followLeadership tells the giver, in order; a reign that was too short to be told is left out, one that ended and
+// began again is told as two.
+func (c *Cluster) followLeadership() {
+	leads, changes := false, uint64(0)
+	for {
+		c.lead.mu.Lock()
+		now, n := c.lead.leads, c.lead.changes
+		c.lead.mu.Unlock()
+		if n != changes {
+			if leads {
+				c.giver.Follow()
+			}
+			if now {
+				c.giver.Lead()
+				poke(c.found)
+				poke(c.reconcile)
+			}
+			leads, changes = now, n
+			c.cfg.Logger.Info("leadership changed", "leads", now)
+			c.holder.Poke()
+			continue
+		}
+		select {
+		case <-c.led:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// snapshotBySize takes a snapshot when the entries since the last one have many bytes; Raft itself counts entries.
+func (c *Cluster) snapshotBySize() {
+	t := time.NewTicker(c.cfg.Timings.Snapshot / 4)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-c.ctx.Done():
+			return
+		}
+		if c.machine.bytes.Load() < c.cfg.SnapshotBytes {
+			continue
+		}
+		if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			c.cfg.Logger.Warn("no snapshot was taken", "error", err)
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// record is what the leader has noted about a node since it leads.
+type record struct {
+	boot     uint64
+	good     bool      // alive, and it has applied nearly all
+	goodFrom time.Time // since when
+	bad      bool      // failed, or not seen
+	badFrom  time.Time
+	refused  time.Time // when it was last asked to join, in vain
+}
+
+// member is what a plan knows about a node that gossip has seen or that is a server of Raft.
+type member struct {
+	id       ring.NodeID
+	zone     string
+	address  string // host:port; empty if gossip has not seen it
+	state    gossip.State
+	seen     bool // by gossip
+	server   bool // in Raft's configuration
+	voter    bool
+	at       string // its address there
+	inRing   bool
+	known    bool // in the agreed state
+	removing bool // by hand
+	record   record
+}
+
+// changeKind is a sort of change of Raft's configuration or of the members.
+type changeKind uint8
+
+const (
+	noChange changeKind = iota
+	addNode             // as one that follows
+	moveNode            // to another address
+	promoteNode
+	demoteNode
+	removeNode // from Raft's configuration
+	forgetNode // from the members
+)
+
+// change is the next thing for a leader to do.
+type change struct {
+	kind changeKind
+	node member
+}
+
+// plan is what a leader goes by.
+type plan struct {
+	now     time.Time
+	self    ring.NodeID
+	members []member // sorted by ID
+	timings Timings
+}
+
+// next is the one change to make now. One at a time: each is a configuration of its own, and the one after it is
+// planned from what it has led to.
+func (p *plan) next() change {
+	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
+		if c := rule(); c.kind != noChange {
+			return c
+		}
+	}
+	return change{}
+}
+
+// first is a change of the first member that fits.
+func (p *plan) first(kind changeKind, fits func(*member) bool) change {
+	for i := range p.members {
+		if fits(&p.members[i]) {
+			return change{kind, p.members[i]}
+		}
+	}
+	return change{}
+}
+
+// moved follows a node to another address.
+func (p *plan) moved() change {
+	return p.first(moveNode, func(m *member) bool {
+		return m.server && m.seen && m.state == gossip.Alive && m.address != m.at &&
+			p.now.Sub(m.record.refused) >= retryNode
+	})
+}
+
+// gone takes out of Raft who has left, is removed by hand, or failed long ago; but nobody who is in a ring.
+func (p *plan) gone() change {
+	return p.first(removeNode, func(m *member) bool {
+		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
+		return m.server && m.id != p.self && !m.inRing && (m.removing || m.seen && m.state == gossip.Left || long)
+	})
+}
+
+// forgotten takes out of the members who is neither a server nor alive.
+func (p *plan) forgotten() change {
+	return p.first(forgetNode, func(m *member) bool {
+		return m.known && !m.server && !m.inRing && m.id != p.self && !(m.seen && m.state == gossip.Alive) && m.record.bad
+	})
+}
+
+// retryNode is how long a node that did not want to be added is left alone.
+const retryNode = 5 * time.Second
+
+// newcomers adds who is alive.
+func (p *plan) newcomers() change {
+	return p.first(addNode, func(m *member) bool {
+		return !m.server && m.seen && m.state == gossip.Alive && !m.removing && p.now.Sub(m.record.refused) >= retryNode
+	})
+}
+
+// voters counts those that vote, and of them those that don't answer.
+func (p *plan) voters() (all, failed int, zones map[string]int) {
+	zones = map[string]int{}
+	for _, m := range p.members {
+		if m.voter {
+			all++
+			zones[m.zone]++
+			if m.record.bad {
+				failed++
+			}
+		}
+	}
+	return all, failed, zones
+}
+
+// candidate is the node to make a voter next: in the zone with the fewest, then by ID.
+func (p *plan) candidate(zones map[string]int) (member, bool) {
+	var fit []member
+	for _, m := range p.members {
+		if m.server && !m.voter && m.seen && m.state == gossip.Alive && !m.removing && m.record.good &&
+			p.now.Sub(m.record.goodFrom) >= p.timings.Stable {
+			fit = append(fit, m)
+		}
+	}
+	if len(fit) == 0 {
+		return member{}, false
+	}
+	return slices.MinFunc(fit, func(a, b member) int {
+		return cmp.Or(cmp.Compare(zones[a.zone], zones[b.zone]), a.id.Compare(b.id))
+	}), true
+}
+
+// replaced demotes a voter that failed, if there is one to take its place and those that are left can agree to it.
+func (p *plan) replaced() change {
+	all, failed, zones := p.voters()
+	if _, ok := p.candidate(zones); !ok || failed == 0 || all-failed < (all-1)/2+1 {
+		return change{}
+	}
+	return p.first(demoteNode, func(m *member) bool {
+		return m.voter && m.id != p.self && m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Stable
+	})
+}
+
+// promoted makes a voter while there are too few.
+func (p *plan) promoted() change {
+	all, _, zones := p.voters()
+	c, ok := p.candidate(zones)
+	if !ok || all >= maxVoters {
+		return change{}
+	}
+	return change{promoteNode, c}
+}
+
+// spread demotes a voter of a zone that has at least two more than the candidate's: promoted then takes the candidate,
+// and the voters are spread better than before.
+func (p *plan) spread() change {
+	all, failed, zones := p.voters()
+	c, ok := p.candidate(zones)
+	if !ok || all < maxVoters || failed > 0 {
+		return change{}
+	}
+	return p.first(demoteNode, func(m *member) bool {
+		return m.voter && m.id != p.self && zones[m.zone] >= zones[c.zone]+2
+	})
+}
+
+// note brings a node's record up to date.
+func (r record) note(now time.Time, m *member, boot uint64, caughtUp bool) record {
+	good := m.seen && m.state == gossip.Alive && caughtUp
+	if good && (!r.good || r.boot != boot) {
+		r.goodFrom = now
+	}
+	bad := !m.seen || m.state == gossip.Failed || m.state == gossip.Left
+	if bad && !r.bad {
+		r.badFrom = now
+	}
+	r.good, r.bad, r.boot = good, bad, boot
+	return r
+}
+
+// servers puts Raft's configuration into the members.
+func servers(conf raft.Configuration, get func(ring.NodeID) *member) {
+	for _, s := range conf.Servers {
+		m := get(nodeID(s.ID))
+		m.server, m.voter, m.at = true, s.Suffrage == raft.Voter, string(s.Address)
+	}
+}

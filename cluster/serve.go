@@ -1,0 +1,243 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Methods of the calls between nodes that belong to this package: 1 to 31; and those of package authority are served
+// here, too.
+const (
+	MethodPromise peer.Method = 1 + iota // promiseRequest → promiseReply
+	MethodStands                         // attempt → bool
+	MethodInvite                         // invitation → {}
+	MethodPropose                        // an entry → answer
+	MethodRemove                         // departure → {}
+	MethodRelay                          // a method and its body, for the leader → its reply
+)
+
+// Codes of calls that failed. Of all but codeUnknown it is known that nothing was changed.
+const (
+	codeNoLeader peer.Code = 1 + iota
+	codeUnknown
+	codeRefused
+	codeNotFound
+	codeBusy
+	codeBad
+)
+
+// errBadCall means that a call can't be read.
+var errBadCall = errors.New("the call can't be read")
+
+const (
+	// serveBound is how long a call is worked on; removing a node waits for its authority to run out.
+	serveBound = 30 * time.Second
+	// maxRelays is how many other nodes are asked to pass a call on to the leader.
+	maxRelays = 3
+)
+
+// request is a call that has come in.
+type request struct {
+	from peer.Identity
+	body []byte
+}
+
+// handler answers a call for this package.
+func (c *Cluster) handler(m peer.Method) func(context.Context, request) ([]byte, error) {
+	switch m {
+	case MethodPromise:
+		return c.servePromise
+	case MethodStands:
+		return c.serveStands
+	case MethodInvite:
+		return c.serveInvitation
+	case MethodPropose:
+		return c.servePropose
+	case MethodRemove:
+		return c.serveRemove
+	case MethodRelay:
+		return c.serveRelay
+	case authority.MethodAsk:
+		return c.serveAsk
+	case authority.MethodCommitted:
+		return c.serveCommitted
+	}
+	return nil
+}
+
+// Serve answers a call of method 1 to 47. It does not block.
+func (c *Cluster) Serve(call *peer.Call) {
+	h := c.handler(call.Method)
+	if h == nil {
+		call.Fail(codeBad, "this node does not know the method")
+		return
+	}
+	select {
+	case c.tasks <- struct{}{}:
+	default:
+		call.Fail(codeBusy, "too many calls are being answered")
+		return
+	}
+	call.Keep()
+	if !c.spawn(func() {
+		defer func() { <-c.tasks }()
+		ctx, cancel := context.WithTimeout(c.ctx, serveBound)
+		defer cancel()
+		reply, err := h(ctx, request{from: call.From, body: call.Body})
+		if err != nil {
+			call.Fail(codeOf(err), detailOf(err))
+			return
+		}
+		call.Reply(reply)
+	}) {
+		<-c.tasks
+		call.Fail(codeNoLeader, ErrClosed.Error())
+	}
+}
+
+// codeOf is how an error travels.
+func codeOf(err error) peer.Code {
+	var remote *peer.RemoteError
+	switch {
+	case errors.As(err, &remote):
+		return remote.Code
+	case errors.Is(err, ErrUnknown):
+		return codeUnknown
+	case errors.Is(err, ErrNoLeader), errors.Is(err, authority.ErrNotLeading):
+		return codeNoLeader
+	case errors.Is(err, ErrRefused):
+		return codeRefused
+	case errors.Is(err, ErrNotFound):
+		return codeNotFound
+	case errors.Is(err, errBadCall):
+		return codeBad
+	}
+	return codeUnknown
+}
+
+func detailOf(err error) string {
+	var remote *peer.RemoteError
+	if errors.As(err, &remote) {
+		return remote.Detail
+	}
+	return err.Error()
+}
+
+// callError is what an error of a call means here.
+func callError(err error) error {
+	var remote *peer.RemoteError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrTooLarge):
+		return fmt.Errorf("%w: %w", ErrNoLeader, err) // nothing was sent
+	case !errors.As(err, &remote):
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	for code, kind := range map[peer.Code]error{
+		codeNoLeader: ErrNoLeader, codeBusy: ErrNoLeader, codeBad: ErrRefused, codeRefused: ErrRefused, codeNotFound: ErrNotFound,
+	} {
+		if remote.Code == code {
+			return fmt.Errorf("%w: %w", kind, err)
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, err)
+}
+
+// callJSON calls a node of which gossip knows.
+func (c *Cluster) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	if b, err = c.cfg.Peers.Call(ctx, to, m, b); err != nil {
+		return callError(err)
+	}
+	if err := json.Unmarshal(b, reply); err != nil {
+		return fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	return nil
+}
+
+// callLeader brings a call to the leader: directly, or through another node if this one does not hear the leader. The
+// error wraps ErrNoLeader if the leader certainly did not get it.
+func (c *Cluster) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	leader := c.leader()
+	if leader == c.cfg.Self.ID && c.leads() {
+		return c.serveHere(ctx, m, body)
+	}
+	peers := c.cfg.Peers
+	if !leader.IsZero() && leader != c.cfg.Self.ID && peers.Reachable(leader) {
+		b, err := peers.Call(ctx, leader, m, body)
+		return b, callError(err)
+	}
+	var relays []ring.NodeID
+	for id := range *c.known.Load() {
+		if id != leader && peers.Reachable(id) {
+			relays = append(relays, id)
+		}
+	}
+	rand.Shuffle(len(relays), func(i, j int) { relays[i], relays[j] = relays[j], relays[i] })
+	relayed := append([]byte{byte(m)}, body...)
+	for _, id := range relays[:min(len(relays), maxRelays)] {
+		b, err := peers.Call(ctx, id, MethodRelay, relayed)
+		if err = callError(err); !errors.Is(err, ErrNoLeader) {
+			return b, err
+		}
+	}
+	return nil, fmt.Errorf("%w that could be reached", ErrNoLeader)
+}
+
+// serveHere answers this node's own call.
+func (c *Cluster) serveHere(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	return c.handler(m)(ctx, request{from: c.Identity(), body: body})
+}
+
+// relayable are the methods that only the leader answers.
+var relayable = [...]peer.Method{MethodPropose, MethodRemove, authority.MethodAsk, authority.MethodCommitted}
+
+// serveRelay passes a call on to the leader, one hop and no further.
+func (c *Cluster) serveRelay(ctx context.Context, r request) ([]byte, error) {
+	if len(r.body) == 0 || !slices.Contains(relayable[:], peer.Method(r.body[0])) {
+		return nil, errBadCall
+	}
+	m, body := peer.Method(r.body[0]), r.body[1:]
+	leader := c.leader()
+	switch {
+	case c.leads():
+		return c.handler(m)(ctx, request{from: r.from, body: body})
+	case leader.IsZero() || leader == r.from.Node || !c.cfg.Peers.Reachable(leader):
+		return nil, fmt.Errorf("%w that could be reached", ErrNoLeader)
+	}
+	b, err := c.cfg.Peers.Call(ctx, leader, m, body)
+	return b, callError(err)
+}
+
+func (c *Cluster) serveAsk(ctx context.Context, r request) ([]byte, error) {
+	ask, err := authority.ParseRequest(r.body)
+	if err != nil {
+		return nil, errBadCall
+	}
+	ctx, cancel := context.WithTimeout(ctx, authority.Term)
+	defer cancel()
+	return c.answer(ctx, ask).AppendBinary(nil)
+}
+
+func (c *Cluster) serveCommitted(ctx context.Context, _ request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
+	defer cancel()
+	index, err := c.giver.Committed(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	return authority.Reply{Granted: true, Index: index}.AppendBinary(nil)
+}

@@ -1,0 +1,305 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	gossipPort = 7946
+	peerPort   = 7947
+)
+
+// node is a node of a test.
+type node struct {
+	w      *world
+	name   string
+	ip     string
+	zone   string
+	id     ring.NodeID
+	boot   uint64
+	expect int
+	join   []string
+	disk   *disk
+	adjust func(*Config)
+	dieAt  int64 // the process dies at this write of its store; 0: it doesn't
+
+	c       atomic.Pointer[Cluster]
+	store   *store
+	peers   *peer.Peers
+	rules   atomic.Pointer[rules.Set]
+	state   atomic.Pointer[agreement.State]
+	running bool
+}
+
+// world is the machines of a test and the network between them.
+type world struct {
+	t     testing.TB
+	net   *memnet.Net
+	start time.Time
+	log   *slog.Logger
+	nodes []*node
+	boots uint64
+	away  map[*node]bool // isolated
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, net: memnet.New(), start: time.Now(), away: map[*node]bool{}, log: slog.New(slog.DiscardHandler)}
+	if os.Getenv("RLNODE_TEST_LOG") != "" {
+		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return w
+}
+
+// add makes a node that does not run yet. Its ID is that of its number, so the first one added is the lowest.
+func (w *world) add(expect int, join ...*node) *node {
+	n := &node{w: w, expect: expect, disk: newDisk()}
+	i := len(w.nodes) + 1
+	n.name, n.ip = fmt.Sprintf("n%d", i), fmt.Sprintf("10.0.0.%d", i)
+	binary.BigEndian.PutUint64(n.id[:], uint64(i))
+	for _, j := range join {
+		n.join = append(n.join, j.ip)
+	}
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+// several adds nodes that are to found a cluster together and know all others' addresses.
+func (w *world) several(count, expect int) []*node {
+	first := len(w.nodes)
+	for range count {
+		w.add(expect)
+	}
+	all := w.nodes[first:]
+	for _, n := range all {
+		for _, m := range all {
+			if n != m {
+				n.join = append(n.join, m.ip)
+			}
+		}
+	}
+	return all
+}
+
+const firstRules = "version: 1\nrules:\n  - name: login\n    key: [ip]\n    limits:\n      - limit: 5\n        per: 1m\n"
+
+// run starts the node's process, anew if it ran before.
+func (n *node) run() *node {
+	n.w.t.Helper()
+	w, host := n.w, n.w.net.Host(n.ip)
+	w.boots++
+	n.boot = w.boots
+	log := w.log.With("at", n.name)
+	self := Node{ID: n.id, Boot: n.boot, Name: n.name, Address: n.ip, Region: "here", Zone: n.zone, PeerPort: peerPort}
+	peers, err := peer.Open(peer.Config{
+		Self: func() peer.Identity {
+			if c := n.c.Load(); c != nil {
+				return c.Identity()
+			}
+			return peer.Identity{Node: n.id, Boot: self.Boot, Name: n.name}
+		},
+		Accept: func(remote peer.Identity) error {
+			if c := n.c.Load(); c != nil {
+				return c.Accept(remote)
+			}
+			return nil
+		},
+		Listen: func() (net.Listener, error) { return host.Listen(peerPort) },
+		Dial:   host.Dial,
+		Serve: func(call *peer.Call) {
+			if c := n.c.Load(); c != nil {
+				c.Serve(call)
+			} else {
+				call.Fail(codeNoLeader, "not yet")
+			}
+		},
+		Logger: log,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	transport, err := host.GossipTransport(gossipPort)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.store = &store{disk: n.disk, dieAt: n.dieAt, onDeath: func() { w.net.Crash(n.ip) }}
+	cfg := DefaultConfig()
+	cfg.Self, cfg.Expect, cfg.Store, cfg.Peers, cfg.Logger = self, n.expect, n.store, peers, log
+	cfg.Gossip = gossip.Config{BindAddr: n.ip, Port: gossipPort, Advertise: n.ip, Join: n.join, Transport: transport, Logger: log}
+	cfg.Seed = func() ([]byte, string) { return []byte(firstRules), n.name }
+	cfg.OnState = func(s *agreement.State) { n.state.Store(s) }
+	cfg.OnRules = func(s *rules.Set) { n.rules.Store(s) }
+	cfg.Boottime = func() time.Duration { return time.Since(w.start) }
+	if n.adjust != nil {
+		n.adjust(&cfg)
+	}
+	c, err := Open(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.peers, n.running = peers, true
+	n.c.Store(c)
+	return n
+}
+
+// stop ends the process as a signal would.
+func (n *node) stop() {
+	n.w.t.Helper()
+	if !n.running {
+		return
+	}
+	n.running = false
+	if err := n.c.Load().Close(); err != nil {
+		n.w.t.Errorf("close %s: %v", n.name, err)
+	}
+	n.c.Store(nil)
+	if err := n.peers.Close(); err != nil {
+		n.w.t.Errorf("close the peers of %s: %v", n.name, err)
+	}
+}
+
+// crash ends the process as kill -9 would: nobody hears anything more of it.
+func (n *node) crash() {
+	n.w.net.Crash(n.ip)
+	n.stop()
+}
+
+// end stops all.
+func (w *world) end() {
+	w.net.HealAll()
+	for _, n := range w.nodes {
+		w.net.Thaw(n.ip)
+	}
+	for _, n := range w.nodes {
+		n.stop()
+	}
+	// memberlist does not wait for its probes, and a bubble's time ends with its test.
+	time.Sleep(time.Minute)
+}
+
+// until waits for a condition.
+func (w *world) until(bound time.Duration, what string, ok func() bool) {
+	w.t.Helper()
+	end := time.Now().Add(bound)
+	for !ok() {
+		if time.Now().After(end) {
+			for _, n := range w.nodes {
+				if c := n.c.Load(); c != nil {
+					w.t.Logf("%s: ready %v, %+v, %+v", n.name, c.Ready(), c.Stats(), c.View())
+				}
+			}
+			w.t.Fatalf("no %s within %s", what, bound)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// ready waits until the nodes are.
+func (w *world) ready(nodes ...*node) {
+	w.t.Helper()
+	w.until(40*time.Second, "ready nodes", func() bool {
+		for _, n := range nodes {
+			if n.c.Load().Ready() != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// inRing waits until the ring has settled with exactly these nodes.
+func (w *world) inRing(nodes ...*node) {
+	w.t.Helper()
+	want := make([]ring.NodeID, len(nodes))
+	for i, n := range nodes {
+		want[i] = n.id
+	}
+	slices.SortFunc(want, ring.NodeID.Compare)
+	w.until(60*time.Second, "ring of these nodes", func() bool {
+		for _, n := range nodes {
+			s := n.c.Load().State()
+			if !s.Settled || !slices.Equal(s.To.Members(), want) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// leader is a node that leads and is not cut off, or nil.
+func (w *world) leader() *node {
+	for _, n := range w.nodes {
+		if c := n.c.Load(); c != nil && c.leads() && !w.away[n] {
+			return n
+		}
+	}
+	return nil
+}
+
+// isolate cuts a node off.
+func (w *world) isolate(n *node) {
+	w.away[n] = true
+	w.net.Isolate(n.ip)
+}
+
+// rejoin undoes isolate.
+func (w *world) rejoin(n *node) {
+	delete(w.away, n)
+	w.net.Rejoin(n.ip)
+}
+
+// aLeader waits for one.
+func (w *world) aLeader() *node {
+	w.t.Helper()
+	w.until(20*time.Second, "leader", func() bool { return w.leader() != nil })
+	return w.leader()
+}
+
+// document is a rules file that says a number.
+func document(limit int) rules.Change {
+	return rules.Change{Body: fmt.Appendf(nil,
+		"version: 1\nrules:\n  - name: login\n    key: [ip]\n    limits:\n      - limit: %d\n        per: 1m\n", limit)}
+}
+
+// write changes the rules through a node.
+func (n *node) write(limit int, ifMatch int64) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return n.c.Load().Write(ctx, document(limit), WriteOptions{IfMatch: ifMatch, By: n.name})
+}
+
+// mustWrite writes and fails the test otherwise.
+func (n *node) mustWrite(limit int) int64 {
+	n.w.t.Helper()
+	v, err := n.write(limit, 0)
+	if err != nil {
+		n.w.t.Fatalf("write through %s: %v", n.name, err)
+	}
+	return v
+}
+
+func shuffled(nodes []*node) []*node {
+	out := slices.Clone(nodes)
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// exactRules is one rule that asks the owner each time, and whose window does not turn during a test.
+func exactRules(limit int) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
+}
+
+func TestThreeNodesFormOneCluster(t *testing.T) {
+	f := newFleet(t, 3)
+	f.nodes = append(f.nodes, f.mate(4, 0))
+	f.nodes[3].up()
+	f.whole()
+}
+
+func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
+	f := newFleet(t, 3)
+	f.nodes[1].apply(exactRules(1000))
+	l := f.traffic("year", subjects(3), 12)
+	eventually(t, "more than the limits is asked for", func() bool { return l.refused.Load() > 1000 })
+	l.end()
+	for i := range l.keys {
+		if have := l.admitted[i].Load(); have != 1000 {
+			t.Errorf("%s: have %d admitted, want 1000", l.keys[i], have)
+		}
+	}
+	if l.failed.Load() > 0 || l.slow.Load() > 0 {
+		t.Errorf("%d checks failed, %d took over a second", l.failed.Load(), l.slow.Load())
+	}
+}
+
+// Nodes are restarted one after another, and one joins and leaves for good, under load.
+func TestG6_RollingRestartForgetsNothing(t *testing.T) {
+	f := newFleet(t, 3)
+	f.nodes[0].apply(exactRules(1_000_000))
+	keys := subjects(300)
+	l := f.traffic("year", keys, 8)
+	for _, m := range f.nodes {
+		m.signal(syscall.SIGTERM)
+		if code := m.end(); code != 0 {
+			t.Errorf("%s: exit code %d", m.name, code)
+		}
+		m.up()
+		f.whole()
+	}
+	l.end()
+	if l.failed.Load() > 0 || l.slow.Load() > 0 {
+		t.Errorf("%d checks failed, %d took over a second", l.failed.Load(), l.slow.Load())
+	}
+	f.sameTotals(l)
+}
+
+// sameTotals compares what was admitted with what the owners have counted.
+func (f *fleet) sameTotals(l *traffic) {
+	f.t.Helper()
+	for i, key := range l.keys {
+		if used := f.nodes[i%len(f.nodes)].used("year", key); used != l.admitted[i].Load() {
+			f.t.Errorf("%s: have %d used, want %d", key, used, l.admitted[i].Load())
+		}
+	}
+}
+
+func TestG5_KilledOwner(t *testing.T) {
+	const limit = 3000
+	f := newFleet(t, 3)
+	f.nodes[0].apply(exactRules(limit))
+	keys := subjects(1)
+	owner := f.ownerOf(f.nodes[0], "year", keys[0])
+	l := f.traffic("year", keys, 4)
+	eventually(t, "a third is used", func() bool { return l.total() > limit/3 })
+	before := l.total()
+	time.Sleep(100 * time.Millisecond)
+	lastMoments := l.total() - before
+	killed := time.Now()
+	owner.kill()
+	eventually(t, "the whole limit is to be had again", func() bool { return l.total() >= limit })
+	whole := time.Since(killed)
+	time.Sleep(300 * time.Millisecond)
+	l.end()
+	t.Logf("the whole limit was to be had after %v; %d were admitted in the 100 ms before the kill", whole, lastMoments)
+	if n := l.total(); n > limit+2*lastMoments {
+		t.Errorf("have %d admitted, want at most %d and what was admitted in the last 100 ms, %d", n, limit, lastMoments)
+	}
+	if whole > 5*time.Second || l.failed.Load() > 0 || l.slow.Load() > 0 {
+		t.Errorf("%d checks failed, %d took over a second, the limit was to be had after %v", l.failed.Load(), l.slow.Load(), whole)
+	}
+}

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fleet is a cluster of real processes, each on a loopback address of its own with the default ports.
+type fleet struct {
+	t     *testing.T
+	dir   string
+	net   string // the first three bytes of the addresses
+	nodes []*mate
+}
+
+// mate is a node of a fleet, through its restarts.
+type mate struct {
+	*serving
+	fleet *fleet
+	name  string
+	ip    string
+	args  []string
+	ready atomic.Bool // as its load balancer sees it
+}
+
+// newFleet starts n nodes at once and waits until they are one cluster.
+func newFleet(t *testing.T, n int, args ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
+	for i := range n {
+		f.nodes = append(f.nodes, f.mate(i+1, n, args...))
+	}
+	for _, m := range f.nodes {
+		m.up()
+	}
+	f.whole()
+	return f
+}
+
+// mate is a node that is not started yet.
+func (f *fleet) mate(i, expect int, args ...string) *mate {
+	m := &mate{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i)}
+	var seeds []string
+	for j := 1; j <= max(expect, 1); j++ {
+		if j != i {
+			seeds = append(seeds, fmt.Sprintf("%s.%d", f.net, j))
+		}
+	}
+	m.args = append([]string{
+		"serve", "--name", m.name, "--data-dir", filepath.Join(f.dir, m.name), "--bind", m.ip, "--join", strings.Join(seeds, ","),
+	}, args...)
+	if expect > 0 {
+		m.args = append(m.args, "--bootstrap-expect", fmt.Sprint(expect))
+	}
+	return m
+}
+
+// up starts the node's process without waiting for it.
+func (m *mate) up() {
+	s := &serving{t: m.fleet.t, log: &output{}, exited: make(chan struct{})}
+	s.client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
+	m.serving = s.launch(nil, m.args)
+	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
+}
+
+// waitReady waits until the node says that it is.
+func (m *mate) waitReady() {
+	m.fleet.t.Helper()
+	eventually(m.fleet.t, m.name+" is ready", func() bool {
+		select {
+		case <-m.exited:
+			m.fleet.t.Fatalf("%s ended: %v\n%s", m.name, m.cmd.ProcessState, m.log)
+		default:
+		}
+		status, _, err := m.call("GET", m.data+"/readyz", "", "")
+		return err == nil && status == 200
+	})
+}
+
+// clusterState is what GET /v1/cluster answers.
+type clusterState struct {
+	Epoch        int64  `json:"epoch"`
+	Settled      bool   `json:"settled"`
+	View         string `json:"view"`
+	Leader       string `json:"leader"`
+	RulesVersion int64  `json:"rules_version"`
+	Members      []struct {
+		Name       string `json:"name"`
+		ID         string `json:"id"`
+		State      string `json:"state"`
+		Voter      bool   `json:"voter"`
+		Leader     bool   `json:"leader"`
+		InRing     bool   `json:"in_ring"`
+		Partitions int    `json:"partitions"`
+	} `json:"members"`
+}
+
+func (m *mate) cluster() (c clusterState, err error) {
+	_, text, err := m.call("GET", m.admin+"/v1/cluster", "", "")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &c)
+	}
+	return c, err
+}
+
+// whole waits until every node that runs is in the ring, and all of them say the same.
+func (f *fleet) whole() {
+	f.t.Helper()
+	for _, m := range f.nodes {
+		m.waitReady()
+	}
+	eventually(f.t, "the cluster is whole", func() bool {
+		var first clusterState
+		for i, m := range f.nodes {
+			c, err := m.cluster()
+			if err != nil || c.View != "connected" || !c.Settled || c.Leader == "" || len(c.Members) != len(f.nodes) {
+				return false
+			}
+			sum := 0
+			for _, one := range c.Members {
+				if sum += one.Partitions; !one.InRing || one.State != "alive" {
+					return false
+				}
+			}
+			if i == 0 {
+				first = c
+			}
+			if sum != 4096 || c.Epoch != first.Epoch || c.Leader != first.Leader || fmt.Sprint(c.Members) != fmt.Sprint(first.Members) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (f *fleet) byName(name string) *mate {
+	for _, m := range f.nodes {
+		if m.name == name {
+			return m
+		}
+	}
+	f.t.Fatalf("there is no node %q", name)
+	return nil
+}
+
+// ownerOf asks a node for the owner of a subject.
+func (f *fleet) ownerOf(at *mate, rule, key string) *mate {
+	f.t.Helper()
+	var o struct {
+		Owner string `json:"owner"`
+	}
+	_, text, err := at.call("GET", at.admin+"/v1/owner?rule="+rule+"&key="+key, "", "")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &o)
+	}
+	if err != nil {
+		f.t.Fatalf("owner: %v: %s", err, text)
+	}
+	return f.byName(o.Owner)
+}
+
+// apply writes rules at a node.
+func (m *mate) apply(text string) {
+	m.fleet.t.Helper()
+	status, answer, err := m.call("PUT", m.admin+"/v1/rules", "", text)
+	if err != nil || status != 200 {
+		m.fleet.t.Fatalf("apply: %v %d %s", err, status, answer)
+	}
+	version := struct{ Version int64 }{}
+	if err := json.Unmarshal([]byte(answer), &version); err != nil {
+		m.fleet.t.Fatal(err)
+	}
+	eventually(m.fleet.t, "the rules are everywhere", func() bool {
+		for _, n := range m.fleet.nodes {
+			if c, err := n.cluster(); err != nil || c.RulesVersion < version.Version {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (m *mate) kill() {
+	m.ready.Store(false)
+	m.signal(syscall.SIGKILL)
+	m.end()
+}
+
+// traffic asks about subjects through nodes that are ready, as a load balancer would that looks at /readyz.
+type traffic struct {
+	fleet    *fleet
+	rule     string
+	keys     []string
+	admitted []atomic.Int64
+	refused  atomic.Int64
+	slow     atomic.Int64 // took over a second
+	longest  atomic.Int64
+	by       sync.Map // decided_by → *atomic.Int64
+	mu       sync.Mutex
+	failures []string // guarded by mu; at most 20
+	failed   atomic.Int64
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+func (f *fleet) traffic(rule string, keys []string, workers int) *traffic {
+	l := &traffic{fleet: f, rule: rule, keys: keys, admitted: make([]atomic.Int64, len(keys)), stop: make(chan struct{})}
+	for _, m := range f.nodes {
+		m.ready.Store(true)
+	}
+	l.done.Go(l.balance)
+	for w := range workers {
+		l.done.Go(func() { l.work(w) })
+	}
+	return l
+}
+
+// balance looks which nodes are ready.
+func (l *traffic) balance() {
+	for {
+		for _, m := range l.fleet.nodes {
+			status, _, err := m.call("GET", m.data+"/readyz", "", "")
+			m.ready.Store(err == nil && status == 200)
+		}
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (l *traffic) work(w int) {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
+	defer client.CloseIdleConnections()
+	for i := w; ; i++ {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		m := l.fleet.nodes[i%len(l.fleet.nodes)]
+		if !m.ready.Load() {
+			time.Sleep(200 * time.Microsecond)
+			continue
+		}
+		l.ask(client, m, (i*7+w)%len(l.keys))
+	}
+}
+
+func (l *traffic) ask(client *http.Client, m *mate, key int) {
+	began := time.Now()
+	body := fmt.Sprintf(`{"rule": %q, "key": %q}`, l.rule, l.keys[key])
+	resp, err := client.Post(m.data+"/v1/check", "application/json", strings.NewReader(body))
+	took := time.Since(began)
+	if err != nil {
+		if m.ready.Load() {
+			l.fail("%s: %v", m.name, err)
+		}
+		return
+	}
+	defer resp.Body.Close()
+	var a struct {
+		DecidedBy string `json:"decided_by"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
+		l.fail("%s: %d, %v", m.name, resp.StatusCode, err)
+		return
+	}
+	n, _ := l.by.LoadOrStore(a.DecidedBy, new(atomic.Int64))
+	n.(*atomic.Int64).Add(1)
+	switch resp.StatusCode {
+	case 200:
+		l.admitted[key].Add(1)
+	case 429:
+		l.refused.Add(1)
+	default:
+		l.fail("%s: status %d", m.name, resp.StatusCode)
+	}
+	for old := l.longest.Load(); int64(took) > old && !l.longest.CompareAndSwap(old, int64(took)); old = l.longest.Load() {
+	}
+	if took > time.Second {
+		l.slow.Add(1)
+	}
+}
+
+func (l *traffic) fail(format string, args ...any) {
+	l.failed.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.failures) < 20 {
+		l.failures = append(l.failures, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
+	}
+}
+
+// total is what was admitted so far.
+func (l *traffic) total() (n int64) {
+	for i := range l.admitted {
+		n += l.admitted[i].Load()
+	}
+	return n
+}
+
+// end stops asking, and tells how it went.
+func (l *traffic) end() {
+	l.fleet.t.Helper()
+	close(l.stop)
+	l.done.Wait()
+	by := map[string]int64{}
+	l.by.Range(func(k, v any) bool { by[k.(string)] = v.(*atomic.Int64).Load(); return true })
+	l.fleet.t.Logf("%d admitted, %d refused, %d failed, longest %v, by %v", l.total(), l.refused.Load(), l.failed.Load(),
+		time.Duration(l.longest.Load()), by)
+	for _, text := range l.failures {
+		l.fleet.t.Log(text)
+	}
+}
+
+func subjects(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("198.51.%d.%d", i/250, i%250)
+	}
+	return keys
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// readyInterval is how often a node that is starting looks whether it is ready.
+	readyInterval = 10 * time.Millisecond
+	// privatePart of --max-counters bounds the counters that a node keeps for itself while it is cut off.
+	privatePart = 8
+	// dialBound is how long a connection to another node may take.
+	dialBound = 2 * time.Second
+)
+
+// mates is a node's life with others: the calls between them, what they agree on, and who owns what. It answers the
+// API's questions about rules and members.
+type mates struct {
+	server  *server
+	log     *slog.Logger
+	private *localcache.Counters
+	peers   *peer.Peers
+	keeper  *partitions.Keeper
+	limiter *limiter.Limiter
+	cluster atomic.Pointer[cluster.Cluster] // nil until join
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// meet opens the calls between nodes and what answers them. No other node is known before join.
+func (s *server) meet() (*mates, error) {
+	m := &mates{server: s, log: s.log, private: localcache.New(max(1000, s.settings.MaxCounters/privatePart))}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	if err := m.open(); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+func (m *mates) open() error {
+	s, c := m.server, m.server.settings
+	secure, err := m.tls()
+	if err != nil {
+		return err
+	}
+	dialer := net.Dialer{Timeout: dialBound, LocalAddr: localAddress(c.Bind)}
+	if m.peers, err = peer.Open(peer.Config{
+		Self: m.identity,
+		Listen: func() (net.Listener, error) {
+			return net.Listen("tcp", net.JoinHostPort(c.Bind, strconv.Itoa(c.PeerPort)))
+		},
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		},
+		TLS: secure, Serve: m.serve, Accept: m.accept, Logger: s.log,
+	}); err != nil {
+		return err
+	}
+	config := partitions.DefaultConfig()
+	config.Self, config.Boot, config.Table, config.Now = s.id, s.boot, s.table, s.clock.Now
+	config.Calls, config.Authority, config.Logger = m.peers, m.authority, s.log
+	if m.keeper, err = partitions.Open(config); err != nil {
+		return err
+	}
+	m.limiter, err = limiter.Join(s.table, s.clock, limiter.Cluster{
+		Self: s.id, Ownership: m.keeper, Peers: m.peers, Authority: m.authority, Await: m.await, Ring: m.ring,
+		Private: m.private,
+	})
+	return err
+}
+
+// localAddress makes calls come from the address that the node is bound to, so that nodes on one machine differ.
+func localAddress(bind string) net.Addr {
+	ip := net.ParseIP(bind)
+	if ip == nil || ip.IsUnspecified() {
+		return nil
+	}
+	return &net.TCPAddr{IP: ip}
+}
+
+func (m *mates) tls() (*peer.TLS, error) {
+	c := m.server.settings
+	if c.TLSCert == "" {
+		return nil, nil
+	}
+	return peer.LoadTLS(c.TLSCert, c.TLSKey, c.TLSCA, m.log)
+}
+
+// join finds the others, or begins a cluster, and calls ready once the node is.
+func (m *mates) join(ready func()) error {
+	s, c := m.server, m.server.settings
+	doc, by, err := s.seed()
+	if err != nil {
+		return err
+	}
+	key, err := c.gossipKey()
+	if err != nil {
+		return err
+	}
+	config := cluster.DefaultConfig()
+	config.Self = cluster.Node{
+		ID: s.id, Boot: s.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: m.port(),
+	}
+	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, s.store, m.peers, s.log
+	config.Gossip = gossip.Config{
+		BindAddr: c.Bind, Port: c.GossipPort, Advertise: c.Advertise, Key: key, Join: c.Join,
+		Remembered: m.remembered(), Logger: s.log,
+	}
+	config.Seed = func() ([]byte, string) {
+		text, err := doc.YAML()
+		if err != nil {
+			m.log.Error("the first rules can't be written", "error", err)
+		}
+		return text, by
+	}
+	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
+	config.Boottime, config.Remember = authority.NewClock().Boottime, m.remember
+	opened, err := cluster.Open(config)
+	if err != nil {
+		return err
+	}
+	m.cluster.Store(opened)
+	m.done.Go(func() { m.wait(opened, ready) })
+	return nil
+}
+
+// wait calls ready once the node is, and says meanwhile why it isn't.
+func (m *mates) wait(c *cluster.Cluster, ready func()) {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for {
+		err := c.Ready()
+		if err == nil {
+			break
+		}
+		m.server.api.Explain(err.Error())
+		select {
+		case <-tick.C:
+		case <-m.ctx.Done():
+			return
+		}
+	}
+	if c := m.server.settings; c.Rules != "" && !strings.HasSuffix(m.firstBy(), c.Rules) {
+		m.log.Warn("--rules is not used: there are rules already; rlnode apply changes them", "file", c.Rules,
+			"rules_version", m.limiter.Rules().Version)
+	}
+	ready()
+}
+
+// firstBy is who wrote the rules in force, if they are the first.
+func (m *mates) firstBy() string {
+	_, v := m.cluster.Load().State().History.Current()
+	if v.Number != 1 {
+		return ""
+	}
+	return v.By
+}
+
+func (m *mates) port() int {
+	if a, ok := m.peers.Raft().Addr().(*net.TCPAddr); ok {
+		return a.Port
+	}
+	return m.server.settings.PeerPort
+}
+
+// rememberedFile lists where gossip was found, an address a line.
+const rememberedFile = "peers"
+
+func (m *mates) remembered() []string {
+	text, err := os.ReadFile(filepath.Join(m.server.dir, rememberedFile))
+	if err != nil {
+		return nil // a new node, or it finds the others by --join
+	}
+	return strings.Fields(string(text))
+}
+
+func (m *mates) remember(addresses []string) {
+	text := []byte(strings.Join(addresses, "\n") + "\n")
+	if err := writeWhole(filepath.Join(m.server.dir, rememberedFile), text); err != nil {
+		m.log.Warn("the other nodes' addresses are not remembered", "error", err)
+	}
+}
+
+func (m *mates) identity() peer.Identity {
+	if c := m.cluster.Load(); c != nil {
+		return c.Identity()
+	}
+	return peer.Identity{Node: m.server.id, Boot: m.server.boot, Name: m.server.settings.Name}
+}
+
+func (m *mates) accept(remote peer.Identity) error {
+	if c := m.cluster.Load(); c != nil {
+		return c.Accept(remote)
+	}
+	return nil
+}
+
+func (m *mates) authority() bool {
+	c := m.cluster.Load()
+	return c != nil && c.Authority()
+}
+
+func (m *mates) await(ctx context.Context, epoch, version int64) bool {
+	c := m.cluster.Load()
+	return c != nil && c.Await(ctx, epoch, version)
+}
+
+func (m *mates) ring() *ring.Table {
+	if c := m.cluster.Load(); c != nil {
+		return c.State().To
+	}
+	return nil
+}
+
+// serve brings what other nodes ask to who answers it.
+func (m *mates) serve(call *peer.Call) {
+	c := m.cluster.Load()
+	switch {
+	case c == nil:
+		call.Fail(codeStarting, "the node is starting")
+	case call.Method < partitions.MethodPush:
+		c.Serve(call)
+	case call.Method < limiter.MethodAsk:
+		m.keeper.Serve(call)
+	default:
+		m.limiter.Serve(call)
+	}
+}
+
+// codeStarting is the failure of calls that come too early; callers take it as any other.
+const codeStarting peer.Code = 200
+
+// stepBack hands this node's partitions over, and leaves the cluster if it is for good.
+func (m *mates) stepBack(ctx context.Context, forGood bool) error {
+	c := m.cluster.Load()
+	if c == nil {
+		return nil
+	}
+	if err := c.LeaveRing(ctx); err != nil || !forGood {
+		return err
+	}
+	return c.LeaveCluster(ctx)
+}
+
+// close ends what open and join began, last things first.
+func (m *mates) close() error {
+	m.cancel()
+	m.done.Wait()
+	var errs []error
+	if c := m.cluster.Load(); c != nil {
+		errs = append(errs, c.Close())
+	}
+	if m.limiter != nil {
+		errs = append(errs, m.limiter.Close())
+	}
+	if m.keeper != nil {
+		errs = append(errs, m.keeper.Close())
+	}
+	if m.peers != nil {
+		errs = append(errs, m.peers.Close())
+	}
+	m.private.Close()
+	return errors.Join(errs...)
+}
+
+// catch waits until this node has all that was agreed before.
+func (m *mates) catch(ctx context.Context) error {
+	c := m.cluster.Load()
+	if c == nil {
+		return cluster.ErrNoLeader
+	}
+	if err := c.Catch(ctx); err != nil {
+		return fmt.Errorf("catch up with the leader: %w", err)
+	}
+	return nil
+}

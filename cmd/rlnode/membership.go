@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of what a node tells others about itself: gossip carries at most 512 bytes of it.
+const (
+	maxRegion = 64 // bytes of a region's and of a zone's name
+	maxJoin   = 64 // addresses in --join
+	// maxExpect bounds --bootstrap-expect: a cluster has at most five voters.
+	maxExpect = 5
+)
+
+// completeCluster checks the settings of the cluster, and fills in those that follow from others.
+func (c *serveCmd) completeCluster(bind netip.Addr) []error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Advertise == "" {
+		c.Advertise = advertised(bind)
+	}
+	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
+		wrong("--advertise: %q is not an IP address that others could reach", c.Advertise)
+	}
+	if len(c.Join) > maxJoin {
+		wrong("--join: more than %d addresses", maxJoin)
+	}
+	for _, seed := range c.Join {
+		if err := checkSeed(seed); err != nil {
+			wrong("--join: %w", err)
+		}
+	}
+	if c.BootstrapExpect == 0 && len(c.Join) == 0 {
+		c.BootstrapExpect = 1
+	}
+	if c.BootstrapExpect < 0 || c.BootstrapExpect > maxExpect {
+		wrong("--bootstrap-expect: %d is not in 1…%d", c.BootstrapExpect, maxExpect)
+	}
+	for flag, name := range map[string]string{"--region": c.Region, "--zone": c.Zone} {
+		if len(name) > maxRegion || !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) || flag == "--region" && name == "" {
+			wrong("%s: %.80q is not a name of at most %d bytes", flag, name, maxRegion)
+		}
+	}
+	if _, err := c.gossipKey(); err != nil {
+		errs = append(errs, err)
+	}
+	if set := (c.TLSCert != "") == (c.TLSKey != ""); !set || (c.TLSCert != "") != (c.TLSCA != "") {
+		wrong("--tls-cert, --tls-key and --tls-ca: each needs the two others")
+	}
+	return errs
+}
+
+// checkSeed checks host[:port].
+func checkSeed(seed string) error {
+	host, port := seed, ""
+	if _, err := netip.ParseAddr(seed); err != nil && strings.Contains(seed, ":") {
+		if host, port, err = net.SplitHostPort(seed); err != nil {
+			return fmt.Errorf("%q is not host[:port]", seed)
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return fmt.Errorf("%q has the port %q, which is not in 1…65535", seed, port)
+		}
+	}
+	if host == "" || strings.ContainsAny(host, " /") {
+		return fmt.Errorf("%q names no host", seed)
+	}
+	return nil
+}
+
+// gossipKey is the key that encrypts gossip, nil without one.
+func (c *serveCmd) gossipKey() ([]byte, error) {
+	text := c.GossipKey
+	if c.GossipKeyFile != "" {
+		if text != "" {
+			return nil, errors.New("--gossip-key and --gossip-key-file exclude each other")
+		}
+		file, err := readFile(&environment{}, c.GossipKeyFile, maxToken)
+		if err != nil {
+			return nil, fmt.Errorf("--gossip-key-file: %w", err)
+		}
+		if text = strings.TrimSpace(string(file)); text == "" {
+			return nil, fmt.Errorf("--gossip-key-file: %s holds no key", c.GossipKeyFile)
+		}
+	}
+	if text == "" {
+		return nil, nil
+	}
+	key, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(key) != 16 && len(key) != 24 && len(key) != 32 {
+		return nil, errors.New("--gossip-key: it is not 16, 24 or 32 bytes in base64")
+	}
+	return key, nil
+}
+
+// advertised is the address that others would reach a listener at: the one it is bound to, or, bound to all, the
+// first of the machine's that is not its own affair.
+func advertised(bind netip.Addr) string {
+	if bind.IsValid() && !bind.IsUnspecified() {
+		return bind.String()
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	for _, a := range addresses {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() && p.Addr().Is4() {
+			return p.Addr().String()
+		}
+	}
+	return "127.0.0.1"
+}

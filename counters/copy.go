@@ -1,0 +1,159 @@
+package counters
+
+import (
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// copyBatch is the most records that Copy hands out at once.
+const copyBatch = 4096
+
+// Copy hands every counter of p to yield, in batches of at most 4096; the slice is reused. No lock is held
+// meanwhile, so a batch may be older than what has changed since: Replicate hands that out, and must do so after the
+// batch has been sent. Resets that a reader has yet to be told are among the records. An error of yield is returned.
+func (t *Table) Copy(p int, yield func([]Record) error) error {
+	t.replicated.Store(true)
+	var batch []Record
+	shards := t.shardsOf(p)
+	for i := range shards {
+		batch = shards[i].copyOf(p, batch[:0])
+		for rest := batch; len(rest) > 0; {
+			n := min(len(rest), copyBatch)
+			if err := yield(rest[:n]); err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+	}
+	return nil
+}
+
+// copyOf appends the shard's counters of p.
+func (s *shard) copyOf(p int, batch []Record) []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.groups {
+		g := &s.groups[i]
+		for slot, tag := range g.tags {
+			if tag >= tagUsed && g.records[slot].key.Partition() == p {
+				batch = append(batch, g.record(slot))
+			}
+		}
+	}
+	for k, e := range s.logs {
+		if k.Partition() == p {
+			batch = append(batch, e.record(k))
+		}
+	}
+	return batch
+}
+
+// Put makes the counter what r says: an owner's word on its counter, for the standby's copy. It is changed for
+// Changed, but not for Replicate. A record that has expired, or was reset, makes the counter fresh. It reports false
+// if there was no room for the counter.
+func (t *Table) Put(now algorithms.Now, r Record) bool {
+	expired := r.FreshAt <= now.Steady/1e9
+	if expired {
+		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
+	}
+	var log *algorithms.Log
+	if r.Kind == algorithms.SlidingLog {
+		log = algorithms.NewLog(r.Log) // outside of the lock: it takes its time
+	}
+	s := t.shardOf(r.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := t.place(s, r.Key, r.Kind)
+	if expired && !p.found() {
+		return true
+	}
+	return t.put(s, p, now, &r, log, checkpoints)
+}
+
+// place finds the counter of k. If it is there under another kind of algorithm in such a way that it can't become
+// kind in its place, it is dropped.
+func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
+	p := s.find(k)
+	e := s.logs[k]
+	if kind != algorithms.SlidingLog {
+		if e != nil {
+			t.dropLog(s, k)
+		}
+		return p
+	}
+	if p.found() {
+		s.remove(p)
+	}
+	return place{slot: -1, log: e}
+}
+
+// put stores r, with log for its entries, at p, or where there is room if p was not found.
+func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
+	if !p.found() && !t.makeRoom(s, now.Steady, 0, nil) {
+		return false
+	}
+	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
+	if log != nil {
+		e := t.logSlot(s, r.Key)
+		before := e.log.Len()
+		e.log, e.mark, e.freshAt = *log, newMark(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
+		t.fitLog(e, before, r)
+		s.soilLog(r.Key, e, by)
+		return true
+	}
+	if !p.found() {
+		p = s.insert(r.Key)
+	}
+	g := &s.groups[p.group]
+	g.records[p.slot].state, g.marks[p.slot] = r.State, newMark(r.Kind, r.Level)
+	g.freshAt[p.slot] = max(g.freshAt[p.slot], freshAt)
+	s.soil(p, by)
+	return true
+}
+
+// fitLog keeps a log that came as a record, with nothing known of its limit, within the bounds. The time from its last
+// entry to when it is fresh is at least its window; a log made too coarse by that forgets late, never early.
+func (t *Table) fitLog(e *logSlot, before int, r *Record) {
+	var last int64
+	for i := range r.Log {
+		last = max(last, r.Log[i].At)
+	}
+	left := int64(algorithms.MaxWindow)
+	if seconds := int64(e.freshAt) - last/1e9; seconds < left/1e9 {
+		left = max(seconds*1e9, int64(algorithms.MinWindow))
+	}
+	l := &algorithms.Limit{Kind: algorithms.SlidingLog, Window: time.Duration(left)}
+	if e.log.Len() > algorithms.MaxLogEntries {
+		e.log.Coarsen(l, algorithms.MaxLogEntries/2)
+	}
+	t.keepBooks(e, before, l)
+}
+
+// Drop removes every counter of p, and tells no reader. Memory that is hardly used afterwards is given back.
+func (t *Table) Drop(p int) {
+	shards := t.shardsOf(p)
+	for i := range shards {
+		t.dropFrom(&shards[i], p)
+	}
+}
+
+func (t *Table) dropFrom(s *shard, p int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.groups {
+		g := &s.groups[i]
+		for slot, tag := range g.tags {
+			if tag >= tagUsed && g.records[slot].key.Partition() == p {
+				s.remove(place{group: i, slot: slot})
+			}
+		}
+	}
+	for k := range s.logs {
+		if k.Partition() == p {
+			t.dropLog(s, k)
+		}
+	}
+	s.shrink()
+}

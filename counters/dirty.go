@@ -1,0 +1,121 @@
+package counters
+
+import (
+	"math/bits"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// readers is a set of those who want to know what changed. Each has a byte of group.dirty, in which bit i stands
+// for slot i.
+type readers uint64
+
+const (
+	checkpoints readers = 1      // Changed
+	replicas    readers = 1 << 8 // Replicate
+	everyone            = checkpoints | replicas
+
+	replicasByte = 0xff << 8 // of group.dirty
+)
+
+// maxTrail bounds each list of a trail. A list of groups is also bounded to about an eighth of them: going to more
+// than that, here and there, costs as much as passing over all.
+const maxTrail = 256
+
+// trail lists where a shard changed since replicas were last told, so that telling them does not have to look
+// everywhere. An entry may come twice, or be clean again.
+type trail struct {
+	groups []uint32
+	logs   []Key
+	lost   bool // the lists are not complete
+}
+
+// addGroup notes group i of n.
+func (t *trail) addGroup(i, n int) {
+	if t.lost = t.lost || len(t.groups) >= min(maxTrail, n/8+8); !t.lost {
+		t.groups = append(t.groups, uint32(i))
+	}
+}
+
+func (t *trail) addLog(k Key) {
+	if t.lost = t.lost || len(t.logs) >= maxTrail; !t.lost {
+		t.logs = append(t.logs, k)
+	}
+}
+
+// soil marks a record as changed.
+func (s *shard) soil(p place, by readers) {
+	g := &s.groups[p.group]
+	added := uint64(by) << p.slot &^ g.dirty
+	if added == 0 {
+		return
+	}
+	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
+		s.trail.addGroup(p.group, len(s.groups))
+	}
+	g.dirty |= added
+	s.count(readers(added>>p.slot), 1)
+}
+
+// clean marks a record as not changed.
+func (s *shard) clean(p place, by readers) {
+	g := &s.groups[p.group]
+	gone := uint64(by) << p.slot & g.dirty
+	g.dirty &^= gone
+	s.count(readers(gone>>p.slot), -1)
+}
+
+// soilLog marks a log as changed.
+func (s *shard) soilLog(k Key, e *logSlot, by readers) {
+	added := by &^ e.dirty
+	if added&replicas != 0 {
+		s.trail.addLog(k)
+	}
+	e.dirty |= added
+	s.count(added, 1)
+}
+
+// cleanLog marks a log as not changed.
+func (s *shard) cleanLog(e *logSlot, by readers) {
+	s.count(by&e.dirty, -1)
+	e.dirty &^= by
+}
+
+// count keeps the books of what is marked for whom.
+func (s *shard) count(by readers, n int) {
+	if by&checkpoints != 0 {
+		s.unsaved += n
+	}
+	if by&replicas != 0 {
+		s.unsent += n
+	}
+}
+
+// unread are the readers that a reset waits for before its record may go.
+func (t *Table) unread() readers {
+	if t.replicated.Load() {
+		return everyone
+	}
+	return checkpoints
+}
+
+// record returns a slot as a Record.
+func (g *group) record(slot int) Record {
+	return Record{
+		Key: g.records[slot].key, Kind: g.marks[slot].kind(), State: g.records[slot].state,
+		Level: g.marks[slot].publicLevel(), FreshAt: int64(g.freshAt[slot]),
+	}
+}
+
+// record returns k's log as a Record. Its entries are a copy.
+func (e *logSlot) record(k Key) Record {
+	return Record{
+		Key: k, Kind: algorithms.SlidingLog, Log: e.log.Entries(),
+		Level: e.mark.publicLevel(), FreshAt: int64(e.freshAt),
+	}
+}
+
+// dirtySlots are the slots marked for one reader, as a bit each.
+func (g *group) dirtySlots(by readers) uint64 {
+	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
+}

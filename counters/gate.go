@@ -1,0 +1,99 @@
+package counters
+
+import (
+	"errors"
+	"sync/atomic"
+)
+
+// Partitions is the number of partitions. A partition is a slice of the key space that has one owner: all keys that
+// begin with the same 12 bits.
+const Partitions = 1 << partitionBits
+
+const partitionBits = 12
+
+// Errors of changes to single counters.
+var (
+	// ErrShut: the gate of the counter's partition is shut; nothing was changed.
+	ErrShut = errors.New("partition is shut")
+	// ErrFull: the table has no room for one more counter.
+	ErrFull = errors.New("no room for another counter")
+)
+
+// Verdict is how a check ended.
+type Verdict uint8
+
+// The verdicts. After Shut nothing was decided, and the Decisions of the ops mean nothing.
+const (
+	Refused  Verdict = iota // a limit that is not Shadow refused; nothing was taken
+	Admitted                // all was taken, or would be
+	Shut                    // the gate of one of the partitions is shut
+)
+
+// String returns the verdict in small letters.
+func (v Verdict) String() string { return [...]string{"refused", "admitted", "shut"}[v] }
+
+func verdictOf(admitted bool) Verdict {
+	if admitted {
+		return Admitted
+	}
+	return Refused
+}
+
+// Partition is the partition that k belongs to, 0…Partitions−1.
+func (k Key) Partition() int { return int(k.Hi >> (64 - partitionBits)) }
+
+// gates has a bit for each partition: set when it is shut. Decisions look at it while they hold the shards of their
+// keys, so whoever sets a bit and then holds each shard of the partition once knows that none is under way any more.
+type gates [Partitions / 64]atomic.Uint64
+
+func (g *gates) isShut(p int) bool { return g[p/64].Load()&(1<<(p%64)) != 0 }
+
+// anyShut reports whether the partition of one of ops is shut.
+func (g *gates) anyShut(ops []Op) bool {
+	for i := range ops {
+		if g.isShut(ops[i].Key.Partition()) {
+			return true
+		}
+	}
+	return false
+}
+
+// ShutAll shuts the gates of all partitions, as Shut does.
+func (t *Table) ShutAll() {
+	for i := range t.gates {
+		t.gates[i].Store(^uint64(0))
+	}
+	for i := range t.shards {
+		t.shards[i].wait()
+	}
+}
+
+// Open opens the gate of p: from now on this table decides its counters.
+func (t *Table) Open(p int) { t.gates[p/64].And(^(uint64(1) << (p % 64))) }
+
+// Shut shuts the gate of p. When it returns, no decision of p is under way any more, and there will be none until
+// Open; only Act, Put, Merge and Drop still change its counters.
+func (t *Table) Shut(p int) {
+	t.gates[p/64].Or(1 << (p % 64))
+	shards := t.shardsOf(p)
+	for i := range shards {
+		shards[i].wait()
+	}
+}
+
+// IsOpen reports whether the gate of p is open.
+func (t *Table) IsOpen(p int) bool { return !t.gates.isShut(p) }
+
+// wait returns when those that held the shard have let it go.
+func (s *shard) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+}
+
+// shardsOf are the shards that counters of p are in: one, which it may share with its neighbours, or several of its
+// own.
+func (t *Table) shardsOf(p int) []shard {
+	begin := uint64(p) << (64 - partitionBits)
+	end := begin + (1<<(64-partitionBits) - 1)
+	return t.shards[t.index(Key{Hi: begin}) : t.index(Key{Hi: end})+1]
+}

@@ -1,0 +1,165 @@
+package counters
+
+import "math/bits"
+
+// fate is what becomes of a change when replicas are told.
+type fate uint8
+
+const (
+	forget fate = iota // nobody wants it: clean
+	hand               // handed out, and clean
+	leave              // for another call
+)
+
+// Replicate hands every counter of the wanted partitions that changed since it was last handed out for replicas to
+// yield: once for each partition that has any, all of them; the slice is reused. Changes in partitions not wanted
+// are forgotten: whoever is to have a copy from now on gets it by Copy. A record with a zero State, or no Log, was
+// reset. When yield fails, its records and the rest count as changed still, and the error is returned.
+//
+// wanted is asked before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: what changed
+// during a Copy would otherwise be forgotten, or overtake it.
+func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
+	t.replicated.Store(true)
+	var fates [Partitions]fate
+	for p := range fates {
+		if wanted(p) {
+			fates[p] = hand
+		}
+	}
+	var sorted sorter
+	var batch []Record
+	step := max(1, len(t.shards)/Partitions) // shards a partition, or one with several
+	for first := 0; first < len(t.shards); first += step {
+		batch = batch[:0]
+		for i := first; i < first+step; i++ {
+			batch = t.shards[i].replicate(batch, func(p int) fate { return fates[p] })
+		}
+		rest := batch
+		if len(t.shards) < Partitions {
+			rest = sorted.sort(batch, first*Partitions/len(t.shards), Partitions/len(t.shards))
+		}
+		for len(rest) > 0 {
+			p, n := rest[0].Key.Partition(), 1
+			for n < len(rest) && rest[n].Key.Partition() == p {
+				n++
+			}
+			if err := yield(p, rest[:n]); err != nil {
+				t.mark(rest, replicas)
+				return err
+			}
+			rest = rest[n:]
+		}
+	}
+	return nil
+}
+
+// ReplicateOne appends what Replicate would hand out for p to buf[:0] and returns it: the last changes, if the
+// caller has shut p. They count as handed out.
+func (t *Table) ReplicateOne(p int, buf []Record) []Record {
+	t.replicated.Store(true)
+	buf = buf[:0]
+	shards := t.shardsOf(p)
+	for i := range shards {
+		buf = shards[i].replicate(buf, func(q int) fate {
+			if q == p {
+				return hand
+			}
+			return leave
+		})
+	}
+	return buf
+}
+
+// replicate appends the shard's changed counters, as far as they are to be handed out.
+func (s *shard) replicate(batch []Record, fateOf func(p int) fate) []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.trail
+	s.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // what is left is put back behind where we read
+	if s.unsent == 0 {
+		return batch
+	}
+	if was.lost {
+		for i := range s.groups {
+			batch = s.replicateGroup(batch, i, fateOf)
+		}
+		for k, e := range s.logs {
+			batch = s.replicateLog(batch, k, e, fateOf)
+		}
+		return batch
+	}
+	for _, i := range was.groups {
+		batch = s.replicateGroup(batch, int(i), fateOf)
+	}
+	for _, k := range was.logs {
+		if e := s.logs[k]; e != nil {
+			batch = s.replicateLog(batch, k, e, fateOf)
+		}
+	}
+	return batch
+}
+
+func (s *shard) replicateGroup(batch []Record, i int, fateOf func(p int) fate) []Record {
+	g := &s.groups[i]
+	for m := g.dirtySlots(replicas); m != 0; m &= m - 1 {
+		slot := bits.TrailingZeros64(m)
+		f := fateOf(g.records[slot].key.Partition())
+		if f == leave {
+			continue
+		}
+		if f == hand {
+			batch = append(batch, g.record(slot))
+		}
+		s.clean(place{group: i, slot: slot}, replicas)
+	}
+	if g.dirty&replicasByte != 0 {
+		s.trail.addGroup(i, len(s.groups))
+	}
+	return batch
+}
+
+func (s *shard) replicateLog(batch []Record, k Key, e *logSlot, fateOf func(p int) fate) []Record {
+	if e.dirty&replicas == 0 {
+		return batch
+	}
+	switch fateOf(k.Partition()) {
+	case leave:
+		s.trail.addLog(k)
+		return batch
+	case hand:
+		batch = append(batch, e.record(k))
+	}
+	s.cleanLog(e, replicas)
+	return batch
+}
+
+// sorter puts the records of a shard in order of their partitions.
+type sorter struct {
+	ends   []int
+	sorted []Record
+}
+
+// sort returns records in order of their partitions, which are the n from first on.
+func (o *sorter) sort(records []Record, first, n int) []Record {
+	if len(records) == 0 {
+		return nil
+	}
+	o.ends = append(o.ends[:0], make([]int, n)...)
+	for i := range records {
+		o.ends[records[i].Key.Partition()-first]++
+	}
+	sum := 0
+	for i := range o.ends {
+		o.ends[i], sum = sum, sum+o.ends[i]
+	}
+	if cap(o.sorted) < len(records) {
+		o.sorted = make([]Record, 2*len(records))
+	}
+	o.sorted = o.sorted[:len(records)]
+	for i := range records {
+		at := &o.ends[records[i].Key.Partition()-first]
+		o.sorted[*at] = records[i]
+		*at++
+	}
+	return o.sorted
+}

@@ -1,0 +1,246 @@
+package gossip
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Why a member is kept out.
+var (
+	ErrOtherCluster = errors.New("belongs to another cluster")
+	ErrOtherRegion  = errors.New("belongs to another region")
+	ErrTooMany      = errors.New("there are too many members")
+)
+
+// twinMemory is how long another process with this node's ID is remembered after it was last heard of. Each sync
+// with a member tells of it again.
+const twinMemory = time.Minute
+
+// events are memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
+// they copy what they are given into the table, leave notes, and signal.
+type events struct{ g *Gossip }
+
+// member reads what memberlist knows of a node.
+func member(n *memberlist.Node) (Member, presence, error) {
+	id, err := ring.ParseNodeID(n.Name)
+	if err != nil || id.String() != n.Name || id.IsZero() {
+		return Member{}, staying, fmt.Errorf("%w: the name is no node ID", ErrMetadata)
+	}
+	ip, ok := netip.AddrFromSlice(n.Addr)
+	if !ok {
+		return Member{}, staying, fmt.Errorf("%w: the address is no IP", ErrMetadata)
+	}
+	m, p, err := parseMetadata(n.Meta)
+	if err != nil {
+		return Member{}, staying, err
+	}
+	m.ID, m.Address, m.GossipPort = id, ip.Unmap().String(), int(n.Port)
+	if p == leaving {
+		m.State = Left
+	}
+	return m, p, nil
+}
+
+// judge says whether m may be a member beside self.
+func judge(self, m Member) error {
+	switch none := [16]byte{}; {
+	case m.Region != self.Region:
+		return fmt.Errorf("%w: %q, this node is in %q", ErrOtherRegion, m.Region, self.Region)
+	case m.Cluster != self.Cluster && m.Cluster != none && self.Cluster != none:
+		return fmt.Errorf("%w: %x, this node belongs to %x", ErrOtherCluster, m.Cluster, self.Cluster)
+	}
+	return nil
+}
+
+// admit reads a node and decides whether it may be a member.
+func (g *Gossip) admit(n *memberlist.Node) (Member, presence, error) {
+	m, p, err := member(n)
+	if err != nil {
+		return m, p, err
+	}
+	g.mu.Lock()
+	self := g.self
+	g.mu.Unlock()
+	if err := judge(self, m); err != nil {
+		return m, p, err
+	}
+	if g.config.Accept != nil {
+		return m, p, g.config.Accept(m)
+	}
+	return m, p, nil
+}
+
+// refuse notes that a node is kept out. The caller holds g.mu.
+func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
+	g.notes.once(noteKey{text: "a node is kept out of the cluster", id: m.ID, boot: m.Boot, name: n.Name}, slog.LevelWarn,
+		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
+	g.signal(g.wake)
+}
+
+// NotifyAlive decides on every message that says a node is alive, before memberlist looks whether it is news.
+func (e events) NotifyAlive(n *memberlist.Node) error {
+	g := e.g
+	if n.Name == g.name {
+		return nil // this node, or one that takes itself for it: see NotifyConflict
+	}
+	m, p, err := g.admit(n)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.table.entries[m.ID]
+	if err == nil && known == nil && g.table.full() {
+		err = ErrTooMany
+	}
+	if err != nil {
+		// It may have been a member until it joined, or this node joined, another cluster. Another process with
+		// its ID, at another address, takes nothing from it.
+		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
+			g.table.part(known)
+			g.signal(g.changed)
+		}
+		g.refuse(n, m, err)
+		return err
+	}
+	if p == leaving { // maybe no news to memberlist any more: that it would go was overtaken by that it has
+		g.depart(departure{id: m.ID, boot: m.Boot})
+	}
+	return nil
+}
+
+// NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; both
+// sides ask. It is refused if that node's list has nobody but strangers: NotifyAlive decides on each one of a
+// list that is mixed.
+func (e events) NotifyMerge(peers []*memberlist.Node) error {
+	g := e.g
+	var refused error
+	for _, n := range peers {
+		if n.Name == g.name {
+			g.twin(n)
+			continue
+		}
+		if n.State != memberlist.StateAlive {
+			continue
+		}
+		m, _, err := g.admit(n)
+		if err == nil {
+			return nil
+		}
+		g.mu.Lock()
+		g.refuse(n, m, err)
+		g.mu.Unlock()
+		refused = err
+	}
+	return refused
+}
+
+// NotifyConflict hears of a living member whose ID comes from another address too; memberlist keeps the older one.
+func (e events) NotifyConflict(existing, other *memberlist.Node) {
+	g := e.g
+	if existing.Name == g.name {
+		g.twin(other)
+		return
+	}
+	m, _, _ := member(other) // the ID and the boot make the note; neither needs to be right
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.notes.once(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
+		"moved before it was seen to fail. The one that answers stays, the other one is refused", id: m.ID, boot: m.Boot,
+		name: other.Name}, slog.LevelError, "id", other.Name, "stays", existing.Address(), "refused", other.Address(),
+		"name", m.Name)
+	g.signal(g.wake)
+}
+
+// twin notes a process at another address, or what is left of one, that has this node's ID.
+func (g *Gossip) twin(n *memberlist.Node) {
+	address := n.Address()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ip, ok := netip.AddrFromSlice(n.Addr)
+	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
+		return // what was said of this very process, or of its earlier run at the same address
+	}
+	now := time.Now()
+	if g.twinAt != address || now.Sub(g.twinHeard) > twinMemory {
+		g.twinAt, g.twinSince = address, now
+	}
+	g.twinHeard = now
+	g.notes.once(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
+		"before it was seen to fail. The others refuse this one while the older one answers", name: address},
+		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
+	g.signal(g.wake)
+	g.signal(g.changed)
+}
+
+// NotifyJoin follows a message that a node is alive which was not known, or not alive. Self joins before Create
+// returns.
+func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
+
+// NotifyUpdate follows a message that changed a living member's metadata.
+func (e events) NotifyUpdate(n *memberlist.Node) { e.put(n) }
+
+func (e events) put(n *memberlist.Node) {
+	g := e.g
+	if n.Name == g.name {
+		return
+	}
+	m, _, err := member(n)
+	if err != nil {
+		return // NotifyAlive has refused it
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before, known := State(0), g.table.entries[m.ID]
+	if known != nil {
+		before = known.State
+	}
+	g.table.put(m)
+	delete(g.remembered, m.gossipAddress())
+	if judge(g.self, m) != nil { // this node has joined a cluster since NotifyAlive
+		g.table.part(g.table.entries[m.ID])
+	}
+	if known == nil || before != m.State {
+		g.tell(m)
+	}
+	g.signal(g.changed)
+}
+
+// tell notes what a member has become. The caller holds g.mu.
+func (g *Gossip) tell(m Member) {
+	g.notes.add(slog.LevelInfo, "a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
+	g.signal(g.wake)
+}
+
+// NotifyLeave follows when a member has left or is given up: memberlist doesn't tell which, so a node that leaves
+// says so in its metadata first.
+func (e events) NotifyLeave(n *memberlist.Node) {
+	g := e.g
+	id, err := ring.ParseNodeID(n.Name)
+	if err != nil || n.Name == g.name {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m, failed := g.table.gone(id); failed {
+		g.tell(m)
+	}
+	g.signal(g.changed)
+}
+
+// NodeMeta is asked for when this node announces itself.
+func (e events) NodeMeta(int) []byte {
+	e.g.mu.Lock()
+	defer e.g.mu.Unlock()
+	return bytes.Clone(e.g.metadata)
+}
+
+// This package sends no messages of its own.
+
+func (events) NotifyMsg([]byte)                {}
+func (events) GetBroadcasts(int, int) [][]byte { return nil }

@@ -1,0 +1,101 @@
+package gossip
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Departures go along with each exchange of lists: the processes of which a node knows that they said they leave.
+// memberlist lets the news that a member is gone overtake, and replace, the news that it would go, so one who
+// missed the latter takes it for failed until it hears of it this way.
+//
+//	format 1 | ID 16, boot 8 | …
+const (
+	departureFormat = 1
+	departureSize   = 16 + 8
+	maxDepartures   = 64 // the last ones
+)
+
+type departure struct {
+	id   ring.NodeID
+	boot uint64
+}
+
+func appendDepartures(b []byte, all []departure) []byte {
+	b = append(b, departureFormat)
+	for _, d := range all {
+		b = append(b, d.id[:]...)
+		b = binary.BigEndian.AppendUint64(b, d.boot)
+	}
+	return b
+}
+
+func parseDepartures(b []byte) ([]departure, error) {
+	if len(b) < 1 || b[0] != departureFormat || (len(b)-1)%departureSize != 0 || len(b) > 1+maxDepartures*departureSize {
+		return nil, fmt.Errorf("%w: %d bytes are no list of departures", ErrMetadata, len(b))
+	}
+	all := make([]departure, 0, (len(b)-1)/departureSize)
+	for b = b[1:]; len(b) > 0; b = b[departureSize:] {
+		all = append(all, departure{id: ring.NodeID(b[:16]), boot: binary.BigEndian.Uint64(b[16:])})
+	}
+	return all, nil
+}
+
+// departures lists the members that left last.
+func (t *table) departures() []departure {
+	var left []*entry
+	for _, e := range t.entries {
+		if e.State == Left {
+			left = append(left, e)
+		}
+	}
+	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.since, a.since) })
+	var all []departure
+	for _, e := range left[:min(len(left), maxDepartures)] {
+		all = append(all, departure{id: e.ID, boot: e.Boot})
+	}
+	return all
+}
+
+// depart notes that a process has said it leaves, if it is the member's last one, and reports whether that is news.
+func (t *table) depart(d departure) (Member, bool) {
+	e := t.entries[d.id]
+	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {
+		return Member{}, false
+	}
+	t.setState(e, Left)
+	return e.Member, true
+}
+
+// LocalState is what goes along with the list of members.
+func (e events) LocalState(bool) []byte {
+	e.g.mu.Lock()
+	defer e.g.mu.Unlock()
+	return appendDepartures(nil, e.g.table.departures())
+}
+
+// MergeRemoteState takes what came along with another node's list.
+func (e events) MergeRemoteState(b []byte, _ bool) {
+	all, err := parseDepartures(b)
+	if err != nil {
+		e.g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)
+		return
+	}
+	e.g.mu.Lock()
+	defer e.g.mu.Unlock()
+	for _, d := range all {
+		e.g.depart(d)
+	}
+}
+
+// depart takes the word of others that a process leaves. The caller holds g.mu.
+func (g *Gossip) depart(d departure) {
+	if m, news := g.table.depart(d); news {
+		g.tell(m)
+		g.signal(g.changed)
+	}
+}

@@ -1,0 +1,29 @@
+// Package gossip tells quickly and roughly which nodes there are, with hashicorp/memberlist.
+//
+// What it says is a hint: nobody loses or gains ownership by gossip alone. [Open] starts a node's part in it,
+// [Gossip.Members] lists the members as this node sees them, [Gossip.Changed] says when to look again, and
+// [Gossip.Update] changes what this node tells about itself.
+//
+// A member is known by its node ID, which lives in its data directory: a restart with another address is the same
+// member, once the others have seen the old process fail (some seconds) and [Config.ReclaimAfter] has passed. Two
+// living processes with one ID are a copied data directory: whoever knows the older keeps it, refuses the newer and
+// says so; [Gossip.Twin] tells either of them.
+//
+// Members of another cluster, of another region, and those that [Config.Accept] refuses, are kept out of Members.
+//
+// memberlist forgets the dead, so a long cut would never heal on its own. Here members that failed or left are
+// listed until [Gossip.Forget], and seeds and failed members are joined again every few seconds for ever.
+//
+// Caveats:
+//
+//   - memberlist tells nobody when it merely suspects a member, so [Suspect] is not used: a member is [Alive] until
+//     it is [Failed].
+//   - memberlist 0.6 trusts whoever reaches its port: a hostile packet may exhaust memory or end the process. On
+//     a network that is not trusted, set [Config.Key]. The label that each packet carries keeps out other software
+//     that gossips on the same port, not an attacker.
+//   - memberlist's last probes outlive Close by up to two seconds. In a testing/synctest bubble, whose clock stops
+//     when the test returns, sleep after Close.
+//
+// Goroutines of its own: one writes what callbacks note and announces changes, one joins seeds and failed members
+// (eight at once), one hands accepted connections on. Close waits for them.
+package gossip

@@ -1,0 +1,288 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// ErrClosed means that Close has been called.
+var ErrClosed = errors.New("gossip is closed")
+
+const (
+	announceWait  = time.Second     // until an announcement is on its way; it goes on its way without us
+	announceEvery = 2 * time.Second // while an earlier run of this node is not yet forgotten
+	leaveWait     = 2 * time.Second // for each of the two steps of Leave
+	leaveRounds   = 4               // of gossip between them
+)
+
+// Gossip is a node's part in the gossip of its region.
+type Gossip struct {
+	config     Config
+	name       string // memberlist's name of this node: its ID
+	list       *memberlist.Memberlist
+	seeds      []seed
+	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
+
+	changed chan struct{} // capacity 1
+	wake    chan struct{} // capacity 1: keep has something to do
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+
+	// announcing is held while this node announces itself. memberlist reads its own address without its lock there,
+	// so two announcements at once would race.
+	announcing sync.Mutex
+	// ending is held while memberlist leaves or shuts down: to leave after it shut down is a panic.
+	ending sync.Mutex
+	shut   bool // guarded by ending
+
+	mu        sync.Mutex // guards what follows; never held while memberlist is called
+	self      Member
+	metadata  []byte // of self
+	dirty     bool   // metadata has changed since the last announcement
+	table     *table
+	notes     notes
+	twinAt    string // where another process with this node's ID was heard of
+	twinSince time.Time
+	twinHeard time.Time // the last time; zero: never
+	closed    bool
+}
+
+// Open starts to gossip. That no seed answers is no error: they are tried again until Close.
+func Open(c Config) (*Gossip, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	metadata, err := appendMetadata(nil, c.Self, staying)
+	if err != nil {
+		return nil, err
+	}
+	logger := newAdapter(c.Logger)
+	inner := c.Transport
+	if inner == nil {
+		if inner, err = listen(&c, logger); err != nil {
+			return nil, err
+		}
+	}
+	g := &Gossip{
+		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		table: newTable(maxMembers), notes: notes{said: said[noteKey]{every: repeatAfter}},
+		remembered: make(map[netip.AddrPort]time.Time),
+	}
+	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has
+	g.self.Address, g.self.GossipPort, g.self.State = ip.Unmap().String(), c.Port, Alive
+	g.recall()
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+
+	w := newTransport(inner)
+	m := c.memberlist(logger)
+	m.Transport = w
+	e := events{g}
+	m.Delegate, m.Events, m.Alive, m.Merge, m.Conflict = e, e, e, e, e
+	if g.list, err = memberlist.Create(m); err != nil {
+		g.cancel()
+		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), w.Shutdown())
+	}
+	g.wg.Go(g.keep)
+	g.wg.Go(g.rejoin)
+	return g, nil
+}
+
+// signal marks a channel of capacity 1.
+func (g *Gossip) signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Members lists this node and all that it knows of, sorted by ID: those that failed or left as well, until Forget.
+func (g *Gossip) Members() []Member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.table.members(g.self)
+}
+
+// Changed has a value when Members, or Twin, may have changed since the last one was received.
+func (g *Gossip) Changed() <-chan struct{} { return g.changed }
+
+// Update changes what this node tells about itself: its Cluster, Expect, Empty and Version, nothing else. The
+// others hear of it soon after. change runs under a lock and must not call g.
+func (g *Gossip) Update(change func(*Member)) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return ErrClosed
+	}
+	next := g.self
+	change(&next)
+	fixed := next
+	fixed.Cluster, fixed.Expect, fixed.Empty, fixed.Version = g.self.Cluster, g.self.Expect, g.self.Empty, g.self.Version
+	if fixed != g.self {
+		return fmt.Errorf("%w: only the cluster, expected members, emptiness and version change during a run", ErrConfig)
+	}
+	if next == g.self {
+		return nil
+	}
+	if g.self.State == Left {
+		return fmt.Errorf("%w: this node has left", ErrClosed)
+	}
+	metadata, err := appendMetadata(nil, next, staying)
+	if err != nil {
+		return err
+	}
+	g.self, g.metadata, g.dirty = next, metadata, true
+	for _, e := range g.table.entries { // some may turn out to be another cluster's
+		if judge(next, e.Member) != nil {
+			g.table.part(e)
+		}
+	}
+	g.signal(g.wake)
+	g.signal(g.changed)
+	return nil
+}
+
+// Forget drops a member that has failed or left. One that is alive stays.
+func (g *Gossip) Forget(id ring.NodeID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.table.forget(id) {
+		g.signal(g.changed)
+	}
+}
+
+// Twin reports the address of another process that has this node's ID, if one was heard of within the last minute,
+// and since when. A node that has moved meets what is left of its own earlier run for some seconds; one that is heard
+// of for longer than a minute means that the data directory was copied.
+func (g *Gossip) Twin() (address string, since time.Time, heard bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.twinNear(time.Now()) {
+		return "", time.Time{}, false
+	}
+	return g.twinAt, g.twinSince, true
+}
+
+// twinNear reports whether another process has lately used this node's ID. The caller holds g.mu.
+func (g *Gossip) twinNear(now time.Time) bool {
+	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
+}
+
+// keep writes the notes that callbacks leave, and announces this node when it has changed.
+func (g *Gossip) keep() {
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	for {
+		again := false
+		select {
+		case <-g.ctx.Done():
+			g.writeNotes()
+			return
+		case <-tick.C:
+			again = true
+		case <-g.wake:
+		}
+		g.writeNotes()
+		g.mu.Lock()
+		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells
+		// when they stop to.
+		due := g.dirty || (again && g.twinNear(time.Now()))
+		g.dirty = false
+		g.mu.Unlock()
+		if due {
+			g.announce(announceWait)
+		}
+	}
+}
+
+func (g *Gossip) writeNotes() {
+	g.mu.Lock()
+	waiting := g.notes.waiting
+	g.notes.waiting = nil
+	g.mu.Unlock()
+	for _, n := range waiting {
+		g.config.Logger.Log(g.ctx, n.level, n.text, n.args...)
+	}
+}
+
+// announce tells the others what this node is now, and waits at most so long until it is on its way.
+func (g *Gossip) announce(wait time.Duration) {
+	g.announcing.Lock()
+	defer g.announcing.Unlock()
+	if err := g.list.UpdateNode(wait); err != nil {
+		g.config.Logger.Debug("announcement is not on its way yet", "error", err)
+	}
+}
+
+// Leave tells the others that this node goes, and waits until that is on its way, at most until ctx ends and never
+// longer than some seconds. The node still answers until Close. To leave twice does nothing more.
+func (g *Gossip) Leave(ctx context.Context) error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return ErrClosed
+	}
+	metadata, err := appendMetadata(nil, g.self, leaving)
+	if err != nil || g.self.State == Left {
+		g.mu.Unlock()
+		return err
+	}
+	// One that others refuse has nothing to say on behalf of the node that they know.
+	silent := g.twinNear(time.Now())
+	g.self.State, g.metadata = Left, metadata
+	g.signal(g.changed)
+	done := make(chan error, 1)
+	g.wg.Go(func() { done <- g.leave(silent) })
+	g.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("leave gossip: %w", ctx.Err())
+	}
+}
+
+func (g *Gossip) leave(silent bool) error {
+	if silent {
+		return nil
+	}
+	g.announce(leaveWait)
+	select { // until the others have passed it on: that the node is gone would replace it
+	case <-g.ctx.Done():
+	case <-time.After(leaveRounds * g.config.GossipInterval):
+	}
+	g.ending.Lock()
+	defer g.ending.Unlock()
+	if g.shut {
+		return ErrClosed
+	}
+	if err := g.list.Leave(leaveWait); err != nil {
+		return fmt.Errorf("leave gossip: %w", err)
+	}
+	return nil
+}
+
+// Close stops gossiping; to the others the node has failed, unless it has left before. It waits for this package's
+// goroutines; what memberlist has under way ends within some seconds.
+func (g *Gossip) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.cancel()
+	g.ending.Lock()
+	g.shut = true
+	err := g.list.Shutdown() // closes connections too, so nobody waits for them
+	g.ending.Unlock()
+	g.wg.Wait()
+	return err
+}

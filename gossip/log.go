@@ -1,0 +1,140 @@
+package gossip
+
+import (
+	"context"
+	"log"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	repeatAfter = time.Hour        // what happens at each gossip is said once an hour
+	quietFor    = 10 * time.Minute // and memberlist's own lines so often
+	maxSaid     = 1024             // texts remembered as said; beyond, new ones are dropped until some are old
+	maxNotes    = 64               // notes that wait to be written; more are dropped
+)
+
+// said remembers what was logged when. It has no lock of its own.
+type said[K comparable] struct {
+	when  map[K]time.Time
+	every time.Duration
+}
+
+// again reports whether key is to be logged now.
+func (s *said[K]) again(key K, now time.Time) bool {
+	if t, ok := s.when[key]; ok && now.Sub(t) < s.every {
+		return false
+	}
+	if len(s.when) >= maxSaid {
+		for k, t := range s.when {
+			if now.Sub(t) >= s.every {
+				delete(s.when, k)
+			}
+		}
+		if len(s.when) >= maxSaid {
+			return false
+		}
+	}
+	if s.when == nil {
+		s.when = make(map[K]time.Time)
+	}
+	s.when[key] = now
+	return true
+}
+
+// note is a line for the log. Callbacks run under memberlist's lock and only leave notes; keep writes them.
+type note struct {
+	level slog.Level
+	text  string
+	args  []any
+}
+
+// noteKey is what makes two notes the same.
+type noteKey struct {
+	text string
+	id   ring.NodeID
+	boot uint64
+	name string // as memberlist has it, where it is no ID
+}
+
+// notes are the lines that wait. It has no lock of its own.
+type notes struct {
+	said    said[noteKey]
+	waiting []note
+}
+
+// once adds a note about what happens again and again.
+func (n *notes) once(key noteKey, level slog.Level, args ...any) {
+	if len(n.waiting) < maxNotes && n.said.again(key, time.Now()) {
+		n.add(level, key.text, args...)
+	}
+}
+
+func (n *notes) add(level slog.Level, text string, args ...any) {
+	if len(n.waiting) < maxNotes {
+		n.waiting = append(n.waiting, note{level: level, text: text, args: args})
+	}
+}
+
+// adapter writes memberlist's log lines to a slog.Logger.
+type adapter struct {
+	logger *slog.Logger
+	mu     sync.Mutex
+	said   said[string] // guarded by mu
+}
+
+func newAdapter(l *slog.Logger) *log.Logger {
+	return log.New(&adapter{logger: l, said: said[string]{every: quietFor}}, "", 0)
+}
+
+// ownWords begin the lines about what this package notes itself, once and with more to it.
+var ownWords = [...]string{
+	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting an alive ",
+	"Updating address for ",
+}
+
+// Write takes one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address.
+// memberlist's errors are troubles of the network or of others, never of this node, so they are warnings here.
+// A line that was written not long ago goes to the debug level.
+func (a *adapter) Write(line []byte) (int, error) {
+	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
+	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
+		text = rest
+		switch tag[1:] {
+		case "ERR", "ERROR", "WARN":
+			level = slog.LevelWarn
+		case "INFO":
+			level = slog.LevelInfo
+		}
+	}
+	text = strings.TrimPrefix(text, "memberlist: ")
+	for _, own := range ownWords {
+		if strings.HasPrefix(text, own) {
+			level = slog.LevelDebug
+		}
+	}
+	ctx := context.Background()
+	if level > slog.LevelDebug && !a.first(text) {
+		level = slog.LevelDebug
+	}
+	a.logger.Log(ctx, level, text, "by", "memberlist")
+	return len(line), nil
+}
+
+// first reports whether text has not been written for a while; the port that it came from makes no difference.
+func (a *adapter) first(text string) bool {
+	key := text
+	if head, from, ok := strings.Cut(text, " from="); ok {
+		if i := strings.LastIndexByte(from, ':'); i >= 0 {
+			from = from[:i]
+		}
+		key = head + from
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.said.again(key, time.Now())
+}

@@ -1,0 +1,59 @@
+package gossip
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Member is what a node tells about itself, and how it is seen from here.
+type Member struct {
+	ID         ring.NodeID
+	Boot       uint64 // differs with each start of the process
+	Name       string // for people
+	Address    string // IP
+	Region     string
+	Zone       string
+	GossipPort int
+	PeerPort   int
+	Cluster    [16]byte // zero: belongs to none yet
+	Expect     int      // bootstrap-expect; 0: none
+	Empty      bool     // nothing in its Raft log yet
+	Version    uint8    // newest settings it supports
+	State      State
+}
+
+// State is how a member is seen from here.
+type State uint8
+
+const (
+	Alive   State = iota
+	Suspect       // not used: see the package's caveats
+	Left          // said itself that it goes
+	Failed        // does not answer
+)
+
+// String is the word of the API.
+func (s State) String() string {
+	switch s {
+	case Alive:
+		return "alive"
+	case Suspect:
+		return "suspect"
+	case Left:
+		return "left"
+	case Failed:
+		return "failed"
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// gossipAddress is where the member gossips; not valid if its address is none.
+func (m Member) gossipAddress() netip.AddrPort {
+	ip, err := netip.ParseAddr(m.Address)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ip.Unmap(), uint16(m.GossipPort))
+}

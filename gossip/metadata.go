@@ -1,0 +1,132 @@
+package gossip
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Metadata is what memberlist carries along with a member's name and address, at most 512 bytes:
+//
+//	format 1 | flags | version | boot 8 | peer port 2 | expect 2 | cluster 16 | name | region | zone | extensions
+//
+// Texts have their length in a byte before them. An extension is a tag, a length byte and so many bytes; none is
+// defined yet, and unknown ones are skipped, so that a later version can tell more without being refused by this
+// one during a rolling upgrade.
+const (
+	metadataFormat = 1
+	metadataFixed  = 3 + 8 + 2 + 2 + 16
+
+	maxMetadata = 512 // memberlist's bound
+	maxName     = 253 // the longest host name
+	maxRegion   = 100
+	maxZone     = 100
+
+	flagEmpty   = 1 << 0
+	flagLeaving = 1 << 1
+)
+
+// ErrMetadata means that a member's description of itself is malformed, or does not fit.
+var ErrMetadata = errors.New("bad metadata")
+
+// presence is whether a node means to stay.
+type presence bool
+
+const (
+	staying presence = false
+	leaving presence = true
+)
+
+// appendMetadata adds m's metadata to b, or says what of m does not fit.
+func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
+	if m.PeerPort < 0 || m.PeerPort > 65535 {
+		return nil, fmt.Errorf("%w: peer port %d is not between 0 and 65535", ErrMetadata, m.PeerPort)
+	}
+	if m.Expect < 0 || m.Expect > 65535 {
+		return nil, fmt.Errorf("%w: %d expected members are not between 0 and 65535", ErrMetadata, m.Expect)
+	}
+	if err := checkTexts(m); err != nil {
+		return nil, err
+	}
+	var flags byte
+	if m.Empty {
+		flags |= flagEmpty
+	}
+	if p == leaving {
+		flags |= flagLeaving
+	}
+	b = append(b, metadataFormat, flags, m.Version)
+	b = binary.BigEndian.AppendUint64(b, m.Boot)
+	b = binary.BigEndian.AppendUint16(b, uint16(m.PeerPort))
+	b = binary.BigEndian.AppendUint16(b, uint16(m.Expect))
+	b = append(b, m.Cluster[:]...)
+	for _, s := range []string{m.Name, m.Region, m.Zone} {
+		b = append(append(b, byte(len(s))), s...)
+	}
+	return b, nil
+}
+
+// parseMetadata fills in a member from its metadata; its ID, address and gossip port come from elsewhere.
+func parseMetadata(b []byte) (Member, presence, error) {
+	if len(b) > maxMetadata || len(b) < metadataFixed {
+		return Member{}, staying, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
+	}
+	if b[0] != metadataFormat {
+		return Member{}, staying, fmt.Errorf("%w: unknown format %d", ErrMetadata, b[0])
+	}
+	flags := b[1]
+	if flags&^(flagEmpty|flagLeaving) != 0 {
+		return Member{}, staying, fmt.Errorf("%w: unknown flags %#x", ErrMetadata, flags)
+	}
+	m := Member{
+		Version:  b[2],
+		Boot:     binary.BigEndian.Uint64(b[3:]),
+		PeerPort: int(binary.BigEndian.Uint16(b[11:])),
+		Expect:   int(binary.BigEndian.Uint16(b[13:])),
+		Empty:    flags&flagEmpty != 0,
+	}
+	copy(m.Cluster[:], b[15:])
+	rest := b[metadataFixed:]
+	for _, text := range []*string{&m.Name, &m.Region, &m.Zone} {
+		if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
+			return Member{}, staying, fmt.Errorf("%w: cut short", ErrMetadata)
+		}
+		*text, rest = string(rest[1:1+int(rest[0])]), rest[1+int(rest[0]):]
+	}
+	if err := checkTexts(m); err != nil {
+		return Member{}, staying, err
+	}
+	for len(rest) > 0 {
+		if len(rest) < 2 || len(rest) < 2+int(rest[1]) {
+			return Member{}, staying, fmt.Errorf("%w: an extension is cut short", ErrMetadata)
+		}
+		rest = rest[2+int(rest[1]):]
+	}
+	return m, presence(flags&flagLeaving != 0), nil
+}
+
+// checkTexts keeps out what would garble logs and answers.
+func checkTexts(m Member) error {
+	if m.Name == "" {
+		return fmt.Errorf("%w: the name is empty", ErrMetadata)
+	}
+	for _, t := range []struct {
+		what, text string
+		max        int
+	}{{"name", m.Name, maxName}, {"region", m.Region, maxRegion}, {"zone", m.Zone, maxZone}} {
+		if len(t.text) > t.max {
+			return fmt.Errorf("%w: the %s has %d bytes, at most %d fit", ErrMetadata, t.what, len(t.text), t.max)
+		}
+		if !utf8.ValidString(t.text) {
+			return fmt.Errorf("%w: the %s is not UTF-8", ErrMetadata, t.what)
+		}
+		for _, r := range t.text {
+			if !unicode.IsPrint(r) {
+				return fmt.Errorf("%w: the %s has the unprintable character %U", ErrMetadata, t.what, r)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package gossip
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestMetadata(t *testing.T) {
+	long := Member{Boot: 1<<64 - 1, Name: strings.Repeat("n", maxName), Region: strings.Repeat("r", maxRegion),
+		Zone: strings.Repeat("z", maxZone), PeerPort: 65535, Cluster: [16]byte{15: 1}, Expect: 65535, Empty: true, Version: 255}
+	for _, test := range []struct {
+		have Member
+		want error
+	}{
+		{have: Member{Name: "n1"}},
+		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, Expect: 3, Version: 2}},
+		{have: long},
+		{have: Member{}, want: ErrMetadata},
+		{have: Member{Name: long.Name + "n"}, want: ErrMetadata},
+		{have: Member{Name: "n", Region: long.Region + "r"}, want: ErrMetadata},
+		{have: Member{Name: "n", Zone: long.Zone + "z"}, want: ErrMetadata},
+		{have: Member{Name: "a\nb"}, want: ErrMetadata},
+		{have: Member{Name: "a\x1b[2J"}, want: ErrMetadata},
+		{have: Member{Name: "a\xff"}, want: ErrMetadata},
+		{have: Member{Name: "n", PeerPort: 65536}, want: ErrMetadata},
+		{have: Member{Name: "n", PeerPort: -1}, want: ErrMetadata},
+		{have: Member{Name: "n", Expect: 65536}, want: ErrMetadata},
+		{have: Member{Name: "n", Expect: -1}, want: ErrMetadata},
+	} {
+		for _, p := range []presence{staying, leaving} {
+			b, err := appendMetadata(nil, test.have, p)
+			if !errors.Is(err, test.want) {
+				t.Fatalf("%+v: have error %v, want %v", test.have, err, test.want)
+			}
+			if err != nil {
+				continue
+			}
+			if len(b) > maxMetadata {
+				t.Errorf("%+v: %d bytes", test.have, len(b))
+			}
+			m, q, err := parseMetadata(b)
+			if err != nil || m != test.have || p != q {
+				t.Errorf("have %+v %v, %v\nwant %+v %v", m, q, err, test.have, p)
+			}
+			// A later version may have more to say.
+			more := append(b, 1, 2, 'x', 'y', 2, 0)
+			if m, _, err := parseMetadata(more); len(more) <= maxMetadata && (err != nil || m != test.have) {
+				t.Errorf("with extensions: have %+v, %v", m, err)
+			}
+			for n := range len(b) {
+				if _, _, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) {
+					t.Errorf("the first %d bytes: have error %v", n, err)
+				}
+			}
+		}
+	}
+}
+
+func FuzzMetadata(f *testing.F) {
+	b, err := appendMetadata(nil, Member{Name: "n1", Region: "eu", Zone: "a", Boot: 7, Empty: true}, leaving)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(append(b, 9, 1, 0))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, have []byte) {
+		m, p, err := parseMetadata(have)
+		if err != nil {
+			if !errors.Is(err, ErrMetadata) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := appendMetadata(nil, m, p)
+		if err != nil || !bytes.HasPrefix(have, again) {
+			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)
+		}
+	})
+}
+
+func FuzzDepartures(f *testing.F) {
+	f.Add(appendDepartures(nil, []departure{{id: id(1), boot: 2}, {id: id(3), boot: 4}}))
+	f.Add([]byte{1})
+	f.Fuzz(func(t *testing.T, have []byte) {
+		all, err := parseDepartures(have)
+		if err != nil {
+			if !errors.Is(err, ErrMetadata) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if again := appendDepartures(nil, all); !bytes.Equal(again, have) {
+			t.Fatalf("have %x, want %x", again, have)
+		}
+	})
+}

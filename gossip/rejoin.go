@@ -1,0 +1,222 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	joinsAtOnce    = 8
+	maxSeedJoins   = 64 // addresses of seeds joined in a round, and of other members; chosen at random if there are more
+	maxMemberJoins = 16
+	roundTime      = 10 * time.Second // no join begins later in a round
+	lookupTime     = 5 * time.Second
+	rememberFor    = 72 * time.Hour // an address from an earlier run at which nobody was met
+	maxTroubled    = 1024           // addresses remembered as not joined; beyond, all are forgotten and may be logged again
+)
+
+// firstRounds are the pauses before the first rounds; those after them are Config.RejoinInterval. In each, one member
+// that is met already is joined as well: of many nodes that start at once some miss the news of others, and memberlist
+// makes up for it only at its next syncs.
+var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
+	4 * time.Second}
+
+// recall takes over the addresses of an earlier run.
+func (g *Gossip) recall() {
+	for _, s := range g.config.Join {
+		if at, err := parseSeed(s, g.config.Port); err == nil { // withDefaults has refused others
+			g.seeds = append(g.seeds, at)
+		}
+	}
+	now := time.Now()
+	for _, s := range g.config.Remembered {
+		at, err := netip.ParseAddrPort(s)
+		if err != nil {
+			g.config.Logger.Warn("a remembered address of a member can't be used", "address", s)
+			continue
+		}
+		if len(g.remembered) < maxRemembered {
+			g.remembered[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] = now
+		}
+	}
+}
+
+// Addresses returns where members gossip that are alive or have failed, and those of an earlier run that were not met
+// yet: what to give Open as Config.Remembered the next time. At most 1,000, those alive first.
+func (g *Gossip) Addresses() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var alive, failed []netip.AddrPort
+	for _, e := range g.table.entries {
+		switch at := e.gossipAddress(); {
+		case e.hidden:
+		case e.State == Alive:
+			alive = append(alive, at)
+		case e.State == Failed:
+			failed = append(failed, at)
+		}
+	}
+	for at := range g.remembered {
+		failed = append(failed, at)
+	}
+	all := make([]string, 0, len(alive)+len(failed))
+	named := make(map[netip.AddrPort]bool)
+	for _, part := range [][]netip.AddrPort{alive, failed} {
+		slices.SortFunc(part, netip.AddrPort.Compare)
+		for _, at := range part {
+			if !named[at] && len(all) < maxRemembered {
+				named[at] = true
+				all = append(all, at.String())
+			}
+		}
+	}
+	return all
+}
+
+// rejoin joins seeds and members that are not alive, again and again: memberlist forgets the dead, so the two sides
+// of a long cut would never meet again.
+func (g *Gossip) rejoin() {
+	troubled := make(map[netip.AddrPort]bool)
+	for round := 0; ; round++ {
+		pause, more := g.config.RejoinInterval, 0
+		if round < len(firstRounds) {
+			pause, more = min(pause, firstRounds[round]), 1
+		}
+		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // by a fifth, so that nodes don't keep step
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		g.round(more, troubled)
+	}
+}
+
+// round joins whom it should, and so many more, several at once, and waits for them. troubled has the addresses
+// that could not be joined the last time, so that only what is new is logged.
+func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
+	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
+	defer cancel()
+	type result struct {
+		at  netip.AddrPort
+		err error
+	}
+	targets := g.targets(ctx, more)
+	results := make(chan result, len(targets))
+	slots := make(chan struct{}, joinsAtOnce)
+	var joins sync.WaitGroup
+	for _, at := range targets {
+		select {
+		case <-ctx.Done():
+		case slots <- struct{}{}:
+			joins.Go(func() {
+				defer func() { <-slots }()
+				_, err := g.list.Join([]string{at.String()})
+				results <- result{at, err}
+			})
+		}
+	}
+	joins.Wait()
+	close(results)
+	if len(troubled) > maxTroubled {
+		clear(troubled)
+	}
+	for r := range results {
+		switch {
+		case g.ctx.Err() != nil:
+		case r.err == nil && troubled[r.at]:
+			delete(troubled, r.at)
+			g.config.Logger.Info("a node that could not be joined has been joined", "address", r.at)
+		case r.err != nil && !troubled[r.at]:
+			troubled[r.at] = true
+			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", r.at,
+				"reason", reason(r.err))
+		}
+	}
+}
+
+// reason is why a join of one address failed, without the list that memberlist makes of it.
+func reason(err error) error {
+	var list interface{ WrappedErrors() []error }
+	if errors.As(err, &list) && len(list.WrappedErrors()) == 1 {
+		return list.WrappedErrors()[0]
+	}
+	return err
+}
+
+// targets are the addresses to join now: those of seeds first, and at last so many of members that are alive.
+func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
+	found := g.lookup(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.self.State == Left {
+		return nil
+	}
+	skip := map[netip.AddrPort]bool{g.self.gossipAddress(): true} // met, or chosen already
+	var met []netip.AddrPort
+	for _, e := range g.table.entries {
+		if at := e.gossipAddress(); e.State == Alive && !e.hidden {
+			skip[at] = true
+			met = append(met, at)
+		}
+	}
+	choose := func(from []netip.AddrPort, most int) (chosen []netip.AddrPort) {
+		rand.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
+		for _, at := range from {
+			if len(chosen) < most && !skip[at] {
+				skip[at] = true
+				chosen = append(chosen, at)
+			}
+		}
+		return chosen
+	}
+	targets := choose(found, maxSeedJoins)
+	var gone []netip.AddrPort
+	for _, e := range g.table.entries {
+		if at := e.gossipAddress(); e.State == Failed && at.IsValid() {
+			gone = append(gone, at)
+		}
+	}
+	now := time.Now()
+	for at, since := range g.remembered {
+		switch {
+		case now.Sub(since) > rememberFor:
+			delete(g.remembered, at)
+		default:
+			gone = append(gone, at)
+		}
+	}
+	targets = append(targets, choose(gone, maxMemberJoins)...)
+	rand.Shuffle(len(met), func(i, j int) { met[i], met[j] = met[j], met[i] })
+	return append(targets, met[:min(more, len(met))]...)
+}
+
+// lookup finds the seeds' present addresses.
+func (g *Gossip) lookup(ctx context.Context) []netip.AddrPort {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	found := make([][]netip.AddrPort, len(g.seeds))
+	var lookups sync.WaitGroup
+	for i, s := range g.seeds {
+		if ip, err := netip.ParseAddr(s.host); err == nil {
+			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
+			continue
+		}
+		lookups.Go(func() {
+			ips, err := g.config.Lookup(ctx, s.host)
+			if err != nil {
+				g.config.Logger.Debug("a seed's name can't be resolved now", "seed", s.host, "error", err)
+			}
+			for _, ip := range ips {
+				found[i] = append(found[i], netip.AddrPortFrom(ip.Unmap(), s.port))
+			}
+		})
+	}
+	lookups.Wait()
+	return slices.Concat(found...)
+}

@@ -1,0 +1,121 @@
+package gossip
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestTableIsBounded(t *testing.T) {
+	tab := newTable(3)
+	for i := 1; i <= 3; i++ {
+		tab.put(Member{ID: id(i)})
+	}
+	if !tab.full() {
+		t.Error("three living members: not full")
+	}
+	tab.gone(id(2))
+	tab.gone(id(1))
+	tab.gone(id(9))
+	if tab.full() {
+		t.Error("two have failed: full")
+	}
+	tab.put(Member{ID: id(4)}) // 2 went first
+	tab.put(Member{ID: id(1)})
+	tab.gone(id(1))
+	tab.put(Member{ID: id(3), State: Left})
+	tab.gone(id(3))
+	tab.put(Member{ID: id(5)})
+	want := []Member{{ID: id(3), State: Left}, {ID: id(4)}, {ID: id(5)}, {ID: id(7)}}
+	have := tab.members(Member{ID: id(7)})
+	if len(have) != len(want) {
+		t.Fatalf("have %+v", have)
+	}
+	for i := range want {
+		if have[i] != want[i] {
+			t.Errorf("have %+v, want %+v", have[i], want[i])
+		}
+	}
+	if tab.alive != 2 {
+		t.Errorf("have %d alive, want 2", tab.alive)
+	}
+	if tab.forget(id(4)) || tab.forget(id(9)) || !tab.forget(id(3)) {
+		t.Error("only one that is not alive can be forgotten")
+	}
+}
+
+func TestPartedMembers(t *testing.T) {
+	tab := newTable(9)
+	for i := 1; i <= 3; i++ {
+		tab.put(Member{ID: id(i)})
+	}
+	tab.gone(id(3))
+	for _, e := range tab.entries {
+		tab.part(e)
+	}
+	if n := len(tab.members(Member{})); n != 1 {
+		t.Errorf("have %d members, want only this node", n)
+	}
+	tab.put(Member{ID: id(1)}) // back again
+	if _, failed := tab.gone(id(2)); failed {
+		t.Error("one that was hidden is said to have failed")
+	}
+	if n := len(tab.entries); n != 1 || tab.alive != 1 || tab.entries[id(1)].hidden {
+		t.Errorf("have %d entries, %d alive", n, tab.alive)
+	}
+}
+
+func TestDepartures(t *testing.T) {
+	tab := newTable(1000)
+	const n = maxDepartures + 10
+	for i := 1; i <= n; i++ {
+		tab.put(Member{ID: id(i), Boot: 7})
+		if i%2 == 0 {
+			tab.gone(id(i)) // that it is gone came first
+		}
+		if _, news := tab.depart(departure{id(i), 6}); news {
+			t.Error("an earlier process of it has left: taken for this one")
+		}
+		if m, news := tab.depart(departure{id(i), 7}); !news || m.State != Left {
+			t.Errorf("have %v, %v", m, news)
+		}
+		if _, news := tab.depart(departure{id(i), 7}); news {
+			t.Error("news twice")
+		}
+	}
+	if tab.alive != 0 {
+		t.Errorf("have %d alive", tab.alive)
+	}
+	all := tab.departures()
+	if len(all) != maxDepartures || all[0] != (departure{id(n), 7}) {
+		t.Errorf("have %d, first %v", len(all), all[0])
+	}
+	again, err := parseDepartures(appendDepartures(nil, all))
+	if err != nil || !slices.Equal(all, again) {
+		t.Errorf("have %v, %v, want %v", again, err, all)
+	}
+}
+
+// One that heard only that a member is gone learns later that it had left.
+func TestLeavingIsHeardOfLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for i := 1; i <= 4; i++ {
+			w.start(i)
+		}
+		w.agree(15*time.Second, all(4, nil))
+		for i := 2; i <= 4; i++ {
+			w.net.Cut(ip(1), ip(i))
+		}
+		time.Sleep(time.Second)
+		if err := w.nodes[4].Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.crash(4)
+		w.agree(15*time.Second, "1 alive, 2 failed, 3 failed, 4 failed", 1)
+		w.net.HealAll()
+		took := w.agree(time.Minute, all(4, map[int]State{4: Left}))
+		t.Logf("took %v", took)
+	})
+}

@@ -1,0 +1,92 @@
+package memnet
+
+import (
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Conn is one end of a stream. It is a net.Conn, all of whose methods may be used at the same time.
+type Conn struct {
+	net           *Net
+	in, out       *pipe
+	local, remote *net.TCPAddr
+	once          sync.Once
+}
+
+// streamLocked makes the two ends of a stream from one host to another.
+func (n *Net) streamLocked(from, to *Host, fromPort, toPort int) (near, far *Conn) {
+	there, back := n.pipeLocked(from, to), n.pipeLocked(to, from)
+	near = &Conn{net: n, in: back, out: there, local: from.tcp(fromPort), remote: to.tcp(toPort)}
+	far = &Conn{net: n, in: there, out: back, local: near.remote, remote: near.local}
+	return near, far
+}
+
+func (n *Net) pipeLocked(from, to *Host) *pipe {
+	p := &pipe{held: n.heldLocked(from.ip, to.ip), heldBack: n.heldLocked(to.ip, from.ip), delay: n.delay}
+	p.host.from, p.host.to = from, to
+	n.pipes[p] = struct{}{}
+	return p
+}
+
+// Read reads what has arrived.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.in.Read(b)
+	return n, c.wrap("read", err)
+}
+
+// Write puts b on its way.
+func (c *Conn) Write(b []byte) (int, error) {
+	n, err := c.out.Write(b)
+	return n, c.wrap("write", err)
+}
+
+// Close ends both directions. The other end gets what was written before, if the link lets it.
+func (c *Conn) Close() error {
+	c.once.Do(func() {
+		c.out.closeWrite()
+		c.in.closeRead()
+		c.net.mu.Lock()
+		defer c.net.mu.Unlock()
+		for _, p := range []*pipe{c.in, c.out} {
+			if p.done() {
+				delete(c.net.pipes, p)
+			}
+		}
+	})
+	return nil
+}
+
+// LocalAddr is a *net.TCPAddr.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr is a *net.TCPAddr.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline sets both deadlines.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.in.setDeadline(&c.in.read, t)
+	c.out.setDeadline(&c.out.write, t)
+	return nil
+}
+
+// SetReadDeadline sets the deadline of Read.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.in.setDeadline(&c.in.read, t)
+	return nil
+}
+
+// SetWriteDeadline sets the deadline of Write.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	c.out.setDeadline(&c.out.write, t)
+	return nil
+}
+
+// wrap makes errors look as those of package net; io.EOF stays as it is.
+func (c *Conn) wrap(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+}

@@ -1,0 +1,197 @@
+package memnet
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Net is a network. Its zero value is not ready; use New.
+type Net struct {
+	mu      sync.Mutex             // guards what follows; taken before the mutex of a pipe, socket or listener
+	hosts   map[string]*Host       // the live one of each IP
+	pipes   map[*pipe]struct{}     // every direction of every stream that is still open
+	cut     map[direction]struct{} // directions that deliver nothing
+	alone   map[string]struct{}    // hosts that are isolated, from hosts that come later too
+	frozen  map[string]struct{}    //
+	delay   time.Duration          // one way
+	changed chan struct{}          // closed, and made anew, when anything above changes
+}
+
+type direction struct{ from, to string }
+
+// New returns a network without hosts.
+func New() *Net {
+	return &Net{
+		hosts:   make(map[string]*Host),
+		pipes:   make(map[*pipe]struct{}),
+		cut:     make(map[direction]struct{}),
+		alone:   make(map[string]struct{}),
+		frozen:  make(map[string]struct{}),
+		changed: make(chan struct{}),
+	}
+}
+
+// Host returns the host with this IP, which comes into being when it is first asked for, and anew after a crash. It
+// panics if ip is not an IP address.
+func (n *Net) Host(ip string) *Host {
+	addr := netip.MustParseAddr(ip)
+	ip = addr.String()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.hosts[ip]; h != nil {
+		return h
+	}
+	h := &Host{net: n, ip: ip, addr: addr, listeners: make(map[int]*Listener), sockets: make(map[int]*PacketConn), port: 40000}
+	for other := range n.alone {
+		n.cutLocked(ip, other)
+		n.cutLocked(other, ip)
+	}
+	n.hosts[ip] = h
+	n.changedLocked()
+	return h
+}
+
+// Cut stops delivery between a and b, in both directions.
+func (n *Net) Cut(a, b string) {
+	n.change(func() {
+		n.cutLocked(a, b)
+		n.cutLocked(b, a)
+	})
+}
+
+// CutOneWay stops delivery from one host to another; the other direction is as it was.
+func (n *Net) CutOneWay(from, to string) { n.change(func() { n.cutLocked(from, to) }) }
+
+// Heal undoes the cuts between a and b, in both directions.
+func (n *Net) Heal(a, b string) {
+	n.change(func() {
+		delete(n.cut, direction{a, b})
+		delete(n.cut, direction{b, a})
+	})
+}
+
+// HealAll undoes every cut and every isolation. Frozen hosts stay frozen.
+func (n *Net) HealAll() {
+	n.change(func() {
+		clear(n.cut)
+		clear(n.alone)
+	})
+}
+
+// Isolate cuts a host from all others, those that come later included, until Rejoin or HealAll. Heal restores single
+// links.
+func (n *Net) Isolate(ip string) {
+	n.change(func() {
+		n.alone[ip] = struct{}{}
+		for other := range n.hosts {
+			n.cutLocked(ip, other)
+			n.cutLocked(other, ip)
+		}
+	})
+}
+
+// Rejoin undoes every cut that a host has, and its isolation.
+func (n *Net) Rejoin(ip string) {
+	n.change(func() {
+		delete(n.alone, ip)
+		for d := range n.cut {
+			if d.from == ip || d.to == ip {
+				delete(n.cut, d)
+			}
+		}
+	})
+}
+
+// Delay sets the time that everything sent from now on is under way, in one direction.
+func (n *Net) Delay(d time.Duration) { n.change(func() { n.delay = d }) }
+
+// Freeze makes a host look as if its process were stopped: nothing comes out of it and nothing is read there, but
+// connections to it can be made and nothing breaks. Packets to it wait, those from it are lost.
+func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
+
+// Thaw undoes Freeze.
+func (n *Net) Thaw(ip string) { n.change(func() { delete(n.frozen, ip) }) }
+
+// Crash ends a host: its connections are reset, its listeners and sockets are closed, and its Host is of no use any
+// more. Net.Host makes a new one.
+func (n *Net) Crash(ip string) {
+	var listeners []*Listener
+	var sockets []*PacketConn
+	n.change(func() {
+		h := n.hosts[ip]
+		if h == nil {
+			return
+		}
+		h.dead = true
+		delete(n.hosts, ip)
+		for _, l := range h.listeners {
+			listeners = append(listeners, l)
+		}
+		for _, s := range h.sockets {
+			sockets = append(sockets, s)
+		}
+		for p := range n.pipes {
+			if p.host.from == h || p.host.to == h {
+				p.breakOff(p.host.from == h, p.host.to == h)
+			}
+		}
+	})
+	for _, l := range listeners {
+		l.Close()
+	}
+	for _, s := range sockets {
+		s.Close()
+	}
+}
+
+// Streams is how many ends of streams are open at a host: a test can see by it that nothing is left behind.
+func (n *Net) Streams(ip string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	count := 0
+	for p := range n.pipes {
+		if p.host.from.ip == ip && !p.writerGone() {
+			count++
+		}
+	}
+	return count
+}
+
+// change runs f with the mutex held and makes everyone who waits look again.
+func (n *Net) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+	n.changedLocked()
+}
+
+func (n *Net) changedLocked() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+	for p := range n.pipes {
+		p.setPath(n.heldLocked(p.host.from.ip, p.host.to.ip), n.heldLocked(p.host.to.ip, p.host.from.ip), n.delay)
+	}
+}
+
+func (n *Net) cutLocked(from, to string) {
+	if from != to {
+		n.cut[direction{from, to}] = struct{}{}
+	}
+}
+
+// cutOffLocked says whether the link itself is cut.
+func (n *Net) cutOffLocked(from, to string) bool {
+	_, cut := n.cut[direction{from, to}]
+	return cut
+}
+
+func (n *Net) frozenLocked(ip string) bool {
+	_, frozen := n.frozen[ip]
+	return frozen
+}
+
+// heldLocked says whether bytes of streams wait.
+func (n *Net) heldLocked(from, to string) bool {
+	return n.cutOffLocked(from, to) || n.frozenLocked(from) || n.frozenLocked(to)
+}

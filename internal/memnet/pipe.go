@@ -1,0 +1,225 @@
+package memnet
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// buffered is how many bytes one direction of a stream holds before a write waits.
+const buffered = 256 << 10
+
+// pipe is one direction of a stream.
+type pipe struct {
+	host struct{ from, to *Host } // never changes
+
+	mu       sync.Mutex // guards what follows
+	segments []segment  // written and not read yet, oldest first
+	size     int        // bytes in segments
+	held     bool       // nothing arrives
+	heldBack bool       // nothing arrives in the other direction
+	delay    time.Duration
+	finished time.Time // when the end of the stream arrives, if the writer has closed
+	closed   bool      // the writer has closed
+	gone     bool      // the reader has closed
+	resetW   bool      // the writer's host has crashed
+	resetR   bool      // the reader's host has crashed
+	read     deadline
+	write    deadline
+	waiting  chan struct{} // closed when anything changes; nil if nobody waits
+}
+
+// segment is what one write brought.
+type segment struct {
+	data    []byte
+	at      time.Time // when it arrives, unless the link is held then
+	arrived bool      // it was there before the link was held
+}
+
+type deadline struct{ at time.Time }
+
+func (d deadline) over(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
+
+func (p *pipe) changedLocked() {
+	if p.waiting != nil {
+		close(p.waiting)
+		p.waiting = nil
+	}
+}
+
+// wait lets go of the mutex until something changes or until the earliest of the times, zero ones left out.
+func (p *pipe) wait(now time.Time, times ...time.Time) {
+	if p.waiting == nil {
+		p.waiting = make(chan struct{})
+	}
+	waiting := p.waiting
+	var first time.Time
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	if first.IsZero() {
+		<-waiting
+		return
+	}
+	timer := time.NewTimer(first.Sub(now))
+	defer timer.Stop()
+	select {
+	case <-waiting:
+	case <-timer.C:
+	}
+}
+
+// Read takes what has arrived.
+func (p *pipe) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		now := time.Now()
+		switch {
+		case p.gone:
+			return 0, net.ErrClosed
+		case p.resetR, p.resetW && !p.held:
+			return 0, syscall.ECONNRESET
+		case p.read.over(now):
+			return 0, os.ErrDeadlineExceeded
+		case len(b) == 0:
+			return 0, nil
+		}
+		if n := p.takeLocked(b, now); n > 0 {
+			p.changedLocked()
+			return n, nil
+		}
+		var next time.Time
+		if !p.held {
+			switch {
+			case len(p.segments) > 0:
+				next = p.segments[0].at
+			case p.closed && !now.Before(p.finished):
+				return 0, io.EOF
+			case p.closed:
+				next = p.finished
+			}
+		}
+		p.wait(now, p.read.at, next)
+	}
+}
+
+// takeLocked moves what has arrived to b.
+func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
+	for n < len(b) && len(p.segments) > 0 {
+		s := &p.segments[0]
+		if !s.arrived && (p.held || now.Before(s.at)) {
+			break
+		}
+		k := copy(b[n:], s.data)
+		n += k
+		if s.data = s.data[k:]; len(s.data) == 0 {
+			p.segments[0] = segment{}
+			p.segments = p.segments[1:]
+		}
+	}
+	p.size -= n
+	return n
+}
+
+// Write puts b into the buffer and waits while that is full.
+func (p *pipe) Write(b []byte) (n int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		now := time.Now()
+		switch {
+		case p.closed:
+			return n, net.ErrClosed
+		case p.resetW, p.resetR && !p.held && !p.heldBack:
+			return n, syscall.ECONNRESET
+		case p.gone && !p.held && !p.heldBack:
+			return n, syscall.EPIPE
+		case p.write.over(now):
+			return n, os.ErrDeadlineExceeded
+		}
+		if room := min(buffered-p.size, len(b)); room > 0 {
+			p.segments = append(p.segments, segment{data: append([]byte(nil), b[:room]...), at: now.Add(p.delay)})
+			p.size += room
+			n += room
+			b = b[room:]
+			p.changedLocked()
+		}
+		if len(b) == 0 {
+			return n, nil
+		}
+		p.wait(now, p.write.at)
+	}
+}
+
+// closeWrite ends the stream: the reader gets what is there, and then the end.
+func (p *pipe) closeWrite() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closed = true
+		p.finished = time.Now().Add(p.delay)
+		p.changedLocked()
+	}
+}
+
+// closeRead says that nobody reads any more.
+func (p *pipe) closeRead() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	p.segments, p.size = nil, 0
+	p.changedLocked()
+}
+
+// done says whether both ends have closed.
+func (p *pipe) done() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed && p.gone
+}
+
+func (p *pipe) writerGone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// breakOff is the crash of the writer's host, the reader's, or both.
+func (p *pipe) breakOff(writer, reader bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resetW = p.resetW || writer
+	p.resetR = p.resetR || reader
+	p.changedLocked()
+}
+
+// setPath says how things are on the way.
+func (p *pipe) setPath(held, back bool, delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if held && !p.held {
+		now := time.Now()
+		for i := range p.segments {
+			p.segments[i].arrived = !now.Before(p.segments[i].at)
+		}
+	}
+	if held != p.held || back != p.heldBack || delay != p.delay {
+		p.held, p.heldBack, p.delay = held, back, delay
+		p.changedLocked()
+	}
+}
+
+func (p *pipe) setDeadline(d *deadline, t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d.at = t
+	p.changedLocked()
+}

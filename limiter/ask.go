@@ -1,0 +1,269 @@
+package limiter
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// ask is one check's question to one node, and what came of it. It owns all that it refers to, since its answer may
+// come when the check has been decided without it.
+type ask struct {
+	to    ring.NodeID
+	q     question // ops get their decisions
+	began time.Time
+	until time.Time // the check is decided by then
+	state atomic.Int32
+	done  chan struct{} // capacity 1: the answer is there
+
+	// The answer; written before done.
+	err      error // it did not reach the one asked, or no reply came back
+	status   status
+	epoch    int64
+	version  int64
+	hint     ring.NodeID
+	standby  bool
+	admitted bool
+	decider  ring.NodeID
+	process  uint64
+	steady   int64
+	lineages []uint64
+	windows  []int64 // by op
+	used     []int64 // by op
+}
+
+// States of an ask.
+const (
+	askOpen      = iota
+	askAnswered  // the answer is there, and the check's
+	askAbandoned // the check has been decided; what was taken is given back
+)
+
+// wait returns whether the answer came in time.
+func (a *ask) wait() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+	}
+	timer := time.NewTimer(time.Until(a.until))
+	defer timer.Stop()
+	select {
+	case <-a.done:
+		return true
+	case <-timer.C:
+	}
+	if a.state.CompareAndSwap(askOpen, askAbandoned) {
+		return false
+	}
+	<-a.done
+	return true
+}
+
+// take puts the answer to the i-th of the checks alike into a.
+func (a *ask) take(r *reply, err error, i int) {
+	a.err = err
+	if err != nil {
+		return
+	}
+	a.status, a.epoch, a.version, a.hint = r.status, r.epoch, r.version, r.hint
+	if r.status != decided {
+		return
+	}
+	if last := len(r.admitted) - 1; i > last {
+		if r.admitted[last] {
+			a.status = undecided
+			return
+		}
+		i = last
+	}
+	a.standby, a.decider, a.process, a.steady = r.standby, r.decider, r.process, r.steady
+	a.admitted = r.admitted[i]
+	a.lineages = append(a.lineages[:0], r.lineages...)
+	a.windows, a.used = a.windows[:0], a.used[:0]
+	n := len(a.q.ops)
+	for j := range a.q.ops {
+		res := &r.results[i*n+j]
+		a.q.ops[j].Decision, a.q.ops[j].Full = res.Decision, res.full
+		a.windows, a.used = append(a.windows, res.window), append(a.used, res.used)
+	}
+}
+
+// flights are the questions under way, so that others alike travel together.
+type flights struct {
+	shard [64]flightShard
+}
+
+type flightShard struct {
+	mu    sync.Mutex // guards known and the flights in it
+	known map[string]*flight
+	_     [64]byte
+}
+
+// flight is a question under way, and those alike that came meanwhile. They make the next message.
+type flight struct {
+	shard *flightShard
+	key   string // whom is asked, and the question's body
+	queue []*ask // at most maxAlike
+}
+
+const keyPrefix = len(ring.NodeID{})
+
+// ask sends a's question. If it may, it travels with others alike.
+func (l *Limiter) send(a *ask, together bool) {
+	key := a.q.appendBody(append(make([]byte, 0, 256), a.to[:]...))
+	if !together || len(a.q.ops) > maxResults/2 {
+		l.post(nil, key[keyPrefix:], []*ask{a})
+		return
+	}
+	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
+	s.mu.Lock()
+	if f := s.known[string(key)]; f != nil {
+		if len(f.queue) < maxAlike {
+			f.queue = append(f.queue, a)
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		l.post(nil, key[keyPrefix:], []*ask{a})
+		return
+	}
+	f := &flight{shard: s, key: string(key)}
+	if s.known == nil {
+		s.known = make(map[string]*flight)
+	}
+	s.known[f.key] = f
+	s.mu.Unlock()
+	l.post(f, key[keyPrefix:], []*ask{a})
+}
+
+// post sends one message for asks, which are alike.
+func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
+	now := time.Now()
+	q := &asks[0].q
+	timeout := asks[len(asks)-1].until.Sub(now) // the last one came last
+	head := question{count: len(asks), patient: timeout, hops: q.hops}
+	message := append(head.appendHead(make([]byte, 0, 16+len(body))), body...)
+	l.member.figures.coalesced.Add(int64(len(asks) - 1))
+	l.member.Peers.Go(asks[0].to, MethodAsk, message, max(timeout, time.Millisecond), func(body []byte, err error) {
+		l.arrived(f, asks, body, err)
+	})
+}
+
+// arrived hands out the answer to asks, and sends what has queued meanwhile.
+func (l *Limiter) arrived(f *flight, asks []*ask, body []byte, err error) {
+	v := l.member.visit()
+	defer l.member.leave(v)
+	ops := asks[0].q.ops
+	if err == nil {
+		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
+	}
+	failed := err != nil || v.reply.status != decided
+	var next []*ask
+	if f != nil {
+		// A node that is slow is asked again for those who still have time.
+		next = f.take(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
+	}
+	if failed && !errors.Is(err, peer.ErrTimeout) {
+		// What is wrong with this message is wrong with the next one.
+		asks, next = append(asks, next...), nil
+	}
+	if failed {
+		l.member.figures.failed.Add(int64(len(asks)))
+	}
+	if len(next) > 0 {
+		l.post(f, []byte(f.key[keyPrefix:]), next)
+	}
+	for i, a := range asks {
+		l.deliver(a, &v.reply, err, i)
+	}
+}
+
+// take returns the asks of the next message, at most bound unless all are wanted; without any, the flight is over.
+func (f *flight) take(all bool, bound int) (next []*ask) {
+	f.shard.mu.Lock()
+	defer f.shard.mu.Unlock()
+	f.queue = slices.DeleteFunc(f.queue, func(a *ask) bool { return a.state.Load() != askOpen })
+	if all || len(f.queue) <= bound {
+		next, f.queue = f.queue, nil
+	} else {
+		next, f.queue = f.queue[:bound:bound], f.queue[bound:]
+	}
+	if all || len(next) == 0 {
+		delete(f.shard.known, f.key)
+	}
+	return next
+}
+
+// deliver answers one ask; if nobody waits for it any more, what it took is given back.
+func (l *Limiter) deliver(a *ask, r *reply, err error, i int) {
+	a.take(r, err, i)
+	if err == nil {
+		l.member.figures.answered(time.Since(a.began))
+	}
+	if !a.state.CompareAndSwap(askOpen, askAnswered) {
+		if a.err == nil && a.status == decided && a.q.verb == verbCheck {
+			l.giveBack(a)
+		}
+		return
+	}
+	a.done <- struct{}{}
+}
+
+// giveBack gives back what a took, where that was admitted. It is sent once: a repeated one would make quota.
+func (l *Limiter) giveBack(a *ask) {
+	if !a.admitted || a.q.flags&flagPeek != 0 {
+		return
+	}
+	g := gift{process: a.process, steady: a.steady}
+	subject := -1
+	for i := range a.q.ops {
+		op := &a.q.ops[i]
+		if i == 0 || op.Key.Hi != a.q.ops[i-1].Key.Hi {
+			subject++
+		}
+		if took(op) && a.lineages[subject] != 0 {
+			g.ops = append(g.ops, *op)
+			g.lineage, g.window = append(g.lineage, a.lineages[subject]), append(g.window, a.windows[i])
+		}
+	}
+	switch {
+	case len(g.ops) == 0:
+	case a.decider == l.member.Self:
+		l.receive(&g) // it came back here on its way
+	default:
+		l.member.figures.given.Add(1)
+		_ = l.member.Peers.Send(a.decider, MethodGive, g.append(nil)) // what is lost is only cost
+	}
+}
+
+// receive puts back what another node's check took here, where this process still holds it.
+func (l *Limiter) receive(g *gift) {
+	if g.process != l.member.process {
+		return
+	}
+	now := l.clock.Now()
+	for i := range g.ops {
+		op := &g.ops[i]
+		if g.lineage[i] == 0 || l.member.Ownership.Lineage(partitionOf(op.Key.Hi)) != g.lineage[i] {
+			continue
+		}
+		from := algorithms.Taken{Steady: g.steady, Window: g.window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+		_ = l.table.Give(now, op.Key, op.Limit, from, op.Cost) // shut: the new owner can't know where it came from
+	}
+}
+
+// subjectsOf is how many subjects ops are about.
+func subjectsOf(ops []counters.Op) (n int) {
+	for first := 0; first < len(ops); n++ {
+		first += subjectOps(ops[first:])
+	}
+	return n
+}

@@ -1,0 +1,171 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// change is what a person asks of one subject's counters: a verb, and for each limit a cost, in, and what is used,
+// out.
+type change struct {
+	verb verb
+	ops  []counters.Op
+	used []int64
+}
+
+// changeFor does what v's question asks; see decideFor.
+func (l *Limiter) changeFor(v *visit, now algorithms.Now) bool {
+	q, r := &v.question, &v.reply
+	c := change{verb: q.verb, ops: q.ops}
+	switch err := l.change(&c, now); {
+	case errors.Is(err, counters.ErrShut):
+		return false
+	case err != nil:
+		r.status = full
+		return true
+	}
+	r.admitted = append(r.admitted, true)
+	for i := range c.ops {
+		r.results = append(r.results, result{Decision: c.ops[i].Decision, used: c.used[i]})
+	}
+	return true
+}
+
+// change does c to the counters here. The error is or wraps counters.ErrShut or ErrFull.
+func (l *Limiter) change(c *change, now algorithms.Now) error {
+	c.used = c.used[:0]
+	for i := range c.ops {
+		op := &c.ops[i]
+		if !l.table.IsOpen(op.Key.Partition()) {
+			return counters.ErrShut
+		}
+		var err error
+		switch {
+		case c.verb == verbReset:
+			err = l.table.Reset(now, op.Key, op.Limit)
+		case c.verb == verbAdjust && op.Cost < 0:
+			err = l.table.Reward(now, op.Key, op.Limit, -op.Cost)
+		case c.verb == verbAdjust && op.Cost > 0:
+			err = l.table.Penalize(now, op.Key, op.Limit, op.Cost)
+		}
+		if err != nil {
+			return err
+		}
+		used, d := l.table.Usage(now, op.Key, op.Limit)
+		c.used, op.Decision = append(c.used, used), d
+	}
+	return nil
+}
+
+// apply does c at the owner of its counters, be that this node. The error wraps ErrNoOwner or ErrFull.
+func (l *Limiter) apply(c *change) error {
+	m := l.member
+	if m == nil {
+		return l.change(c, l.clock.Now())
+	}
+	p := partitionOf(c.ops[0].Key.Hi)
+	until := time.Now().Add(checkTime)
+	ctx, cancel := context.WithDeadline(m.ctx, until)
+	defer cancel()
+	var tried []ring.NodeID
+	var hint ring.NodeID
+	for ctx.Err() == nil {
+		r := m.Ownership.Route(p)
+		if r.Place == partitions.Frozen {
+			m.Ownership.Wait(ctx, p)
+			continue
+		}
+		if r.Place == partitions.Held {
+			err, over := l.changeHere(c)
+			if over {
+				return err
+			}
+			time.Sleep(turnPause)
+			continue
+		}
+		to := firstUntried(tried, m.Self, hint, r.Owner, r.Other)
+		if to.IsZero() {
+			break
+		}
+		tried = append(tried, to)
+		a := &ask{to: to, began: time.Now(), until: until, done: make(chan struct{}, 1)}
+		a.q = question{verb: c.verb, epoch: r.Epoch, version: l.version(), ops: slices.Clone(c.ops)}
+		if l.send(a, false); !a.wait() || a.err != nil {
+			continue
+		}
+		switch a.status {
+		case decided:
+			c.ops, c.used = a.q.ops, a.used
+			return nil
+		case full:
+			return ErrFull
+		}
+		hint = a.hint
+	}
+	return ErrNoOwner
+}
+
+// changeHere does c as the owner. over is false where it has to be tried again.
+func (l *Limiter) changeHere(c *change) (err error, over bool) {
+	m := l.member
+	if !m.Authority() {
+		return ErrNoOwner, true
+	}
+	if err = l.change(c, l.clock.Now()); errors.Is(err, counters.ErrShut) {
+		return nil, false
+	}
+	if !m.Authority() {
+		return ErrNoOwner, true
+	}
+	return err, true
+}
+
+// firstUntried is the first of ids that is another node and has not been asked.
+func firstUntried(tried []ring.NodeID, self ring.NodeID, ids ...ring.NodeID) ring.NodeID {
+	for _, id := range ids {
+		if !id.IsZero() && id != self && !slices.Contains(tried, id) {
+			return id
+		}
+	}
+	return ring.NodeID{}
+}
+
+// changeOf is a change of what m found: of all its limits, or of those in requests.
+func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
+	c := &change{verb: v}
+	for i := range u.Limits {
+		limit := u.Limits[i].Limit
+		if requestsOnly && limit.UnitID != 0 {
+			continue
+		}
+		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+		c.ops = append(c.ops, counters.Op{Key: key, Limit: &limit.Limit, Cost: cost})
+	}
+	return c
+}
+
+// fill asks what is used.
+func (l *Limiter) fill(u *Usage) error {
+	c := changeOf(verbUsage, u, 0, false)
+	if len(c.ops) == 0 {
+		return nil
+	}
+	if err := l.apply(c); err != nil {
+		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
+	}
+	now := l.clock.Now()
+	for i := range u.Limits {
+		lu := &u.Limits[i]
+		lu.Window = lu.Limit.WindowAt(now)
+		lu.Used, lu.Remaining, lu.ResetAfter = c.used[i], c.ops[i].Decision.Remaining, c.ops[i].Decision.ResetAfter
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Bounds of a check that is not decided here at once.
+const (
+	// checkTime is how long a check may take, whatever happens.
+	checkTime = 900 * time.Millisecond
+	// reserve is what is left of that when replies are no longer waited for.
+	reserve = 20 * time.Millisecond
+	// frozenTime is how much of it may go into waiting for partitions that are being handed over.
+	frozenTime = 500 * time.Millisecond
+	// catchUpTime is how long a node that is behind waits for the rules or the ring that another goes by.
+	catchUpTime = 50 * time.Millisecond
+	// topTime is how long Top waits for the lists of other nodes.
+	topTime = 500 * time.Millisecond
+	// maxServing bounds the questions of other nodes that wait for something here; one more is told to go on.
+	maxServing = 4096
+	// maxTurns bounds how often a check looks again at where its counters are, in a cluster that is moving them.
+	maxTurns = 64
+	// turnPause is the time between two looks at a gate that is just being shut or opened; where nobody says to be the
+	// owner, it doubles up to maxTurnPause.
+	turnPause    = 200 * time.Microsecond
+	maxTurnPause = 10 * time.Millisecond
+	// inlineResults is how much work a question may be for the connection's reader to do it itself.
+	inlineResults = 1024
+)
+
+// Ownership says where the counters of a partition are decided. *partitions.Keeper is one.
+type Ownership interface {
+	Route(p int) partitions.Route
+	// Wait returns when p is not frozen any more, or ctx ends.
+	Wait(ctx context.Context, p int)
+	// Learn takes note that owner said to have p.
+	Learn(p int, epoch int64, owner ring.NodeID)
+	// Lineage is that of p's counters here. What was taken in one is never given back to another.
+	Lineage(p int) uint64
+	// Act decides as a standby, within shares; counters.Shut where this node may not.
+	Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit) counters.Verdict
+}
+
+// Peers carries messages to other nodes. *peer.Peers is one.
+type Peers interface {
+	// Go calls, and runs done once; bodies may be used again when it returns, and replies hold until done returns.
+	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
+	// Send sends without a reply.
+	Send(to ring.NodeID, m peer.Method, body []byte) error
+	Reachable(to ring.NodeID) bool
+}
+
+// Recorder hears of each decision made as an owner or as a standby; for tests that look whether there were ever two
+// owners.
+type Recorder interface {
+	// Clock reads a monotonic clock.
+	Clock() int64
+	// Decided tells of a decision between two readings of Clock; by is ByOwner or ByStandby.
+	Decided(by DecidedBy, partition int, lineage uint64, began, ended int64)
+}
+
+// Cluster is what a limiter stands on that decides together with other nodes.
+type Cluster struct {
+	Self      ring.NodeID
+	Ownership Ownership
+	Peers     Peers
+	// Authority reports whether this node may decide as an owner now. It is asked before and after each decision.
+	Authority func() bool
+	// Await waits until this node has this epoch and version of the rules (0: any), or ctx ends.
+	Await func(ctx context.Context, epoch, rulesVersion int64) bool
+	// Ring is the last ring that this node knows, nil before the first: its members divide limits among themselves.
+	Ring func() *ring.Table
+	// Private holds the counters that this node decides by itself. The limiter does not close it.
+	Private *localcache.Counters
+	// Recorder may be nil.
+	Recorder Recorder
+}
+
+// Validate names what is missing.
+func (c *Cluster) Validate() error {
+	if c.Self.IsZero() || c.Ownership == nil || c.Peers == nil || c.Authority == nil || c.Await == nil || c.Ring == nil || c.Private == nil {
+		return errors.New("limiter: Self, Ownership, Peers, Authority, Await, Ring or Private is missing")
+	}
+	return nil
+}
+
+// member is a limiter's part in a cluster.
+type member struct {
+	Cluster
+	process uint64 // marks readings of this process's clock
+	flights flights
+	zones   zones
+	visits  sync.Pool // of *visit
+	figures figures
+
+	serving chan struct{} // holds a token for each question that waits for something
+	ctx     context.Context
+	stop    context.CancelFunc
+	mu      sync.Mutex // guards closed, and so that nothing is added to done after it
+	closed  bool
+	done    sync.WaitGroup
+}
+
+// Join returns a limiter over table that decides together with other nodes: what table's gates let it decide it decides
+// itself, for the rest it asks the owners. Close ends it.
+func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	m := &member{Cluster: c, process: rand.Uint64(), serving: make(chan struct{}, maxServing)}
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	l := New(table, clock)
+	l.member = m
+	return l, nil
+}
+
+// Close ends the work on other nodes' questions and waits for it. Checks are still decided, and those already asked
+// wait for their answers no longer than a check may take.
+func (l *Limiter) Close() error {
+	m := l.member
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.stop()
+	m.done.Wait()
+	return nil
+}
+
+// spawn runs work in a goroutine of its own, unless there are too many or the limiter is closed.
+func (m *member) spawn(work func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	select {
+	case m.serving <- struct{}{}:
+	default:
+		return false
+	}
+	m.done.Go(func() {
+		defer func() { <-m.serving }()
+		work()
+	})
+	return true
+}
+
+// place is how many nodes divide limits among themselves, and this node's place among them.
+func (m *member) place() (nodes, rank int) {
+	t := m.Ring()
+	if t == nil {
+		return 0, -1
+	}
+	return len(t.Members()), t.Rank(m.Self)
+}
+
+// takenAt describes what op took at now, for a later Give. Where the counter's window was already the next one, that
+// gives nothing back, or less.
+func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
+	if op.Limit.Kind.Bucket() || op.Limit.Kind == algorithms.SlidingLog {
+		return algorithms.Taken{Steady: now.Steady, Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+	}
+	return op.Limit.Taken(op.Limit.Advance(algorithms.State{}, now), now)
+}
+
+// took reports whether op took its cost in a check that was admitted.
+func took(op *counters.Op) bool { return op.Decision.Allowed && op.Cost > 0 }

@@ -1,0 +1,194 @@
+package limiter
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+func someOps() []counters.Op {
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	limits := []algorithms.Limit{
+		{Kind: algorithms.SlidingWindow, Amount: 5, Window: time.Minute},
+		{Kind: algorithms.TokenBucket, Amount: 1<<53 - 1, Burst: 7, Window: algorithms.MaxWindow},
+		{Kind: algorithms.FixedWindow, Amount: 1, Window: 24 * time.Hour, Calendar: algorithms.NewCalendar(algorithms.Day, zone)},
+		{Kind: algorithms.SlidingLog, Amount: 2, Window: algorithms.MinWindow},
+	}
+	return []counters.Op{
+		{Key: counters.Key{Hi: 1, Lo: 2}, Limit: &limits[0], Cost: 0},
+		{Key: counters.Key{Hi: 1, Lo: 1}, Limit: &limits[1], Cost: 1<<53 - 1, Shadow: true},
+		{Key: counters.Key{Hi: 2, Lo: 1}, Limit: &limits[2], Cost: 3},
+		{Key: counters.Key{Hi: 1 << 63, Lo: 0}, Limit: &limits[3], Cost: 1},
+	}
+}
+
+func someQuestion() *question {
+	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, verb: verbCheck, flags: flagPeek | flagLast, epoch: 9, version: 17, ops: someOps()}
+}
+
+func someReply() *reply {
+	return &reply{
+		status: decided, epoch: 3, version: 4, standby: true, decider: ring.NodeID{7}, process: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
+		admitted: []bool{true, false},
+		results: append(make([]result, 4),
+			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
+			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
+			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
+	}
+}
+
+func TestMessagesComeBack(t *testing.T) {
+	var z zones
+	q, have := someQuestion(), &question{}
+	if err := have.read(q.appendBody(q.appendHead(nil)), &z); err != nil {
+		t.Fatal(err)
+	}
+	if again := have.appendBody(have.appendHead(nil)); !bytes.Equal(again, q.appendBody(q.appendHead(nil))) {
+		t.Errorf("have %x", again)
+	}
+	for i := range q.ops {
+		h, w := have.ops[i], q.ops[i]
+		if h.Limit.Calendar != nil && h.Limit.Calendar.String() != w.Limit.Calendar.String() || h.Key != w.Key || h.Cost != w.Cost || h.Shadow != w.Shadow {
+			t.Errorf("have %+v, want %+v", h, w)
+		}
+		h.Limit.Calendar, w.Limit.Calendar = nil, nil
+		if *h.Limit != *w.Limit {
+			t.Errorf("have %+v, want %+v", h.Limit, w.Limit)
+		}
+	}
+	r, got := someReply(), &reply{}
+	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("have %+v, %v", got, err)
+	}
+	no := &reply{status: notMine, epoch: 5, hint: ring.NodeID{1}}
+	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notMine || got.hint != no.hint || len(got.results) != 0 {
+		t.Errorf("have %+v, %v", got, err)
+	}
+	top := []TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}, {Rule: "s", Refused: 1}}
+	if list, err := readTop(appendTop(nil, top)); err != nil || !reflect.DeepEqual(list, top) {
+		t.Errorf("have %+v, %v", list, err)
+	}
+}
+
+// The largest check that rules allow fits into a message.
+func TestLargestQuestion(t *testing.T) {
+	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
+	q := &question{count: 1}
+	for i := range 1000 {
+		for j := range 16 {
+			q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: uint64(i), Lo: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
+		}
+	}
+	var z zones
+	if err := (&question{}).read(q.appendBody(q.appendHead(nil)), &z); err != nil {
+		t.Error(err)
+	}
+	q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: 1000}, Limit: &limit})
+	if err := (&question{}).read(q.appendBody(q.appendHead(nil)), &z); err == nil {
+		t.Error("one more is read")
+	}
+}
+
+func TestBadQuestions(t *testing.T) {
+	good := func() *question { q := someQuestion(); return q }
+	for name, spoil := range map[string]func(*question){
+		"no check":             func(q *question) { q.count = 0 },
+		"too many checks":      func(q *question) { q.count = maxAlike + 1 },
+		"too many results":     func(q *question) { q.count = maxResults/len(q.ops) + 1 },
+		"too many hops":        func(q *question) { q.hops = maxHops + 1 },
+		"unknown verb":         func(q *question) { q.verb = verbs },
+		"unknown flag":         func(q *question) { q.flags = allFlags + 1 },
+		"no ops":               func(q *question) { q.ops = nil },
+		"subjects in no order": func(q *question) { q.ops[2].Key.Hi = 0 },
+		"a counter twice":      func(q *question) { q.ops[1].Key.Lo = q.ops[0].Key.Lo },
+		"a cost below zero":    func(q *question) { q.ops[0].Cost = -1 },
+		"a cost too large":     func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
+		"no amount":            func(q *question) { q.ops[0].Limit.Amount = 0 },
+		"no burst":             func(q *question) { q.ops[1].Limit.Burst = 0 },
+		"a short window":       func(q *question) { q.ops[0].Limit.Window = 1 },
+		"a long window":        func(q *question) { q.ops[0].Limit.Window = algorithms.MaxWindow + 1 },
+		"an unknown algorithm": func(q *question) { q.ops[0].Limit.Kind = 7 },
+		"this node's zone": func(q *question) {
+			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
+		},
+		"no such zone": func(q *question) {
+			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("../x", 0))
+		},
+	} {
+		q := good()
+		spoil(q)
+		var z zones
+		if err := (&question{}).read(q.appendBody(q.appendHead(nil)), &z); err == nil {
+			t.Errorf("%s: was read", name)
+		}
+	}
+	q, r := good(), someReply()
+	whole, answer := q.appendBody(q.appendHead(nil)), r.append(nil)
+	var z zones
+	for n := range whole {
+		if (&question{}).read(whole[:n], &z) == nil {
+			t.Errorf("a question cut at %d was read", n)
+		}
+	}
+	for n := range answer {
+		if (&reply{}).read(answer[:n], 4, 3, 5) == nil {
+			t.Errorf("a reply cut at %d was read", n)
+		}
+	}
+	if (&reply{}).read(answer, 4, 2, 5) == nil || (&reply{}).read(answer, 3, 3, 5) == nil || (&reply{}).read(answer, 4, 3, 1) == nil {
+		t.Error("a reply to another question was read")
+	}
+}
+
+func FuzzQuestion(f *testing.F) {
+	q := someQuestion()
+	f.Add(q.appendBody(q.appendHead(nil)))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var z zones
+		have := &question{}
+		if have.read(b, &z) != nil {
+			return
+		}
+		again := &question{}
+		if err := again.read(have.appendBody(have.appendHead(nil)), &z); err != nil {
+			t.Errorf("what was read can't be read again: %v", err)
+		}
+	})
+}
+
+func FuzzReply(f *testing.F) {
+	f.Add(someReply().append(nil))
+	f.Add((&reply{status: behind, version: 3}).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := &reply{}
+		if r.read(b, 4, 3, 5) == nil && r.status == decided && len(r.results) != 4*len(r.admitted) {
+			t.Errorf("have %+v", r)
+		}
+	})
+}
+
+func FuzzGift(f *testing.F) {
+	g := gift{process: 1, steady: 2, ops: someOps(), lineage: []uint64{1, 2, 3, 4}, window: []int64{-1, 0, 1, 2}}
+	f.Add(g.append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var z zones
+		have := &gift{}
+		if have.read(b, &z) == nil && (len(have.ops) != len(have.lineage) || len(have.ops) != len(have.window)) {
+			t.Errorf("have %+v", have)
+		}
+	})
+}
+
+func FuzzTop(f *testing.F) {
+	f.Add(appendTop(nil, []TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}}))
+	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = readTop(b) })
+}

@@ -1,0 +1,189 @@
+package limiter
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// status is how a question fared.
+type status uint8
+
+const (
+	decided     status = iota
+	notMine            // the one asked is not the owner; the reply may say who is
+	noAuthority        // the owner has no authority now
+	unreachable        // the one asked could not reach the owner, and could not act for it
+	behind             // the asker's rules are older than those here
+	full               // the table of counters has no room (verbAdjust, verbReset)
+	undecided          // said by nobody: the answer ended before this check's turn
+	statuses    = undecided
+)
+
+// reply answers a question.
+type reply struct {
+	status  status
+	epoch   int64
+	version int64       // of the rules at the one who answers
+	hint    ring.NodeID // notMine: the owner as far as is known; zero: not known
+
+	// Of decided.
+	standby  bool        // a standby acted
+	decider  ring.NodeID // who decided
+	process  uint64      // of the decider: readings of its clock mean nothing to another
+	steady   int64       // when, on the decider's clock
+	lineages []uint64    // by subject; 0: nothing can be given back
+	// admitted is by check. After a refusal the rest is refused too and left out; where the last was admitted, those
+	// left out have to ask anew.
+	admitted []bool
+	results  []result // of each check, by op
+}
+
+// result is what one limit said to one check.
+type result struct {
+	algorithms.Decision
+	full   bool
+	window int64 // that the cost was taken in
+	used   int64 // of verbUsage, verbAdjust
+}
+
+func (r *reply) reset() {
+	*r = reply{lineages: r.lineages[:0], admitted: r.admitted[:0], results: r.results[:0]}
+}
+
+// Bits of the byte that a result begins with.
+const (
+	resultAllowed = 1 << iota
+	resultFull
+	resultDelay
+	resultUsed
+	resultRetry
+	allResults = 1<<iota - 1
+)
+
+func (r *reply) append(b []byte) []byte {
+	b = append(b, byte(r.status))
+	b = binary.AppendUvarint(b, uint64(r.epoch))
+	b = binary.AppendUvarint(b, uint64(r.version))
+	if r.status != decided {
+		return append(b, r.hint[:]...)
+	}
+	role := byte(0)
+	if r.standby {
+		role = 1
+	}
+	b = append(append(b, role), r.decider[:]...)
+	b = binary.LittleEndian.AppendUint64(b, r.process)
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.steady))
+	b = binary.AppendUvarint(b, uint64(len(r.lineages)))
+	for _, lineage := range r.lineages {
+		b = binary.LittleEndian.AppendUint64(b, lineage)
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.admitted)))
+	for _, ok := range r.admitted {
+		if ok {
+			b = append(b, 1)
+		} else {
+			b = append(b, 0)
+		}
+	}
+	for i := range r.results {
+		b = r.results[i].append(b)
+	}
+	return b
+}
+
+func (r *result) append(b []byte) []byte {
+	bits := byte(0)
+	set := func(on bool, bit byte) {
+		if on {
+			bits |= bit
+		}
+	}
+	set(r.Allowed, resultAllowed)
+	set(r.full, resultFull)
+	set(r.Delay != 0, resultDelay)
+	set(r.used != 0, resultUsed)
+	set(r.RetryAfter != 0, resultRetry)
+	b = binary.AppendUvarint(append(b, bits), uint64(r.Remaining))
+	b = binary.AppendUvarint(b, uint64(r.ResetAfter))
+	b = binary.AppendVarint(b, r.window)
+	if r.Delay != 0 {
+		b = binary.AppendUvarint(b, uint64(r.Delay))
+	}
+	if r.used != 0 {
+		b = binary.AppendUvarint(b, uint64(r.used))
+	}
+	if r.RetryAfter != 0 {
+		b = binary.AppendVarint(b, int64(r.RetryAfter))
+	}
+	return b
+}
+
+// read takes r from a message that answers a question of so many ops in so many subjects, for count checks.
+func (r *reply) read(body []byte, ops, subjects, count int) error {
+	p := packet{rest: body}
+	r.reset()
+	r.status = status(p.byte())
+	r.epoch, r.version = p.count(1<<62), p.count(1<<62)
+	if r.status >= statuses {
+		p.fail()
+	}
+	if r.status != decided {
+		r.hint = p.node()
+		return p.end("reply")
+	}
+	role := p.byte()
+	r.standby, r.decider, r.process, r.steady = role == 1, p.node(), p.word(), int64(p.word())
+	if role > 1 || int(p.count(maxMessageOps)) != subjects || len(p.rest) < 8*subjects {
+		p.fail()
+		subjects = 0
+	}
+	for range subjects {
+		r.lineages = append(r.lineages, p.word())
+	}
+	n := int(p.count(int64(count)))
+	for i, b := range p.bytes(n) {
+		if b > 1 || b == 0 && i+1 < n {
+			p.fail()
+		}
+		r.admitted = append(r.admitted, b == 1)
+	}
+	// Fewer than were asked for: after a refusal the rest is refused too; else it was not decided.
+	if n < 1 || p.bad || n*ops*leastResult > len(p.rest) {
+		return fmt.Errorf("read reply: %w", errMessage)
+	}
+	for range n * ops {
+		r.results = append(r.results, p.result())
+	}
+	return p.end("reply")
+}
+
+const leastResult = 4 // bytes
+
+func (p *packet) result() (r result) {
+	bits := p.byte()
+	if bits&^allResults != 0 {
+		p.fail()
+	}
+	r.Allowed, r.full = bits&resultAllowed != 0, bits&resultFull != 0
+	r.Remaining = p.count(algorithms.MaxAmount)
+	r.ResetAfter = time.Duration(p.count(math.MaxInt64))
+	r.window = p.number()
+	if bits&resultDelay != 0 {
+		r.Delay = time.Duration(p.count(math.MaxInt64))
+	}
+	if bits&resultUsed != 0 {
+		r.used = p.count(math.MaxInt64)
+	}
+	if bits&resultRetry != 0 {
+		if r.RetryAfter = time.Duration(p.number()); r.RetryAfter < algorithms.Never {
+			p.fail()
+		}
+	}
+	return r
+}

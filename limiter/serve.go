@@ -1,0 +1,388 @@
+package limiter
+
+import (
+	"context"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Codes of calls that fail.
+const (
+	CodeMessage peer.Code = 80 + iota // the message can't be read, or has no such method
+	CodeBusy                          // too many questions wait here
+)
+
+// answerer takes the answer to a message. *peer.Call is one.
+type answerer interface {
+	Reply(body []byte)
+	Fail(code peer.Code, detail string)
+}
+
+// visit is a question of another node, and what is needed to answer it. Visits are pooled.
+type visit struct {
+	from     ring.NodeID
+	question question
+	reply    reply
+	gift     gift
+	out      []byte
+}
+
+// keptOps is the most ops whose room a visit keeps.
+const keptOps = 1024
+
+func (m *member) visit() *visit {
+	if v, ok := m.visits.Get().(*visit); ok {
+		return v
+	}
+	return &visit{}
+}
+
+func (m *member) leave(v *visit) {
+	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps && cap(v.gift.ops) <= keptOps {
+		m.visits.Put(v)
+	}
+}
+
+// Serve answers a message from another limiter. It does not block.
+func (l *Limiter) Serve(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) }
+
+func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to answerer) {
+	if l.member == nil {
+		to.Fail(CodeMessage, "this node is in no cluster")
+		return
+	}
+	switch method {
+	case MethodAsk:
+		l.serveAsk(from, body, to)
+	case MethodGive:
+		v := l.member.visit()
+		if v.gift.read(body, &l.member.zones) == nil {
+			l.receive(&v.gift)
+		}
+		l.member.leave(v)
+	case MethodTop:
+		l.serveTop(body, to)
+	default:
+		to.Fail(CodeMessage, "no such method")
+	}
+}
+
+func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to answerer) {
+	m := l.member
+	v := m.visit()
+	v.from = from
+	if err := v.question.read(body, &m.zones); err != nil {
+		m.leave(v)
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+	q := &v.question
+	v.reply.reset()
+	v.reply.version = l.version()
+	v.reply.epoch = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Epoch
+	waits := v.reply.version < q.version || v.reply.epoch < q.epoch || q.count*len(q.ops) > inlineResults
+	if l.ahead(v) || !waits && l.decideFor(v) {
+		v.answer(to)
+		m.leave(v)
+		return
+	}
+	if !m.spawn(func() { l.host(v, to) }) {
+		m.figures.busyness.Add(1)
+		m.leave(v)
+		to.Fail(CodeBusy, "too many questions wait here")
+	}
+}
+
+func (v *visit) answer(to answerer) {
+	v.out = v.reply.append(v.out[:0])
+	to.Reply(v.out)
+}
+
+// version is that of the rules in force, 0 without any.
+func (l *Limiter) version() int64 {
+	if b := l.inForce.Load(); b != nil {
+		return b.set.Version
+	}
+	return 0
+}
+
+// ahead tells an asker whose rules are older than those here, once.
+func (l *Limiter) ahead(v *visit) bool {
+	q := &v.question
+	if q.version >= v.reply.version || q.flags&flagLast != 0 || q.verb != verbCheck {
+		return false
+	}
+	v.reply.status = behind
+	return true
+}
+
+// host answers a question that has to wait for something, or that is another node's.
+func (l *Limiter) host(v *visit, to answerer) {
+	m, q := l.member, &v.question
+	defer m.leave(v)
+	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
+	defer cancel()
+	if v.reply.version < q.version || v.reply.epoch < q.epoch {
+		soon, done := context.WithTimeout(ctx, catchUpTime)
+		m.Await(soon, q.epoch, q.version)
+		done()
+		v.reply.version = l.version()
+	}
+	frozen, thawed := context.WithTimeout(ctx, frozenTime)
+	defer thawed()
+	for turn := 0; ; turn++ {
+		if l.decideFor(v) {
+			v.answer(to)
+			return
+		}
+		r, p := m.whereabouts(q.ops)
+		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
+			time.Sleep(turnPause) // it is just coming or going
+			continue
+		}
+		if r.Place != partitions.Frozen || frozen.Err() != nil {
+			if !l.passOn(ctx, v, r, to) {
+				v.answer(to)
+			}
+			return
+		}
+		m.Ownership.Wait(frozen, p)
+	}
+}
+
+// whereabouts is the route of ops: a frozen partition's if there is one, else one that is not here.
+func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
+	p = partitionOf(ops[0].Key.Hi)
+	r = m.Ownership.Route(p)
+	for i := range ops {
+		n := partitionOf(ops[i].Key.Hi)
+		if n == p || r.Place == partitions.Frozen {
+			continue
+		}
+		if next := m.Ownership.Route(n); r.Place == partitions.Held || next.Place == partitions.Frozen {
+			r, p = next, n
+		}
+	}
+	return r, p
+}
+
+// passOn has a question answered that this node does not own: by the owner, or, asked as its standby, by itself. It
+// reports false where v's reply is what is left to say.
+func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to answerer) bool {
+	m, q := l.member, &v.question
+	v.reply.reset()
+	v.reply.epoch, v.reply.version = r.Epoch, l.version()
+	v.reply.status = notMine
+	switch r.Place {
+	case partitions.Held:
+		v.reply.status = noAuthority
+		return false
+	case partitions.Elsewhere:
+		v.reply.hint = r.Owner
+	default:
+		return false
+	}
+	for i := range q.ops { // the asker splits what has several owners
+		if m.Ownership.Route(partitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
+			return false
+		}
+	}
+	if r.Owner != v.from && r.Owner != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Owner, to) {
+		return true
+	}
+	if q.flags&flagStandby != 0 && q.verb == verbCheck && l.actFor(v) {
+		v.answer(to)
+		return true
+	}
+	return false
+}
+
+// relay passes v's question on to owner and the answer back. It reports false, with v's reply saying so, where no
+// decision came.
+func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to answerer) bool {
+	m := l.member
+	next := v.question
+	next.hops++
+	next.flags &^= flagStandby
+	deadline, _ := ctx.Deadline()
+	next.patient = time.Until(deadline)
+	m.figures.relayed.Add(1)
+	came := make(chan status, 1)
+	m.Peers.Go(owner, MethodAsk, next.appendBody(next.appendHead(nil)), max(next.patient, time.Millisecond), func(body []byte, err error) {
+		got := unreachable
+		if err == nil && len(body) > 0 {
+			got = status(body[0])
+		}
+		if got == decided || got == behind || got == full {
+			to.Reply(body)
+		}
+		came <- got
+	})
+	got := <-came // the call has a timeout
+	if got == decided || got == behind || got == full {
+		return true
+	}
+	v.reply.status = got
+	return false
+}
+
+// decideFor decides v's question here, as the owner. It reports false where this node is not the owner of all of it,
+// or has no authority; what was taken then stays taken, since nobody may say whose it is.
+func (l *Limiter) decideFor(v *visit) bool {
+	m, q, r := l.member, &v.question, &v.reply
+	if !m.Authority() {
+		return false
+	}
+	now := l.clock.Now()
+	began := m.clock()
+	r.lineages, r.admitted, r.results = r.lineages[:0], r.admitted[:0], r.results[:0]
+	// Lineages are read first: if one changes meanwhile, what is taken now is never given back to the next.
+	for i := range q.ops {
+		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
+			r.lineages = append(r.lineages, m.Ownership.Lineage(partitionOf(q.ops[i].Key.Hi)))
+		}
+	}
+	r.status = decided
+	if q.verb == verbCheck {
+		if !l.takeFor(v, now) {
+			return false
+		}
+	} else if !l.changeFor(v, now) {
+		return false
+	}
+	if !m.Authority() {
+		return false
+	}
+	m.recordAll(ByOwner, q.ops, r.lineages, began, len(r.admitted))
+	m.figures.served.Add(int64(len(r.admitted)))
+	r.standby, r.decider, r.process, r.steady = false, m.Self, m.process, now.Steady
+	return true
+}
+
+// takeFor takes for one check after another until one is refused.
+func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
+	q, r := &v.question, &v.reply
+	for range q.count {
+		verdict := l.verdict(now, q.ops, q.flags&flagPeek != 0)
+		if verdict == counters.Shut {
+			// If the gate was shut in between, those that are left ask anew.
+			return len(r.admitted) > 0
+		}
+		r.note(verdict == counters.Admitted, q.ops, now)
+		if verdict != counters.Admitted {
+			break
+		}
+	}
+	return true
+}
+
+// verdict asks the counters here.
+func (l *Limiter) verdict(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
+	if peek {
+		return l.table.Peek(now, ops)
+	}
+	return l.table.Take(now, ops)
+}
+
+// note adds the decisions of ops to the reply.
+func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
+	r.admitted = append(r.admitted, admitted)
+	for i := range ops {
+		op := &ops[i]
+		r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takenAt(op, now).Window})
+	}
+}
+
+// actFor decides v's question as the standby of an owner that can't be reached, within this node's share.
+func (l *Limiter) actFor(v *visit) bool {
+	m, q, r := l.member, &v.question, &v.reply
+	began := m.clock()
+	now := l.clock.Now()
+	r.admitted, r.results, r.lineages = r.admitted[:0], r.results[:0], r.lineages[:0]
+	for range q.count {
+		verdict := l.act(now, q.ops, q.flags&flagPeek != 0)
+		if verdict == counters.Shut {
+			return false
+		}
+		r.note(verdict == counters.Admitted, q.ops, now)
+		if verdict != counters.Admitted {
+			break
+		}
+	}
+	for range subjectsOf(q.ops) {
+		r.lineages = append(r.lineages, 0)
+	}
+	m.recordAll(ByStandby, q.ops, r.lineages, began, len(r.admitted))
+	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, m.process, now.Steady
+	return true
+}
+
+// act decides ops as a standby. A peek asks about nothing: what is admitted here is kept as a debt.
+func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
+	m := l.member
+	nodes, rank := m.place()
+	shares := make([]algorithms.Limit, len(ops))
+	for i := range ops {
+		shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
+	}
+	asked := ops
+	if peek {
+		asked = make([]counters.Op, len(ops))
+		copy(asked, ops)
+		for i := range asked {
+			asked[i].Cost = 0
+		}
+	}
+	if !m.Authority() {
+		return counters.Shut
+	}
+	verdict := m.Ownership.Act(now, asked, shares)
+	if verdict == counters.Shut || !m.Authority() {
+		return counters.Shut
+	}
+	m.figures.acted.Add(1)
+	for i := range ops {
+		op := &ops[i]
+		op.Decision, op.Full = localcache.Told(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
+		if !peek || op.Cost == 0 {
+			continue
+		}
+		if op.Decision.Remaining < op.Cost {
+			op.Decision.Allowed, op.Decision.RetryAfter = false, localcache.Nothing(op.Limit, now, op.Cost).RetryAfter
+			if !op.Shadow {
+				verdict = counters.Refused
+			}
+		} else {
+			op.Decision.Remaining -= op.Cost
+		}
+	}
+	return verdict
+}
+
+// clock reads the recorder's clock.
+func (m *member) clock() int64 {
+	if m.Recorder == nil {
+		return 0
+	}
+	return m.Recorder.Clock()
+}
+
+// recordAll tells the recorder of decisions about ops.
+func (m *member) recordAll(by DecidedBy, ops []counters.Op, lineages []uint64, began int64, times int) {
+	if m.Recorder == nil {
+		return
+	}
+	ended, subject := m.Recorder.Clock(), 0
+	for first := 0; first < len(ops); subject++ {
+		for range times {
+			m.Recorder.Decided(by, partitionOf(ops[first].Key.Hi), lineages[subject], began, ended)
+		}
+		first += subjectOps(ops[first:])
+	}
+}

@@ -1,0 +1,119 @@
+package limiter
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	maxTop = 1000 // subjects that Top lists
+	// maxTopKept bounds the subjects of one node's list: all that it keeps.
+	maxTopKept = topStripes * topCapacity
+	// maxTopBytes bounds a node's list as it is sent; what does not fit any more was refused least.
+	maxTopBytes = 4 << 20
+	maxKeyParts = 32
+)
+
+// topEverywhere gathers the lists of this node and of all others that answer in time.
+func (l *Limiter) topEverywhere() []TopSubject {
+	m := l.member
+	all := l.topHere()
+	t := m.Ring()
+	if t == nil {
+		return all
+	}
+	var others []ring.NodeID
+	for _, id := range t.Members() {
+		if id != m.Self && m.Peers.Reachable(id) {
+			others = append(others, id)
+		}
+	}
+	lists := make(chan []TopSubject, len(others))
+	for _, id := range others {
+		m.Peers.Go(id, MethodTop, nil, topTime, func(body []byte, err error) {
+			var list []TopSubject
+			if err == nil {
+				list, _ = readTop(body) // a list that can't be read is left out
+			}
+			lists <- list
+		})
+	}
+	timer := time.NewTimer(topTime)
+	defer timer.Stop()
+	for range others {
+		select {
+		case list := <-lists:
+			all = append(all, list...)
+		case <-timer.C:
+			return all
+		}
+	}
+	return all
+}
+
+// serveTop answers with what is refused most here.
+func (l *Limiter) serveTop(_ []byte, to answerer) {
+	if !l.member.spawn(func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) }) {
+		to.Fail(CodeBusy, "too many questions wait here")
+	}
+}
+
+// merged adds up what several nodes say of one subject.
+func merged(all []TopSubject) []TopSubject {
+	at := make(map[string]int, len(all))
+	out := all[:0]
+	for _, s := range all {
+		// Lengths keep different keys from looking alike.
+		name := string(appendTopName(nil, s.Rule, s.Key))
+		if i, ok := at[name]; ok {
+			out[i].Refused += s.Refused
+			out[i].Checks += s.Checks
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, s)
+	}
+	return out
+}
+
+func appendTopName(b []byte, rule string, key []string) []byte {
+	b = append(binary.AppendUvarint(b, uint64(len(rule))), rule...)
+	b = binary.AppendUvarint(b, uint64(len(key)))
+	for _, k := range key {
+		b = append(binary.AppendUvarint(b, uint64(len(k))), k...)
+	}
+	return b
+}
+
+func appendTop(b []byte, list []TopSubject) []byte {
+	for i := range list {
+		b = appendTopName(b, list[i].Rule, list[i].Key)
+		b = binary.AppendUvarint(b, uint64(list[i].Refused))
+		b = binary.AppendUvarint(b, uint64(list[i].Checks))
+		if len(b) > maxTopBytes {
+			break
+		}
+	}
+	return b
+}
+
+func readTop(body []byte) (list []TopSubject, err error) {
+	const maxText = 1 << 20
+	p := packet{rest: body}
+	for len(p.rest) > 0 && len(list) < maxTopKept {
+		s := TopSubject{Rule: strings.ToValidUTF8(string(p.bytes(int(p.count(maxText)))), "\uFFFD")}
+		for range p.count(maxKeyParts) {
+			s.Key = append(s.Key, string(p.bytes(int(p.count(maxText)))))
+		}
+		s.Refused, s.Checks = p.count(1<<62), p.count(1<<62)
+		list = append(list, s)
+	}
+	if err := p.end("list of subjects"); err != nil {
+		return nil, err
+	}
+	return slices.Clip(list), nil
+}

@@ -1,0 +1,331 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var (
+	_ Ownership = (*partitions.Keeper)(nil)
+	_ Peers     = (*peer.Peers)(nil)
+)
+
+// world is a cluster of limiters in one process: real tables, a ring that the test moves about, and calls in memory.
+type world struct {
+	t     testing.TB
+	nodes []*worldNode
+	table *ring.Table
+	calls sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	place  [ring.Partitions]worldPlace
+	moved  chan struct{}
+	cut    map[[2]ring.NodeID]bool
+	slow   map[ring.NodeID]time.Duration
+	detail func(from, to ring.NodeID, m peer.Method, body []byte) // nil: nobody listens
+}
+
+type worldPlace struct {
+	owner, other, standby ring.NodeID
+	frozen                bool
+	lineage               uint64
+}
+
+type worldNode struct {
+	*Limiter
+	w         *world
+	id        ring.NodeID
+	authority atomic.Bool
+	copies    *counters.Table // that it acts from
+	wrong     sync.Map        // partition → ring.NodeID: whom this node takes for the owner
+}
+
+func newWorld(t testing.TB, n int, text string) *world {
+	t.Helper()
+	w := &world{t: t, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{}}
+	var ids []ring.NodeID
+	for i := range n {
+		ids = append(ids, ring.NodeID{byte(i + 1)})
+	}
+	var err error
+	if w.table, err = ring.New(ids, ring.DefaultSettings()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		w.nodes = append(w.nodes, w.open(id, text))
+	}
+	for p := range w.place {
+		w.place[p] = worldPlace{owner: w.table.Owner(p), standby: w.table.Standby(p), lineage: 1 + uint64(p)}
+		w.node(w.table.Owner(p)).table.Open(p)
+	}
+	t.Cleanup(func() {
+		for _, n := range w.nodes {
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		w.calls.Wait()
+	})
+	return w
+}
+
+func (w *world) open(id ring.NodeID, text string) *worldNode {
+	n := &worldNode{w: w, id: id, copies: counters.New(10_000)}
+	n.authority.Store(true)
+	table, clock, private := counters.New(100_000), NewClock(), localcache.New(100_000)
+	table.ShutAll()
+	w.t.Cleanup(func() {
+		clock.Close()
+		w.calls.Wait()
+		table.Close()
+		n.copies.Close()
+		private.Close()
+	})
+	var err error
+	n.Limiter, err = Join(table, clock, Cluster{
+		Self: id, Ownership: n, Peers: n, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
+		Await: func(ctx context.Context, epoch, version int64) bool {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for n.version() < version {
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return false
+				}
+			}
+			return true
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.Use(compile(w.t, 1, "version: 1\n"+text))
+	return n
+}
+
+func (w *world) node(id ring.NodeID) *worldNode { return w.nodes[id[0]-1] }
+
+// change changes places and wakes those who wait for it.
+func (w *world) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+	close(w.moved)
+	w.moved = make(chan struct{})
+}
+
+// handOver moves p to another node, its counters included.
+func (w *world) handOver(p int, to *worldNode) {
+	w.mu.Lock()
+	from := w.node(w.place[p].owner)
+	w.mu.Unlock()
+	if from == to {
+		return
+	}
+	w.change(func() { w.place[p].frozen, w.place[p].other = true, to.id })
+	from.table.Shut(p)
+	if err := from.table.Copy(p, func(records []counters.Record) error {
+		for _, r := range records {
+			to.table.Put(to.clock.Now(), r)
+		}
+		return nil
+	}); err != nil {
+		w.t.Error(err)
+	}
+	to.table.Open(p)
+	w.change(func() { w.place[p].owner, w.place[p].other, w.place[p].frozen = to.id, ring.NodeID{}, false })
+	from.table.Drop(p)
+}
+
+// Route is for Ownership.
+func (n *worldNode) Route(p int) partitions.Route {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	at := n.w.place[p]
+	r := partitions.Route{Epoch: 1, Place: partitions.Elsewhere, Owner: at.owner, Other: at.other, Standby: at.standby}
+	if id, ok := n.wrong.Load(p); ok {
+		r.Owner = id.(ring.NodeID)
+	}
+	if r.Owner == n.id {
+		if r.Place = partitions.Held; at.frozen {
+			r.Place = partitions.Frozen
+		}
+	}
+	return r
+}
+
+// Wait is for Ownership.
+func (n *worldNode) Wait(ctx context.Context, p int) {
+	for {
+		n.w.mu.Lock()
+		moved := n.w.moved
+		n.w.mu.Unlock()
+		if n.Route(p).Place != partitions.Frozen {
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Learn is for Ownership.
+func (n *worldNode) Learn(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
+
+// Lineage is for Ownership.
+func (n *worldNode) Lineage(p int) uint64 {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return n.w.place[p].lineage
+}
+
+// Act is for Ownership.
+func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit) counters.Verdict {
+	within := append([]counters.Op(nil), ops...)
+	for i := range within {
+		at := n.Route(ops[i].Key.Partition())
+		if at.Standby != n.id || n.Reachable(at.Owner) || shares[i].Amount < 1 {
+			return counters.Shut
+		}
+		within[i].Limit = &shares[i]
+	}
+	v := n.copies.Take(now, within)
+	copy(ops, within)
+	return v
+}
+
+// Reachable is for Peers.
+func (n *worldNode) Reachable(to ring.NodeID) bool {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return !n.w.cut[[2]ring.NodeID{n.id, to}]
+}
+
+// Send is for Peers.
+func (n *worldNode) Send(to ring.NodeID, m peer.Method, body []byte) error {
+	n.Go(to, m, body, time.Second, func([]byte, error) {})
+	return nil
+}
+
+// Go is for Peers.
+func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+	if !n.Reachable(to) {
+		done(nil, peer.ErrUnreachable)
+		return
+	}
+	n.w.mu.Lock()
+	pause, listen := n.w.slow[to], n.w.detail
+	n.w.mu.Unlock()
+	if listen != nil {
+		listen(n.id, to, m, body)
+	}
+	body = bytes.Clone(body)
+	a := &worldAnswer{done: done}
+	n.w.calls.Go(func() {
+		timer := time.AfterFunc(timeout, func() { a.once.Do(func() { done(nil, peer.ErrTimeout) }) })
+		if pause > 0 {
+			<-time.After(pause)
+		}
+		a.stop = func() { timer.Stop() }
+		n.w.node(to).serve(n.id, m, body, a)
+		if m == MethodGive {
+			timer.Stop()
+		}
+		clear(body) // a body holds only until serve returns
+	})
+}
+
+type worldAnswer struct {
+	once sync.Once
+	done func([]byte, error)
+	stop func()
+}
+
+func (a *worldAnswer) Reply(body []byte) {
+	a.stop()
+	a.once.Do(func() {
+		body = bytes.Clone(body)
+		a.done(body, nil)
+		clear(body)
+	})
+}
+
+func (a *worldAnswer) Fail(code peer.Code, detail string) {
+	a.stop()
+	a.once.Do(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
+}
+
+// keyOf is a key of a rule with one key attribute whose owner and standby are these (nil: any).
+func (w *world) keyOf(rule string, owner, standby *worldNode) string {
+	for i := range 100_000 {
+		key := fmt.Sprintf("k%d", i)
+		p := w.partition(rule, key)
+		if (owner == nil || w.place[p].owner == owner.id) && (standby == nil || w.place[p].standby == standby.id) {
+			return key
+		}
+	}
+	w.t.Fatal("no such key")
+	return ""
+}
+
+func (w *world) partition(rule, key string) int {
+	u, err := w.nodes[0].Locate(rule, []string{key})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return partitionOf(u.Hash.Hi)
+}
+
+// ask checks at n now.
+func (n *worldNode) check(q Query) *Answer {
+	n.w.t.Helper()
+	a := &Answer{}
+	if err := n.Check(&q, a); err != nil {
+		n.w.t.Fatal(err)
+	}
+	return a
+}
+
+func (n *worldNode) used(rule, key string) int64 {
+	n.w.t.Helper()
+	u, err := n.Usage(rule, []string{key})
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	return u.Limits[0].Used
+}
+
+func (w *world) separate(a, b *worldNode, yes bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut[[2]ring.NodeID{a.id, b.id}], w.cut[[2]ring.NodeID{b.id, a.id}] = yes, yes
+}
+
+// until polls what must come true soon.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+		<-tick.C
+	}
+}

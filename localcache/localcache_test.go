@@ -1,0 +1,81 @@
+package localcache
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// G4: the shares of all nodes add up to the limit, in whole units that differ by one at most.
+func TestG4_SharesAddUp(t *testing.T) {
+	for _, amount := range []int64{0, 1, 2, 3, 7, 100, 1000, 1<<53 - 1} {
+		for nodes := 1; nodes <= 60; nodes++ {
+			sum, least, most := int64(0), amount, int64(0)
+			for rank := range nodes {
+				s := Share(amount, nodes, rank)
+				sum, least, most = sum+s, min(least, s), max(most, s)
+			}
+			if sum != amount || most-least > 1 {
+				t.Fatalf("%d among %d: have %d together, from %d to %d", amount, nodes, sum, least, most)
+			}
+		}
+	}
+	for _, tt := range []struct{ nodes, rank int }{{0, 0}, {0, -1}, {3, -1}, {3, 3}} {
+		if s := Share(100, tt.nodes, tt.rank); s != 0 {
+			t.Errorf("place %d of %d: have %d, want 0", tt.rank, tt.nodes, s)
+		}
+	}
+}
+
+func TestWithoutShare(t *testing.T) {
+	now := algorithms.At(time.Date(2026, 1, 1, 12, 0, 20, 0, time.UTC))
+	tests := []struct {
+		name  string
+		limit algorithms.Limit
+		cost  int64
+		want  algorithms.Decision
+	}{
+		{"until the window ends", algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Minute}, 1, algorithms.Decision{RetryAfter: 40 * time.Second}},
+		{"a calendar's window", algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Hour, Calendar: algorithms.NewCalendar(algorithms.Hour, time.UTC)}, 1,
+			algorithms.Decision{RetryAfter: 59*time.Minute + 40*time.Second}},
+		{"a bucket's unit", algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 2, Burst: 2, Window: time.Minute}, 1, algorithms.Decision{RetryAfter: 30 * time.Second}},
+		{"a log's window", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 1, algorithms.Decision{RetryAfter: time.Minute}},
+		{"never", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 3, algorithms.Decision{RetryAfter: algorithms.Never}},
+		{"nothing asked", algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute}, 0, algorithms.Decision{Allowed: true}},
+	}
+	for _, tt := range tests {
+		if _, ok := Scaled(&tt.limit, 3, 2); ok {
+			t.Errorf("%s: the third of three has a share of 2", tt.name)
+		}
+		if have := Nothing(&tt.limit, now, tt.cost); have != tt.want {
+			t.Errorf("%s: have %+v, want %+v", tt.name, have, tt.want)
+		}
+	}
+	window := tests[0].limit
+	if d := Told(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 2); d.RetryAfter != 40*time.Second {
+		t.Errorf("above the share only: have %+v", d)
+	}
+	if d := Told(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 3); d.RetryAfter != algorithms.Never {
+		t.Errorf("above the limit: have %+v", d)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	c := New(0)
+	defer c.Close()
+	if have := c.Table().Stats().Max; have != minCounters {
+		t.Errorf("have a bound of %d", have)
+	}
+	now := algorithms.At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	limit := algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Minute}
+	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 2}, Limit: &limit, Cost: 2}}
+	if !c.Peek(now, ops) || !c.Take(now, ops) || c.Take(now, ops) {
+		t.Error("want the share once")
+	}
+	c.Give(now, &ops[0], limit.Taken(limit.Advance(algorithms.State{}, now), now))
+	if !c.Take(now, ops) {
+		t.Error("what was given back is not there")
+	}
+}

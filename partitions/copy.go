@@ -1,0 +1,140 @@
+package partitions
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/peer"
+)
+
+// catchUp is how long a receiver waits for what a sender knows and it does not know yet.
+const catchUp = 50 * time.Millisecond
+
+// answer handles one message.
+func (k *Keeper) answer(c *peer.Call) {
+	r := reader{b: c.Body}
+	h := r.header()
+	if r.err != nil {
+		c.Fail(codeMalformed, r.err.Error())
+		return
+	}
+	v, ok := k.knows(h.revision)
+	switch {
+	case !ok:
+		c.Fail(codeBehind, "what was agreed on is not known here yet")
+		return
+	case !v.known(c.From, h.generation):
+		c.Fail(codeRefused, "the sender was ended, or is another process")
+		return
+	}
+	switch c.Method {
+	case MethodPush:
+		k.takePush(v, c, h, &r)
+	case MethodFlip:
+		k.takeFlips(v, c, &r)
+	case MethodAsk:
+		k.takeQuestion(v, c, &r)
+	case MethodPull:
+		k.takePull(v, c, &r)
+	case MethodBack:
+		k.takeBack(c, &r)
+	case MethodDebts:
+		k.takeDebts(c, &r)
+	default:
+		c.Fail(codeMalformed, "unknown method")
+	}
+}
+
+// knows returns the view as soon as it has revision.
+func (k *Keeper) knows(revision uint64) (*view, bool) {
+	if v := k.view.Load(); v.Revision >= revision {
+		return v, true
+	}
+	timer := time.NewTimer(catchUp)
+	defer timer.Stop()
+	for {
+		k.mu.Lock()
+		changed := k.changed
+		k.mu.Unlock()
+		if v := k.view.Load(); v.Revision >= revision {
+			return v, true
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return nil, false
+		case <-k.ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+// known reports whether the sender is the process that may have tokens now.
+func (v *view) known(from peer.Identity, generation int64) bool {
+	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
+}
+
+// takePush takes copies and changes from an owner.
+func (k *Keeper) takePush(v *view, c *peer.Call, h header, r *reader) {
+	now := k.cfg.Now()
+	var refused []int
+	for r.err == nil && len(r.b) > 0 {
+		var s section
+		taken, room := false, true
+		r.section(now, func(head section) bool {
+			s = head
+			taken = k.beginPush(v, c.From, h.seq, s)
+			return taken
+		}, func(rec counters.Record) { room = k.cfg.Table.Put(now, rec) && room })
+		if r.err == nil && taken && s.flags&sectionEnds != 0 {
+			k.endPush(s.p, s.lineage)
+		}
+		if !taken {
+			refused = append(refused, s.p)
+		}
+		if !room {
+			k.mu.Lock()
+			k.stats.NoRoom++
+			k.mu.Unlock()
+		}
+	}
+	if r.err != nil {
+		c.Fail(codeMalformed, r.err.Error())
+		return
+	}
+	c.Reply(appendPartitions(nil, refused))
+}
+
+// beginPush reports whether what from sends of a partition is to be taken: not where the token is here, nor after
+// something newer, nor in the middle of a copy whose beginning is not here.
+func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pt, from := &k.parts[s.p], sender.Node
+	f, t := v.Owner(s.p)
+	switch {
+	case from != f && from != t, pt.phase != away && pt.phase != handed:
+		return false
+	case pt.pusher == sender.Boot && seq < pt.seq:
+		return false
+	}
+	// A whole copy that is sent again, since the last one's changes were not all acknowledged, stays until it is
+	// replaced: it is better than none.
+	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
+		k.cfg.Table.Drop(s.p)
+		pt.source, pt.lineage, pt.whole = from, s.lineage, false
+	}
+	if pt.source != from || pt.lineage != s.lineage {
+		return false
+	}
+	pt.pusher, pt.seq = sender.Boot, seq
+	return true
+}
+
+func (k *Keeper) endPush(p int, lineage uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pt := &k.parts[p]; pt.lineage == lineage && !pt.source.IsZero() {
+		pt.whole = true
+	}
+}

@@ -1,0 +1,294 @@
+package partitions
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// messageSize is from how many bytes on a message to a follower is sent.
+	messageSize = 128 << 10
+	// maxUnacked bounds the bytes that a follower has not acknowledged before copies wait.
+	maxUnacked = 4 << 20
+	// maxBehind bounds them before changes are no longer sent: the follower gets whole copies instead.
+	maxBehind = 32 << 20
+	// pushTimeout is how long an acknowledgement may take.
+	pushTimeout = 2 * time.Second
+)
+
+// follower is a node that gets copies of partitions whose tokens are here.
+type follower struct {
+	node    ring.NodeID
+	parts   map[int]*progress
+	unacked int // bytes
+
+	// The message being put together; used by the loop alone.
+	message []byte
+	packed  []byte // scratch
+	inside  []int  // the partitions in it
+	ends    []int  // those whose copy it completes
+}
+
+// progress is how far a follower is with one partition. It has none before its copy is begun.
+type progress struct {
+	whole  bool // it has acknowledged all of the copy
+	flying int  // messages about the partition that are not acknowledged
+}
+
+// following lists the nodes that should have copies of p while its token is here: the standby, and while it moves the
+// other end, so that whichever of the two is lost, the other goes on from what it has.
+func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := v.Owner(p)
+	add := func(id ring.NodeID) {
+		if id.IsZero() || id == self {
+			return
+		}
+		for _, have := range buf {
+			if have == id {
+				return
+			}
+		}
+		buf = append(buf, id)
+	}
+	switch {
+	case from == to:
+		add(v.To.Standby(p))
+		add(v.From.Standby(p)) // which is the one to go on until the ring is settled
+	case from == self:
+		add(to)
+		add(v.From.Standby(p))
+	default:
+		add(from)
+		add(v.To.Standby(p))
+	}
+	return buf
+}
+
+// synced reports whether node has a whole copy of p. It is called under mu.
+func (k *Keeper) synced(p int, node ring.NodeID) bool {
+	if node.IsZero() {
+		return true
+	}
+	f := k.followers[node]
+	return f != nil && f.parts[p] != nil && f.parts[p].whole
+}
+
+// unfollow forgets what others have of p: they get it anew. It is called under mu.
+func (k *Keeper) unfollow(p int) {
+	for _, f := range k.followers {
+		delete(f.parts, p)
+	}
+}
+
+// follower is what is known of node, as follower. It is called under mu.
+func (k *Keeper) follower(node ring.NodeID) *follower {
+	f := k.followers[node]
+	if f == nil {
+		f = &follower{node: node, parts: map[int]*progress{}}
+		k.followers[node] = f
+	}
+	return f
+}
+
+// owns reports whether what changes in p is to be sent to others.
+func (k *Keeper) owns(p int) bool {
+	ph := phase(k.phases[p].Load())
+	return ph == held || ph == freezing
+}
+
+// pushChanges sends what changed since the last time to all that follow. It runs in the loop.
+func (k *Keeper) pushChanges() {
+	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
+		k.pushTo(p, records)
+		return nil
+	})
+	k.flushAll()
+}
+
+// pushTo adds what changed in p to the messages for those that have the copy before.
+func (k *Keeper) pushTo(p int, records []counters.Record) {
+	var buf [3]ring.NodeID
+	for _, node := range k.view.Load().following(k.cfg.Self, p, buf[:0]) {
+		k.mu.Lock()
+		f := k.follower(node)
+		pr, lineage := f.parts[p], k.parts[p].lineage
+		if pr != nil && f.unacked > maxBehind {
+			delete(f.parts, p)
+			pr = nil
+		}
+		k.mu.Unlock()
+		if pr != nil {
+			k.add(f, p, lineage, 0, records)
+		}
+	}
+}
+
+// pushCopies begins copies for followers that have none, as far as they keep up. It runs in the loop.
+func (k *Keeper) pushCopies() {
+	v := k.view.Load()
+	if !v.member || v.From == nil {
+		return
+	}
+	var buf [3]ring.NodeID
+	for p := range ring.Partitions {
+		if !k.owns(p) {
+			continue
+		}
+		for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+			k.copyTo(node, p)
+		}
+	}
+	k.flushAll()
+}
+
+// copyTo sends node a whole copy of p, unless it has one or has too much to do.
+func (k *Keeper) copyTo(node ring.NodeID, p int) {
+	k.mu.Lock()
+	f := k.follower(node)
+	if f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
+		k.mu.Unlock()
+		return
+	}
+	// From here on changes are sent as well; those before are in the copy.
+	f.parts[p] = &progress{}
+	lineage := k.parts[p].lineage
+	k.mu.Unlock()
+	first := uint8(sectionBegins)
+	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
+		k.add(f, p, lineage, first, records)
+		first = 0
+		return nil
+	})
+	k.add(f, p, lineage, first|sectionEnds, nil)
+}
+
+// add puts records of p into the message for f, and sends it when it is long enough.
+func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []counters.Record) {
+	now := k.cfg.Now()
+	for {
+		if len(f.message) == 0 {
+			f.message = k.header(f.message)
+		}
+		packed, n := pack(f.packed[:0], records, now)
+		f.packed = packed
+		rest := records[n:]
+		last := flags
+		if len(rest) > 0 {
+			last &^= sectionEnds
+		}
+		f.message = appendSection(f.message, section{p: p, lineage: lineage, flags: last}, n, packed)
+		f.inside = append(f.inside, p)
+		if last&sectionEnds != 0 {
+			f.ends = append(f.ends, p)
+		}
+		if len(f.message) >= messageSize {
+			k.flush(f)
+		}
+		if records, flags = rest, flags&^sectionBegins; len(records) == 0 {
+			return
+		}
+	}
+}
+
+func (k *Keeper) flushAll() {
+	k.mu.Lock()
+	all := make([]*follower, 0, len(k.followers))
+	for _, f := range k.followers {
+		all = append(all, f)
+	}
+	k.mu.Unlock()
+	for _, f := range all {
+		if len(f.message) > 0 {
+			k.flush(f)
+		}
+	}
+}
+
+// flush sends the message for f.
+func (k *Keeper) flush(f *follower) {
+	size, inside, ends := len(f.message), f.inside, f.ends
+	k.mu.Lock()
+	sent := make([]*progress, len(inside))
+	for i, p := range inside {
+		if sent[i] = f.parts[p]; sent[i] != nil {
+			sent[i].flying++
+		}
+	}
+	f.unacked += size
+	k.stats.PushedBytes += int64(size)
+	k.mu.Unlock()
+	k.cfg.Calls.Go(f.node, MethodPush, f.message, pushTimeout, func(reply []byte, err error) {
+		k.acknowledged(f, size, inside, ends, sent, reply, err)
+	})
+	f.message, f.inside, f.ends = f.message[:0], nil, nil
+}
+
+// acknowledged takes note of a follower's answer: what it has not taken it gets anew, whole.
+func (k *Keeper) acknowledged(f *follower, size int, inside, ends []int, sent []*progress, reply []byte, err error) {
+	var refused []int
+	if err == nil {
+		refused, err = parsePartitions(reply)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f.unacked -= size
+	if err != nil || len(refused) > 0 {
+		k.failed(f.node)
+	}
+	lost := func(p int, pr *progress) {
+		if f.parts[p] == pr {
+			delete(f.parts, p)
+		}
+	}
+	for i, p := range inside {
+		if sent[i] == nil {
+			continue
+		}
+		if sent[i].flying--; err != nil {
+			lost(p, sent[i])
+		}
+	}
+	if err == nil {
+		for _, p := range refused {
+			if p >= 0 && p < ring.Partitions {
+				lost(p, f.parts[p])
+			}
+		}
+		for _, p := range ends {
+			for i := range inside {
+				if inside[i] == p && sent[i] != nil && f.parts[p] == sent[i] {
+					sent[i].whole = true
+				}
+			}
+		}
+	}
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}
+
+// receive takes what other keepers send, in order.
+func (k *Keeper) receive() {
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case c := <-k.inbox:
+			k.answer(c)
+		}
+	}
+}
+
+// Serve takes a message of another keeper. It does not block.
+func (k *Keeper) Serve(c *peer.Call) {
+	c.Keep()
+	select {
+	case k.inbox <- c:
+	default:
+		c.Fail(codeBusy, "too much is waiting")
+	}
+}

@@ -1,0 +1,315 @@
+package partitions
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Calls is how a Keeper speaks with other nodes. *peer.Peers is one.
+type Calls interface {
+	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
+	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
+	Reachable(to ring.NodeID) bool
+}
+
+// Config says what a Keeper stands on.
+type Config struct {
+	Self  ring.NodeID
+	Boot  uint64          // of this process
+	Table *counters.Table // its gates are the Keeper's
+	Now   func() algorithms.Now
+	Calls Calls
+	// Authority reports whether this node may act as an owner or a standby now.
+	Authority func() bool
+	// Interval is from one push to the standbys to the next; 100 ms by default.
+	Interval time.Duration
+	// Patience is how long a node that lost its memory waits for its standbys before it goes on with what its last
+	// checkpoint had; 2 s by default.
+	Patience time.Duration
+	// Shares bounds the counters kept while acting as a standby; 65,536 by default.
+	Shares int64
+	Logger *slog.Logger
+}
+
+// DefaultConfig is a Config with all set that has a default.
+func DefaultConfig() Config {
+	return Config{
+		Interval: 100 * time.Millisecond, Patience: 2 * time.Second, Shares: 1 << 16, Logger: slog.Default(),
+		Authority: func() bool { return true },
+	}
+}
+
+// Validate names what is missing.
+func (c *Config) Validate() error {
+	switch {
+	case c.Self.IsZero():
+		return errors.New("partitions: Self is zero")
+	case c.Table == nil, c.Now == nil, c.Calls == nil, c.Authority == nil, c.Logger == nil:
+		return errors.New("partitions: Table, Now, Calls, Authority or Logger is nil")
+	case c.Interval <= 0, c.Patience <= 0, c.Shares < 1:
+		return errors.New("partitions: Interval, Patience or Shares is not above 0")
+	}
+	return nil
+}
+
+// Keeper keeps this node's part of the ring. All methods may be called concurrently.
+type Keeper struct {
+	cfg    Config
+	shares *counters.Table // what was admitted while acting, under shares of the limits
+
+	// view and phases are what checks look at. Both are written under mu.
+	view   atomic.Pointer[view]
+	phases [ring.Partitions]atomic.Uint32
+	// learned holds the revision in which a reply told that the token had moved to the new owner.
+	learned [ring.Partitions]atomic.Uint64
+
+	mu        sync.Mutex // guards what follows
+	parts     [ring.Partitions]part
+	followers map[ring.NodeID]*follower
+	changed   chan struct{} // closed and made anew when a phase or the view changes
+	waitSince time.Time     // since when this process looks for the copies of its partitions; zero: it doesn't
+	pulling   map[ring.NodeID]bool
+	asking    map[ring.NodeID]bool
+	paying    map[ring.NodeID]bool
+	seqPull   uint64
+	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
+	debts     debts
+	drops     bool // partitions that are of no concern here any more may still have counters
+	stats     Stats
+
+	seq   uint64        // of the last message to a follower; used by the loop alone
+	kick  chan struct{} // capacity 1: there may be something to do before the next tick
+	inbox chan *peer.Call
+	stop  context.CancelFunc
+	ctx   context.Context
+	done  sync.WaitGroup
+}
+
+// inboxSize bounds the messages of other keepers that wait; the sender of one more is told to try again.
+const inboxSize = 256
+
+// phase is how a partition stands with this node.
+type phase uint32
+
+const (
+	away       phase = iota // the token is not here, or is not known to be
+	held                    // the token is here, the gate open
+	freezing                // being handed over: the gate is shut, the last changes are on their way
+	flipping                // being handed over: whether the other has taken it is not known
+	handed                  // the other has taken it
+	doubtful                // this node may have the token: the other end of the move is asked
+	recovering              // the token is here, the counters are being looked for
+)
+
+// part is what is known of a partition here.
+type part struct {
+	phase   phase
+	lineage uint64      // of the counters here, as owner or as copy
+	other   ring.NodeID // freezing, flipping, handed: to whom
+	boot    uint64      // of other
+	attempt uint64      // number of the last flip or question about it
+	void    void        // which flips are not accepted here
+	began   time.Time   // freezing: when
+
+	source ring.NodeID // whose pushes the copy here is made of; zero: no copy
+	whole  bool        // the copy is complete
+	pusher uint64      // boot of the process that pushed last
+	seq    uint64      // of its last push
+}
+
+// void says that flips up to an attempt of a process are not accepted any more: it was told so.
+type void struct {
+	boot    uint64 // of the one that flips; boots are random
+	attempt uint64
+}
+
+// view is the agreed state as the keeper has taken it up.
+type view struct {
+	*agreement.State
+	member bool // this process may have tokens: its boot is the registered one
+}
+
+// Open starts a Keeper. All gates are shut until the agreed state gives this node tokens.
+func Open(cfg Config) (*Keeper, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	k := &Keeper{
+		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
+		changed: make(chan struct{}), pulling: map[ring.NodeID]bool{}, asking: map[ring.NodeID]bool{},
+		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{},
+		debts: debts{}, kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
+	}
+	k.view.Store(&view{State: agreement.New()})
+	k.ctx, k.stop = context.WithCancel(context.Background())
+	cfg.Table.ShutAll()
+	k.done.Go(k.run)
+	k.done.Go(k.receive)
+	return k, nil
+}
+
+// Close ends all work and waits for it. The gates are shut.
+func (k *Keeper) Close() error {
+	k.stop()
+	k.done.Wait()
+	k.cfg.Table.ShutAll()
+	k.shares.Close()
+	return nil
+}
+
+// Use takes up what has been agreed. Calls must come in the order of the states; some may be left out.
+func (k *Keeper) Use(s *agreement.State) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.view.Load()
+	v := &view{State: s, member: s.Boot(k.cfg.Self) == k.cfg.Boot}
+	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !v.member {
+		k.forgetAll()
+	}
+	for node := range k.followers {
+		if v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node) {
+			delete(k.followers, node) // it has lost its copies
+		}
+	}
+	k.view.Store(v)
+	for p := range ring.Partitions {
+		k.settlePart(v, p)
+	}
+	k.drops = true
+	k.announce()
+}
+
+// forgetAll gives up every token and copy: this node was ended, and others go on from their copies.
+func (k *Keeper) forgetAll() {
+	for p := range k.parts {
+		if k.parts[p].phase == held {
+			k.cfg.Table.Shut(p)
+		}
+		had := k.parts[p].phase != away || !k.parts[p].source.IsZero()
+		k.parts[p] = part{void: k.parts[p].void}
+		k.phases[p].Store(uint32(away))
+		if had {
+			k.cfg.Table.Drop(p)
+		}
+	}
+	clear(k.followers)
+	clear(k.debts)
+	clear(k.pauses)
+}
+
+// settlePart brings a partition in line with a new view.
+func (k *Keeper) settlePart(v *view, p int) {
+	self, pt := k.cfg.Self, &k.parts[p]
+	from, to := v.Owner(p)
+	if !v.member {
+		return
+	}
+	switch pt.phase {
+	case held, freezing, recovering, doubtful:
+		if from != self && (to != self || pt.phase != held) {
+			// Settled meanwhile, or promoted away while it was in doubt: the token is not here.
+			k.setPhase(p, away)
+			return
+		}
+		if pt.phase == freezing && to != pt.other {
+			k.setPhase(p, held) // the other end is another one now, and was not sent the flip
+		}
+		if pt.phase == doubtful && to == self {
+			k.claim(v, p)
+		}
+	case flipping, handed:
+		switch {
+		case from != self:
+			k.setPhase(p, away)
+		case to != pt.other || v.Boot(to) != pt.boot:
+			// The other was ended, or has lost its memory: it cannot decide any more. The copy here, to which it
+			// pushed, is what there is.
+			k.begin(p)
+		}
+	case away:
+		if from == self {
+			k.claim(v, p)
+		}
+	}
+}
+
+// claim is for a partition that is this node's by from, and whose token it was not seen to have. Where it may have
+// been flipped before, the other end is asked; where there is no copy, others are asked for theirs.
+func (k *Keeper) claim(v *view, p int) {
+	pt := &k.parts[p]
+	if from, to := v.Owner(p); from != to {
+		pt.attempt++
+		k.setPhase(p, doubtful)
+		return
+	}
+	k.goOn(v, p)
+}
+
+// goOn is for a partition whose token is certainly here.
+func (k *Keeper) goOn(v *view, p int) {
+	if k.parts[p].whole || v.From.Standby(p).IsZero() {
+		k.begin(p)
+		return
+	}
+	if k.waitSince.IsZero() {
+		k.waitSince = time.Now()
+	}
+	k.setPhase(p, recovering)
+}
+
+// begin makes this node the owner of p, with a lineage of its own: what was given or taken in the last one may be
+// unknown here.
+func (k *Keeper) begin(p int) {
+	pt := &k.parts[p]
+	pt.lineage, pt.source, pt.whole = rand.Uint64(), ring.NodeID{}, false
+	k.unfollow(p)
+	k.debts.drop(p)
+	k.setPhase(p, held)
+	k.stats.Begun++
+}
+
+// setPhase changes a partition's phase and its gate.
+func (k *Keeper) setPhase(p int, next phase) {
+	pt := &k.parts[p]
+	if pt.phase == next {
+		return
+	}
+	if pt.phase == held {
+		k.cfg.Table.Shut(p)
+	}
+	pt.phase = next
+	k.phases[p].Store(uint32(next))
+	if next == held {
+		k.cfg.Table.Open(p)
+	}
+	k.announce()
+}
+
+// ready reports whether node may be asked something now. It is called under mu.
+func (k *Keeper) ready(node ring.NodeID) bool {
+	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.pauses[node])
+}
+
+// failed takes note that node did not take something: the next try waits for an interval. It is called under mu.
+func (k *Keeper) failed(node ring.NodeID) { k.pauses[node] = time.Now().Add(k.cfg.Interval) }
+
+// announce wakes those who wait for a change, and the loop.
+func (k *Keeper) announce() {
+	close(k.changed)
+	k.changed = make(chan struct{})
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}

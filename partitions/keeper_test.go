@@ -1,0 +1,65 @@
+package partitions
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// alone brings up three nodes with a settled ring.
+func three(t *testing.T) *fleet {
+	f := newFleet(t)
+	a, b, c := f.add(), f.add(), f.add()
+	f.bring(a, b, c)
+	f.ring(a, b, c)
+	f.settle()
+	return f
+}
+
+// Joining and leaving, as it is planned: nothing is forgotten, nobody decides beside another, and every check is
+// decided.
+func TestG6_PlannedMovesForgetNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		stop := make(chan struct{})
+		var watching sync.WaitGroup
+		f.watch(stop, &watching)
+		l := f.load(500, func() []*node { return f.nodes[:3] })
+		time.Sleep(300 * time.Millisecond)
+		d := f.add()
+		f.bring(d)
+		f.ring(f.nodes...)
+		f.settle()
+		time.Sleep(200 * time.Millisecond)
+		f.leave(f.nodes[1])
+		f.settle()
+		time.Sleep(200 * time.Millisecond)
+		f.ring(f.nodes[0], f.nodes[2], d)
+		f.settle()
+		time.Sleep(200 * time.Millisecond)
+		f.ring(f.nodes...)
+		f.settle()
+		time.Sleep(200 * time.Millisecond)
+		l.stop()
+		close(stop)
+		watching.Wait()
+		if n := l.failed.Load(); n > 0 {
+			t.Errorf("%d checks were not decided", n)
+		}
+		total := int64(0)
+		for i := range l.admitted {
+			if used, want := f.used(keyOf(i)), l.admitted[i].Load(); used != want {
+				t.Errorf("key %d: have %d used, want %d", i, used, want)
+			}
+			total += l.admitted[i].Load()
+		}
+		if total == 0 {
+			t.Error("nothing was admitted")
+		}
+		for _, n := range f.nodes {
+			t.Logf("%s: %+v", n.ip, n.keeper.Stats())
+			n.close()
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package partitions
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// run is the keeper's loop: what changed goes out at each tick; hand-offs go on whenever something was acknowledged.
+func (k *Keeper) run() {
+	tick := time.NewTicker(k.cfg.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case <-tick.C:
+			k.pushChanges()
+			k.payDebts()
+			k.dropOthers()
+		case <-k.kick:
+		}
+		k.pushCopies()
+		k.handOver()
+		k.askAround()
+		k.recover()
+	}
+}
+
+// Stats tells how a keeper is doing.
+type Stats struct {
+	Held        int           // partitions whose tokens are here
+	Copies      int           // partitions of which there is a whole copy
+	Frozen      time.Duration // in all, that partitions were frozen for hand-offs since the process began
+	HandOffs    int64         // tokens handed over
+	Begun       int64         // lineages begun anew
+	Acted       int64         // checks admitted as a standby
+	NoRoom      int64         // messages of which not all counters had room
+	PushedBytes int64
+	Unacked     int64 // bytes that followers have not acknowledged
+	Behind      int   // partitions held here of which a follower has no whole copy
+	Debts       int   // counters whose owners are to be told what was admitted without them
+}
+
+// Stats returns the present figures.
+func (k *Keeper) Stats() Stats {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.view.Load()
+	st := k.stats
+	st.Debts = len(k.debts)
+	for p := range k.parts {
+		pt := &k.parts[p]
+		if pt.phase == held {
+			st.Held++
+			var buf [3]ring.NodeID
+			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+				if !k.synced(p, node) {
+					st.Behind++
+					break
+				}
+			}
+		}
+		if pt.whole {
+			st.Copies++
+		}
+	}
+	for _, f := range k.followers {
+		st.Unacked += int64(f.unacked)
+	}
+	return st
+}

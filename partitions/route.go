@@ -1,0 +1,140 @@
+package partitions
+
+import (
+	"context"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Place says where a partition's token is, as seen from a node.
+type Place uint8
+
+// The places of a token.
+const (
+	Nowhere   Place = iota // no ring is known
+	Held                   // here, and the gate is open
+	Frozen                 // here, but being handed over, or looked for: [Keeper.Wait]
+	Elsewhere              // at Route.Owner
+)
+
+// Route says whom to ask about a partition.
+type Route struct {
+	Epoch   int64
+	Place   Place
+	Owner   ring.NodeID // who has the token, as far as is known here
+	Other   ring.NodeID // the other end of a move under way; zero without one
+	Standby ring.NodeID // of the owner; zero without one
+}
+
+// Route tells whom to ask about partition p. It takes no lock.
+func (k *Keeper) Route(p int) Route {
+	ph := phase(k.phases[p].Load())
+	v := k.view.Load()
+	r := Route{Epoch: v.Epoch}
+	from, to := v.Owner(p)
+	if from.IsZero() {
+		return r
+	}
+	r.Owner = from
+	switch {
+	case ph == held:
+		r.Place, r.Owner = Held, k.cfg.Self
+	case ph == handed:
+		r.Place, r.Owner = Elsewhere, to
+	case ph != away:
+		r.Place, r.Owner = Frozen, k.cfg.Self
+	default:
+		r.Place = Elsewhere
+		if from == k.cfg.Self {
+			r.Place = Frozen // not taken up yet
+		} else if from != to && k.learned[p].Load() == v.Revision {
+			r.Owner = to
+		}
+	}
+	r.Standby = v.From.Standby(p)
+	if from != to {
+		if r.Other = from; r.Owner == from {
+			r.Other = to
+		}
+		if r.Owner == to {
+			r.Standby = v.To.Standby(p)
+		}
+	}
+	return r
+}
+
+// Learn takes note that owner, in the ring of epoch, said to have the token of p.
+func (k *Keeper) Learn(p int, epoch int64, owner ring.NodeID) {
+	v := k.view.Load()
+	from, to := v.Owner(p)
+	switch {
+	case epoch != v.Epoch || from == to:
+	case owner == to:
+		k.learned[p].Store(v.Revision)
+	case owner == from:
+		k.learned[p].Store(0)
+	}
+}
+
+// Wait returns when p is not frozen, or ctx ends.
+func (k *Keeper) Wait(ctx context.Context, p int) {
+	for {
+		k.mu.Lock()
+		changed := k.changed
+		k.mu.Unlock()
+		if k.Route(p).Place != Frozen {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-k.ctx.Done():
+			return
+		}
+	}
+}
+
+// Lineage is that of p's counters here, 0 where there are none.
+func (k *Keeper) Lineage(p int) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.parts[p].lineage
+}
+
+// Settled is the epoch that this node has settled: each token that the ring moves to or from it has moved, and each
+// of its partitions' standbys has a whole copy.
+func (k *Keeper) Settled() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.view.Load()
+	if v.Settled {
+		return v.Epoch
+	}
+	if k.unsettled(v) >= 0 {
+		return v.Epoch - 1
+	}
+	return v.Epoch
+}
+
+// unsettled is a partition that keeps this node from having settled the epoch, −1 without one.
+func (k *Keeper) unsettled(v *view) int {
+	if !v.member {
+		return 0
+	}
+	for p := range ring.Partitions {
+		from, to := v.Owner(p)
+		switch {
+		case to == k.cfg.Self:
+			if k.parts[p].phase != held || !k.synced(p, v.To.Standby(p)) {
+				return p
+			}
+		case from == k.cfg.Self && k.parts[p].phase != handed:
+			return p
+		}
+	}
+	return -1
+}
+
+// Used is the Raft index of the state taken up last, as far as owners are concerned.
+func (k *Keeper) Used() uint64 { return k.view.Load().Revision }

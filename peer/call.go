@@ -1,0 +1,102 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Method says what a message asks for; its user gives the meanings.
+type Method uint8
+
+// Code says in what way a call failed; its user gives the meanings, except for CodeTooLarge.
+type Code uint8
+
+// CodeTooLarge: there was a reply, but it was larger than a message may be.
+const CodeTooLarge Code = 255
+
+var (
+	// ErrUnreachable: there is no connection to the node, or it is silent, or it broke before the reply came.
+	ErrUnreachable = errors.New("the node is unreachable")
+	// ErrBusy: a queue is full; nothing was sent.
+	ErrBusy = errors.New("too much is queued for the node")
+	// ErrTimeout: no reply came in time.
+	ErrTimeout = errors.New("no reply in time")
+	// ErrTooLarge: the body is larger than 16 MiB.
+	ErrTooLarge = errors.New("the message is too large")
+	// ErrClosed: these Peers have been closed.
+	ErrClosed = errors.New("closed")
+)
+
+// RemoteError is what the node that was called answered with Fail.
+type RemoteError struct {
+	Code   Code
+	Detail string
+}
+
+func (e *RemoteError) Error() string {
+	return fmt.Sprintf("the remote failed (%d): %s", e.Code, e.Detail)
+}
+
+// Call is a message that has come in. Reply or Fail answers it, once, from any goroutine and at any time; they do nothing
+// for one-way messages, for a second answer, and when the connection is gone.
+type Call struct {
+	From   Identity
+	Method Method
+	Body   []byte // valid until Serve returns; see Keep
+
+	conn     *conn
+	id       uint64
+	answered atomic.Bool
+}
+
+// Keep makes Body a copy that stays valid.
+func (c *Call) Keep() { c.Body = append([]byte(nil), c.Body...) }
+
+// OneWay says whether the sender waits for no answer.
+func (c *Call) OneWay() bool { return c.id == 0 }
+
+// Reply answers. body may be used again afterwards.
+func (c *Call) Reply(body []byte) {
+	if len(body) > largestMessage {
+		c.Fail(CodeTooLarge, "the reply is too large")
+		return
+	}
+	c.answer(message{kind: messageReply, id: c.id, body: body})
+}
+
+// longestDetail is how many bytes of a failure's detail are sent.
+const longestDetail = 4 << 10
+
+// Fail answers that there is no reply, and why.
+func (c *Call) Fail(code Code, detail string) {
+	c.answer(message{kind: messageFailure, what: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), longestDetail)])})
+}
+
+func (c *Call) answer(m message) {
+	if c.id == 0 || c.conn == nil || c.answered.Swap(true) {
+		return
+	}
+	if err := c.conn.queue.put(m); errors.Is(err, ErrBusy) {
+		c.conn.dropped.Do(func() {
+			c.conn.peers.log.Warn("replies dropped: the node does not read them", "node", c.From.Node, "name", c.From.Name)
+		})
+	}
+}
+
+// outgoing is a call that waits for its reply.
+type outgoing struct {
+	id    uint64
+	conn  *conn
+	timer *time.Timer
+	done  func(reply []byte, err error)
+}
+
+// expire is the timer's.
+func (o *outgoing) expire() {
+	if o.conn.expired(o.id) {
+		defer o.conn.expiring.Done()
+		o.done(nil, ErrTimeout)
+	}
+}

@@ -1,0 +1,363 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+const (
+	// mostPending bounds the calls of a connection that wait for a reply.
+	mostPending = 1 << 16
+	// longestCall bounds a call whose caller gave no limit.
+	longestCall = 30 * time.Second
+	// longestSilence is when a silent connection is closed.
+	longestSilence = 5 * time.Second
+)
+
+var errSilent = errors.New("nothing came for 5 s")
+
+// conn is one end of a peer stream: the one that calls (the node that dialled) or the one that serves.
+type conn struct {
+	peers  *Peers
+	remote Identity
+	stream stream
+	socket *socket
+	calls  bool // this is the end that calls
+	queue  *queue
+
+	heard   atomic.Int64 // when the last frame came, as Peers.now
+	silent  atomic.Bool  // nothing came for Config.Silence
+	dropped sync.Once    // says that replies are dropped
+
+	// The watcher's alone.
+	watched int64         // heard, at the last look
+	quiet   time.Duration // how long nothing has come, as far as this process was running
+
+	mu      sync.Mutex           // guards what follows
+	pending map[uint64]*outgoing // Invariant: empty while down is set
+	next    uint64
+	down    error // why new calls fail at once: silent, or broken; nil while all is well
+	broken  error // why it is over for good
+
+	expiring sync.WaitGroup // timers that run done; added to with mu held, and not once it is broken
+}
+
+func (p *Peers) newConn(s stream, c *socket, remote Identity, calls bool) *conn {
+	n := &conn{peers: p, remote: remote, stream: s, socket: c, calls: calls, queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
+	n.heard.Store(p.now())
+	return n
+}
+
+// run moves frames in both directions until the stream breaks or ctx ends, and says why. The reader is the caller's
+// goroutine.
+func (c *conn) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		if err := c.write(ctx); err != errOver {
+			c.breakOff(err)
+		}
+	})
+	c.peers.watch(c)
+	err := c.read()
+	if ctx.Err() != nil {
+		err = ErrClosed
+	}
+	c.breakOff(err)
+	cancel()
+	writer.Wait()
+	c.expiring.Wait()
+	c.peers.unwatch(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+// breakOff ends the connection and fails what waits. Only the first reason counts.
+func (c *conn) breakOff(err error) {
+	if c.fail(err, true) {
+		c.queue.close()
+		c.socket.Close()
+	}
+}
+
+// fail makes the calls that wait fail, and new ones until the connection is well again, if it ever is.
+func (c *conn) fail(why error, forGood bool) (first bool) {
+	c.mu.Lock()
+	if c.broken != nil {
+		c.mu.Unlock()
+		return false
+	}
+	failed := c.pending
+	c.pending = make(map[uint64]*outgoing)
+	c.down = fmt.Errorf("%w: %w", ErrUnreachable, why)
+	if forGood {
+		c.broken = why
+	}
+	down := c.down
+	c.silent.Store(true)
+	c.mu.Unlock()
+	for _, o := range failed {
+		o.timer.Stop()
+		o.done(nil, down)
+	}
+	return true
+}
+
+// hear notes that a frame has come.
+func (c *conn) hear() {
+	c.heard.Store(c.peers.now())
+	if c.silent.Load() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.broken == nil {
+			c.down = nil
+			c.silent.Store(false)
+		}
+	}
+}
+
+// look is the watcher's: gap is the time since its last look, but no more than there should be between two.
+func (c *conn) look(gap time.Duration) {
+	if heard := c.heard.Load(); heard != c.watched {
+		c.watched, c.quiet = heard, 0
+		return
+	}
+	c.quiet += gap
+	switch silence := c.peers.config.Silence; {
+	case c.quiet >= max(longestSilence, silence):
+		c.breakOff(errSilent)
+	case c.quiet >= silence && !c.silent.Load():
+		c.fail(errQuiet, false)
+	}
+}
+
+var errQuiet = errors.New("silent")
+
+// write sends what is queued, and an empty frame where that is nothing for a while.
+func (c *conn) write(ctx context.Context) error {
+	every := c.peers.config.Silence / 5
+	idle := time.NewTimer(every)
+	defer idle.Stop()
+	var spare []frame
+	for {
+		frames := c.queue.take(spare)
+		for i, f := range frames {
+			if err := c.send(f); err != nil {
+				return err
+			}
+			frames[i] = frame{}
+		}
+		spare = frames
+		if len(frames) > 0 {
+			idle.Reset(every)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ErrClosed
+		case <-c.queue.wake:
+		case <-idle.C:
+			idle.Reset(every)
+			if !c.calls && c.peers.now()-c.heard.Load() > int64(c.peers.config.Silence/2) {
+				continue // see Reachable in the package's comment
+			}
+			if err := c.sent(c.stream.SendMsg(new(mem.BufferSlice))); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// send gives a frame to gRPC, which waits while the remote doesn't read, and gives the buffer back once it is written.
+func (c *conn) send(f frame) error {
+	size := len(*f.bytes)
+	b := mem.BufferSlice{mem.NewBuffer(f.bytes, &c.peers.frames)}
+	if err := c.sent(c.stream.SendMsg(&b)); err != nil {
+		return err
+	}
+	c.queue.written(f.begun, size)
+	return nil
+}
+
+// errOver ends the writer; the reader learns why the stream is over.
+var errOver = errors.New("the stream is over")
+
+func (c *conn) sent(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case err == io.EOF:
+		return errOver
+	}
+	return fmt.Errorf("send frame: %w", err)
+}
+
+// read handles the frames that come.
+func (c *conn) read() error {
+	var parts assembler
+	visit := c.serve
+	if c.calls {
+		visit = c.settle
+	}
+	for {
+		if err := c.readFrame(&parts, visit); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) readFrame(parts *assembler, visit func(message) error) error {
+	var b mem.BufferSlice
+	if err := c.stream.RecvMsg(&b); err != nil {
+		if err == io.EOF {
+			return err
+		}
+		return fmt.Errorf("receive frame: %w", err)
+	}
+	defer b.Free()
+	c.hear()
+	for _, part := range b {
+		if err := parts.feed(part.ReadOnlyData(), visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve hands a message to the user.
+func (c *conn) serve(m message) error {
+	call := &Call{From: c.remote, Method: Method(m.what), Body: m.body, conn: c, id: m.id}
+	switch {
+	case m.kind == messageCall && m.id != 0:
+	case m.kind == messageSend && m.id == 0:
+	default:
+		return errMessage
+	}
+	c.peers.config.Serve(call)
+	return nil
+}
+
+// settle ends a call with what the remote answered. An answer that nobody waits for came too late.
+func (c *conn) settle(m message) error {
+	if m.kind != messageReply && m.kind != messageFailure {
+		return errMessage
+	}
+	o := c.claim(m.id)
+	if o == nil {
+		return nil
+	}
+	o.timer.Stop()
+	if m.kind == messageFailure {
+		o.done(nil, &RemoteError{Code: Code(m.what), Detail: string(m.body)})
+	} else {
+		o.done(m.body, nil)
+	}
+	return nil
+}
+
+// claim takes a call out of those that wait: whoever gets it runs done, so done runs once.
+func (c *conn) claim(id uint64) *outgoing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.pending[id]
+	delete(c.pending, id)
+	return o
+}
+
+// expired is claim for the timer, which says when it is done.
+func (c *conn) expired(id uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending[id] == nil {
+		return false
+	}
+	delete(c.pending, id)
+	c.expiring.Add(1)
+	return true
+}
+
+// start sends a call. With an error, done is not run; without one it is, once.
+func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]byte, error)) (*outgoing, error) {
+	if timeout <= 0 {
+		timeout = longestCall
+	}
+	o := &outgoing{conn: c, done: done}
+	c.mu.Lock()
+	switch {
+	case c.down != nil:
+		defer c.mu.Unlock()
+		return nil, c.down
+	case len(c.pending) >= mostPending:
+		c.mu.Unlock()
+		return nil, ErrBusy
+	}
+	c.next++
+	o.id = c.next
+	o.timer = time.AfterFunc(timeout, o.expire)
+	c.pending[o.id] = o
+	c.mu.Unlock()
+	err := c.queue.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
+	if err == nil || c.claim(o.id) == nil { // if it is gone, it has failed meanwhile, and done has run
+		return o, nil
+	}
+	o.timer.Stop()
+	return nil, err
+}
+
+// call sends a call and waits for its end.
+func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, ended(err)
+	}
+	timeout := longestCall
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = max(time.Until(deadline), 1)
+	}
+	type answer struct {
+		reply []byte
+		err   error
+	}
+	answers := make(chan answer, 1)
+	o, err := c.start(m, body, timeout, func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.reply, a.err
+	case <-ctx.Done():
+	}
+	if c.claim(o.id) != nil {
+		o.timer.Stop()
+		return nil, ended(ctx.Err())
+	}
+	a := <-answers
+	return a.reply, a.err
+}
+
+// ended is what a call fails with when its context has ended.
+func ended(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ErrTimeout
+	}
+	return fmt.Errorf("wait for a reply: %w", err)
+}
+
+// post sends a one-way message.
+func (c *conn) post(m Method, body []byte) error {
+	if c.silent.Load() {
+		return ErrUnreachable
+	}
+	return c.queue.put(message{kind: messageSend, what: uint8(m), body: body})
+}
+
+func (c *conn) reachable() bool { return !c.silent.Load() }

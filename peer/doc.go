@@ -1,0 +1,39 @@
+// Package peer carries calls between the nodes of a cluster, and Raft's connections.
+//
+// [Open] starts a [Peers]: it listens at the peer port, and it keeps one connection to every node that [Peers.Know] was
+// told of. [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node; Config.Serve gets those that come in.
+// [Peers.CallAt] asks an address whose node is not known yet. [Peers.Raft] gives Raft its connections.
+//
+// # The wire
+//
+// A connection may begin with a TLS handshake (see [TLS]). Then comes a preamble: magic, protocol version, what the
+// connection is for, and the [Identity] of the node that dials. The other side answers with its own, or with a refusal
+// and its reason. After that the bytes are Raft's own, or one gRPC stream in both directions, for the calls of the node
+// that dialled and their replies. So two nodes that call each other have two connections.
+//
+// The gRPC stream carries frames of at most 64 KiB, and the frames together carry a sequence of messages: one frame has
+// many small ones, and a large one takes many frames. Whatever has queued while the last frame was written goes into the
+// next: no timer. A stream that has nothing to say carries an empty frame each fifth of Config.Silence.
+//
+// # Reachable
+//
+// A node is unreachable while there is no connection to it, and while no frame has come for Config.Silence. Its calls
+// fail at once then, and so do new ones. A silent connection is kept, since the remote may only be paused, and is good
+// again with the next frame; after 5 s of silence it is closed and dialled anew. Time in which this process did not run
+// does not count as silence. The end that was dialled stops its empty frames when it hears nothing itself, so a link that
+// is broken in one direction counts as broken at both ends.
+//
+// # Bounds
+//
+//   - A message has at most 16 MiB; a queue to one node 65,536 messages and 32 MiB; and as many calls wait for a reply.
+//     What does not fit fails with ErrBusy at once. Replies that do not fit are dropped, and the call times out.
+//   - A handshake, TLS included, takes at most 2 s and a preamble 1 KiB; at most 256 connections are in that state, and
+//     further ones wait in the listener. At most 4,096 accepted connections are open; further ones are closed.
+//   - A dial takes at most 2 s; between two there is a pause of 50 ms to 1 s, with jitter.
+//   - At most 64 of Raft's connections wait for Accept; further ones are closed.
+//
+// # Caveats
+//
+// A failed call may have been served all the same: the failure says only that no reply came. The Identity of a remote is
+// what it said when the connection began; a cluster that became known later is not in it.
+package peer

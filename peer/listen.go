@@ -1,0 +1,220 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+)
+
+const (
+	// handshakeTime bounds what comes before the first frame, at either end.
+	handshakeTime = 2 * time.Second
+	mostHalfOpen  = 256
+	mostAccepted  = 4096
+	raftWaiting   = 64
+)
+
+// accept takes connections until the listener is closed.
+func (p *Peers) accept() {
+	var pause time.Duration
+	for {
+		select {
+		case p.halfOpen <- struct{}{}:
+		case <-p.ctx.Done():
+			return
+		}
+		c, err := p.listener.Accept()
+		if err == nil {
+			pause = 0
+			if !p.spawn(func() { p.welcome(c) }) {
+				c.Close()
+				<-p.halfOpen
+			}
+			continue
+		}
+		<-p.halfOpen
+		if p.ctx.Err() != nil {
+			return
+		}
+		if p.notes.first("accept") {
+			p.log.Error("peer connections can't be accepted, trying on", "error", err)
+		}
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		select {
+		case <-time.After(pause):
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+// welcome goes through the handshake with a connection that came in and hands it over. It gives the place among the
+// half-open ones back.
+func (p *Peers) welcome(raw net.Conn) {
+	defer func() { <-p.halfOpen }()
+	host := hostOf(raw.RemoteAddr())
+	s := &socket{Conn: raw, raw: raw, peers: p, accepted: true}
+	if !p.remember(s) {
+		raw.Close()
+		if p.notes.first("full") {
+			p.log.Warn("peer connection closed: there are too many", "remote", host, "most", mostAccepted)
+		}
+		return
+	}
+	k, err := p.handshake(s)
+	if err == nil {
+		err = p.handTo(s, k)
+	}
+	if err != nil {
+		s.Close()
+		if p.ctx.Err() == nil && p.notes.first(host+" "+causeOf(err)) {
+			p.log.Warn("peer connection refused", "remote", host, "error", err)
+		}
+		return
+	}
+	p.notes.forget(host)
+	p.heardOf(s.remote)
+}
+
+func (p *Peers) handshake(s *socket) (kind, error) {
+	_ = s.SetDeadline(time.Now().Add(handshakeTime))
+	if p.config.TLS != nil {
+		c := tls.Server(s.Conn, p.config.TLS.server())
+		if err := c.Handshake(); err != nil {
+			return 0, fmt.Errorf("shake hands in TLS: %w", err)
+		}
+		s.Conn = c
+	}
+	what, body, err := readPreamble(s)
+	if errors.Is(err, errVersion) {
+		refuse(s, err.Error())
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read preamble: %w", err)
+	}
+	if s.remote, err = parseIdentity(body); err != nil {
+		refuse(s, err.Error())
+		return 0, fmt.Errorf("read preamble: %w", err)
+	}
+	k := kind(what)
+	if k != kindPeer && k != kindRaft {
+		refuse(s, "no such kind of connection")
+		return 0, errPreamble
+	}
+	if err := p.config.Accept(s.remote); err != nil {
+		refuse(s, err.Error())
+		return 0, refused(s.remote, err)
+	}
+	if err := writePreamble(s, answerWelcome, p.config.Self().appendBinary(nil)); err != nil {
+		return 0, fmt.Errorf("answer preamble: %w", err)
+	}
+	return k, s.SetDeadline(time.Time{})
+}
+
+// handTo gives a connection to gRPC or Raft.
+func (p *Peers) handTo(s *socket, k kind) error {
+	to := p.streams
+	if k == kindRaft {
+		s.raft.Store(true)
+		to = p.raft
+	} else {
+		p.spawn(func() { p.expectStream(s) })
+	}
+	if !to.give(s) {
+		return fmt.Errorf("hand over: %w", ErrBusy)
+	}
+	return nil
+}
+
+// expectStream closes a connection on which no stream begins.
+func (p *Peers) expectStream(s *socket) {
+	timer := time.NewTimer(handshakeTime)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		if !s.used.Load() {
+			s.Close()
+		}
+	case <-p.ctx.Done():
+	}
+}
+
+func refused(remote Identity, why error) error {
+	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable([]byte(remote.Name)), why)
+}
+
+// handleStream is the end of a stream that serves.
+func (p *Peers) handleStream(s grpc.ServerStream) error {
+	c, ok := socketOf(s.Context())
+	if !ok || c.used.Swap(true) {
+		return errPreamble
+	}
+	if err := s.SendHeader(nil); err != nil {
+		return err
+	}
+	if err := s.SendMsg(new(mem.BufferSlice)); err != nil { // the other end waits for it
+		return err
+	}
+	return p.newConn(s, c, c.remote, false).run(p.ctx)
+}
+
+// dial makes a connection and goes through the handshake. expected is the node that should be there; zero for any.
+func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(Identity) error) (*socket, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	raw, err := p.config.Dial(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	s := &socket{Conn: raw, raw: raw, peers: p}
+	if !p.remember(s) {
+		raw.Close()
+		return nil, ErrClosed
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	err = p.introduce(s, k, expected)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (p *Peers) introduce(s *socket, k kind, expected func(Identity) error) error {
+	if p.config.TLS != nil {
+		c := tls.Client(s.Conn, p.config.TLS.client())
+		if err := c.Handshake(); err != nil {
+			return fmt.Errorf("shake hands in TLS: %w", err)
+		}
+		s.Conn = c
+	}
+	remote, err := greet(s, k, p.config.Self())
+	if err != nil {
+		return err
+	}
+	if err := expected(remote); err != nil {
+		return err
+	}
+	if err := p.config.Accept(remote); err != nil {
+		return refused(remote, err)
+	}
+	s.remote = remote
+	return nil
+}
+
+func hostOf(a net.Addr) string {
+	host, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return host
+}

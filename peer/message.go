@@ -1,0 +1,116 @@
+package peer
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+const (
+	// largestMessage bounds the body of a message.
+	largestMessage = 16 << 20
+	// messageHead is the length of the body, the kind, the method or code, and the number of the call.
+	messageHead = 4 + 1 + 1 + 8
+)
+
+type messageKind uint8
+
+const (
+	messageCall messageKind = iota + 1
+	messageSend
+	messageReply
+	messageFailure
+)
+
+// message is one of those that frames carry.
+type message struct {
+	kind messageKind
+	what uint8  // the method of calls, the code of failures
+	id   uint64 // of the call
+	body []byte
+}
+
+func (m message) head() (h [messageHead]byte) {
+	binary.LittleEndian.PutUint32(h[:], uint32(len(m.body)))
+	h[4], h[5] = byte(m.kind), m.what
+	binary.LittleEndian.PutUint64(h[6:], m.id)
+	return h
+}
+
+var errMessage = errors.New("the remote sent a message that makes no sense")
+
+// assembler finds the messages in the bytes of frames. What it holds grows with what has come, never with what a
+// message says of itself.
+type assembler struct{ partial []byte }
+
+// feed calls visit for every message that b completes. The bodies are valid during visit.
+func (a *assembler) feed(b []byte, visit func(message) error) error {
+	for len(b) > 0 {
+		if len(a.partial) == 0 {
+			m, n, err := parseMessage(b)
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				if err := visit(m); err != nil {
+					return err
+				}
+				b = b[n:]
+				continue
+			}
+		}
+		n, err := a.missing()
+		if err != nil {
+			return err
+		}
+		n = min(n, len(b))
+		a.partial = append(a.partial, b[:n]...)
+		b = b[n:]
+		if err := a.complete(visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing is how many bytes to take before looking again.
+func (a *assembler) missing() (int, error) {
+	if len(a.partial) < messageHead {
+		return messageHead - len(a.partial), nil
+	}
+	length, err := bodyLength(a.partial)
+	return messageHead + length - len(a.partial), err
+}
+
+func (a *assembler) complete(visit func(message) error) error {
+	m, n, err := parseMessage(a.partial)
+	if err != nil || n == 0 {
+		return err
+	}
+	err = visit(m)
+	if a.partial = a.partial[:0]; cap(a.partial) > largestFrame {
+		a.partial = nil // one large message doesn't hold memory for ever
+	}
+	return err
+}
+
+func bodyLength(b []byte) (int, error) {
+	n := binary.LittleEndian.Uint32(b)
+	if n > largestMessage {
+		return 0, errMessage
+	}
+	return int(n), nil
+}
+
+// parseMessage gives the message that b begins with and its length, which is 0 if b has only a part of it.
+func parseMessage(b []byte) (m message, n int, err error) {
+	if len(b) < messageHead {
+		return m, 0, nil
+	}
+	length, err := bodyLength(b)
+	if err != nil || len(b) < messageHead+length {
+		return m, 0, err
+	}
+	n = messageHead + length
+	m = message{kind: messageKind(b[4]), what: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
+	return m, n, nil
+}

@@ -1,0 +1,254 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"google.golang.org/grpc"
+)
+
+const defaultSilence = 250 * time.Millisecond
+
+// Config says how Peers work. All functions are called from several goroutines.
+type Config struct {
+	Self    func() Identity // the cluster may become known later
+	Listen  func() (net.Listener, error)
+	Dial    func(ctx context.Context, address string) (net.Conn, error)
+	TLS     *TLS                        // nil: none
+	Serve   func(*Call)                 // every message that comes in. Runs on the connection's reader: it must not block
+	Accept  func(remote Identity) error // may refuse a remote; asked at both ends. nil: everyone is welcome
+	Logger  *slog.Logger                // nil: the default one
+	Silence time.Duration               // no frame for so long: unreachable. 0: 250 ms
+}
+
+// validate fills in what is left out.
+func (c *Config) validate() error {
+	if c.Self == nil || c.Listen == nil || c.Dial == nil || c.Serve == nil {
+		return errors.New("Self, Listen, Dial and Serve are needed")
+	}
+	if c.Accept == nil {
+		c.Accept = func(Identity) error { return nil }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Silence == 0 {
+		c.Silence = defaultSilence
+	}
+	if c.Silence < 10*time.Millisecond {
+		return errors.New("Silence is under 10 ms")
+	}
+	return nil
+}
+
+// Peers are the other nodes, as far as they can be called.
+type Peers struct {
+	config   Config
+	log      *slog.Logger
+	listener net.Listener
+	server   *grpc.Server
+	streams  *handOver // to the gRPC server
+	raft     *handOver
+	started  time.Time
+	frames   framePool
+	notes    notes
+	halfOpen chan struct{} // one for each connection that is shaking hands
+	ctx      context.Context
+	cancel   context.CancelFunc
+	group    sync.WaitGroup
+	links    atomic.Pointer[map[ring.NodeID]*link] // immutable
+
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	sockets map[*socket]struct{} // all that are open
+	arrived int                  // how many of them were accepted. Invariant: <= mostAccepted
+	conns   map[*conn]struct{}   // whose silence is watched
+}
+
+// Open listens and starts.
+func Open(config Config) (*Peers, error) {
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("open peers: %w", err)
+	}
+	listener, err := config.Listen()
+	if err != nil {
+		return nil, fmt.Errorf("open peers: %w", err)
+	}
+	p := &Peers{
+		config: config, log: config.Logger, listener: listener, started: time.Now(),
+		streams:  newHandOver(listener.Addr(), mostHalfOpen),
+		raft:     newHandOver(listener.Addr(), raftWaiting),
+		halfOpen: make(chan struct{}, mostHalfOpen),
+		sockets:  make(map[*socket]struct{}),
+		conns:    make(map[*conn]struct{}),
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.links.Store(&map[ring.NodeID]*link{})
+	p.server = newServer(p.handleStream)
+	p.group.Go(p.accept)
+	p.group.Go(p.watchAll)
+	p.group.Go(func() { _ = p.server.Serve(p.streams) }) // ends with Stop, and says so
+	return p, nil
+}
+
+// Close ends all connections, fails all calls and waits for the goroutines. It may be called again.
+func (p *Peers) Close() error {
+	p.mu.Lock()
+	first := !p.closed
+	p.closed = true
+	p.mu.Unlock()
+	var err error
+	if first {
+		p.cancel()
+		err = p.listener.Close()
+		p.raft.close()
+		p.streams.close()
+		p.closeSockets(func(*socket) bool { return true })
+		p.server.Stop()
+	}
+	p.group.Wait()
+	return err
+}
+
+// now is monotonic.
+func (p *Peers) now() int64 { return int64(time.Since(p.started)) }
+
+// spawn starts a goroutine that Close waits for, unless Close has begun.
+func (p *Peers) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.group.Go(f)
+	return true
+}
+
+// Know says which other nodes there are and where. Connections to others are closed, and so is one to a node that has
+// another address now. After Close it does nothing.
+func (p *Peers) Know(nodes map[ring.NodeID]string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	old := *p.links.Load()
+	links := maps.Clone(old)
+	for node, l := range old {
+		if address, ok := nodes[node]; !ok || address != l.address {
+			l.cancel()
+			delete(links, node)
+		}
+	}
+	for node, address := range nodes {
+		if links[node] == nil {
+			ctx, cancel := context.WithCancel(p.ctx)
+			l := &link{peers: p, node: node, address: address, cancel: cancel, wake: make(chan struct{}, 1)}
+			links[node] = l
+			p.group.Go(func() {
+				defer cancel()
+				l.run(ctx)
+			})
+		}
+	}
+	p.links.Store(&links)
+}
+
+// Reachable says whether the node is connected and not silent.
+func (p *Peers) Reachable(to ring.NodeID) bool {
+	c, err := p.connTo(to)
+	return err == nil && c.reachable()
+}
+
+// Remote is who answered last at that node, for as long as it is known under the same address.
+func (p *Peers) Remote(to ring.NodeID) (Identity, bool) {
+	if l := (*p.links.Load())[to]; l != nil {
+		if i := l.remote.Load(); i != nil {
+			return *i, true
+		}
+	}
+	return Identity{}, false
+}
+
+func (p *Peers) connTo(to ring.NodeID) (*conn, error) {
+	if l := (*p.links.Load())[to]; l != nil {
+		if c := l.conn.Load(); c != nil {
+			return c, nil
+		}
+	}
+	return nil, ErrUnreachable
+}
+
+// heardOf tells the link to a node that the node has connected to us.
+func (p *Peers) heardOf(remote Identity) {
+	if l := (*p.links.Load())[remote.Node]; l != nil {
+		l.heardOf(remote)
+	}
+}
+
+// Go calls a node. done runs exactly once: with the reply, which is valid only during done, or with an error. It may run
+// before Go returns, on the reader of the connection, or on another goroutine of Peers, so it must not block. body may be
+// used again after Go returns. A timeout of 0 means 30 s.
+func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
+	c, err := p.connTo(to)
+	if err == nil {
+		_, err = c.start(m, body, timeout, done)
+	}
+	if err != nil {
+		done(nil, err)
+	}
+}
+
+// Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
+func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
+	c, err := p.connTo(to)
+	if err != nil {
+		return nil, err
+	}
+	return c.call(ctx, m, body)
+}
+
+// Send sends a one-way message: without an error it is queued, and nobody learns whether it arrives.
+func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
+	c, err := p.connTo(to)
+	if err != nil {
+		return err
+	}
+	return c.post(m, body)
+}
+
+// CallAt calls whoever is at an address, over a connection of its own, and says who that was. If nobody answers there in
+// the time that ctx leaves, 30 s at most, the error is ErrUnreachable; if somebody does but the reply is late, ErrTimeout.
+func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, longestCall)
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
+	asked := make(chan *conn, 1)
+	over := make(chan error, 1)
+	if !p.spawn(func() {
+		_, err := p.connect(ctx, address, func(Identity) error { return nil }, func(c *conn) { asked <- c }, func() {})
+		over <- err
+	}) {
+		return nil, Identity{}, ErrClosed
+	}
+	select {
+	case c := <-asked:
+		reply, err := c.call(ctx, m, body)
+		if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
+			err = ended(ctx.Err()) // that is what broke the connection
+		}
+		cancel()
+		<-over
+		return reply, c.remote, err
+	case err := <-over:
+		return nil, Identity{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+}

@@ -1,0 +1,139 @@
+package peer
+
+import "sync"
+
+const (
+	largestFrame = 64 << 10
+	smallFrame   = 4 << 10 // the first of a batch: most batches are small
+	queueCount   = 1 << 16
+	queueBytes   = 32 << 20
+)
+
+// frame is bytes of messages, ready to be sent.
+type frame struct {
+	bytes *[]byte // of the pool
+	begun int     // how many messages begin in it
+}
+
+// queue holds the messages that a connection has to send, already as frames.
+type queue struct {
+	pool *framePool
+	wake chan struct{} // capacity 1: there is something to send
+
+	mu     sync.Mutex // guards what follows
+	frames []frame    // only the last has room
+	count  int        // messages that are not written yet, those taken included. Invariant: <= queueCount
+	bytes  int        // and their bytes. Invariant: <= queueBytes
+	closed bool
+}
+
+func newQueue(pool *framePool) *queue {
+	return &queue{pool: pool, wake: make(chan struct{}, 1)}
+}
+
+// put copies a message into the queue; it fails at once if that is full or closed.
+func (q *queue) put(m message) error {
+	if len(m.body) > largestMessage {
+		return ErrTooLarge
+	}
+	head := m.head()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	size := messageHead + len(m.body)
+	switch {
+	case q.closed:
+		return ErrUnreachable
+	case q.count == queueCount, q.bytes+size > queueBytes:
+		return ErrBusy
+	}
+	q.count++
+	q.bytes += size
+	first := len(q.frames) == 0
+	q.appendLocked(head[:], 1)
+	q.appendLocked(m.body, 0)
+	if first {
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func (q *queue) appendLocked(b []byte, begun int) {
+	for len(b) > 0 {
+		last := len(q.frames) - 1
+		if last < 0 || len(*q.frames[last].bytes) == cap(*q.frames[last].bytes) {
+			size := smallFrame
+			if last >= 0 {
+				size = largestFrame
+			}
+			q.frames = append(q.frames, frame{bytes: q.pool.Get(size)})
+			last++
+		}
+		f := &q.frames[last]
+		n := min(len(b), cap(*f.bytes)-len(*f.bytes))
+		*f.bytes = append(*f.bytes, b[:n]...)
+		f.begun += begun
+		begun = 0
+		b = b[n:]
+	}
+}
+
+// take moves all frames to the empty slice into, which the queue uses next.
+func (q *queue) take(into []frame) []frame {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	taken := q.frames
+	q.frames = into[:0]
+	return taken
+}
+
+// written says that a frame has been sent.
+func (q *queue) written(begun, bytes int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.count -= begun
+	q.bytes -= bytes
+}
+
+// close drops what is there, and lets nothing in any more.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for _, f := range q.frames {
+		q.pool.Put(f.bytes)
+	}
+	q.frames = nil
+}
+
+// framePool keeps buffers of the two sizes of frames. It is gRPC's mem.BufferPool, which gets them back once they are
+// written.
+type framePool struct{ small, large sync.Pool }
+
+// Get gives an empty buffer with room for size bytes, which is one of the two.
+func (p *framePool) Get(size int) *[]byte {
+	pool := &p.large
+	if size <= smallFrame {
+		size, pool = smallFrame, &p.small
+	} else {
+		size = largestFrame
+	}
+	if b, ok := pool.Get().(*[]byte); ok {
+		return b
+	}
+	b := make([]byte, 0, size)
+	return &b
+}
+
+// Put takes a buffer back.
+func (p *framePool) Put(b *[]byte) {
+	*b = (*b)[:0]
+	switch cap(*b) {
+	case smallFrame:
+		p.small.Put(b)
+	case largestFrame:
+		p.large.Put(b)
+	}
+}

@@ -1,0 +1,327 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"google.golang.org/grpc/mem"
+)
+
+func TestAnotherClusterIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b := w.node(1, withCluster(1)), w.node(2, withCluster(2))
+		a.knows(b)
+		b.knows(a)
+		if _, _, err := a.CallAt(t.Context(), b.address, methodEcho, nil); !errors.Is(err, ErrRefused) || !errors.Is(err, ErrUnreachable) {
+			t.Errorf("have %v, want %v", err, ErrRefused)
+		}
+		w.until("it is logged", func() bool { return a.log.count("belongs to cluster") > 0 })
+		time.Sleep(time.Minute)
+		if a.Reachable(b.id) || b.Reachable(a.id) {
+			t.Error("they are connected")
+		}
+		for _, n := range []*node{a, b} {
+			// Once for the connection it makes, once for the one it gets.
+			if have := n.log.count("belongs to cluster"); have == 0 || have > 2 {
+				t.Errorf("logged %d times:\n%s", have, n.log)
+			}
+		}
+	})
+}
+
+func TestClusterIsAskedAtBothEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b := w.node(1, withCluster(1)), w.node(2) // b would take anyone, but a wants only its own
+		b.mu.Lock()
+		b.self.Cluster = [16]byte{9}
+		b.mu.Unlock()
+		a.knows(b)
+		b.knows(a)
+		time.Sleep(10 * time.Second)
+		if a.Reachable(b.id) || b.Reachable(a.id) {
+			t.Error("they are connected")
+		}
+	})
+}
+
+func TestGarbageAtThePort(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair()
+		dial := w.dialer()
+		welcome := append([]byte("rlnode\x01\x01\x00\x29"), make([]byte, 41)...)
+		for _, garbage := range [][]byte{
+			nil,
+			[]byte("GET / HTTP/1.1\r\n\r\n"),
+			[]byte("\x16\x03\x01\x02\x00"),
+			[]byte("rlnodx\x01\x01\x00\x29"),
+			[]byte("rlnode\x02\x01\x00\x00"),             // another version
+			[]byte("rlnode\x01\x07\x00\x29"),             // cut short
+			append([]byte("rlnode\x01\x09"), 0, 41),      // no such kind
+			[]byte("rlnode\x01\x01\xff\xff"),             // too long
+			[]byte("rlnode\x01\x01\x00\x05hello"),        // no identity
+			append(welcome, "PRI * HTTP/1.1\r\n\r\n"...), // bad HTTP/2
+			append(welcome, bytes.Repeat([]byte{0xff}, 1000)...),
+		} {
+			c := dial(b.address)
+			if _, err := c.Write(garbage); err != nil {
+				t.Fatal(err)
+			}
+			if len(garbage) == 0 {
+				c.Close()
+				continue
+			}
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%q: the connection stays", garbage)
+			} else if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+				t.Errorf("%q: the connection stays", garbage)
+			}
+		}
+		w.echo(a, b, "goes on")
+	})
+}
+
+func TestAnotherVersionIsToldSo(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		b := w.node(2)
+		c := w.dialer()(b.address)
+		_, _ = c.Write([]byte("rlnode\x02\x01\x00\x00"))
+		what, reason, err := readPreamble(c)
+		if err != nil || what != answerRefused || string(reason) != errVersion.Error() {
+			t.Errorf("have %d, %q, %v", what, reason, err)
+		}
+	})
+}
+
+// TestSlowPreambles keeps more connections half open than there is room for: nodes still get through.
+func TestSlowPreambles(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		b := w.node(2)
+		dial := w.dialer()
+		for range mostHalfOpen + 20 {
+			c := dial(b.address)
+			if _, err := c.Write([]byte("rl")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		a := w.node(1)
+		a.knows(b)
+		w.connected(a, b)
+		if have := time.Since(began); have > 2*handshakeTime+2*time.Second {
+			t.Errorf("connected after %v", have)
+		}
+		time.Sleep(2 * handshakeTime)
+		if have := w.net.Streams(b.ip); have != 1 {
+			t.Errorf("%d connections are open, want 1", have)
+		}
+		if have := b.log.count("remote=10.9.9.9"); have != 1 {
+			t.Errorf("logged %d times:\n%s", have, b.log)
+		}
+	})
+}
+
+// TestConnectionWithoutStream says hello and then nothing.
+func TestConnectionWithoutStream(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		b := w.node(2)
+		c := w.dialer()(b.address)
+		if _, err := greet(c, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, _ = io.Copy(io.Discard, c)
+		if have := time.Since(began); have > 2*handshakeTime {
+			t.Errorf("closed after %v", have)
+		}
+	})
+}
+
+// hostileStream is a stream to a node over which anything can be sent.
+func hostileStream(t *testing.T, w *world, to *node) stream {
+	t.Helper()
+	raw := w.dialer()(to.address)
+	if _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
+		t.Fatal(err)
+	}
+	s, client, err := openStream(t.Context(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		raw.Close()
+		client.Close()
+	})
+	return s
+}
+
+func sendBytes(s stream, b []byte) error {
+	frame := mem.BufferSlice{mem.SliceBuffer(b)}
+	return s.SendMsg(&frame)
+}
+
+func TestHostileFrames(t *testing.T) {
+	reply := message{kind: messageReply, id: 1}.head()
+	none := message{kind: messageCall}.head()
+	tests := map[string][]byte{
+		"huge message":     {0xff, 0xff, 0xff, 0xff, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+		"reply to nothing": reply[:],
+		"call without id":  none[:],
+		"no such kind":     bytes.Repeat([]byte{0}, messageHead),
+	}
+	for name, frame := range tests {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				a, b := w.pair()
+				s := hostileStream(t, w, b)
+				_ = sendBytes(s, frame)
+				if !ends(s) {
+					t.Error("the stream goes on")
+				}
+				w.echo(a, b, "goes on")
+			})
+		})
+	}
+	t.Run("huge frame", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			a, b := w.pair()
+			raw := w.dialer()(b.address)
+			if _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
+				t.Fatal(err)
+			}
+			c := &oversized{Conn: raw}
+			s, client, err := openStream(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { raw.Close(); client.Close() }()
+			c.grow.Store(true)
+			_ = sendBytes(s, bytes.Repeat([]byte{0x55}, 60<<10))
+			if !ends(s) {
+				t.Error("the stream goes on")
+			}
+			w.echo(a, b, "goes on")
+		})
+	})
+}
+
+// oversized makes the length of the first gRPC message that goes by a huge one.
+type oversized struct {
+	net.Conn
+	grow atomic.Bool
+}
+
+func (o *oversized) Write(b []byte) (int, error) {
+	prefix := []byte{0, 0, 0, 60 << 10 >> 8, 0} // not compressed, 60 KiB
+	if i := bytes.Index(b, prefix); i >= 0 && o.grow.CompareAndSwap(true, false) {
+		b = bytes.Clone(b)
+		b[i+1] = 0x7f
+	}
+	return o.Conn.Write(b)
+}
+
+// ends reads until the stream is over.
+func ends(s stream) bool {
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
+		var b mem.BufferSlice
+		if err := s.RecvMsg(&b); err != nil {
+			return true
+		}
+		b.Free()
+	}
+	return false
+}
+
+func TestSilentDialerIsDropped(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		b := w.node(2)
+		s := hostileStream(t, w, b)
+		began := time.Now()
+		for {
+			var f mem.BufferSlice
+			if err := s.RecvMsg(&f); err != nil {
+				break
+			}
+		}
+		if have := time.Since(began); have < longestSilence || have > longestSilence+time.Second {
+			t.Errorf("dropped after %v", have)
+		}
+	})
+}
+
+func TestPreamblesRoundTrip(t *testing.T) {
+	for _, want := range []Identity{{}, {Node: nodeID(3), Boot: 1 << 63, Name: "ein Name", Cluster: [16]byte{1, 15: 2}}} {
+		have, err := parseIdentity(want.appendBinary(nil))
+		if err != nil || have != want {
+			t.Errorf("have %v, %v, want %v", have, err, want)
+		}
+	}
+	long := Identity{Name: string(bytes.Repeat([]byte("x"), 1000))}
+	if have, err := parseIdentity(long.appendBinary(nil)); err != nil || len(have.Name) != longestName {
+		t.Errorf("have %v, %v", have, err)
+	}
+}
+
+func FuzzPreamble(f *testing.F) {
+	f.Add([]byte("rlnode\x01\x01\x00\x05hello"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := bytes.NewReader(b)
+		what, body, err := readPreamble(r)
+		if err != nil {
+			return
+		}
+		var again bytes.Buffer
+		if err := writePreamble(&again, what, body); err != nil || !bytes.Equal(again.Bytes(), b[:len(b)-r.Len()]) {
+			t.Errorf("have %q from %q", again.Bytes(), b)
+		}
+		if i, err := parseIdentity(body); err == nil && !bytes.Equal(i.appendBinary(nil), body) {
+			t.Errorf("identity %v from %q", i, body)
+		}
+	})
+}
+
+// FuzzMessages cuts the same bytes in two ways: the messages are the same.
+func FuzzMessages(f *testing.F) {
+	one := message{kind: messageCall, what: 3, id: 9, body: []byte("body")}.head()
+	f.Add(append(one[:], "body"...), uint64(1))
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		collect := func(parts ...[]byte) (all []message, err error) {
+			var a assembler
+			for _, p := range parts {
+				if err = a.feed(p, func(m message) error {
+					m.body = bytes.Clone(m.body)
+					all = append(all, m)
+					return nil
+				}); err != nil {
+					return all, err
+				}
+			}
+			return all, nil
+		}
+		whole, err := collect(b)
+		var parts [][]byte
+		random := rand.New(rand.NewPCG(seed, 0))
+		for rest := b; len(rest) > 0; {
+			n := 1 + random.IntN(len(rest))
+			parts = append(parts, rest[:n])
+			rest = rest[n:]
+		}
+		cut, cutErr := collect(parts...)
+		if (err == nil) != (cutErr == nil) || len(whole) != len(cut) {
+			t.Fatalf("have %d, %v, want %d, %v", len(cut), cutErr, len(whole), err)
+		}
+		for i := range whole {
+			if whole[i].head() != cut[i].head() || !bytes.Equal(whole[i].body, cut[i].body) {
+				t.Fatalf("message %d: have %v, want %v", i, cut[i], whole[i])
+			}
+		}
+	})
+}

@@ -1,0 +1,253 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/ring"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Methods that the nodes of these tests serve.
+const (
+	methodEcho Method = iota + 1
+	methodFail
+	methodNever // keeps the call and never answers
+	methodLater // answers from another goroutine, twice
+	methodCount // one way
+)
+
+const peerPort = 7401
+
+// world is where the nodes of a test live: in memory, or on this machine's TCP.
+type world struct {
+	t   *testing.T
+	net *memnet.Net // nil: TCP
+}
+
+// inBubble runs a test on a network in memory, where time is virtual.
+func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, &world{t: t, net: memnet.New()}) })
+}
+
+// everywhere runs a test in both.
+func everywhere(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Run("memory", func(t *testing.T) { inBubble(t, test) })
+	t.Run("tcp", func(t *testing.T) { test(t, &world{t: t}) })
+}
+
+// node is a node of a test.
+type node struct {
+	*Peers
+	id      ring.NodeID
+	ip      string
+	address string
+	log     *logBuffer
+
+	mu     sync.Mutex // guards what follows
+	self   Identity
+	counts int
+	calls  []*Call // those of methodNever
+	later  sync.WaitGroup
+}
+
+func nodeID(i int) ring.NodeID { return ring.NodeID{0: 0xaa, 15: byte(i)} }
+
+type option func(*Config, *node)
+
+func withBoot(b uint64) option { return func(_ *Config, n *node) { n.self.Boot = b } }
+
+func withID(id ring.NodeID) option { return func(_ *Config, n *node) { n.id, n.self.Node = id, id } }
+
+func withCluster(c byte) option {
+	return func(config *Config, n *node) {
+		n.self.Cluster = [16]byte{c}
+		config.Accept = func(remote Identity) error {
+			if remote.Cluster != [16]byte{} && remote.Cluster != n.self.Cluster {
+				return fmt.Errorf("it belongs to cluster %x, not %x", remote.Cluster[0], c)
+			}
+			return nil
+		}
+	}
+}
+
+func withTLS(s *TLS) option { return func(c *Config, _ *node) { c.TLS = s } }
+
+// node starts node i, which is at 10.0.0.i if the network is in memory.
+func (w *world) node(i int, options ...option) *node {
+	w.t.Helper()
+	n := &node{id: nodeID(i), log: &logBuffer{}, ip: "127.0.0.1"}
+	n.self = Identity{Node: n.id, Boot: 1, Name: "node-" + strconv.Itoa(i)}
+	config := Config{
+		Self:   func() Identity { n.mu.Lock(); defer n.mu.Unlock(); return n.self },
+		Serve:  n.serve,
+		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
+		Listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		},
+	}
+	if w.net == nil {
+		config.Silence = 10 * time.Second // in real time, a loaded machine must fail no test
+	} else {
+		n.ip = "10.0.0." + strconv.Itoa(i)
+		host := w.net.Host(n.ip)
+		config.Listen = func() (net.Listener, error) { return host.Listen(peerPort) }
+		config.Dial = host.Dial
+	}
+	for _, o := range options {
+		o(&config, n)
+	}
+	p, err := Open(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.Peers = p
+	n.address = p.Raft().Addr().String()
+	w.t.Cleanup(func() { n.close(w.t) })
+	return n
+}
+
+func (n *node) close(t *testing.T) {
+	if err := n.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	n.later.Wait()
+}
+
+func (n *node) serve(c *Call) {
+	switch c.Method {
+	case methodEcho:
+		c.Reply(c.Body)
+	case methodFail:
+		c.Fail(7, string(c.Body))
+	case methodNever:
+		c.Keep()
+		n.mu.Lock()
+		n.calls = append(n.calls, c)
+		n.mu.Unlock()
+	case methodLater:
+		c.Keep()
+		n.later.Go(func() {
+			c.Reply(c.Body)
+			c.Fail(1, "answered twice")
+		})
+	case methodCount:
+		n.mu.Lock()
+		n.counts++
+		n.mu.Unlock()
+		c.Reply([]byte("nobody waits for this"))
+	}
+}
+
+func (n *node) counted() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.counts
+}
+
+func (n *node) kept() []*Call {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.calls
+}
+
+func (n *node) knows(others ...*node) {
+	nodes := make(map[ring.NodeID]string)
+	for _, o := range others {
+		nodes[o.id] = o.address
+	}
+	n.Know(nodes)
+}
+
+// until polls, with a deadline.
+func (w *world) until(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// pair starts two nodes that are connected in both directions.
+func (w *world) pair(options ...option) (a, b *node) {
+	w.t.Helper()
+	a, b = w.node(1, options...), w.node(2, options...)
+	a.knows(b)
+	b.knows(a)
+	w.connected(a, b)
+	w.connected(b, a)
+	return a, b
+}
+
+func (w *world) connected(a, b *node) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("%s reaches %s", a.self.Name, b.self.Name), func() bool { return a.Reachable(b.id) })
+}
+
+func (w *world) echo(from, to *node, text string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	have, err := from.Call(ctx, to.id, methodEcho, []byte(text))
+	if err != nil || string(have) != text {
+		w.t.Fatalf("have %q, %v, want %q", have, err, text)
+	}
+}
+
+// logBuffer keeps what is logged.
+type logBuffer struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logBuffer) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.text.Bytes(), []byte(what))
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// dialer gives plain connections to nodes, as a stranger makes them.
+func (w *world) dialer() func(address string) net.Conn {
+	return func(address string) net.Conn {
+		w.t.Helper()
+		var c net.Conn
+		var err error
+		if w.net != nil {
+			c, err = w.net.Host("10.9.9.9").Dial(context.Background(), address)
+		} else {
+			c, err = net.Dial("tcp", netip.MustParseAddrPort(address).String())
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { c.Close() })
+		return c
+	}
+}

@@ -1,0 +1,219 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	bolt "go.etcd.io/bbolt"
+)
+
+const (
+	raftFile     = "raft.db"
+	snapshotsDir = "snapshots" // the name is the library's
+
+	// CachedEntries is how many of the last entries of Raft's log are kept in memory. A batch that Raft appends at
+	// once should not be larger: what it then applies is read without the disk.
+	CachedEntries = 32
+
+	keptSnapshots = 2
+)
+
+// RaftConfig says where and how Raft's state is kept.
+type RaftConfig struct {
+	// Dir is the data directory. It has to exist.
+	Dir string
+	// Logger gets what an operator should know. Default slog.Default().
+	Logger *slog.Logger
+	// Timeout is how long a write of the log may take until it counts as failed, 10 ms to 1 min; 2 s by default.
+	// Reads are given five times as long: Raft ends the process when it can't read an entry that it has to apply.
+	Timeout time.Duration
+	// Ballast is the size in bytes of a file that is given up when the disk is full, so that a term and a vote can
+	// still be saved; 0 for none, 16 MiB by default.
+	Ballast int64
+	// MaxSize bounds raft.db, in bytes; writes fail beyond it. 0 is no bound.
+	MaxSize int
+}
+
+// DefaultRaftConfig is a RaftConfig with all but Dir set.
+func DefaultRaftConfig() RaftConfig {
+	return RaftConfig{Logger: slog.Default(), Timeout: 2 * time.Second, Ballast: 16 << 20}
+}
+
+// Validate names the first field that is wrong.
+func (c *RaftConfig) Validate() error {
+	switch {
+	case c.Dir == "":
+		return errors.New("persist: Dir is empty")
+	case c.Logger == nil:
+		return errors.New("persist: Logger is nil")
+	case c.Timeout < 10*time.Millisecond || c.Timeout > time.Minute:
+		return fmt.Errorf("persist: Timeout is %v, not 10ms to 1m", c.Timeout)
+	case c.Ballast < 0 || c.Ballast > 1<<40:
+		return fmt.Errorf("persist: Ballast is %d, not 0 to 1 TiB", c.Ballast)
+	case c.MaxSize < 0:
+		return fmt.Errorf("persist: MaxSize is %d, below 0", c.MaxSize)
+	}
+	return nil
+}
+
+// Raft keeps what Raft must find again, in raft.db and snapshots/, and the promise of a bootstrap in promise.json.
+// It holds the data directory's lock while it is open. All methods may be called concurrently.
+type Raft struct {
+	cfg       RaftConfig
+	path      string
+	store     *raftboltdb.BoltStore
+	handle    *os.File // bbolt's own
+	logs      *guardedLogs
+	cache     *raft.LogCache
+	stable    *stable
+	snapshots raft.SnapshotStore
+	ballast   *ballast
+	promises  *promises
+	crew      *crew
+	size      atomic.Int64 // of the file, after the last write
+
+	once   sync.Once
+	result error // of Close
+}
+
+// OpenRaft opens Raft's state in the data directory, or begins it if there is none. The error wraps ErrInUse if
+// another process has the directory, and ErrCorrupt if the state is damaged or part of it is missing: the node must
+// not start then, for it may have acknowledged what is gone.
+func OpenRaft(cfg RaftConfig) (*Raft, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Raft{cfg: cfg, path: filepath.Join(cfg.Dir, raftFile), crew: newCrew()}
+	if err := r.create(); err != nil {
+		return nil, err
+	}
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	if err := r.checkContent(); err != nil {
+		return nil, errors.Join(err, r.abandon())
+	}
+	if err := r.assemble(); err != nil {
+		return nil, errors.Join(err, r.abandon())
+	}
+	return r, nil
+}
+
+// assemble puts together what the methods hand out.
+func (r *Raft) assemble() error {
+	log := r.cfg.Logger
+	var err error
+	r.snapshots, err = raft.NewFileSnapshotStoreWithLogger(r.cfg.Dir, keptSnapshots, HashicorpLogger(log))
+	if err != nil {
+		return fmt.Errorf("open snapshots: %w", err)
+	}
+	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.crew, log)
+	r.stable = &stable{
+		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, crew: r.crew, log: log,
+		written: r.written, parked: make(chan struct{}),
+	}
+	r.logs = newGuardedLogs(sealedLogs{r.store}, r.cfg.Timeout, r.crew, log)
+	r.logs.written = r.written
+	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
+		return fmt.Errorf("make log cache: %w", err)
+	}
+	r.ballast.prepare()
+	r.written()
+	return nil
+}
+
+// written notes the file's size.
+func (r *Raft) written() {
+	if info, err := r.handle.Stat(); err == nil {
+		r.size.Store(info.Size())
+	}
+}
+
+// abandon closes a store that is not going to be used.
+func (r *Raft) abandon() error { return guard(r.store.Close) }
+
+func (r *Raft) boltOptions() *bolt.Options {
+	return &bolt.Options{
+		Timeout: lockPatience, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.cfg.MaxSize,
+	}
+}
+
+// Logs is Raft's log. A write that takes longer than the timeout fails, and so does every write after it until it
+// has come back.
+func (r *Raft) Logs() raft.LogStore { return r.cache }
+
+// Stable keeps Raft's term and vote. Its writes don't fail for want of room: they wait for it.
+func (r *Raft) Stable() raft.StableStore { return r.stable }
+
+// Snapshots keeps the last two snapshots.
+func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
+
+// Empty reports whether Raft has nothing to find: no log entry, no snapshot, no term.
+func (r *Raft) Empty() (bool, error) {
+	some, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
+	if err != nil {
+		return false, fmt.Errorf("look for Raft's state: %w", err)
+	}
+	return !some, nil
+}
+
+// RaftStatus tells how the store does.
+type RaftStatus struct {
+	// Size is raft.db's size in bytes.
+	Size int64
+	// HungSince is when the write began that has been under way for longer than the timeout; zero if there is none.
+	HungSince time.Time
+	// FullSince is from when writes have failed, for want of room or otherwise; zero if the last one succeeded.
+	FullSince time.Time
+	// Err is why.
+	Err error
+	// Ballast tells whether the ballast file is there.
+	Ballast bool
+}
+
+// Status tells how the store does. It does not touch the disk.
+func (r *Raft) Status() RaftStatus {
+	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.made.Load()}
+	for _, h := range []*health{&r.logs.health, &r.stable.health} {
+		hung, full, err := h.report(r.cfg.Timeout)
+		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
+			s.HungSince = hung
+		}
+		if !full.IsZero() && (s.FullSince.IsZero() || full.Before(s.FullSince)) {
+			s.FullSince, s.Err = full, err
+		}
+	}
+	return s
+}
+
+// Close closes the store and lets go of the data directory. Raft has to be shut down before. When the disk hangs,
+// Close gives up after the timeout: the directory then stays locked until the disk is back or the process ends.
+// Further calls return what the first did.
+func (r *Raft) Close() error {
+	r.once.Do(func() { r.result = r.close() })
+	return r.result
+}
+
+func (r *Raft) close() error {
+	closed := make(chan error, 1)
+	r.crew.end(func() { closed <- guard(r.store.Close) })
+	patience := time.NewTimer(r.cfg.Timeout)
+	defer patience.Stop()
+	select {
+	case err := <-closed:
+		if err != nil {
+			return fmt.Errorf("close Raft's store: %w", err)
+		}
+		return nil
+	case <-patience.C:
+		return fmt.Errorf("close Raft's store: %w", errHung)
+	}
+}

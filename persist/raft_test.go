@@ -1,0 +1,492 @@
+package persist
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+func raftConfig(dir string) RaftConfig {
+	cfg := DefaultRaftConfig()
+	cfg.Dir, cfg.Logger, cfg.Ballast = dir, quiet, 1<<16
+	return cfg
+}
+
+func openRaft(t testing.TB, dir string) *Raft {
+	t.Helper()
+	r, err := OpenRaft(raftConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func closeRaft(t testing.TB, r *Raft) {
+	t.Helper()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logEntry is entry i of a term, which says so.
+func logEntry(i, term uint64) *raft.Log {
+	return &raft.Log{
+		Index: i, Term: term, Type: raft.LogCommand, AppendedAt: time.Unix(1_800_000_000, int64(i)).UTC(),
+		Data: fmt.Appendf(nil, "entry %d of term %d %s", i, term, strings.Repeat("x", int(i%40)*7)),
+	}
+}
+
+func logEntries(first, last, term uint64) []*raft.Log {
+	var out []*raft.Log
+	for i := first; i <= last; i++ {
+		out = append(out, logEntry(i, term))
+	}
+	return out
+}
+
+func mustStore(t testing.TB, r *Raft, logs []*raft.Log) {
+	t.Helper()
+	if err := r.Logs().StoreLogs(logs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustSave(t testing.TB, r *Raft, term uint64) {
+	t.Helper()
+	err := errors.Join(r.Stable().SetUint64(termKey, term), r.Stable().SetUint64([]byte("LastVoteTerm"), term),
+		r.Stable().Set([]byte("LastVoteCand"), []byte("node")))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// snapshot makes a snapshot of text.
+func snapshot(t testing.TB, r *Raft, index, term uint64, text string) {
+	t.Helper()
+	peers := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "b"}}}
+	_, trans := raft.NewInmemTransport("")
+	sink, err := r.Snapshots().Create(1, index, term, peers, 1, trans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(sink, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkLog checks that the log is exactly what is wanted.
+func checkLog(t testing.TB, logs raft.LogStore, want []*raft.Log) {
+	t.Helper()
+	first, err := logs.FirstIndex()
+	last, err2 := logs.LastIndex()
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	wantFirst, wantLast := uint64(0), uint64(0)
+	if len(want) > 0 {
+		wantFirst, wantLast = want[0].Index, want[len(want)-1].Index
+	}
+	if first != wantFirst || last != wantLast {
+		t.Fatalf("the log is %d to %d, want %d to %d", first, last, wantFirst, wantLast)
+	}
+	for _, w := range want {
+		var have raft.Log
+		if err := logs.GetLog(w.Index, &have); err != nil {
+			t.Fatalf("entry %d: %v", w.Index, err)
+		}
+		if !have.AppendedAt.Equal(w.AppendedAt) {
+			t.Fatalf("entry %d: time %v, want %v", w.Index, have.AppendedAt, w.AppendedAt)
+		}
+		have.AppendedAt = w.AppendedAt
+		if !reflect.DeepEqual(have, *w) {
+			t.Fatalf("have %+v, want %+v", have, *w)
+		}
+	}
+}
+
+func TestRaftKeeps(t *testing.T) {
+	dir := t.TempDir()
+	r := openRaft(t, dir)
+	if empty, err := r.Empty(); !empty || err != nil {
+		t.Fatalf("a new store: %t, %v", empty, err)
+	}
+	if _, err := r.Stable().Get([]byte("no")); err == nil || err.Error() != "not found" {
+		t.Errorf("have %v: Raft compares the text", err)
+	}
+	if _, err := r.Stable().GetUint64([]byte("no")); err == nil || err.Error() != "not found" {
+		t.Errorf("have %v: Raft compares the text", err)
+	}
+	if err := r.Logs().GetLog(3, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("have %v", err)
+	}
+	mustSave(t, r, 7)
+	want := logEntries(1, 300, 7)
+	want[100].Extensions = []byte("somebody else's")
+	mustStore(t, r, want)
+	snapshot(t, r, 70, 7, "the state")
+	// The beginning in two parts, then the end.
+	for _, part := range [][2]uint64{{1, 30}, {31, 60}, {201, 300}} {
+		if err := r.Logs().DeleteRange(part[0], part[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want = slices.Concat(want[60:200], logEntries(201, 220, 8))
+	mustSave(t, r, 8)
+	mustStore(t, r, want[140:])
+	for range 2 {
+		checkLog(t, r.Logs(), want)
+		if n, err := r.Stable().GetUint64(termKey); n != 8 || err != nil {
+			t.Errorf("term is %d, %v", n, err)
+		}
+		if v, err := r.Stable().Get([]byte("LastVoteCand")); string(v) != "node" || err != nil {
+			t.Errorf("vote is %q, %v", v, err)
+		}
+		if empty, err := r.Empty(); empty || err != nil {
+			t.Errorf("have %t, %v", empty, err)
+		}
+		list, err := r.Snapshots().List()
+		if err != nil || len(list) != 1 || list[0].Index != 70 {
+			t.Fatalf("have %v, %v", list, err)
+		}
+		if s := r.Status(); s.Size < 1<<14 || !s.HungSince.IsZero() || !s.FullSince.IsZero() || !s.Ballast {
+			t.Errorf("status is %+v", s)
+		}
+		closeRaft(t, r)
+		closeRaft(t, r)
+		r = openRaft(t, dir)
+	}
+	// All of it, as after a snapshot with no trailing entries.
+	if err := r.Logs().DeleteRange(61, 220); err != nil {
+		t.Fatal(err)
+	}
+	snapshot(t, r, 220, 8, "the state")
+	closeRaft(t, r)
+	r = openRaft(t, dir)
+	checkLog(t, r.Logs(), nil)
+	// Raft jumps ahead when a snapshot comes from the leader.
+	mustStore(t, r, logEntries(221, 225, 8))
+	snapshot(t, r, 1<<40, 8, "the state")
+	mustStore(t, r, logEntries(1<<40+1, 1<<40+3, 8))
+	closeRaft(t, r)
+	closeRaft(t, openRaft(t, dir))
+}
+
+func TestRaftInUse(t *testing.T) {
+	dir := t.TempDir()
+	r := openRaft(t, dir)
+	defer closeRaft(t, r)
+	_, err := OpenRaft(raftConfig(dir))
+	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("have %v, want ErrInUse and the directory's name", err)
+	}
+}
+
+func TestRaftClosed(t *testing.T) {
+	r := openRaft(t, t.TempDir())
+	closeRaft(t, r)
+	tests := map[string]error{
+		"store":   r.logs.StoreLog(logEntry(1, 1)),
+		"delete":  r.logs.DeleteRange(1, 2),
+		"read":    r.logs.GetLog(1, new(raft.Log)),
+		"save":    r.Stable().SetUint64(termKey, 1),
+		"promise": r.SetPromise(Promise{}),
+		"clear":   r.ClearPromise(),
+	}
+	for name, have := range tests {
+		if !errors.Is(have, ErrClosed) {
+			t.Errorf("%s: have %v", name, have)
+		}
+	}
+}
+
+func TestRaftConfig(t *testing.T) {
+	for want, harm := range map[string]func(*RaftConfig){
+		"Dir":     func(c *RaftConfig) { c.Dir = "" },
+		"Logger":  func(c *RaftConfig) { c.Logger = nil },
+		"Timeout": func(c *RaftConfig) { c.Timeout = time.Millisecond },
+		"Ballast": func(c *RaftConfig) { c.Ballast = -1 },
+		"MaxSize": func(c *RaftConfig) { c.MaxSize = -1 },
+	} {
+		cfg := raftConfig(t.TempDir())
+		harm(&cfg)
+		if _, err := OpenRaft(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v, want an error about %s", err, want)
+		}
+	}
+}
+
+// A full disk fails a write of the log and loses nothing that was stored before.
+func TestRaftLogFull(t *testing.T) {
+	dir := t.TempDir()
+	log := &lines{}
+	cfg := raftConfig(dir)
+	cfg.MaxSize, cfg.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
+	r, err := OpenRaft(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustSave(t, r, 1)
+	var want []*raft.Log
+	big := func(i uint64) *raft.Log {
+		l := logEntry(i, 1)
+		l.Data = bytes.Repeat([]byte{byte(i)}, 30_000)
+		return l
+	}
+	for i := uint64(1); ; i++ {
+		if err = r.logs.StoreLog(big(i)); err != nil {
+			break
+		}
+		want = append(want, big(i))
+	}
+	if !errors.Is(err, berrors.ErrMaxSizeReached) || len(want) < 2 {
+		t.Fatalf("have %v after %d", err, len(want))
+	}
+	checkLog(t, r.Logs(), want)
+	for range 3 {
+		if err := r.Logs().StoreLog(big(uint64(len(want) + 1))); err == nil {
+			t.Fatal("stored on a full disk")
+		}
+	}
+	if s := r.Status(); s.FullSince.IsZero() || s.Err == nil || !s.HungSince.IsZero() {
+		t.Errorf("status is %+v", s)
+	}
+	if n := log.count("log can't be written"); n != 1 {
+		t.Errorf("%d lines, want 1", n)
+	}
+	small := logEntry(uint64(len(want)+1), 1)
+	mustStore(t, r, []*raft.Log{small})
+	want = append(want, small)
+	if s := r.Status(); !s.FullSince.IsZero() || s.Err != nil {
+		t.Errorf("status is %+v", s)
+	}
+	closeRaft(t, r)
+	r = openRaft(t, dir)
+	defer closeRaft(t, r)
+	checkLog(t, r.Logs(), want)
+}
+
+// raftFiles makes a data directory with a log of some levels, free pages, a snapshot and a promise.
+func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
+	t.Helper()
+	dir = t.TempDir()
+	r := openRaft(t, dir)
+	mustSave(t, r, 1)
+	for i := uint64(1); i < 400; i += 50 {
+		mustStore(t, r, logEntries(i, i+49, 1))
+	}
+	snapshot(t, r, 30, 1, "an older state")
+	snapshot(t, r, 60, 1, strings.Repeat("the state ", 300))
+	if err := r.Logs().DeleteRange(1, 40); err != nil {
+		t.Fatal(err)
+	}
+	mustSave(t, r, 2)
+	mustStore(t, r, logEntries(401, 410, 2))
+	if err := r.SetPromise(Promise{Attempt: 3}); err != nil {
+		t.Fatal(err)
+	}
+	closeRaft(t, r)
+	return dir, slices.Concat(logEntries(41, 400, 1), logEntries(401, 410, 2))
+}
+
+// A damaged raft.db stops the node, or has all that was acknowledged: never less, never something else.
+func TestRaftDamaged(t *testing.T) {
+	rounds := 500
+	if testing.Short() {
+		rounds = 100
+	}
+	dir, want := raftFiles(t)
+	path := filepath.Join(dir, raftFile)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for round := range rounds {
+		rnd := rand.New(rand.NewPCG(uint64(round), 3))
+		data, what := damage(rnd, bytes.Clone(good))
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := OpenRaft(raftConfig(dir))
+		if err != nil {
+			refused++
+			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "backup") || !strings.Contains(err.Error(), path) {
+				t.Errorf("round %d, %s: %v", round, what, err)
+			}
+			continue
+		}
+		checkLog(t, r.Logs(), want)
+		if n, err := r.Stable().GetUint64(termKey); n != 2 || err != nil {
+			t.Errorf("round %d, %s: term is %d, %v", round, what, n, err)
+		}
+		closeRaft(t, r)
+		if t.Failed() {
+			t.Fatalf("round %d, %s", round, what)
+		}
+	}
+	t.Logf("%d of %d were refused", refused, rounds)
+}
+
+func TestRaftDamagedParts(t *testing.T) {
+	scribble := func(name string, at int, with string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			f, err := os.OpenFile(newestOf(t, dir, name), os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt([]byte(with), int64(at))
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove := func(name string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.RemoveAll(newestOf(t, dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cut := func(name string, size int64) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.Truncate(newestOf(t, dir, name), size); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tests := map[string]func(*testing.T, string){
+		"raft.db is gone":           remove(raftFile),
+		"raft.db is empty":          cut(raftFile, 0),
+		"raft.db is cut":            cut(raftFile, 40_000),
+		"state.bin is scribbled on": scribble("snapshots/*/state.bin", 7, "oops"),
+		"state.bin is cut":          cut("snapshots/*/state.bin", 100),
+		"state.bin is empty":        cut("snapshots/*/state.bin", 0),
+		"state.bin is gone":         remove("snapshots/*/state.bin"),
+		"meta.json is scribbled on": scribble("snapshots/*/meta.json", 5, "\xff\xfe"),
+		"meta.json is other text":   scribble("snapshots/*/meta.json", 0, "[1,2]"),
+		"meta.json is cut":          cut("snapshots/*/meta.json", 20),
+		"meta.json is empty":        cut("snapshots/*/meta.json", 0),
+		"meta.json is gone":         remove("snapshots/*/meta.json"),
+		"the snapshot is gone":      remove("snapshots/*"),
+		"the snapshots are gone":    remove("snapshots"),
+		"promise is scribbled on":   scribble(promiseFile, 40, "5"),
+		"promise is empty":          cut(promiseFile, 0),
+		"promise is cut":            cut(promiseFile, 30),
+	}
+	source, want := raftFiles(t)
+	for name, harm := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
+				t.Fatal(err)
+			}
+			closeRaft(t, openRaft(t, dir))
+			harm(t, dir)
+			before := files(t, dir)
+			for range 2 {
+				_, err := OpenRaft(raftConfig(dir))
+				if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "backup") {
+					t.Errorf("have %v", err)
+				}
+			}
+			if after := files(t, dir); !maps.Equal(before, after) {
+				t.Errorf("files were %v, are %v", before, after)
+			}
+		})
+	}
+	// An older snapshot is not needed.
+	if err := os.Truncate(filepath.Join(oldest(t, source), "state.bin"), 1); err != nil {
+		t.Fatal(err)
+	}
+	r := openRaft(t, source)
+	defer closeRaft(t, r)
+	checkLog(t, r.Logs(), want)
+}
+
+// newestOf is the last in order of the files that match; the names of the snapshots here sort by age.
+func newestOf(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(globEscape(dir), filepath.FromSlash(pattern)))
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	return slices.Max(all)
+}
+
+func oldest(t *testing.T, dir string) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(globEscape(dir), snapshotsDir, "*"))
+	if err != nil || len(all) < 2 {
+		t.Fatal(all, err)
+	}
+	return slices.Min(all)
+}
+
+// files are the files below dir and their sizes.
+func files(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		out[path] = info.Size()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What a crash leaves behind is removed.
+func TestRaftSweeps(t *testing.T) {
+	dir, want := raftFiles(t)
+	before := files(t, dir)
+	left := []string{"raft.db.new-123", "promise.json.new", "snapshots/1-70-99.tmp/state.bin"}
+	for _, name := range left {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := openRaft(t, dir)
+	checkLog(t, r.Logs(), want)
+	closeRaft(t, r)
+	if after := files(t, dir); !maps.Equal(before, after) {
+		t.Errorf("files were %v, are %v", before, after)
+	}
+}
+
+func TestHashicorpLogger(t *testing.T) {
+	var out strings.Builder
+	log := HashicorpLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	log.Debug("quiet")
+	log.Named("raft").With("node", 7).Warn("loud", "why", "because")
+	for _, want := range []string{"level=WARN", "msg=loud", "part=raft", "node=7", "why=because"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("have %q, want %s", out.String(), want)
+		}
+	}
+	if strings.Contains(out.String(), "quiet") || log.IsDebug() {
+		t.Errorf("have %q", out.String())
+	}
+}

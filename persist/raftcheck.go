@@ -1,0 +1,344 @@
+package persist
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc64"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"unicode/utf8"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	maxSnapshotMeta = 16 << 20 // bytes of a snapshot's meta.json
+	temporarySuffix = ".tmp"   // of a snapshot's directory while it is written; the library's
+)
+
+var (
+	// The two buckets are raft-boltdb's.
+	logsBucket = []byte("logs")
+	confBucket = []byte("conf")
+
+	// termKey is where Raft saves its term.
+	termKey = []byte("CurrentTerm")
+
+	// formatKey is in every raft.db of ours, and says how it is to be read.
+	formatKey   = []byte("rlnode format")
+	formatValue = []byte("1")
+)
+
+// create begins Raft's state if there is none. The file appears whole or not at all, so that an empty or cut file is
+// always a damaged one. Without the file, but with a snapshot, there was one.
+func (r *Raft) create() error {
+	_, err := os.Stat(r.path)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("open %s: %w", r.path, err)
+	}
+	names, err := snapshotNames(r.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		return r.corrupt(errors.New("the file is gone, but there are snapshots"))
+	}
+	err = createOnce(r.path, func(temp string) error {
+		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockPatience}})
+		if err != nil {
+			return err
+		}
+		return errors.Join(sealedStable{store}.Set(formatKey, formatValue), store.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("create %s: %w", r.path, err)
+	}
+	return nil
+}
+
+// open verifies the file and opens it. raft-boltdb makes a bucket that is missing, so that is looked at first.
+func (r *Raft) open() error {
+	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
+	if err != nil {
+		return r.openError(err)
+	}
+	err = f.view(checkBuckets)
+	if errors.Is(err, errBroken) {
+		f.abandon()
+	} else {
+		err = errors.Join(err, f.close())
+	}
+	if err != nil {
+		return r.openError(err)
+	}
+	opts := r.boltOptions()
+	opts.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
+		r.handle, err = os.OpenFile(name, flag, mode)
+		return r.handle, err
+	}
+	err = guard(func() (err error) {
+		r.store, err = raftboltdb.New(raftboltdb.Options{Path: r.path, BoltOptions: opts})
+		return err
+	})
+	if err != nil && r.handle != nil {
+		// After a panic it is open still; a second close is harmless.
+		_ = r.handle.Close()
+	}
+	if errors.Is(err, berrors.ErrTimeout) {
+		err = ErrInUse
+	}
+	return r.openError(err)
+}
+
+func (r *Raft) openError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrInUse):
+		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
+	case damaged(err), errors.Is(err, errSeal):
+		return r.corrupt(err)
+	}
+	return fmt.Errorf("open %s: %w", r.path, err)
+}
+
+func (r *Raft) corrupt(cause error) error {
+	return fmt.Errorf("%w: %s: %w; restore the data directory from a backup, "+
+		"or, if the other nodes have a majority, remove this node from the cluster and let it join with an empty one",
+		ErrCorrupt, r.path, cause)
+}
+
+// checkBuckets checks that the file has what raft-boltdb needs and nothing else, and that the values are sound.
+func checkBuckets(tx *bolt.Tx) error {
+	buckets := 0
+	err := tx.ForEach(func([]byte, *bolt.Bucket) error {
+		buckets++
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	logs, conf := tx.Bucket(logsBucket), tx.Bucket(confBucket)
+	if buckets != 2 || logs == nil || conf == nil {
+		return pageError("not the buckets of a Raft log")
+	}
+	err = conf.ForEach(func(key, sealed []byte) error {
+		_, err := unseal(key, sealed)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if have, err := unseal(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
+		return pageError("not of format %s", formatValue)
+	}
+	return logs.ForEach(func(key, value []byte) error {
+		if len(key) != 8 || value == nil {
+			return pageError("a key of %d bytes in the log", len(key))
+		}
+		return nil
+	})
+}
+
+// checkContent checks the newest snapshot and the log, and that nothing is missing between the two. It also removes
+// what a crash left behind. The lock is held.
+func (r *Raft) checkContent() error {
+	r.sweep()
+	r.promises = &promises{path: filepath.Join(r.cfg.Dir, promiseFile)}
+	if _, _, err := r.promises.read(); err != nil {
+		return err
+	}
+	at, err := r.newestSnapshot()
+	if err != nil {
+		return err
+	}
+	err = guard(func() error { return r.checkEntries(at) })
+	if damaged(err) || errors.Is(err, errSeal) {
+		return r.corrupt(err)
+	}
+	return err
+}
+
+// checkEntries reads the whole log: every entry behind the snapshot that ends at at has to be there, with terms that
+// never fall. In front of it there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
+func (r *Raft) checkEntries(at snapshotPlace) error {
+	logs := sealedLogs{r.store}
+	first, err := logs.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := logs.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last == 0 {
+		return r.checkTerm(at.term)
+	}
+	if first > at.index+1 {
+		return pageError("entries %d to %d are missing", at.index+1, first-1)
+	}
+	term := uint64(0)
+	for i := first; i <= last; i++ {
+		var l raft.Log
+		err := logs.GetLog(i, &l)
+		if errors.Is(err, raft.ErrLogNotFound) && i <= at.index {
+			i = at.index
+			continue
+		}
+		if err != nil {
+			// Whatever it is: Raft can't do without the entry.
+			return fmt.Errorf("%w: %w", errSeal, err)
+		}
+		if l.Term < term {
+			return pageError("entry %d is of term %d, behind one of term %d", i, l.Term, term)
+		}
+		term = l.Term
+	}
+	return r.checkTerm(max(term, at.term))
+}
+
+// checkTerm checks that the term that was saved is not below that of the log: Raft saves it first.
+func (r *Raft) checkTerm(term uint64) error {
+	have, err := sealedStable{r.store}.GetUint64(termKey)
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return err
+	}
+	if have < term {
+		return pageError("term %d was saved, but there is an entry of term %d", have, term)
+	}
+	return nil
+}
+
+// sweep removes what a crash left behind.
+func (r *Raft) sweep() {
+	for _, pattern := range []string{
+		globEscape(r.path) + ".new-*",
+		filepath.Join(globEscape(filepath.Join(r.cfg.Dir, snapshotsDir)), "*"+temporarySuffix),
+		globEscape(filepath.Join(r.cfg.Dir, promiseFile)) + ".new",
+	} {
+		left, err := filepath.Glob(pattern)
+		if err != nil {
+			continue
+		}
+		for _, name := range left {
+			_ = os.RemoveAll(name)
+		}
+	}
+}
+
+// snapshotPlace is where in the log a snapshot was taken; zero for none.
+type snapshotPlace struct{ index, term uint64 }
+
+// snapshotNames returns the names of the finished snapshots in the data directory.
+func snapshotNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, snapshotsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read snapshots: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if _, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// parseSnapshotName reads "term-index-milliseconds", the library's name for a finished snapshot.
+func parseSnapshotName(name string) (snapshotPlace, bool) {
+	var at snapshotPlace
+	var ms uint64
+	n, err := fmt.Sscanf(name, "%d-%d-%d", &at.term, &at.index, &ms)
+	return at, err == nil && n == 3 && fmt.Sprintf("%d-%d-%d", at.term, at.index, ms) == name
+}
+
+// newestSnapshot returns where the newest snapshot was taken. The library passes over damaged ones and takes an
+// older one, without the entries that have been removed from the log since: so the newest has to be sound.
+func (r *Raft) newestSnapshot() (snapshotPlace, error) {
+	var newest snapshotPlace
+	names, err := snapshotNames(r.cfg.Dir)
+	if err != nil {
+		return newest, err
+	}
+	name := ""
+	for _, n := range names {
+		at, _ := parseSnapshotName(n)
+		if name == "" || at.term > newest.term || at.term == newest.term && at.index > newest.index ||
+			at == newest && n > name {
+			newest, name = at, n
+		}
+	}
+	if name == "" {
+		return newest, nil
+	}
+	dir := filepath.Join(r.cfg.Dir, snapshotsDir, name)
+	if err := checkSnapshot(dir, name, newest); err != nil {
+		if errors.Is(err, errSeal) || errors.Is(err, fs.ErrNotExist) {
+			return newest, fmt.Errorf("%w: %s: %w; restore the data directory from a backup, "+
+				"or, if the other nodes have a majority, remove this node from the cluster and let it join with an empty one",
+				ErrCorrupt, dir, err)
+		}
+		return newest, fmt.Errorf("check snapshot: %w", err)
+	}
+	return newest, nil
+}
+
+// snapshotMeta is a snapshot's meta.json.
+type snapshotMeta struct {
+	raft.SnapshotMeta
+	CRC []byte
+}
+
+func checkSnapshot(dir, name string, at snapshotPlace) error {
+	broken := func(what any) error { return fmt.Errorf("%w: %v", errSeal, what) }
+	text, err := readSmall(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
+	if err != nil {
+		return err
+	}
+	var meta snapshotMeta
+	if err := json.Unmarshal(text, &meta); err != nil {
+		return broken(err)
+	}
+	if meta.ID != name || meta.Index != at.index || meta.Term != at.term || !utf8.Valid(text) ||
+		meta.Version < raft.SnapshotVersionMin || meta.Version > raft.SnapshotVersionMax {
+		return broken("meta.json does not fit")
+	}
+	f, err := os.Open(filepath.Join(dir, "state.bin"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
+	n, err := io.Copy(sum, f)
+	if err != nil {
+		return err
+	}
+	if n != meta.Size || string(sum.Sum(nil)) != string(meta.CRC) {
+		return broken("state.bin is not what meta.json says")
+	}
+	return nil
+}
+
+// readSmall reads a file of at most so many bytes.
+func readSmall(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errSeal, path, most)
+	}
+	return os.ReadFile(path)
+}

@@ -1,0 +1,509 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+var errDisk = errors.New("disk failed")
+
+// faultyLogs is a log whose next writes do what a test says.
+type faultyLogs struct {
+	raft.LogStore
+
+	mu     sync.Mutex // guards what follows
+	faults []fault    // of the next writes, in order
+	reads  *fault     // of every read
+}
+
+// fault is what happens to one write: it waits until it may go on, fails or not, before or after it took effect.
+type fault struct {
+	hang   chan struct{} // nil: it does not
+	before error
+	after  error
+}
+
+func (f *faultyLogs) next(faults ...fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults = faults
+}
+
+func (f *faultyLogs) run(do func() error) error {
+	f.mu.Lock()
+	var now fault
+	if len(f.faults) > 0 {
+		now, f.faults = f.faults[0], f.faults[1:]
+	}
+	f.mu.Unlock()
+	if now.hang != nil {
+		<-now.hang
+	}
+	if now.before != nil {
+		return now.before
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return now.after
+}
+
+func (f *faultyLogs) StoreLogs(logs []*raft.Log) error {
+	return f.run(func() error { return f.LogStore.StoreLogs(logs) })
+}
+
+func (f *faultyLogs) DeleteRange(low, high uint64) error {
+	return f.run(func() error { return f.LogStore.DeleteRange(low, high) })
+}
+
+func (f *faultyLogs) GetLog(i uint64, l *raft.Log) error {
+	f.mu.Lock()
+	reads := f.reads
+	f.mu.Unlock()
+	if reads != nil {
+		<-reads.hang
+	}
+	return f.LogStore.GetLog(i, l)
+}
+
+// faulty is a guarded log in memory, with the cache that Raft has.
+func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
+	t.Helper()
+	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
+	g := newGuardedLogs(inner, 2*time.Second, newCrew(), quiet)
+	cache, err := raft.NewLogCache(CachedEntries, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		done := make(chan struct{})
+		g.crew.end(func() { close(done) })
+		<-done
+	})
+	return g, cache, inner
+}
+
+// A write that hangs fails after the timeout, the next ones at once, and nothing of it is left when the disk is back.
+func TestRaftWriteHangs(t *testing.T) {
+	tests := map[string]struct {
+		fault fault
+		write func(raft.LogStore) error
+	}{
+		"append, written late": {fault{}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
+		"append, failed late":  {fault{before: errDisk}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
+		"append, unclear":      {fault{after: errDisk}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
+		"cut, written late":    {fault{}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
+		"cut, failed late":     {fault{before: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
+		"cut, unclear":         {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
+		"cut all":              {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(1, 10) }},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, cache, inner := faulty(t)
+				want := logEntries(1, 10, 1)
+				if err := cache.StoreLogs(want); err != nil {
+					t.Fatal(err)
+				}
+				hang := make(chan struct{})
+				tt.fault.hang = hang
+				inner.next(tt.fault)
+				for i, wait := range []time.Duration{2 * time.Second, 0, 0} {
+					begin := time.Now()
+					if err := tt.write(cache); err == nil {
+						t.Fatal("a write that hangs has succeeded")
+					}
+					if took := time.Since(begin); took != wait {
+						t.Errorf("write %d failed after %v, want %v", i, took, wait)
+					}
+				}
+				if err := g.GetLog(4, new(raft.Log)); err != nil && name != "cut all" {
+					t.Errorf("an entry that is not in doubt: %v", err)
+				}
+				if err := cache.GetLog(11, new(raft.Log)); err == nil {
+					t.Error("an entry in doubt was read")
+				}
+				if hung, _, _ := g.health.report(g.timeout - 1); !hung.Before(time.Now()) || hung.IsZero() {
+					t.Errorf("hung since %v", hung)
+				}
+				close(hang)
+				synctest.Wait()
+				checkLog(t, cache, want)
+				checkLog(t, inner, want)
+				next := logEntries(11, 12, 3)
+				if err := cache.StoreLogs(next); err != nil {
+					t.Fatal(err)
+				}
+				checkLog(t, inner, slices.Concat(want, next))
+			})
+		})
+	}
+}
+
+// A follower that could delete but not store has the log that it had.
+func TestRaftReplacingFails(t *testing.T) {
+	tests := map[string][]fault{
+		"clearly":          {{before: errDisk}},
+		"unclear":          {{after: errDisk}},
+		"undo fails too":   {{after: errDisk}, {before: errDisk}, {}, {after: errDisk}, {before: errDisk}},
+		"hangs":            {{}},
+		"hangs and fails":  {{before: errDisk}},
+		"hangs and unsure": {{after: errDisk}, {after: errDisk}},
+	}
+	for name, faults := range tests {
+		for _, from := range []uint64{1, 5} {
+			t.Run(fmt.Sprint(name, " from ", from), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					_, cache, inner := faulty(t)
+					want := logEntries(1, 10, 1)
+					if err := cache.StoreLogs(want); err != nil {
+						t.Fatal(err)
+					}
+					if err := cache.DeleteRange(from, 10); err != nil {
+						t.Fatal(err)
+					}
+					hang := make(chan struct{})
+					own := slices.Clone(faults)
+					if name[0] == 'h' {
+						own[0].hang = hang
+					}
+					inner.next(own...)
+					next := logEntries(from, from+3, 2)
+					if err := cache.StoreLogs(next); err == nil {
+						t.Fatal("have no error")
+					}
+					close(hang)
+					time.Sleep(time.Minute) // synthetic
+					checkLog(t, cache, want)
+					checkLog(t, inner, want)
+					// The leader sends them again.
+					if err := errors.Join(cache.DeleteRange(from, 10), cache.StoreLogs(next)); err != nil {
+						t.Fatal(err)
+					}
+					want = slices.Concat(want[:from-1], next)
+					checkLog(t, cache, want)
+					checkLog(t, inner, want)
+				})
+			})
+		}
+	}
+}
+
+// Whatever fails and however: once the disk is back, the log is what Raft believes it to be.
+func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
+	rounds := 300
+	if testing.Short() {
+		rounds = 50
+	}
+	for round := range rounds {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(uint64(round), 5))
+			_, cache, inner := faulty(t)
+			believed, term, failures := logEntries(1, 3, 1), uint64(1), 0
+			if err := cache.StoreLogs(believed); err != nil {
+				t.Fatal(err)
+			}
+			for range 60 {
+				hang := make(chan struct{})
+				inner.next(someFaults(rnd, hang)...)
+				first, last := believed[0].Index, believed[len(believed)-1].Index
+				term++
+				var err error
+				switch rnd.IntN(3) {
+				case 0: // append
+					next := logEntries(last+1, last+1+rnd.Uint64N(4), term)
+					if err = cache.StoreLogs(next); err == nil {
+						believed = slices.Concat(believed, next)
+					}
+				case 1: // replace
+					at := first + rnd.Uint64N(last-first+1)
+					next := logEntries(at, at+rnd.Uint64N(6), term)
+					if err = cache.DeleteRange(at, last); err == nil {
+						err = cache.StoreLogs(next)
+					}
+					if err == nil {
+						believed = slices.Concat(believed[:at-first], next)
+					}
+				case 2: // compact
+					if first < last {
+						err = cache.DeleteRange(first, first+rnd.Uint64N(last-first))
+					}
+				}
+				if err != nil {
+					failures++
+				}
+				close(hang)
+				time.Sleep(time.Minute) // synthetic
+				// Compaction may have happened or not: Raft does not remember it.
+				have, err := inner.FirstIndex()
+				if err != nil || have < first || have > last {
+					t.Fatalf("round %d: the log begins at %d, %v", round, have, err)
+				}
+				believed = believed[have-first:]
+				checkLog(t, cache, believed)
+				checkLog(t, inner, believed)
+			}
+			if failures == 0 {
+				t.Errorf("round %d: nothing failed", round)
+			}
+		})
+	}
+}
+
+func someFaults(rnd *rand.Rand, hang chan struct{}) []fault {
+	var out []fault
+	hangs := false
+	for range rnd.IntN(5) {
+		var f fault
+		switch rnd.IntN(6) {
+		case 0:
+			f.before = errDisk
+		case 1:
+			f.after = errDisk
+		case 2, 3:
+			// Only one hangs.
+			if !hangs {
+				f.hang, hangs = hang, true
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// A read that hangs ends, and so does the one after many of them.
+func TestRaftReadHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, cache, inner := faulty(t)
+		if err := cache.StoreLogs(logEntries(1, 2*CachedEntries, 1)); err != nil {
+			t.Fatal(err)
+		}
+		hang := make(chan struct{})
+		inner.mu.Lock()
+		inner.reads = &fault{hang: hang}
+		inner.mu.Unlock()
+		var wg sync.WaitGroup
+		begin := time.Now()
+		for range maxReads + 10 {
+			wg.Go(func() {
+				var l raft.Log
+				if err := cache.GetLog(1, &l); !errors.Is(err, errHung) || l.Index != 0 {
+					t.Errorf("have %v, %+v", err, l)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(begin); took != readFactor*g.timeout {
+			t.Errorf("took %v", took)
+		}
+		// What was written last is read without the disk, and what is written is not held up.
+		if err := cache.GetLog(2*CachedEntries, new(raft.Log)); err != nil {
+			t.Error(err)
+		}
+		if err := cache.StoreLogs(logEntries(2*CachedEntries+1, 2*CachedEntries+2, 1)); err != nil {
+			t.Error(err)
+		}
+		close(hang)
+		synctest.Wait()
+		checkLog(t, cache, logEntries(1, 2*CachedEntries+2, 1))
+	})
+}
+
+// A panic inside the storage engine is the end of the log, not of the process.
+func TestRaftLogBreaks(t *testing.T) {
+	g, cache, inner := faulty(t)
+	if err := cache.StoreLogs(logEntries(1, 3, 1)); err != nil {
+		t.Fatal(err)
+	}
+	inner.LogStore = nil // every call panics
+	for range 2 {
+		if err := g.StoreLogs(logEntries(4, 4, 1)); err == nil || !errors.Is(err, errBroken) && !errors.Is(err, ErrCorrupt) {
+			t.Errorf("have %v", err)
+		}
+	}
+	if err := g.GetLog(2, new(raft.Log)); !errors.Is(err, errBroken) {
+		t.Errorf("have %v", err)
+	}
+}
+
+// machine is a state machine that remembers what was applied.
+type machine struct {
+	mu      sync.Mutex // guards applied
+	applied []string
+}
+
+func (l *machine) Apply(e *raft.Log) any {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.applied = append(l.applied, string(e.Data))
+	return nil
+}
+
+func (l *machine) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.applied)
+}
+
+func (l *machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
+func (l *machine) Restore(io.ReadCloser) error         { return errors.New("none") }
+
+// A leader whose disk hangs stops being leader within the timeout and a second, is leader again once the disk is back,
+// and what it applied and what a restart applies is the same.
+func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
+	dir := t.TempDir()
+	var want []string
+	synctest.Test(t, func(t *testing.T) {
+		store := openRaft(t, dir)
+		disk := &faultyLogs{LogStore: store.logs.inner}
+		store.logs.inner = disk
+		fsm := &machine{}
+		node := startNode(t, store, fsm, firstStart)
+		lead(t, node)
+		apply(t, node, 0, 100)
+		hang := make(chan struct{})
+		disk.next(fault{hang: hang})
+		begin := time.Now()
+		outcome := node.Apply([]byte("late"), 0)
+		if err := outcome.Error(); err == nil {
+			t.Error("an entry that is not on disk was acknowledged")
+		}
+		for node.State() == raft.Leader {
+			time.Sleep(time.Millisecond) // synthetic
+		}
+		if took := time.Since(begin); took > store.cfg.Timeout+time.Second {
+			t.Errorf("leader for %v with a disk that hangs", took)
+		}
+		time.Sleep(30 * time.Second) // synthetic
+		if node.VerifyLeader().Error() == nil {
+			t.Error("leader with a disk that hangs")
+		}
+		if s := store.Status(); s.HungSince.IsZero() || s.HungSince.Before(begin) {
+			t.Errorf("status is %+v", s)
+		}
+		close(hang)
+		lead(t, node)
+		apply(t, node, 100, 200)
+		want = fsm.all()
+		if len(want) != 200 {
+			t.Errorf("%d applied", len(want))
+		}
+		stopNode(t, node)
+		closeRaft(t, store)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		store := openRaft(t, dir)
+		fsm := &machine{}
+		node := startNode(t, store, fsm, restart)
+		lead(t, node)
+		apply(t, node, 200, 201)
+		if have := fsm.all(); !slices.Equal(have[:len(have)-1], want) {
+			t.Errorf("%d applied after a restart, want %d and one", len(have), len(want))
+		}
+		stopNode(t, node)
+		closeRaft(t, store)
+	})
+}
+
+// Close ends although the disk hangs, and the directory is free once it is back.
+func TestRaftCloseWhileHung(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		store := openRaft(t, dir)
+		disk := &faultyLogs{LogStore: store.logs.inner}
+		store.logs.inner = disk
+		mustSave(t, store, 1)
+		mustStore(t, store, logEntries(1, 5, 1))
+		hang := make(chan struct{})
+		disk.next(fault{hang: hang})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := store.Logs().StoreLog(logEntry(6, 1)); err == nil {
+				t.Error("a write that hangs has succeeded")
+			}
+		})
+		synctest.Wait()
+		begin := time.Now()
+		for range 2 {
+			if err := store.Close(); !errors.Is(err, errHung) {
+				t.Errorf("have %v", err)
+			}
+		}
+		if took := time.Since(begin); took > store.cfg.Timeout {
+			t.Errorf("took %v", took)
+		}
+		wg.Wait()
+		close(hang)
+	})
+	r := openRaft(t, dir)
+	defer closeRaft(t, r)
+	last, err := r.Logs().LastIndex()
+	if err != nil || last < 5 || last > 6 {
+		t.Errorf("have %d, %v", last, err)
+	}
+}
+
+type start bool
+
+const (
+	firstStart start = true
+	restart    start = false
+)
+
+func startNode(t *testing.T, store *Raft, fsm raft.FSM, how start) *raft.Raft {
+	t.Helper()
+	address, trans := raft.NewInmemTransport("node")
+	cfg := raft.DefaultConfig()
+	cfg.LocalID, cfg.Logger = "node", hclog.NewNullLogger()
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 400*time.Millisecond, 400*time.Millisecond, 200*time.Millisecond
+	cfg.MaxAppendEntries = CachedEntries
+	if how == firstStart {
+		servers := raft.Configuration{Servers: []raft.Server{{ID: "node", Address: address}}}
+		if err := raft.BootstrapCluster(cfg, store.Logs(), store.Stable(), store.Snapshots(), trans, servers); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node, err := raft.NewRaft(cfg, fsm, store.Logs(), store.Stable(), store.Snapshots(), trans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+func stopNode(t *testing.T, node *raft.Raft) {
+	t.Helper()
+	if err := node.Shutdown().Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lead waits until the node is leader and has applied all that it has. The clock is synthetic.
+func lead(t *testing.T, node *raft.Raft) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for node.Barrier(time.Second).Error() != nil {
+		if time.Now().After(deadline) {
+			t.Fatal("no leader")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func apply(t *testing.T, node *raft.Raft, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		if err := node.Apply(fmt.Append(nil, i), time.Second).Error(); err != nil {
+			t.Fatalf("entry %d: %v", i, err)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// childRaft stores, replaces and compacts entries, takes snapshots and makes promises, as Raft and a bootstrap do.
+func childRaft(dir string) error {
+	r, err := OpenRaft(raftConfig(dir))
+	if err != nil {
+		return err
+	}
+	last, err := r.Logs().LastIndex()
+	if err != nil {
+		return err
+	}
+	term, err := r.Stable().GetUint64(termKey)
+	if err != nil && err.Error() != "not found" {
+		return err
+	}
+	for {
+		term++
+		err := errors.Join(
+			r.Stable().SetUint64(termKey, term),
+			r.Logs().StoreLogs(logEntries(last+1, last+4, term)),
+			// Two of them were not what the next leader has.
+			r.Logs().DeleteRange(last+3, last+4),
+			r.Stable().SetUint64(termKey, term+1),
+			r.Logs().StoreLogs(logEntries(last+3, last+5, term+1)),
+			r.SetPromise(Promise{Attempt: last + 5}),
+		)
+		if err != nil {
+			return err
+		}
+		term++
+		last += 5
+		fmt.Println(last)
+		if last%50 == 0 {
+			if err := childSnapshot(r, last-20, term); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// childSnapshot takes a snapshot and removes most of the entries in front of it.
+func childSnapshot(r *Raft, index, term uint64) error {
+	first, err := r.Logs().FirstIndex()
+	if err != nil || index <= first {
+		return err
+	}
+	_, trans := raft.NewInmemTransport("")
+	sink, err := r.Snapshots().Create(1, index, term, raft.Configuration{}, 1, trans)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(sink, "the state")
+	if err := errors.Join(err, sink.Close()); err != nil {
+		return err
+	}
+	return r.Logs().DeleteRange(first, index-10)
+}
+
+// TestG9_KilledWhileLogging: an acknowledged entry and a promise are there after a kill at any moment.
+func TestG9_KilledWhileLogging(t *testing.T) {
+	dir, done := t.TempDir(), uint64(0)
+	for range killRounds() {
+		done = max(done, uint64(killed(t, "raft:"+dir, time.Duration(20+rand.IntN(200))*time.Millisecond)))
+		r := openRaft(t, dir)
+		// That the entries are whole, and none is missing, was checked at opening.
+		last, err := r.Logs().LastIndex()
+		if err != nil || last < done {
+			t.Fatalf("the log ends with %d after %d was acknowledged: %v", last, done, err)
+		}
+		p, _, err := r.Promise()
+		if err != nil || p.Attempt < done {
+			t.Fatalf("have %v, %v, after %d was promised", p, err, done)
+		}
+		done = min(last, p.Attempt)
+		closeRaft(t, r)
+	}
+	if done == 0 {
+		t.Error("no child stored an entry")
+	}
+}
+
+// BenchmarkRaftRead is what the guard costs a read that the cache does not have.
+func BenchmarkRaftRead(b *testing.B) {
+	r := openRaft(b, b.TempDir())
+	defer closeRaft(b, r)
+	mustStore(b, r, logEntries(1, 1000, 1))
+	for _, logs := range []struct {
+		name  string
+		store raft.LogStore
+	}{{"bare", r.store}, {"sealed", sealedLogs{r.store}}, {"guarded", r.logs}} {
+		b.Run(logs.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				var l raft.Log
+				if err := logs.store.GetLog(uint64(1+i%900), &l); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkRaftStore(b *testing.B) {
+	r := openRaft(b, b.TempDir())
+	defer closeRaft(b, r)
+	for i := range b.N {
+		mustStore(b, r, logEntries(uint64(i+1), uint64(i+1), 1))
+	}
+}

@@ -1,0 +1,54 @@
+package persist
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// HashicorpLogger makes a logger for HashiCorp's libraries that writes to log. What they call trace is debug here.
+func HashicorpLogger(log *slog.Logger) hclog.Logger {
+	level := hclog.Error
+	for _, l := range []hclog.Level{hclog.Warn, hclog.Info, hclog.Debug} {
+		if log.Enabled(context.Background(), slogLevel(l)) {
+			level = l
+		}
+	}
+	// Its own output is thrown away; the sink gets the same lines before they are made into text.
+	out := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: level})
+	out.RegisterSink(sink{log})
+	return out
+}
+
+type sink struct{ log *slog.Logger }
+
+// Accept hands one line on.
+func (s sink) Accept(name string, level hclog.Level, msg string, args ...any) {
+	var own []any // args is the caller's
+	if name != "" {
+		own = append(own, "part", name)
+	}
+	for _, a := range args {
+		if f, ok := a.(hclog.Format); ok && len(f) > 0 {
+			// A format and its values.
+			a = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		}
+		own = append(own, a)
+	}
+	s.log.Log(context.Background(), slogLevel(level), msg, own...)
+}
+
+func slogLevel(l hclog.Level) slog.Level {
+	switch l {
+	case hclog.Trace, hclog.Debug:
+		return slog.LevelDebug
+	case hclog.Warn:
+		return slog.LevelWarn
+	case hclog.Error:
+		return slog.LevelError
+	}
+	return slog.LevelInfo
+}

@@ -1,0 +1,122 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// bbolt does not check what it reads, nor does raft-boltdb. A bit that flips in an entry would make this node apply
+// something else than the others do, and one in the vote would let it vote twice. So every entry and every value
+// is kept with its checksum.
+const sealSize = 4
+
+// errSeal: a stored entry or value is not what was written.
+var errSeal = errors.New("checksum does not match")
+
+// sealedLogs is raft-boltdb's log with a checksum in each entry's Extensions, behind those that Raft has given it.
+type sealedLogs struct{ *raftboltdb.BoltStore }
+
+func (s sealedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s sealedLogs) StoreLogs(logs []*raft.Log) error {
+	sealed := make([]*raft.Log, 0, len(logs))
+	for _, l := range logs {
+		with := *l // Raft goes on with its own
+		with.Extensions = make([]byte, 0, len(l.Extensions)+sealSize)
+		with.Extensions = append(with.Extensions, l.Extensions...)
+		with.Extensions = binary.BigEndian.AppendUint32(with.Extensions, sumEntry(l))
+		sealed = append(sealed, &with)
+	}
+	return s.BoltStore.StoreLogs(sealed)
+}
+
+func (s sealedLogs) GetLog(index uint64, into *raft.Log) error {
+	var l raft.Log
+	err := s.BoltStore.GetLog(index, &l)
+	if errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("read entry %d: %w", index, err)
+	}
+	n := len(l.Extensions) - sealSize
+	if n < 0 || l.Index != index {
+		return fmt.Errorf("%w: entry %d", errSeal, index)
+	}
+	sum := binary.BigEndian.Uint32(l.Extensions[n:])
+	l.Extensions = l.Extensions[:n:n]
+	if n == 0 {
+		l.Extensions = nil
+	}
+	if sum != sumEntry(&l) {
+		return fmt.Errorf("%w: entry %d", errSeal, index)
+	}
+	*into = l
+	return nil
+}
+
+// sumEntry covers all that Raft goes by. AppendedAt is for people only.
+func sumEntry(l *raft.Log) uint32 {
+	var head [25]byte
+	e := binary.BigEndian
+	e.PutUint64(head[:], l.Index)
+	e.PutUint64(head[8:], l.Term)
+	e.PutUint64(head[16:], uint64(len(l.Data)))
+	head[24] = byte(l.Type)
+	sum := crc32.Update(0, castagnoli, head[:])
+	sum = crc32.Update(sum, castagnoli, l.Data)
+	return crc32.Update(sum, castagnoli, l.Extensions)
+}
+
+// sealedStable is raft-boltdb's key-value store with a checksum behind each value.
+type sealedStable struct{ store *raftboltdb.BoltStore }
+
+func (s sealedStable) Set(key, value []byte) error { return s.store.Set(key, seal(key, value)) }
+
+// Get returns raft-boltdb's own error for a key that is not there, unwrapped: Raft compares its text.
+func (s sealedStable) Get(key []byte) ([]byte, error) {
+	value, err := s.store.Get(key)
+	if err != nil {
+		return nil, err
+	}
+	return unseal(key, value)
+}
+
+func (s sealedStable) SetUint64(key []byte, n uint64) error {
+	return s.Set(key, binary.BigEndian.AppendUint64(nil, n))
+}
+
+func (s sealedStable) GetUint64(key []byte) (uint64, error) {
+	value, err := s.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	if len(value) != 8 {
+		return 0, fmt.Errorf("%w: %s has %d bytes", errSeal, key, len(value))
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
+func seal(key, value []byte) []byte {
+	out := make([]byte, 0, len(value)+sealSize)
+	out = append(out, value...)
+	return binary.BigEndian.AppendUint32(out, sumValue(key, value))
+}
+
+func unseal(key, sealed []byte) ([]byte, error) {
+	n := len(sealed) - sealSize
+	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != sumValue(key, sealed[:n]) {
+		return nil, fmt.Errorf("%w: value of %q", errSeal, key)
+	}
+	return sealed[:n:n], nil
+}
+
+func sumValue(key, value []byte) uint32 {
+	sum := crc32.Update(uint32(len(key)), castagnoli, key)
+	return crc32.Update(sum, castagnoli, value)
+}

@@ -1,0 +1,12 @@
+package persist
+
+import "syscall"
+
+// freeSpace is how many bytes are free on dir's file system for this user.
+func freeSpace(dir string) (free int64, ok bool) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return 0, false
+	}
+	return int64(s.Bavail) * s.Bsize, true
+}

@@ -1,0 +1,384 @@
+package persist
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// fullStable is a key-value store on a full disk.
+type fullStable struct {
+	raft.StableStore
+	room func() bool
+
+	mu    sync.Mutex // guards tries
+	tries int
+}
+
+func (f *fullStable) SetUint64(key []byte, n uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tries++
+	if !f.room() {
+		return syscall.ENOSPC
+	}
+	return f.StableStore.SetUint64(key, n)
+}
+
+func (f *fullStable) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tries
+}
+
+// The ballast makes room for a term, once; it is made again when there is room.
+func TestRaftBallast(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, ballastFile)
+	synctest.Test(t, func(t *testing.T) {
+		log := &lines{}
+		cfg := raftConfig(dir)
+		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+		r, err := OpenRaft(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Size() != cfg.Ballast || !r.Status().Ballast {
+			t.Fatalf("ballast: %v, %v", info, err)
+		}
+		free := int64(scarce*cfg.Ballast - 1)
+		r.ballast.space = func(string) (int64, bool) { return free, true }
+		r.stable.inner = &fullStable{StableStore: r.stable.inner, room: func() bool {
+			_, err := os.Stat(path)
+			return err != nil
+		}}
+		begin := time.Now()
+		if err := r.Stable().SetUint64(termKey, 9); err != nil || time.Since(begin) != 0 {
+			t.Fatalf("have %v after %v", err, time.Since(begin))
+		}
+		time.Sleep(10 * refillPause) // synthetic
+		if r.Status().Ballast {
+			t.Error("the ballast was made again on a disk that is nearly full")
+		}
+		r.ballast.mu.Lock()
+		free++
+		r.ballast.mu.Unlock()
+		time.Sleep(refillPause) // synthetic
+		synctest.Wait()
+		if info, err := os.Stat(path); err != nil || info.Size() != cfg.Ballast || !r.Status().Ballast {
+			t.Errorf("ballast: %v, %v", info, err)
+		}
+		if n, err := r.Stable().GetUint64(termKey); n != 9 || err != nil {
+			t.Errorf("have %d, %v", n, err)
+		}
+		if a, b := log.count("is given up"), log.count("set aside again"); a != 1 || b != 1 {
+			t.Errorf("%d and %d lines, want one each", a, b)
+		}
+		closeRaft(t, r)
+	})
+	// A cut one is made whole, one of another size too, and none is removed.
+	for _, size := range []int64{1 << 16, 1 << 15, 0} {
+		if err := os.Truncate(path, 100); err != nil {
+			t.Fatal(err)
+		}
+		cfg := raftConfig(dir)
+		cfg.Ballast = size
+		r, err := OpenRaft(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeRaft(t, r)
+		if info, err := os.Stat(path); size == 0 != os.IsNotExist(err) || err == nil && info.Size() != size {
+			t.Errorf("ballast: %v, %v, want %d bytes", info, err, size)
+		}
+	}
+}
+
+// A term waits for room with growing pauses, and says so once.
+func TestRaftTermWaitsForRoom(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		log := &lines{}
+		cfg := raftConfig(dir)
+		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+		r, err := OpenRaft(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		room := func() bool { return time.Since(begin) > time.Minute }
+		inner := &fullStable{StableStore: r.stable.inner, room: room}
+		r.stable.inner = inner
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := r.Stable().SetUint64(termKey, 5); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(30 * time.Second) // synthetic
+		if s := r.Status(); !s.FullSince.Equal(begin) || !errors.Is(s.Err, syscall.ENOSPC) || !s.HungSince.IsZero() || s.Ballast {
+			t.Errorf("status is %+v", s)
+		}
+		wg.Wait()
+		if took := time.Since(begin); took > time.Minute+lastPause {
+			t.Errorf("took %v", took)
+		}
+		if n := inner.count(); n > 30 {
+			t.Errorf("%d tries in a minute", n)
+		}
+		if s := r.Status(); !s.FullSince.IsZero() || s.Err != nil {
+			t.Errorf("status is %+v", s)
+		}
+		if n := log.count("can't be saved"); n != 1 {
+			t.Errorf("%d lines, want 1", n)
+		}
+		closeRaft(t, r)
+	})
+}
+
+// Close does not wait for a term that waits for room, and Raft is not told of a failure: it would end the process.
+func TestRaftCloseWhileFull(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		r := openRaft(t, dir)
+		r.stable.inner = &fullStable{StableStore: r.stable.inner, room: func() bool { return false }}
+		returned := make(chan error, 1)
+		var wg sync.WaitGroup
+		wg.Go(func() { returned <- r.Stable().SetUint64(termKey, 5) })
+		time.Sleep(time.Minute) // synthetic
+		closeRaft(t, r)
+		time.Sleep(time.Minute) // synthetic
+		select {
+		case err := <-returned:
+			t.Errorf("returned %v", err)
+		default:
+		}
+		close(r.stable.parked)
+		wg.Wait()
+	})
+	closeRaft(t, openRaft(t, dir))
+}
+
+// A full disk for real: entries fail, the term is saved, and all is there afterwards.
+func TestRaftOnTinyFileSystem(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux to mount a small file system")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Skipf("mount: %v: %s", err, out)
+	}
+	defer func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	}()
+	r := openRaft(t, dir)
+	mustSave(t, r, 1)
+	var want []*raft.Log
+	store := func() error {
+		l := logEntry(uint64(len(want)+1), 1)
+		l.Data = make([]byte, 20_000)
+		err := r.Logs().StoreLog(l)
+		if err == nil {
+			want = append(want, l)
+		}
+		return err
+	}
+	for range 50 {
+		if err := store(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	filler, err := os.Create(filepath.Join(dir, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = filler.Write(make([]byte, 4096))
+	}
+	filler.Close()
+	for range 200 {
+		if err = store(); err != nil {
+			break
+		}
+	}
+	if !strings.Contains(fmt.Sprint(err), "no space") {
+		t.Fatalf("have %v on a full disk", err)
+	}
+	// Each save needs new pages; some are free in the file.
+	for n := uint64(2); n < 50; n++ {
+		mustSave(t, r, n)
+	}
+	checkLog(t, r.Logs(), want)
+	closeRaft(t, r)
+	r = openRaft(t, dir)
+	checkLog(t, r.Logs(), want)
+	if n, err := r.Stable().GetUint64(termKey); n != 49 || err != nil {
+		t.Errorf("term is %d, %v", n, err)
+	}
+	if err := os.Remove(filler.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := store(); err != nil {
+		t.Error(err)
+	}
+	closeRaft(t, r)
+}
+
+func TestRaftStableBreaks(t *testing.T) {
+	r := openRaft(t, t.TempDir())
+	defer closeRaft(t, r)
+	r.stable.inner = nil // every call panics
+	if err := r.Stable().SetUint64(termKey, 5); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("have %v", err)
+	}
+	if _, err := r.Stable().GetUint64(termKey); !errors.Is(err, errBroken) {
+		t.Errorf("have %v", err)
+	}
+}
+
+func somePromise(n int) Promise {
+	p := Promise{Proposer: ring.NodeID{byte(n), 1}, Attempt: uint64(n)}
+	for i := range n % 40 {
+		p.Set = append(p.Set, ring.NodeID{byte(i), byte(n)})
+	}
+	return p
+}
+
+func TestRaftPromise(t *testing.T) {
+	dir := t.TempDir()
+	r := openRaft(t, dir)
+	if _, ok, err := r.Promise(); ok || err != nil {
+		t.Fatalf("have %t, %v", ok, err)
+	}
+	for n := range 12 {
+		want := somePromise(n)
+		if err := r.SetPromise(want); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			have, ok, err := r.Promise()
+			if !ok || err != nil || fmt.Sprint(have) != fmt.Sprint(want) {
+				t.Fatalf("have %v, %t, %v, want %v", have, ok, err, want)
+			}
+			closeRaft(t, r)
+			r = openRaft(t, dir)
+		}
+	}
+	if empty, err := r.Empty(); !empty || err != nil {
+		t.Errorf("a promise is no state: %t, %v", empty, err)
+	}
+	if err := r.SetPromise(Promise{Set: make([]ring.NodeID, maxPromised+1)}); err == nil {
+		t.Error("a promise that is too large was made")
+	}
+	if err := r.SetPromise(Promise{Set: make([]ring.NodeID, maxPromised)}); err != nil {
+		t.Error(err)
+	}
+	if have, ok, err := r.Promise(); !ok || err != nil || len(have.Set) != maxPromised {
+		t.Errorf("have %d, %t, %v", len(have.Set), ok, err)
+	}
+	for range 2 {
+		if err := r.ClearPromise(); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := r.Promise(); ok || err != nil {
+			t.Fatalf("have %t, %v", ok, err)
+		}
+	}
+	closeRaft(t, r)
+}
+
+// Whatever a crash leaves of writing a promise, the one before or the new one is there. What is in promise.json is
+// whole from the rename on; in front of it, the rest is in another file.
+func TestRaftPromiseCrash(t *testing.T) {
+	dir := t.TempDir()
+	r := openRaft(t, dir)
+	old, next := somePromise(3), somePromise(4)
+	if err := r.SetPromise(next); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, promiseFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetPromise(old); err != nil {
+		t.Fatal(err)
+	}
+	closeRaft(t, r)
+	for n := range len(text) + 1 {
+		if err := os.WriteFile(path+".new", text[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r = openRaft(t, dir)
+		if have, ok, err := r.Promise(); !ok || err != nil || !reflect.DeepEqual(have, old) {
+			t.Fatalf("have %v, %t, %v", have, ok, err)
+		}
+		closeRaft(t, r)
+	}
+}
+
+// A damaged promise is never taken for another, nor for none.
+func TestRaftPromiseDamaged(t *testing.T) {
+	dir := t.TempDir()
+	r := openRaft(t, dir)
+	defer closeRaft(t, r)
+	want := somePromise(3)
+	if err := r.SetPromise(want); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, promiseFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3000 {
+		rnd := rand.New(rand.NewPCG(uint64(round), 7))
+		data := append([]byte(nil), text...)
+		for range 1 + rnd.IntN(3) {
+			data[rnd.IntN(len(data))] = byte(rnd.IntN(256))
+		}
+		data = data[:len(data)-rnd.IntN(2)*rnd.IntN(len(data))]
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		have, ok, err := r.Promise()
+		if err != nil && errors.Is(err, ErrCorrupt) && strings.Contains(err.Error(), path) {
+			continue
+		}
+		if err != nil || !ok || !reflect.DeepEqual(have, want) {
+			t.Fatalf("round %d: have %v, %t, %v from %q", round, have, ok, err, data)
+		}
+	}
+	for _, whole := range []storedPromise{{Version: 2}, {Version: 1, Promise: json.RawMessage("7"), Sum: 1}} {
+		data, err := json.Marshal(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := r.Promise(); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("have %v", err)
+		}
+	}
+}

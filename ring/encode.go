@@ -1,0 +1,120 @@
+package ring
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// A table is written as
+//
+//	byte 0     format, 1
+//	byte 1     1 if it is canonical, else 0
+//	2 bytes    length of the settings
+//	settings   JSON
+//	2 bytes    number of members
+//	members    16 bytes each, ascending
+//	owners     2 bytes for each partition: place among the members
+//	standbys   likewise; 0xffff for none
+//
+// Numbers are little endian. There is no checksum: who keeps a table has one around it.
+const (
+	tableFormat = 1
+
+	maxSettings = 1 << 10 // bytes of JSON
+)
+
+// ErrFormat: these bytes are no table.
+var ErrFormat = errors.New("not a ring table")
+
+// AppendBinary appends the assignment of t to b. A nil table has none.
+func (t *Table) AppendBinary(b []byte) ([]byte, error) {
+	if t == nil {
+		return b, fmt.Errorf("%w: it is nil", ErrFormat)
+	}
+	settings, err := json.Marshal(t.settings)
+	if err != nil || len(settings) > maxSettings {
+		return b, fmt.Errorf("write ring settings of %d bytes: %w", len(settings), errors.Join(ErrFormat, err))
+	}
+	canonical := byte(0)
+	if t.canonical {
+		canonical = 1
+	}
+	b = append(b, tableFormat, canonical)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(settings)))
+	b = append(b, settings...)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(t.members)))
+	for _, id := range t.members {
+		b = append(b, id[:]...)
+	}
+	for _, ranks := range []*[Partitions]uint16{&t.owner, &t.standby} {
+		for _, r := range ranks {
+			b = binary.LittleEndian.AppendUint16(b, r)
+		}
+	}
+	return b, nil
+}
+
+// Parse is the inverse of [Table.AppendBinary]. It computes nothing anew, so it takes tables with settings that this
+// build does not support. The error wraps [ErrFormat].
+func Parse(b []byte) (*Table, error) {
+	t := &Table{}
+	if len(b) < 4 || b[0] != tableFormat || b[1] > 1 {
+		return nil, fmt.Errorf("%w: unknown format", ErrFormat)
+	}
+	t.canonical = b[1] == 1
+	size := int(binary.LittleEndian.Uint16(b[2:]))
+	if b = b[4:]; size > maxSettings || len(b) < size+2 {
+		return nil, fmt.Errorf("%w: it is cut off", ErrFormat)
+	}
+	if err := parseSettings(b[:size], &t.settings); err != nil {
+		return nil, err
+	}
+	n := int(binary.LittleEndian.Uint16(b[size:]))
+	if b = b[size+2:]; len(b) != n*len(NodeID{})+2*2*Partitions {
+		return nil, fmt.Errorf("%w: %d bytes for %d members", ErrFormat, len(b), n)
+	}
+	for range n {
+		t.members = append(t.members, NodeID(b[:16]))
+		b = b[16:]
+	}
+	if err := checkMembers(t.members); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	for p := range Partitions {
+		t.owner[p] = binary.LittleEndian.Uint16(b[2*p:])
+		t.standby[p] = binary.LittleEndian.Uint16(b[2*(Partitions+p):])
+		if !t.valid(p) {
+			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p, t.owner[p], t.standby[p], n)
+		}
+	}
+	return t, nil
+}
+
+func parseSettings(b []byte, s *Settings) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(s); err != nil {
+		return fmt.Errorf("%w: settings: %w", ErrFormat, err)
+	}
+	// What is written again must fit as well.
+	again, err := json.Marshal(*s)
+	if err != nil || !bytes.Equal(again, b) {
+		return fmt.Errorf("%w: settings are not written in the usual way", ErrFormat)
+	}
+	if s.Partitions != Partitions {
+		return fmt.Errorf("%w: %d partitions", ErrFormat, s.Partitions)
+	}
+	return nil
+}
+
+// valid holds partition p to the invariant.
+func (t *Table) valid(p int) bool {
+	n, owner, standby := len(t.members), int(t.owner[p]), int(t.standby[p])
+	if n == 1 {
+		return owner == 0 && standby == nobody
+	}
+	return owner < n && standby < n && owner != standby
+}

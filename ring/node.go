@@ -1,0 +1,48 @@
+package ring
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// ErrNodeID: a text is not a node's ID.
+var ErrNodeID = errors.New("not a node ID of 32 hexadecimal digits")
+
+// NodeID names a node for as long as its data directory lives. The zero value names none.
+type NodeID [16]byte
+
+// ParseNodeID is the inverse of [NodeID.String]. The error wraps [ErrNodeID].
+func ParseNodeID(s string) (NodeID, error) {
+	var id NodeID
+	if len(s) != 2*len(id) {
+		return NodeID{}, fmt.Errorf("%w: %d bytes", ErrNodeID, len(s))
+	}
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil {
+		return NodeID{}, fmt.Errorf("%w: %q", ErrNodeID, s)
+	}
+	return id, nil
+}
+
+// String gives 32 hexadecimal digits.
+func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
+
+// Compare orders IDs as their texts are ordered: below 0 if id comes before other, 0 if they are equal.
+func (id NodeID) Compare(other NodeID) int { return bytes.Compare(id[:], other[:]) }
+
+// IsZero reports whether id names no node.
+func (id NodeID) IsZero() bool { return id == NodeID{} }
+
+// MarshalText gives what String gives.
+func (id NodeID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText is the inverse of MarshalText. The error wraps [ErrNodeID].
+func (id *NodeID) UnmarshalText(text []byte) error {
+	parsed, err := ParseNodeID(string(text))
+	if err != nil {
+		return err
+	}
+	*id = parsed
+	return nil
+}

@@ -1,0 +1,219 @@
+package ring
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/buraksezer/consistent"
+	"github.com/zeebo/xxh3"
+)
+
+const (
+	// Partitions is how many slices the key space has.
+	Partitions = 4096
+	// MaxMembers bounds a table. Computing one takes milliseconds up to 50 members, and seconds at this bound.
+	MaxMembers = 1024
+
+	partitionBits = 12 // of a hash, from the top
+	nobody        = 0xffff
+)
+
+// ErrMembers: no table has these members.
+var ErrMembers = errors.New("members can't form a ring")
+
+// PartitionOf is the partition of a subject whose hash has this upper half.
+func PartitionOf(hi uint64) int { return int(hi >> (64 - partitionBits)) }
+
+// Table is the assignment of all partitions.
+type Table struct {
+	settings  Settings
+	canonical bool
+	members   []NodeID // ascending, at least one, at most MaxMembers
+	// Invariant: owner[p] < len(members); standby[p] too, and differs from owner[p], or is nobody if there is one
+	// member.
+	owner, standby [Partitions]uint16
+}
+
+// New computes the table of members, in whatever order they are given. The error wraps [ErrMembers] or [ErrSettings].
+func New(members []NodeID, s Settings) (*Table, error) {
+	if err := s.Supported(); err != nil {
+		return nil, err
+	}
+	t := &Table{settings: s, canonical: true, members: slices.Clone(members)}
+	slices.SortFunc(t.members, NodeID.Compare)
+	if err := checkMembers(t.members); err != nil {
+		return nil, err
+	}
+	named := make([]consistent.Member, len(t.members))
+	for i, id := range t.members {
+		named[i] = member{rank: uint16(i), name: id.String()}
+	}
+	c := consistent.New(named, consistent.Config{
+		Hasher: hasher{}, PartitionCount: s.Partitions, ReplicationFactor: s.Factor, Load: s.Load,
+	})
+	for p := range Partitions {
+		t.owner[p] = c.GetPartitionOwner(p).(member).rank
+		t.standby[p] = t.best(p)
+	}
+	return t, nil
+}
+
+// checkMembers wants at least one, ascending, none zero.
+func checkMembers(members []NodeID) error {
+	switch n := len(members); {
+	case n == 0:
+		return fmt.Errorf("%w: there are none", ErrMembers)
+	case n > MaxMembers:
+		return fmt.Errorf("%w: %d are more than %d", ErrMembers, n, MaxMembers)
+	case members[0].IsZero():
+		return fmt.Errorf("%w: one has no ID", ErrMembers)
+	}
+	for i := 1; i < len(members); i++ {
+		switch c := members[i-1].Compare(members[i]); {
+		case c == 0:
+			return fmt.Errorf("%w: %s is in it twice", ErrMembers, members[i])
+		case c > 0:
+			return fmt.Errorf("%w: they are not in order", ErrMembers)
+		}
+	}
+	return nil
+}
+
+// member is a node as the library knows it. The name makes the places on its ring; the rank saves looking the name up.
+type member struct {
+	rank uint16
+	name string
+}
+
+func (m member) String() string { return m.name }
+
+type hasher struct{}
+
+func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
+
+// best is the rank of p's standby: the member, other than the owner, with the best score. A member that comes or goes
+// changes only the standbys of the partitions where it is the best.
+func (t *Table) best(p int) uint16 {
+	rank, most := uint16(nobody), uint64(0)
+	for i, id := range t.members {
+		if uint16(i) == t.owner[p] {
+			continue
+		}
+		// Of equal scores the first member's counts.
+		if s := score(p, id); rank == nobody || s > most {
+			rank, most = uint16(i), s
+		}
+	}
+	return rank
+}
+
+// score is how much a member wants to be a partition's standby.
+func score(p int, id NodeID) uint64 {
+	var b [2 + len(id)]byte
+	binary.LittleEndian.PutUint16(b[:], uint16(p))
+	copy(b[2:], id[:])
+	return xxh3.Hash(b[:])
+}
+
+// Without returns the table after x is gone: x's partitions belong to their standbys, and partitions that lost their
+// standby, in either way, get the next best one. Nothing else moves. It is t itself if x is no member, or the only one:
+// somebody has to own.
+func (t *Table) Without(x NodeID) *Table {
+	gone := t.Rank(x)
+	if gone < 0 || len(t.members) == 1 {
+		return t
+	}
+	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), gone, gone+1)}
+	rank := func(old uint16) uint16 {
+		if int(old) > gone {
+			return old - 1
+		}
+		return old
+	}
+	for p := range Partitions {
+		owner, standby := t.owner[p], t.standby[p]
+		switch gone {
+		case int(owner):
+			next.owner[p] = rank(standby)
+			next.standby[p] = next.best(p)
+		case int(standby):
+			next.owner[p] = rank(owner)
+			next.standby[p] = next.best(p)
+		default:
+			next.owner[p], next.standby[p] = rank(owner), rank(standby)
+		}
+	}
+	return next
+}
+
+// Owner returns the node that owns partition p, or the zero ID if t is nil or there is no such partition.
+func (t *Table) Owner(p int) NodeID {
+	if t == nil || uint(p) >= Partitions {
+		return NodeID{}
+	}
+	return t.members[t.owner[p]]
+}
+
+// Standby returns the node that holds a copy of partition p, or the zero ID if there is none.
+func (t *Table) Standby(p int) NodeID {
+	if t == nil || uint(p) >= Partitions || t.standby[p] == nobody {
+		return NodeID{}
+	}
+	return t.members[t.standby[p]]
+}
+
+// Members returns the members in ascending order. The slice is shared and must not be changed.
+func (t *Table) Members() []NodeID {
+	if t == nil {
+		return nil
+	}
+	return t.members
+}
+
+// Canonical reports whether New made the table and nobody was taken out since.
+func (t *Table) Canonical() bool { return t != nil && t.canonical }
+
+// Settings returns what the table was computed with, zero if t is nil.
+func (t *Table) Settings() Settings {
+	if t == nil {
+		return Settings{}
+	}
+	return t.settings
+}
+
+// Rank is the place of x among the members, or -1.
+func (t *Table) Rank(x NodeID) int {
+	if t == nil {
+		return -1
+	}
+	i, found := slices.BinarySearchFunc(t.members, x, NodeID.Compare)
+	if !found {
+		return -1
+	}
+	return i
+}
+
+// Owned counts the partitions that x owns.
+func (t *Table) Owned(x NodeID) int {
+	rank := t.Rank(x)
+	if rank < 0 {
+		return 0
+	}
+	n := 0
+	for _, o := range t.owner {
+		if int(o) == rank {
+			n++
+		}
+	}
+	return n
+}
+
+// Equal reports whether both tables have the same members, owners and standbys. How they came about does not count.
+func (t *Table) Equal(other *Table) bool {
+	if t == nil || other == nil || t == other {
+		return t == other
+	}
+	return slices.Equal(t.members, other.members) && t.owner == other.owner && t.standby == other.standby
+}

@@ -1,0 +1,273 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// KeptVersions is how many versions can be read back.
+	KeptVersions = 50
+	// MaxHistory bounds the texts of all kept versions together, in bytes: of large documents written whole again and
+	// again, fewer than KeptVersions are kept. The one in force always is, with what it is replayed from.
+	MaxHistory = 64 << 20
+
+	maxBy   = 256 // bytes of Version.By and Version.What
+	maxWhat = 256
+
+	// fullEvery is after how many single changes a whole document is kept again, which bounds replaying.
+	fullEvery = 16
+	// maxChain bounds the changes since a whole document where none can be written, because it would be larger than
+	// MaxDocument: such a document was written as a compact text and may be made smaller change by change.
+	maxChain = 512
+)
+
+// Version is one version of the rules.
+type Version struct {
+	Number int64 // from 1
+	When   time.Time
+	By     string // who wrote it, at most 256 bytes
+	What   string // what was changed, as "rule login", at most 256 bytes
+	Size   int    // of the change, in bytes
+}
+
+// Write is a change and the conditions of making it.
+type Write struct {
+	Change  Change
+	IfMatch int64 // the version that the change was made for; 0 for any
+	// OnlyFirst makes the change version 1 or nothing: it seeds rules where there are none.
+	OnlyFirst bool
+	By        string    // who writes; what is longer than 256 bytes is cut
+	When      time.Time // kept to the millisecond
+}
+
+// History is the rules and their last versions. It is immutable: a write makes another one, which shares what it has
+// in common with the first. The zero value has no version yet, as [NewHistory] has.
+//
+// Everything in it follows from the writes alone, so that all who make the same writes have the same History, whether
+// they made them all or began with one that was read back.
+type History struct {
+	// chain is the kept versions, and those before that the first of them is replayed from. Numbers rise by 1; the
+	// first is a whole document.
+	chain []*record
+	// doc and set are the version in force; nil without one. Invariant: doc is what replaying gives.
+	doc *Document
+	set *Set
+}
+
+// record is a version and how it is kept. Small changes are kept as such: fifty copies of a document of 8 MiB would be
+// 400 MiB.
+type record struct {
+	Version
+	full   bool   // text is a whole document
+	change Change // without its body; zero if full
+	text   string // the document, or the body of the change that led from the version before
+}
+
+// NewHistory returns a history without a version.
+func NewHistory() *History { return &History{} }
+
+// Write returns the history with one version more. The error wraps [ErrConflict] or [ErrNotFound], or is of type
+// [Errors]; there is no new version then.
+func (h *History) Write(w Write) (*History, error) {
+	have := h.number()
+	switch {
+	case w.OnlyFirst && have != 0:
+		return nil, fmt.Errorf("%w: version %d is in force, and not the first", ErrConflict, have)
+	case w.IfMatch != 0 && w.IfMatch != have:
+		return nil, fmt.Errorf("%w: version %d is in force, not %d", ErrConflict, have, w.IfMatch)
+	}
+	base := h.doc
+	if base == nil {
+		var err error
+		if base, err = Parse([]byte("version: 1\n")); err != nil {
+			return nil, asErrors(err)
+		}
+	}
+	doc, err := base.Apply(w.Change)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil, err
+	case err != nil:
+		return nil, asErrors(err)
+	}
+	r := &record{Version: Version{
+		Number: have + 1, When: millisecond(w.When),
+		By: cut(w.By, maxBy), What: cut(describe(w.Change), maxWhat), Size: len(w.Change.Body),
+	}}
+	if doc, err = h.keep(r, doc, w.Change); err != nil {
+		return nil, err
+	}
+	set, err := Compile(doc, r.Number)
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set}, nil
+}
+
+// keep decides how r is kept: as a whole document if it is one, if replaying would get long, or if the changes since
+// the last one are larger than a document. It returns the document that replaying r will give.
+func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
+	if c.Part == WholeDocument {
+		r.full, r.text = true, doc.source
+		return doc, nil
+	}
+	changes, size, document := 1, len(c.Body), 0
+	for _, before := range slices.Backward(h.chain) {
+		if before.full {
+			document = len(before.text)
+			break
+		}
+		changes++
+		size += len(before.text)
+	}
+	// The first version has nothing to be replayed from.
+	first := len(h.chain) == 0
+	if first || changes >= fullEvery || size > max(document, 4096) {
+		whole, err := rewrite(doc)
+		switch {
+		case err == nil:
+			r.full, r.text = true, whole.source
+			return whole, nil
+		case first || changes >= maxChain || size > MaxHistory:
+			return nil, err
+		}
+	}
+	r.change, r.text = c, string(c.Body)
+	r.change.Body = nil
+	return doc, nil
+}
+
+// rewrite writes doc as a text and reads it again: as YAML, or as JSON where only that fits.
+func rewrite(doc *Document) (*Document, error) {
+	text, err := doc.YAML()
+	if err == nil && len(text) > MaxDocument {
+		text, err = doc.JSON()
+	}
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	return Parse(text)
+}
+
+// trim leaves out what is no longer kept and not needed to replay the first version that is. It begins with a whole
+// document again.
+func trim(chain []*record) []*record {
+	size, first := 0, len(chain)
+	for i, r := range slices.Backward(chain) {
+		if size += len(r.text); !r.full {
+			continue
+		}
+		if size > MaxHistory && first < len(chain) {
+			break
+		}
+		if first = i; len(chain)-i >= KeptVersions {
+			break
+		}
+	}
+	return slices.Clone(chain[first:])
+}
+
+// Current returns the document in force and its version: nil and zero before the first.
+func (h *History) Current() (*Document, Version) {
+	if len(h.chain) == 0 {
+		return nil, Version{}
+	}
+	return h.doc, h.chain[len(h.chain)-1].Version
+}
+
+// Set returns the document in force, compiled, or nil before the first.
+func (h *History) Set() *Set { return h.set }
+
+// number is that of the version in force, 0 before the first.
+func (h *History) number() int64 {
+	if len(h.chain) == 0 {
+		return 0
+	}
+	return h.chain[len(h.chain)-1].Number
+}
+
+// kept is the place of the oldest version that can be read back.
+func (h *History) kept() int { return max(0, len(h.chain)-KeptVersions) }
+
+// Versions returns the kept versions, newest first: at most KeptVersions.
+func (h *History) Versions() []Version {
+	out := make([]Version, 0, len(h.chain)-h.kept())
+	for _, r := range slices.Backward(h.chain[h.kept():]) {
+		out = append(out, r.Version)
+	}
+	return out
+}
+
+// Version returns the document of a kept version, or an error that wraps [ErrNotFound].
+func (h *History) Version(n int64) (*Document, error) {
+	last := h.number()
+	if n < 1 || n > last || n < h.chain[h.kept()].Number {
+		return nil, fmt.Errorf("look for version %d of the rules: %w", n, ErrNotFound)
+	}
+	if n == last {
+		return h.doc, nil
+	}
+	return replay(h.chain, int(n-h.chain[0].Number))
+}
+
+// replay builds the document of chain[last] from the last whole one up to there.
+func replay(chain []*record, last int) (*Document, error) {
+	first := last
+	for first > 0 && !chain[first].full {
+		first--
+	}
+	doc, err := Parse([]byte(chain[first].text))
+	for _, r := range chain[first+1 : last+1] {
+		if err != nil {
+			break
+		}
+		c := r.change
+		c.Body = []byte(r.text)
+		doc, err = doc.Apply(c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rebuild version %d of the rules: %w", chain[last].Number, err)
+	}
+	return doc, nil
+}
+
+// asErrors makes any error one that a writer can be told.
+func asErrors(err error) error {
+	var known Errors
+	if errors.As(err, &known) {
+		return known
+	}
+	return Errors{{Message: err.Error()}}
+}
+
+// millisecond is t as it is after it was written and read.
+func millisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
+
+// describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".
+func describe(c Change) string {
+	if c.Part == WholeDocument {
+		return partName(c.Part)
+	}
+	var words []string
+	if c.Delete {
+		words = append(words, "delete")
+	}
+	for _, w := range []string{partName(c.Part), c.Attribute, c.Name} {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// cut shortens s to at most n bytes of valid UTF-8.
+func cut(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+	}
+	return strings.ToValidUTF8(s, "")
+}

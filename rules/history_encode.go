@@ -1,0 +1,212 @@
+package rules
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+	"time"
+)
+
+// A history is written as
+//
+//	byte 0    format, 1
+//	uvarint   number of the first version in it, 0 if there is none
+//	uvarint   how many there are
+//	of each, in order:
+//	  uvarint   length of the head
+//	  head      JSON
+//	  uvarint   length of the text
+//	  text      the document, or the body of the change that led from the version before
+//	4 bytes   CRC32C of all before, little endian
+const (
+	historyFormat = 1
+
+	maxHead = 16 << 10 // bytes of JSON
+)
+
+// ErrHistory: these bytes are no history, or a damaged one.
+var ErrHistory = errors.New("not a history of rules")
+
+type head struct {
+	When int64  `json:"when"` // Unix milliseconds
+	By   string `json:"by"`
+	What string `json:"what"`
+	Size int    `json:"size"`
+	// Change is nil for a whole document.
+	Change *changeHead `json:"change,omitempty"`
+}
+
+// changeHead is a change without its body.
+type changeHead struct {
+	Part      string `json:"part"`
+	Attribute string `json:"attribute,omitempty"`
+	Name      string `json:"name"`
+	Delete    bool   `json:"delete,omitempty"`
+}
+
+// partName is a part's name in a description and where it is kept.
+func partName(p Part) string {
+	switch p {
+	case RulePart:
+		return "rule"
+	case TierPart:
+		return "tier"
+	case SubjectPart:
+		return "subject"
+	case ListPart:
+		return "list"
+	}
+	return "document"
+}
+
+func (h *changeHead) change() (Change, bool) {
+	for _, part := range []Part{RulePart, TierPart, SubjectPart, ListPart} {
+		if partName(part) == h.Part {
+			return Change{Part: part, Name: h.Name, Attribute: h.Attribute, Delete: h.Delete}, true
+		}
+	}
+	return Change{}, false
+}
+
+// AppendBinary appends h to b, with a checksum.
+func (h *History) AppendBinary(b []byte) ([]byte, error) {
+	start, first, size := len(b), uint64(0), 64
+	if len(h.chain) > 0 {
+		first = uint64(h.chain[0].Number)
+	}
+	for _, r := range h.chain {
+		size += len(r.text) + len(r.By) + len(r.What) + 256
+	}
+	b = append(slices.Grow(b, size), historyFormat)
+	b = binary.AppendUvarint(b, first)
+	b = binary.AppendUvarint(b, uint64(len(h.chain)))
+	for _, r := range h.chain {
+		text, err := json.Marshal(r.head())
+		if err != nil {
+			return b[:start], fmt.Errorf("write version %d of the rules: %w", r.Number, err)
+		}
+		b = binary.AppendUvarint(b, uint64(len(text)))
+		b = append(b, text...)
+		b = binary.AppendUvarint(b, uint64(len(r.text)))
+		b = append(b, r.text...)
+	}
+	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+}
+
+func (r *record) head() head {
+	h := head{When: r.When.UnixMilli(), By: r.By, What: r.What, Size: r.Size}
+	if !r.full {
+		h.Change = &changeHead{
+			Part: partName(r.change.Part), Name: r.change.Name, Attribute: r.change.Attribute, Delete: r.change.Delete,
+		}
+	}
+	return h
+}
+
+func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
+
+// ParseHistory is the inverse of [History.AppendBinary]. The error wraps [ErrHistory].
+func ParseHistory(b []byte) (*History, error) {
+	end := len(b) - 4
+	if end < 1 || b[0] != historyFormat {
+		return nil, fmt.Errorf("%w: unknown format", ErrHistory)
+	}
+	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
+		return nil, fmt.Errorf("%w: the checksum is wrong", ErrHistory)
+	}
+	r := &reader{rest: b[1:end]}
+	first, n := r.number(), r.number()
+	h := &History{}
+	for i := uint64(0); i < n && r.err == nil; i++ {
+		// There is room for the next number too.
+		if first == 0 || first+i < first || first+i >= math.MaxInt64 || i > maxChain+KeptVersions {
+			r.fail("versions %d and %d more", first, n)
+			break
+		}
+		h.chain = append(h.chain, r.record(int64(first+i)))
+	}
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case len(r.rest) > 0 || n == 0 && first != 0:
+		return nil, fmt.Errorf("%w: there is more behind its end", ErrHistory)
+	case n == 0:
+		return h, nil
+	case !h.chain[0].full:
+		return nil, fmt.Errorf("%w: the versions before %d are missing", ErrHistory, first)
+	}
+	var err error
+	if h.doc, err = replay(h.chain, len(h.chain)-1); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
+	}
+	if h.set, err = Compile(h.doc, h.number()); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
+	}
+	return h, nil
+}
+
+// reader takes a history apart; the first failure stays.
+type reader struct {
+	rest []byte
+	err  error
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: "+format, append([]any{ErrHistory}, args...)...)
+	}
+	r.rest = nil
+}
+
+func (r *reader) number() uint64 {
+	n, size := binary.Uvarint(r.rest)
+	if size <= 0 {
+		r.fail("it is cut off")
+		return 0
+	}
+	r.rest = r.rest[size:]
+	return n
+}
+
+func (r *reader) bytes(most int) []byte {
+	n := r.number()
+	if n > uint64(most) || n > uint64(len(r.rest)) {
+		r.fail("it is cut off")
+		return nil
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) record(number int64) *record {
+	text := r.bytes(maxHead)
+	var h head
+	if err := json.Unmarshal(text, &h); err != nil {
+		r.fail("version %d: %w", number, err)
+		return nil
+	}
+	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, text) {
+		r.fail("the head of version %d is not written in the usual way", number)
+		return nil
+	}
+	out := &record{
+		Version: Version{
+			Number: number, When: time.UnixMilli(h.When).UTC(),
+			By: cut(h.By, maxBy), What: cut(h.What, maxWhat), Size: h.Size,
+		},
+		full: h.Change == nil, text: string(r.bytes(MaxDocument)),
+	}
+	if h.Change != nil {
+		var ok bool
+		if out.change, ok = h.Change.change(); !ok {
+			r.fail("version %d: unknown part %q", number, h.Change.Part)
+		}
+	}
+	return out
+}

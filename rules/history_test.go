@@ -1,0 +1,453 @@
+package rules
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// numbered is a small rules file whose tier says n.
+func numbered(n int) string {
+	return fmt.Sprintf(`version: 1
+rules:
+  - name: tenant   # a comment
+    key: [tenant]
+    tiered: true
+tiers:
+  free: {limits: [{limit: %d, per: 1h}]}
+default_tier: free
+`, n)
+}
+
+// says is the number that a document's tier says.
+func says(doc *Document) int {
+	if doc == nil || len(doc.Tiers) == 0 || len(doc.Tiers[0].Limits) == 0 {
+		return 0
+	}
+	return int(doc.Tiers[0].Limits[0].Limit)
+}
+
+func wholeChange(n int) Change { return Change{Part: WholeDocument, Body: []byte(numbered(n))} }
+
+func tierChange(n int) Change {
+	return Change{Part: TierPart, Name: "free", Body: fmt.Appendf(nil, "{limits: [{limit: %d, per: 1h}]}", n)}
+}
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 123_456_789, time.FixedZone("east", 7200))
+
+func mustWrite(t testing.TB, h *History, c Change) *History {
+	t.Helper()
+	next, err := h.Write(Write{Change: c, By: "test", When: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+func bytesOf(t testing.TB, h *History) []byte {
+	t.Helper()
+	b, err := h.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func readBack(t testing.TB, h *History) *History {
+	t.Helper()
+	back, err := ParseHistory(bytesOf(t, h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return back
+}
+
+func TestNoVersionYet(t *testing.T) {
+	for _, h := range []*History{NewHistory(), {}, readBack(t, NewHistory())} {
+		doc, v := h.Current()
+		if doc != nil || v != (Version{}) || h.Set() != nil || len(h.Versions()) != 0 {
+			t.Error("a new history has a version")
+		}
+		if _, err := h.Version(1); !errors.Is(err, ErrNotFound) {
+			t.Errorf("have %v", err)
+		}
+	}
+}
+
+func TestFirstOnly(t *testing.T) {
+	seed := Write{Change: wholeChange(1), OnlyFirst: true, By: "seed", When: noon}
+	h, err := NewHistory().Write(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := h.Write(seed); !errors.Is(err, ErrConflict) || again != nil {
+		t.Errorf("seeded twice: %v", err)
+	}
+	for _, h := range []*History{h, readBack(t, h)} {
+		doc, v := h.Current()
+		want := Version{Number: 1, When: noon.UTC().Truncate(time.Millisecond), By: "seed", What: "document", Size: len(numbered(1))}
+		if v != want || h.Set().Version != 1 || h.Set().Document != doc {
+			t.Errorf("have %+v, want %+v", v, want)
+		}
+		if text, err := doc.YAML(); err != nil || string(text) != numbered(1) {
+			t.Errorf("have %q (%v)", text, err)
+		}
+	}
+}
+
+// Every kept version says what it said, and whoever read the history back goes on as the one who wrote it.
+func TestVersionsReplay(t *testing.T) {
+	h, read := NewHistory(), NewHistory()
+	const last = 137
+	for n := 1; n <= last; n++ {
+		c := tierChange(n)
+		if n == 1 || n%13 == 1 && (n <= 40 || n >= 120) {
+			c = wholeChange(n)
+		}
+		h, read = mustWrite(t, h, c), mustWrite(t, read, c)
+		if doc, v := h.Current(); says(doc) != n || v.Number != int64(n) || h.Set().Version != int64(n) {
+			t.Fatalf("version %d says %d, want %d", v.Number, says(doc), n)
+		}
+		if n%7 == 0 {
+			read = readBack(t, read)
+		}
+		if !bytes.Equal(bytesOf(t, h), bytesOf(t, read)) {
+			t.Fatalf("version %d: histories differ", n)
+		}
+		if n%10 == 0 || n == last {
+			checkVersions(t, h, n)
+			checkVersions(t, readBack(t, h), n)
+		}
+	}
+	if n := len(h.chain); n > KeptVersions+fullEvery {
+		t.Errorf("%d versions are kept", n)
+	}
+}
+
+func checkVersions(t *testing.T, h *History, last int) {
+	t.Helper()
+	vs := h.Versions()
+	if want := min(last, KeptVersions); len(vs) != want {
+		t.Fatalf("%d versions, want %d", len(vs), want)
+	}
+	for i, v := range vs {
+		n := last - i
+		if int(v.Number) != n || !v.When.Equal(noon.Truncate(time.Millisecond)) || v.By != "test" || v.Size == 0 {
+			t.Fatalf("have %+v, want number %d", v, n)
+		}
+		if v.What != "tier free" && v.What != "document" {
+			t.Fatalf("version %d: what is %q", n, v.What)
+		}
+		doc, err := h.Version(v.Number)
+		if err != nil || says(doc) != n {
+			t.Fatalf("version %d says %d (%v)", n, says(doc), err)
+		}
+	}
+	for _, n := range []int64{-1, 0, int64(last + 1), int64(last - KeptVersions)} {
+		if _, err := h.Version(n); !errors.Is(err, ErrNotFound) {
+			t.Fatalf("version %d: have %v, want ErrNotFound", n, err)
+		}
+	}
+}
+
+// A history stays what it is while others are made from it.
+func TestHistoriesBranch(t *testing.T) {
+	base := NewHistory()
+	for n := 1; n <= 60; n++ {
+		base = mustWrite(t, base, tierFirst(n))
+	}
+	before := bytesOf(t, base)
+	one, other := mustWrite(t, base, tierChange(1000)), mustWrite(t, base, tierChange(2000))
+	for n := range 20 {
+		one, other = mustWrite(t, one, tierChange(1001+n)), mustWrite(t, other, tierChange(2001+n))
+	}
+	if !bytes.Equal(before, bytesOf(t, base)) {
+		t.Error("a history changed")
+	}
+	for n := int64(61); n <= 81; n++ {
+		a, errA := one.Version(n)
+		b, errB := other.Version(n)
+		if errA != nil || errB != nil || says(a) != int(939+n) || says(b) != int(1939+n) {
+			t.Fatalf("version %d: %d and %d (%v, %v)", n, says(a), says(b), errA, errB)
+		}
+	}
+}
+
+func tierFirst(n int) Change {
+	if n == 1 {
+		return wholeChange(n)
+	}
+	return tierChange(n)
+}
+
+func bigDocument(subjects int) []byte {
+	var b bytes.Buffer
+	b.WriteString(numbered(1))
+	b.WriteString("subjects:\n  tenant:\n")
+	for i := range subjects {
+		fmt.Fprintf(&b, "    tenant-%d: {tier: free}\n", i)
+	}
+	return b.Bytes()
+}
+
+// textOf is how many bytes of text h holds.
+func textOf(h *History) (size int) {
+	for _, r := range h.chain {
+		size += len(r.text)
+	}
+	return size
+}
+
+// Fifty small changes to a large document do not keep it fifty times, and cost what they change.
+func TestSmallChangesStaySmall(t *testing.T) {
+	big := bigDocument(20_000)
+	h := mustWrite(t, NewHistory(), Change{Part: WholeDocument, Body: big})
+	for n := 2; n <= 50; n++ {
+		h = mustWrite(t, h, tierChange(n))
+	}
+	if size := textOf(h); size > 6*len(big) {
+		t.Errorf("%d bytes for 50 versions of a document of %d", size, len(big))
+	}
+	doc, err := h.Version(37)
+	if err != nil || says(doc) != 37 {
+		t.Errorf("version 37 says %d (%v)", says(doc), err)
+	}
+	if size := len(bytesOf(t, h)); size > 6*len(big) {
+		t.Errorf("%d bytes are written", size)
+	}
+}
+
+// Large documents written again and again push the oldest out before there are fifty.
+func TestTextIsBounded(t *testing.T) {
+	big := append(bigDocument(10), strings.Repeat("# "+strings.Repeat("x", 997)+"\n", 6000)...)
+	h := NewHistory()
+	for n := 1; n <= 14; n++ {
+		h = mustWrite(t, h, Change{Part: WholeDocument, Body: big})
+		h = mustWrite(t, h, tierChange(n))
+	}
+	if size := textOf(h); size > MaxHistory || size < MaxHistory-8<<20 {
+		t.Errorf("%d bytes of text", size)
+	}
+	vs := h.Versions()
+	if len(vs) < 16 || vs[0].Number != 28 {
+		t.Errorf("%d versions, the last %d", len(vs), vs[0].Number)
+	}
+	for _, v := range vs[:4] {
+		if doc, err := h.Version(v.Number); err != nil || v.Number%2 == 0 && says(doc) != int(v.Number/2) {
+			t.Errorf("version %d: %d, %v", v.Number, says(doc), err)
+		}
+	}
+	if _, err := h.Version(vs[len(vs)-1].Number - 1); !errors.Is(err, ErrNotFound) {
+		t.Errorf("have %v", err)
+	}
+}
+
+// A document that can't be written whole is changed for a while, and then has to be written anew.
+func TestDocumentThatDoesNotFit(t *testing.T) {
+	h := mustWrite(t, NewHistory(), wholeChange(1))
+	// As if its text were compact: every rendering of it is too large.
+	fat := *h.doc
+	fat.Tiers = append([]*TierSpec{}, h.doc.Tiers...)
+	fat.Profiles = []*Profile{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
+	fat.size = 2 * MaxDocument
+	h.doc = &fat
+	const writes = fullEvery + 2
+	for range writes {
+		h = mustWrite(t, h, tierChange(5))
+	}
+	if len(h.chain) != 1+writes || h.chain[writes].full {
+		t.Fatalf("%d versions are kept", len(h.chain))
+	}
+	for len(h.chain) < maxChain {
+		r := *h.chain[len(h.chain)-1]
+		r.Number++
+		h.chain = append(h.chain, &r)
+	}
+	var invalid Errors
+	if _, err := h.Write(Write{Change: tierChange(1)}); !errors.As(err, &invalid) {
+		t.Errorf("have %v, want Errors", err)
+	}
+	if next := mustWrite(t, h, wholeChange(9)); says(next.doc) != 9 {
+		t.Error("a whole document is not taken")
+	}
+}
+
+func TestRefusedWrites(t *testing.T) {
+	h := mustWrite(t, NewHistory(), wholeChange(1))
+	before := bytesOf(t, h)
+	var invalid Errors
+	isInvalid := func(err error) bool { return errors.As(err, &invalid) && !errors.Is(err, ErrConflict) }
+	isConflict := func(err error) bool { return errors.Is(err, ErrConflict) }
+	tests := []struct {
+		name  string
+		write Write
+		want  func(error) bool
+	}{
+		{"conflict", Write{Change: wholeChange(2), IfMatch: 7}, isConflict},
+		{"older", Write{Change: wholeChange(2), IfMatch: -1}, isConflict},
+		{"not the first", Write{Change: wholeChange(2), OnlyFirst: true, IfMatch: 1}, isConflict},
+		{"invalid document", Write{Change: Change{Body: []byte("version: 1\nrulez: []\n")}}, isInvalid},
+		{"deleted document", Write{Change: Change{Delete: true}}, isInvalid},
+		{"invalid piece", Write{Change: Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 0, per: 1h}]}")}}, isInvalid},
+		{"too large", Write{Change: Change{Body: make([]byte, MaxDocument+1)}}, isInvalid},
+		{"no text", Write{Change: Change{Part: RulePart, Name: "\xff"}}, isInvalid},
+		{"not found", Write{Change: Change{Part: RulePart, Name: "no", Delete: true}}, func(err error) bool { return errors.Is(err, ErrNotFound) }},
+		{"unknown part", Write{Change: Change{Part: 99}}, func(err error) bool { return errors.Is(err, ErrNotFound) || isInvalid(err) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if next, err := h.Write(tt.write); !tt.want(err) || next != nil {
+				t.Errorf("have %v", err)
+			}
+			if !bytes.Equal(before, bytesOf(t, h)) {
+				t.Error("something changed")
+			}
+		})
+	}
+	if _, err := NewHistory().Write(Write{Change: wholeChange(1), IfMatch: 1}); !isConflict(err) {
+		t.Errorf("have %v", err)
+	}
+	next, err := h.Write(Write{Change: wholeChange(2), IfMatch: 1, By: strings.Repeat("ä", 500) + "\xff"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, v := next.Current(); v.Number != 2 || len(v.By) != maxBy {
+		t.Errorf("have %+v", v)
+	}
+	if have := readBack(t, next).Versions(); !reflect.DeepEqual(have, next.Versions()) {
+		t.Errorf("have %+v", have)
+	}
+}
+
+// The first version may be a piece: it is kept as a whole document.
+func TestFirstPiece(t *testing.T) {
+	h := mustWrite(t, NewHistory(), Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
+	if doc, v := h.Current(); says(doc) != 3 || v.What != "tier free" || !h.chain[0].full {
+		t.Errorf("have %+v", v)
+	}
+	h = mustWrite(t, h, Change{Part: TierPart, Name: "free", Delete: true})
+	if doc, v := readBack(t, h).Current(); says(doc) != 0 || v.What != "delete tier free" {
+		t.Errorf("have %+v", v)
+	}
+	if doc, err := h.Version(1); err != nil || says(doc) != 3 {
+		t.Errorf("have %d, %v", says(doc), err)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	tests := map[string]Change{
+		"document":            {Name: "of no use"},
+		"rule login":          {Part: RulePart, Name: "login"},
+		"delete tier free":    {Part: TierPart, Name: "free", Delete: true},
+		"subject tenant acme": {Part: SubjectPart, Attribute: "tenant", Name: "acme"},
+		"list deny":           {Part: ListPart, Name: "deny"},
+	}
+	for want, have := range tests {
+		if got := describe(have); got != want {
+			t.Errorf("have %q, want %q", got, want)
+		}
+		if have.Part == WholeDocument {
+			continue
+		}
+		r := record{change: have}
+		if got, ok := r.head().Change.change(); !ok || !reflect.DeepEqual(got, have) {
+			t.Errorf("%s: have %+v", want, got)
+		}
+	}
+}
+
+// seal writes the checksum of b behind it.
+func seal(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, checksum(b)) }
+
+func TestDamagedHistories(t *testing.T) {
+	h := mustWrite(t, NewHistory(), wholeChange(1))
+	for n := 2; n <= 5; n++ {
+		h = mustWrite(t, h, tierChange(n))
+	}
+	good := bytesOf(t, h)
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 0x10
+		if _, err := ParseHistory(b); !errors.Is(err, ErrHistory) {
+			t.Fatalf("byte %d: have %v", i, err)
+		}
+		if _, err := ParseHistory(good[:i]); !errors.Is(err, ErrHistory) {
+			t.Fatalf("cut at %d: have %v", i, err)
+		}
+	}
+	body := good[:len(good)-4]
+	tests := map[string][]byte{
+		"more behind":    append(bytes.Clone(body), 0),
+		"one too few":    append([]byte{1, 1, 4}, body[3:]...),
+		"one too many":   append([]byte{1, 1, 6}, body[3:]...),
+		"no number":      append([]byte{1, 0, 5}, body[3:]...),
+		"numbers end":    append(append([]byte{1}, binary.AppendUvarint(nil, 1<<63-3)...), body[2:]...),
+		"numbers wrap":   append(append([]byte{1}, binary.AppendUvarint(nil, 1<<64-3)...), body[2:]...),
+		"endless number": append([]byte{1}, bytes.Repeat([]byte{0xff}, 20)...),
+		"none, numbered": {1, 1, 0},
+		"very many":      append([]byte{1, 1}, binary.AppendUvarint(nil, 1<<60)...),
+		"head":           bytes.Replace(body, []byte(`"by"`), []byte(`"bx"`), 1),
+		"part":           bytes.ReplaceAll(body, []byte(`"part":"tier"`), []byte(`"part":"tear"`)),
+		"no rules":       bytes.Replace(body, []byte("default_tier"), []byte("default_tire"), 1),
+		"no such tier":   bytes.ReplaceAll(body, []byte(`"name":"free"`), []byte(`"name":"FR\"E"`)),
+	}
+	// A history that begins with a change has lost something.
+	lost := *h
+	lost.chain = h.chain[1:]
+	whole := bytesOf(t, &lost)
+	tests["no whole one"] = whole[:len(whole)-4]
+	for name, b := range tests {
+		if back, err := ParseHistory(seal(b)); !errors.Is(err, ErrHistory) || back != nil {
+			t.Errorf("%s: have %v, want ErrHistory", name, err)
+		}
+	}
+}
+
+func FuzzParseHistory(f *testing.F) {
+	h := NewHistory()
+	f.Add(bytesOf(f, h))
+	for n := 1; n <= 20; n++ {
+		h = mustWrite(f, h, tierFirst(n))
+		if n == 1 || n == 3 || n == 20 {
+			b := bytesOf(f, h)
+			f.Add(b[:len(b)-4])
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// Mutations seldom guess a checksum.
+		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {
+			h, err := ParseHistory(b)
+			if err != nil {
+				if !errors.Is(err, ErrHistory) || h != nil {
+					t.Fatalf("have %v", err)
+				}
+				continue
+			}
+			for _, v := range h.Versions() {
+				_, _ = h.Version(v.Number) // may fail, may not panic
+			}
+			again := readBack(t, h)
+			if !reflect.DeepEqual(again.Versions(), h.Versions()) {
+				t.Fatal("read otherwise")
+			}
+			if next, err := h.Write(Write{Change: wholeChange(3)}); err != nil || says(readBack(t, next).doc) != 3 {
+				t.Fatalf("can't go on: %v", err)
+			}
+		}
+	})
+}
+
+// BenchmarkSmallWrite is what a change of one subject costs a document with 20,000 of them.
+func BenchmarkSmallWrite(b *testing.B) {
+	h := mustWrite(b, NewHistory(), Change{Part: WholeDocument, Body: bigDocument(20_000)})
+	c := Change{Part: SubjectPart, Attribute: "tenant", Name: "tenant-7", Body: []byte("{tier: free}")}
+	b.ReportAllocs()
+	for b.Loop() {
+		mustWrite(b, h, c)
+	}
+}
