@@ -57,9 +57,10 @@ type Alone struct {
 // View has the one member, which is and owns everything.
 func (a Alone) View() ClusterView {
 	return ClusterView{
-		Epoch:  1,
-		View:   "connected",
-		Leader: a.Name,
+		Epoch:   1,
+		Settled: true,
+		View:    "connected",
+		Leader:  a.Name,
 		Members: []Member{{
 			Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone, State: "alive",
 			Voter: true, Leader: true, InRing: true, Partitions: Partitions,

@@ -467,3 +467,34 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.want(d.run(5*time.Second, 1, 2, 4), "Boot")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
+
+// TestAGrantIsJudgedAgain: what stands against it came up while the empty entry was under way.
+func TestAGrantIsJudgedAgain(t *testing.T) {
+	tests := []struct {
+		name  string
+		first func(d *desk)
+		want  string
+	}{
+		{"nothing", func(*desk) {}, ""},
+		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, whyBehind},
+		{"it has another process", func(d *desk) { d.apply(agreement.Boot{Node: id(3), Boot: 9}) }, whyReplaced},
+		{"it is being ended", func(d *desk) { d.book.records[id(3)].ending = true }, whyEnding},
+		{"it gave up", func(d *desk) {
+			q := d.request(3)
+			q.GivingUp = true
+			d.ask(q)
+		}, whyGaveUp},
+	}
+	for _, tt := range tests {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		q := d.request(3)
+		if have := d.book.hear(d.now, d.state, &q); have.Why != "" {
+			t.Fatalf("have %+v", have)
+		}
+		tt.first(d)
+		if have := d.book.grant(d.now, d.state, &q); have.Why != tt.want || have.Granted != (tt.want == "") {
+			t.Errorf("%s: have %+v, want %q", tt.name, have, tt.want)
+		}
+	}
+}

@@ -49,7 +49,7 @@ type Ownership interface {
 	// Lineage is that of p's counters here. What was taken in one is never given back to another.
 	Lineage(p int) uint64
 	// Act decides as a standby, within shares; counters.Shut where this node may not.
-	Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit) counters.Verdict
+	Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
 }
 
 // Peers carries messages to other nodes. *peer.Peers is one.

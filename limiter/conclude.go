@@ -15,8 +15,9 @@ func isHeld(r *partitions.Route) bool { return r.Place == partitions.Held }
 
 // frozen reports whether p is worth waiting for.
 func (c *journey) frozen(p *part, r *partitions.Route) bool {
-	self := c.limiter.member.Self
-	return !isHeld(r) && (r.Place == partitions.Frozen || r.Owner == self) && !slices.Contains(p.tried, self) && time.Now().Before(c.thaw)
+	m := c.limiter.member
+	return !isHeld(r) && (r.Place == partitions.Frozen || r.Owner == m.Self) && !slices.Contains(p.tried, m.Self) &&
+		time.Now().Before(c.thaw) && m.Authority()
 }
 
 // uncountedRetry is when to try again where `on_partition: deny` refuses: until then the owner may be back.

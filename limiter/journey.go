@@ -52,6 +52,7 @@ type part struct {
 	admitted  bool // with those decided together
 	withdrawn bool // its decisions are told as without the cost
 	acted     bool // this node has tried to act as the standby
+	why       partitions.Absence
 	hint      ring.NodeID
 	tried     []ring.NodeID // could not be asked, or may not decide
 	passed    []ring.NodeID // said that it is another's, since the last look at the whole way
@@ -343,7 +344,7 @@ func (c *journey) act() {
 		p.acted = true
 		m := c.limiter.member
 		began := m.clock()
-		if v := c.limiter.act(c.now, c.ops(p), c.peek); v != counters.Shut {
+		if v := c.limiter.act(c.now, c.ops(p), c.peek, p.why); v != counters.Shut {
 			p.settle(ByStandby, v == counters.Admitted)
 			m.recordAll(ByStandby, c.ops(p), []uint64{0}, began, 1)
 			c.refused = v == counters.Refused
@@ -396,6 +397,8 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 		}
 		copy(c.ops(p), ops)
 		p.settle(by, a.admitted)
+	case a.status == noAuthority:
+		p.why = partitions.Powerless
 	case a.status == undecided:
 		p.untry(a.to)
 	case a.status == notMine:

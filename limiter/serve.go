@@ -146,7 +146,8 @@ func (l *Limiter) host(v *visit, to answerer) {
 			time.Sleep(turnPause) // it is just coming or going
 			continue
 		}
-		if r.Place != partitions.Frozen || frozen.Err() != nil {
+		// Without authority it would not be decided here when it is thawed.
+		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
 			if !l.passOn(ctx, v, r, to) {
 				v.answer(to)
 			}
@@ -186,6 +187,9 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to a
 	case partitions.Elsewhere:
 		v.reply.hint = r.Owner
 	default:
+		if !m.Authority() {
+			v.reply.status = noAuthority
+		}
 		return false
 	}
 	for i := range q.ops { // the asker splits what has several owners
@@ -196,7 +200,11 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to a
 	if r.Owner != v.from && r.Owner != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Owner, to) {
 		return true
 	}
-	if q.flags&flagStandby != 0 && q.verb == verbCheck && l.actFor(v) {
+	why := partitions.Unreachable
+	if v.reply.status == noAuthority || r.Owner == v.from {
+		why = partitions.Powerless // an owner asks others only when it may not decide
+	}
+	if q.flags&flagStandby != 0 && q.verb == verbCheck && l.actFor(v, why) {
 		v.answer(to)
 		return true
 	}
@@ -299,14 +307,14 @@ func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
 	}
 }
 
-// actFor decides v's question as the standby of an owner that can't be reached, within this node's share.
-func (l *Limiter) actFor(v *visit) bool {
+// actFor decides v's question as the standby of an owner that can't decide, within this node's share.
+func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	began := m.clock()
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages = r.admitted[:0], r.results[:0], r.lineages[:0]
 	for range q.count {
-		verdict := l.act(now, q.ops, q.flags&flagPeek != 0)
+		verdict := l.act(now, q.ops, q.flags&flagPeek != 0, why)
 		if verdict == counters.Shut {
 			return false
 		}
@@ -324,7 +332,7 @@ func (l *Limiter) actFor(v *visit) bool {
 }
 
 // act decides ops as a standby. A peek asks about nothing: what is admitted here is kept as a debt.
-func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
+func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.place()
 	shares := make([]algorithms.Limit, len(ops))
@@ -342,7 +350,7 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool) counters
 	if !m.Authority() {
 		return counters.Shut
 	}
-	verdict := m.Ownership.Act(now, asked, shares)
+	verdict := m.Ownership.Act(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}

@@ -195,7 +195,7 @@ func (n *worldNode) Lineage(p int) uint64 {
 }
 
 // Act is for Ownership.
-func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit) counters.Verdict {
+func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())

@@ -39,13 +39,22 @@ func (d debts) drop(p int) {
 	}
 }
 
-// Act decides ops as a standby whose owner can't be reached: from the copy here, and within shares, which are the
+// Absence is why an owner does not decide.
+type Absence uint8
+
+// The ways of an owner to be absent.
+const (
+	Unreachable Absence = iota // it can't be reached from here
+	Powerless                  // it was asked, and said that it has no authority
+)
+
+// Act decides ops as a standby whose owner does not: from the copy here, and within shares, which are the
 // limits cut down to what one node may spend (an Amount of 0 is no share at all). The answer is Shut where this node
 // has no business to act. All ops are of partitions whose owner is the same.
-func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit) counters.Verdict {
+func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.mayAct(ops) {
+	if !k.mayAct(ops, why) {
 		return counters.Shut
 	}
 	within := make([]counters.Op, len(ops))
@@ -85,7 +94,7 @@ func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.
 }
 
 // mayAct reports whether this node may act for the owner of ops.
-func (k *Keeper) mayAct(ops []counters.Op) bool {
+func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 	if len(ops) == 0 || len(k.debts)+len(ops) > maxDebts || !k.cfg.Authority() {
 		return false
 	}
@@ -101,7 +110,7 @@ func (k *Keeper) mayAct(ops []counters.Op) bool {
 			return false
 		}
 		for _, owner := range [...]ring.NodeID{from, to} {
-			if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) {
+			if owner == k.cfg.Self || why == Unreachable && k.cfg.Calls.Reachable(owner) {
 				return false
 			}
 		}

@@ -73,6 +73,8 @@ type Keeper struct {
 	phases [ring.Partitions]atomic.Uint32
 	// learned holds the revision in which a reply told that the token had moved to the new owner.
 	learned [ring.Partitions]atomic.Uint64
+	// lineages are those of the partitions held; of others what they were.
+	lineages [ring.Partitions]atomic.Uint64
 
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
@@ -291,6 +293,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 	pt.phase = next
 	k.phases[p].Store(uint32(next))
 	if next == held {
+		k.lineages[p].Store(pt.lineage)
 		k.cfg.Table.Open(p)
 	}
 	k.announce()

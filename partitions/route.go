@@ -95,12 +95,8 @@ func (k *Keeper) Wait(ctx context.Context, p int) {
 	}
 }
 
-// Lineage is that of p's counters here, 0 where there are none.
-func (k *Keeper) Lineage(p int) uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.parts[p].lineage
-}
+// Lineage is that of p's counters, while their token is here.
+func (k *Keeper) Lineage(p int) uint64 { return k.lineages[p].Load() }
 
 // Settled is the epoch that this node has settled: each token that the ring moves to or from it has moved, and each
 // of its partitions' standbys has a whole copy.

@@ -1,12 +1,14 @@
-// Package persist keeps on disk what a node must find again: its counters, its rules and its name.
+// Package persist keeps on disk what a node must find again: its counters, Raft's state and its name.
 //
 // [Counters] writes changed counters to counters.db, a checkpoint each second and one at a clean stop. The table
 // in memory is authoritative: the file is safe to lose, nothing else is in it, and a damaged one is set aside and
 // begun anew. A failing disk stops checkpoints, not checks; [Counters.Status] tells it.
 //
-// [Rules] holds the rules and their last versions in rules.db, which is not safe to lose: a write is acknowledged
-// after it is on disk, and a damaged file stops the node. Its file lock is what keeps a second process off the
-// data directory, so it is opened first.
+// [Raft] holds Raft's log, term, vote and snapshots in raft.db and snapshots/; what a cluster has agreed on, the rules
+// among it, is all there. They are not safe to lose: a node that has forgotten what it acknowledged can make two
+// leaders, so a damaged or missing part stops the node. A disk that hangs costs a leader its leadership (see
+// raftguard.go); a full one makes a node wait that has to save its term (see raftstable.go). Its file lock is what
+// keeps a second process off the data directory, so it is opened first.
 //
 // [OpenDir] makes the data directory and the node's identity in it.
 //

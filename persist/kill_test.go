@@ -26,8 +26,6 @@ func child(job string) {
 	switch kind {
 	case "counters":
 		err = childCounters(dir)
-	case "rules":
-		err = childRules(dir)
 	case "raft":
 		err = childRaft(dir)
 	}
@@ -73,55 +71,6 @@ func childCounters(dir string) error {
 		}
 		fmt.Println(round)
 	}
-}
-
-func childRules(dir string) error {
-	cfg := DefaultRulesConfig()
-	cfg.Dir, cfg.Logger = dir, quiet
-	r, err := OpenRules(cfg)
-	if err != nil {
-		return err
-	}
-	for {
-		next := 1
-		if now := r.Current(); now != nil {
-			next = int(now.Version.Number) + 1
-		}
-		v, err := r.Write(context.Background(), killChange(next), WriteOptions{IfMatch: int64(next - 1)})
-		if err != nil {
-			return err
-		}
-		fmt.Println(v)
-	}
-}
-
-// killChange makes version n's document say n.
-func killChange(n int) rules.Change {
-	if n%13 == 1 {
-		return rules.Change{Part: rules.WholeDocument, Body: []byte(document(n))}
-	}
-	return rules.Change{Part: rules.TierPart, Name: "free", Body: fmt.Appendf(nil, "{limits: [{limit: %d, per: 1h}]}", n)}
-}
-
-// document is a small rules file whose tier says n.
-func document(n int) string {
-	return fmt.Sprintf(`version: 1
-rules:
-  - name: tenant   # a comment
-    key: [tenant]
-    tiered: true
-tiers:
-  free: {limits: [{limit: %d, per: 1h}]}
-default_tier: free
-`, n)
-}
-
-// says is the number that a document's tier says.
-func says(doc *rules.Document) int {
-	if len(doc.Tiers) == 0 || len(doc.Tiers[0].Limits) == 0 {
-		return 0
-	}
-	return int(doc.Tiers[0].Limits[0].Limit)
 }
 
 // killed runs a child, kills it after life, and returns the last number that it reported.
@@ -184,28 +133,5 @@ func TestG7_KilledWhileCheckpointing(t *testing.T) {
 	}
 	if done == 0 {
 		t.Error("no child completed a checkpoint")
-	}
-}
-
-// TestG9_KilledWhileWritingRules: an acknowledged version is there after a kill at any moment.
-func TestG9_KilledWhileWritingRules(t *testing.T) {
-	dir, done := t.TempDir(), 0
-	for range killRounds() {
-		done = max(done, killed(t, "rules:"+dir, time.Duration(10+rand.IntN(120))*time.Millisecond))
-		r := openRules(t, dir)
-		if now := r.Current(); now != nil {
-			if n := int(now.Version.Number); n < done || n > done+1 || says(now.Document) != n {
-				t.Fatalf("version %d (says %d), after %d was acknowledged", n, says(now.Document), done)
-			}
-			done = int(now.Version.Number)
-		} else if done > 0 {
-			t.Fatalf("no version, after %d was acknowledged", done)
-		}
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if done == 0 {
-		t.Error("no child wrote a version")
 	}
 }

@@ -64,8 +64,7 @@ func (c *RaftConfig) Validate() error {
 	return nil
 }
 
-// Raft keeps what Raft must find again, in raft.db and snapshots/, and the promise of a bootstrap in promise.json.
-// It holds the data directory's lock while it is open. All methods may be called concurrently.
+// Raft keeps what Raft must find again, in raft.db and snapshots/. It holds the data directory's lock while it is open. All methods may be called concurrently.
 type Raft struct {
 	cfg       RaftConfig
 	path      string
@@ -76,7 +75,6 @@ type Raft struct {
 	stable    *stable
 	snapshots raft.SnapshotStore
 	ballast   *ballast
-	promises  *promises
 	crew      *crew
 	size      atomic.Int64 // of the file, after the last write
 

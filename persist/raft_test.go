@@ -202,12 +202,10 @@ func TestRaftClosed(t *testing.T) {
 	r := openRaft(t, t.TempDir())
 	closeRaft(t, r)
 	tests := map[string]error{
-		"store":   r.logs.StoreLog(logEntry(1, 1)),
-		"delete":  r.logs.DeleteRange(1, 2),
-		"read":    r.logs.GetLog(1, new(raft.Log)),
-		"save":    r.Stable().SetUint64(termKey, 1),
-		"promise": r.SetPromise(Promise{}),
-		"clear":   r.ClearPromise(),
+		"store":  r.logs.StoreLog(logEntry(1, 1)),
+		"delete": r.logs.DeleteRange(1, 2),
+		"read":   r.logs.GetLog(1, new(raft.Log)),
+		"save":   r.Stable().SetUint64(termKey, 1),
 	}
 	for name, have := range tests {
 		if !errors.Is(have, ErrClosed) {
@@ -282,7 +280,7 @@ func TestRaftLogFull(t *testing.T) {
 	checkLog(t, r.Logs(), want)
 }
 
-// raftFiles makes a data directory with a log of some levels, free pages, a snapshot and a promise.
+// raftFiles makes a data directory with a log of some levels, free pages and a snapshot.
 func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	t.Helper()
 	dir = t.TempDir()
@@ -298,9 +296,6 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	}
 	mustSave(t, r, 2)
 	mustStore(t, r, logEntries(401, 410, 2))
-	if err := r.SetPromise(Promise{Attempt: 3}); err != nil {
-		t.Fatal(err)
-	}
 	closeRaft(t, r)
 	return dir, slices.Concat(logEntries(41, 400, 1), logEntries(401, 410, 2))
 }
@@ -386,9 +381,6 @@ func TestRaftDamagedParts(t *testing.T) {
 		"meta.json is gone":         remove("snapshots/*/meta.json"),
 		"the snapshot is gone":      remove("snapshots/*"),
 		"the snapshots are gone":    remove("snapshots"),
-		"promise is scribbled on":   scribble(promiseFile, 40, "5"),
-		"promise is empty":          cut(promiseFile, 0),
-		"promise is cut":            cut(promiseFile, 30),
 	}
 	source, want := raftFiles(t)
 	for name, harm := range tests {
@@ -461,7 +453,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 func TestRaftSweeps(t *testing.T) {
 	dir, want := raftFiles(t)
 	before := files(t, dir)
-	left := []string{"raft.db.new-123", "promise.json.new", "snapshots/1-70-99.tmp/state.bin"}
+	left := []string{"raft.db.new-123", "snapshots/1-70-99.tmp/state.bin"}
 	for _, name := range left {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {

@@ -153,10 +153,6 @@ func checkBuckets(tx *bolt.Tx) error {
 // what a crash left behind. The lock is held.
 func (r *Raft) checkContent() error {
 	r.sweep()
-	r.promises = &promises{path: filepath.Join(r.cfg.Dir, promiseFile)}
-	if _, _, err := r.promises.read(); err != nil {
-		return err
-	}
 	at, err := r.newestSnapshot()
 	if err != nil {
 		return err
@@ -223,7 +219,6 @@ func (r *Raft) sweep() {
 	for _, pattern := range []string{
 		globEscape(r.path) + ".new-*",
 		filepath.Join(globEscape(filepath.Join(r.cfg.Dir, snapshotsDir)), "*"+temporarySuffix),
-		globEscape(filepath.Join(r.cfg.Dir, promiseFile)) + ".new",
 	} {
 		left, err := filepath.Glob(pattern)
 		if err != nil {

@@ -45,6 +45,12 @@ var errHung = errors.New("disk does not answer")
 // that, nothing was acknowledged that is not there, and Raft starts with the log that it finds, as after a crash between
 // writing and answering.
 //
+// Reading an entry in doubt fails rather than waits, and a read that hangs fails late: Raft ends the process when it
+// can't read an entry that is committed. Such an entry is hardly ever in doubt, since what is committed is not deleted,
+// and those to be applied next are in the cache. What undoing can't bring back is the configuration: Raft has gone back
+// to the last committed one when it deletes an entry that has another, and learns the other with the next one, or at
+// the next start.
+//
 // An undone entry does not come back as another one with the same index and term: a leader that failed to store it has
 // stepped down, and its next term is another; a follower gets the same one again.
 //
@@ -374,6 +380,8 @@ func bounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	defer patience.Stop()
 	select {
 	case g.reads <- struct{}{}:
+	case <-g.crew.ending:
+		return none, ErrClosed
 	case <-patience.C:
 		return none, errHung
 	}

@@ -1,0 +1,217 @@
+package cluster
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// id is the node with that number.
+func id(n byte) ring.NodeID { return ring.NodeID{n} }
+
+func ids(ns ...byte) []ring.NodeID {
+	out := make([]ring.NodeID, len(ns))
+	for i, n := range ns {
+		out[i] = id(n)
+	}
+	return out
+}
+
+func TestLookOut(t *testing.T) {
+	fresh := func(n byte) gossip.Member { return gossip.Member{ID: id(n), Expect: 3, Empty: true} }
+	with := func(m gossip.Member, change func(*gossip.Member)) gossip.Member {
+		change(&m)
+		return m
+	}
+	for _, test := range []struct {
+		name    string
+		members []gossip.Member
+		want    outlook
+	}{
+		{"too few", []gossip.Member{fresh(1), fresh(2)}, outlook{}},
+		{"enough", []gossip.Member{fresh(3), fresh(1), fresh(2)}, outlook{set: ids(1, 2, 3)}},
+		{"the lowest", []gossip.Member{fresh(4), fresh(3), fresh(5), fresh(2)}, outlook{set: ids(2, 3, 4)}},
+		{"one is gone", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.State = gossip.Failed })}, outlook{}},
+		{"one expects others", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 5 })}, outlook{}},
+		{"one only joins", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 0 })}, outlook{}},
+		{"a cluster", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })}, outlook{cluster: true}},
+		{"a cluster that failed", []gossip.Member{fresh(1), fresh(2), fresh(3),
+			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })}, outlook{cluster: true}},
+		{"one in the making", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Empty = false })}, outlook{cluster: true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if have := lookOut(id(1), 3, test.members); have.cluster != test.want.cluster || !slices.Equal(have.set, test.want.set) {
+				t.Errorf("have %+v, want %+v", have, test.want)
+			}
+		})
+	}
+}
+
+func TestNextStepOfAFounding(t *testing.T) {
+	own := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 4}
+	other := promise{Proposer: id(1), Attempt: 9, Set: ids(1, 2, 3), Used: 4}
+	for _, test := range []struct {
+		name string
+		p    promise
+		out  outlook
+		want step
+		then promise
+	}{
+		{"nobody there", promise{}, outlook{}, stepWait, promise{}},
+		{"not the lowest", promise{}, outlook{set: ids(1, 2, 3)}, stepWait, promise{}},
+		{"the lowest", promise{Used: 3}, outlook{set: ids(2, 3, 4)}, stepAsk, own},
+		{"the lowest, and a cluster", promise{}, outlook{cluster: true}, stepWait, promise{}},
+		{"again", own, outlook{set: ids(2, 3, 4)}, stepAsk, own},
+		{"another set", own, outlook{set: ids(2, 3, 5)}, stepAsk, promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), Used: 5}},
+		{"a lower one has come", own, outlook{set: ids(1, 2, 3)}, stepGiveUp, promise{Used: 4}},
+		{"a cluster has come", own, outlook{cluster: true}, stepGiveUp, promise{Used: 4}},
+		{"others are away", own, outlook{}, stepWait, own},
+		{"another one's", other, outlook{set: ids(2, 3, 4)}, stepCheck, other},
+		{"another one's, and a cluster", other, outlook{cluster: true}, stepCheck, other},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			then, step := test.p.next(id(2), test.out)
+			if step != test.want || !then.same(test.then) {
+				t.Errorf("have step %d and %+v, want %d and %+v", step, then, test.want, test.then)
+			}
+		})
+	}
+}
+
+func TestAnswerToAProposer(t *testing.T) {
+	ask := promiseRequest{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4)}
+	given := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4)}
+	for _, test := range []struct {
+		name  string
+		p     promise
+		ask   promiseRequest
+		taken bool
+		want  promiseReply
+		then  promise
+	}{
+		{"free", promise{}, ask, false, promiseReply{Given: true}, given},
+		{"the same again", given, ask, false, promiseReply{Given: true}, given},
+		{"a new attempt", promise{Proposer: id(2), Attempt: 3, Set: ids(2, 3, 5)}, ask, false, promiseReply{Given: true}, given},
+		{"an old attempt", promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5)}, ask, false, promiseReply{To: id(2)},
+			promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5)}},
+		{"another set", promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 5)}, ask, false, promiseReply{To: id(2)},
+			promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 5)}},
+		{"promised to a higher one", promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}, ask, false, promiseReply{To: id(5)},
+			promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}},
+		{"its own attempt", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1}, ask, false, promiseReply{Given: true},
+			promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 1}},
+		{"its own attempt, decided", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}, ask, false,
+			promiseReply{To: id(3)}, promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}},
+		{"there is a cluster", promise{}, ask, true, promiseReply{Cluster: true}, promise{}},
+		{"not in the set", promise{}, promiseRequest{Proposer: id(2), Attempt: 1, Set: ids(2, 4, 5)}, false, promiseReply{}, promise{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			then, reply := test.p.answer(id(3), test.ask, test.taken)
+			if reply != test.want || !then.same(test.then) {
+				t.Errorf("have %+v and %+v, want %+v and %+v", reply, then, test.want, test.then)
+			}
+		})
+	}
+}
+
+// TestNoTwoFoundings: nodes that see each other by chance, lose messages and forget all but their promises never
+// complete two foundings with one node in both.
+func TestNoTwoFoundings(t *testing.T) {
+	const nodes, expect = 6, 3
+	completed := 0
+	for seed := range uint64(2000) {
+		chance := rand.New(rand.NewPCG(seed, 3))
+		promises := map[ring.NodeID]promise{}
+		founded := map[ring.NodeID]ring.NodeID{} // member → proposer
+		for range 200 {
+			self := id(byte(1 + chance.IntN(nodes)))
+			if founded[self] == self {
+				continue
+			}
+			var seen []gossip.Member
+			for n := range byte(nodes) {
+				if other := id(n + 1); other == self || chance.IntN(3) > 0 {
+					seen = append(seen, gossip.Member{ID: other, Expect: expect, Empty: true})
+				}
+			}
+			p, step := promises[self].next(self, lookOut(self, expect, seen))
+			promises[self] = p
+			switch {
+			case chance.IntN(4) == 0: // lost, or a crash
+			case step == stepCheck && !promises[p.Proposer].stands(p.Proposer, p.Attempt):
+				promises[self] = p.none()
+			case step == stepAsk:
+				if p = collect(chance, promises, self, p); p.Decided {
+					promises[self] = p
+					completed++
+					for _, member := range p.Set {
+						if before, twice := founded[member]; twice {
+							t.Fatalf("seed %d: %s is in the foundings of %s and %s", seed, member, before, self)
+						}
+						founded[member] = self
+					}
+				}
+			}
+		}
+	}
+	if completed < 1000 {
+		t.Errorf("only %d foundings in 2000 runs", completed)
+	}
+}
+
+// collect asks a set for promises; the promise that is returned is decided if all gave theirs.
+func collect(chance *rand.Rand, promises map[ring.NodeID]promise, self ring.NodeID, p promise) promise {
+	for _, other := range p.Set {
+		if other == self {
+			continue
+		}
+		next, reply := promises[other].answer(other, promiseRequest{self, p.Attempt, p.Set}, false)
+		promises[other] = next
+		switch {
+		case !reply.Given && !reply.To.IsZero() && reply.To.Compare(self) < 0:
+			promises[self] = p.none()
+			return p.none()
+		case !reply.Given || chance.IntN(5) == 0:
+			return p
+		}
+	}
+	p.Decided = true
+	return p
+}
+
+func TestPromisesAreKept(t *testing.T) {
+	s := &store{disk: newDisk()}
+	if p, err := loadPromise(s); err != nil || !p.same(promise{}) {
+		t.Errorf("have %+v, %v", p, err)
+	}
+	want := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 7, Decided: true}
+	if err := storePromise(s, want); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := loadPromise(s); err != nil || !p.same(want) {
+		t.Errorf("have %+v, %v, want %+v", p, err, want)
+	}
+	if err := s.Set([]byte(keyPromise), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadPromise(s); err == nil {
+		t.Error("a damaged promise was read")
+	}
+	var none raft.StableStore = failing{s}
+	if _, err := loadPromise(none); !errors.Is(err, errDisk) {
+		t.Errorf("have %v, want %v", err, errDisk)
+	}
+}
+
+var errDisk = errors.New("the disk is gone")
+
+// failing is a store that can't be read.
+type failing struct{ *store }
+
+func (failing) Get([]byte) ([]byte, error) { return nil, errDisk }

@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/gossip"
+)
+
+func TestPlan(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	long := now.Add(-time.Minute)
+	good := record{good: true, goodFrom: long}
+	failed := record{bad: true, badFrom: long}
+	voter := func(n byte, change ...func(*member)) member {
+		m := member{id: id(n), address: "a:1", at: "a:1", seen: true, server: true, voter: true, known: true, inRing: true, record: good}
+		for _, c := range change {
+			c(&m)
+		}
+		return m
+	}
+	follows := func(m *member) { m.voter = false }
+	dead := func(m *member) { m.state, m.record, m.inRing = gossip.Failed, failed, false }
+	zone := func(z string) func(*member) { return func(m *member) { m.zone = z } }
+	five := []member{voter(1), voter(2), voter(3), voter(4), voter(5)}
+	with := func(list []member, more ...member) []member {
+		out := append([]member{}, list...)
+		for _, m := range more {
+			if i := int(m.id[0]) - 1; i < len(out) {
+				out[i] = m
+			} else {
+				out = append(out, m)
+			}
+		}
+		return out
+	}
+	for _, test := range []struct {
+		name    string
+		members []member
+		want    changeKind
+		node    byte
+	}{
+		{"all is well", five, noChange, 0},
+		{"a newcomer", with(five, member{id: id(6), seen: true, address: "a:1"}), addNode, 6},
+		{"a newcomer that refused just now", with(five, member{id: id(6), seen: true, record: record{refused: now}}), noChange, 0},
+		{"a newcomer that is gone", with(five, member{id: id(6), seen: true, state: gossip.Failed}), noChange, 0},
+		{"a newcomer that is being removed", with(five, member{id: id(6), seen: true, removing: true}), noChange, 0},
+		{"another address", with(five, voter(2, func(m *member) { m.address = "b:1" })), moveNode, 2},
+		{"another address, and not alive", with(five, voter(2, dead, func(m *member) { m.address = "b:1" })), noChange, 0},
+		{"has left", with(five, voter(2, dead, func(m *member) { m.state = gossip.Left })), removeNode, 2},
+		{"has left, and is in the ring", with(five, voter(2, func(m *member) { m.state = gossip.Left })), noChange, 0},
+		{"failed", with(five, voter(2, dead)), noChange, 0},
+		{"failed long ago", with(five, voter(2, dead, func(m *member) { m.record.badFrom = now.Add(-73 * time.Hour) })), removeNode, 2},
+		{"failed long ago, and is in the ring", with(five, voter(2, dead, func(m *member) {
+			m.record.badFrom, m.inRing = now.Add(-73*time.Hour), true
+		})), noChange, 0},
+		{"removed by hand", with(five, voter(2, dead, func(m *member) { m.removing = true })), removeNode, 2},
+		{"out of Raft", with(five, voter(2, dead, func(m *member) { m.server, m.voter = false, false })), forgetNode, 2},
+		{"failed voter, and one to replace it", with(five, voter(2, dead), voter(6, follows)), demoteNode, 2},
+		{"failed just now", with(five, voter(2, dead, func(m *member) { m.record.badFrom = now }), voter(6, follows)), noChange, 0},
+		{"too many failed", with(five, voter(2, dead), voter(3, dead), voter(4, dead), voter(6, follows)), noChange, 0},
+		{"two failed", with(five, voter(2, dead), voter(3, dead), voter(6, follows)), demoteNode, 2},
+		{"room for a voter", []member{voter(1), voter(2), voter(3, follows)}, promoteNode, 3},
+		{"room, and not caught up", []member{voter(1), voter(2), voter(3, follows, func(m *member) { m.record = record{} })}, noChange, 0},
+		{"room, and good just now", []member{voter(1), voter(2), voter(3, follows, func(m *member) { m.record.goodFrom = now })}, noChange, 0},
+		{"room, and zones", []member{voter(1, zone("a")), voter(2, zone("b")), voter(3, follows, zone("a")), voter(4, follows, zone("c"))}, promoteNode, 4},
+		{"no room", with(five, voter(6, follows)), noChange, 0},
+		{"no room, and another zone", with(five, voter(6, follows, zone("b"))), demoteNode, 2},
+		{"no room, and a zone that has as many", []member{voter(1, zone("a")), voter(2, zone("a")), voter(3, zone("b")),
+			voter(4, zone("b")), voter(5, zone("c")), voter(6, follows, zone("c"))}, noChange, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := plan{now: now, self: id(1), members: test.members, timings: DefaultTimings()}
+			have := p.next()
+			if have.kind != test.want || test.node != 0 && have.node.id != id(test.node) {
+				t.Errorf("have change %d of %s, want %d of node %d", have.kind, have.node.id, test.want, test.node)
+			}
+		})
+	}
+}
+
+func TestRecordsTellSinceWhen(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	m := &member{seen: true}
+	r := record{}.note(now, m, 1, true)
+	r = r.note(now.Add(time.Second), m, 1, true)
+	if !r.good || !r.goodFrom.Equal(now) {
+		t.Errorf("have %+v, want good since the beginning", r)
+	}
+	if r = r.note(now.Add(2*time.Second), m, 2, true); !r.goodFrom.Equal(now.Add(2 * time.Second)) {
+		t.Errorf("have %+v, want good since the new process", r)
+	}
+	if r = r.note(now.Add(3*time.Second), m, 2, false); r.good {
+		t.Error("a node that is behind is not good")
+	}
+	m.state = gossip.Failed
+	r = r.note(now.Add(4*time.Second), m, 2, true)
+	r = r.note(now.Add(5*time.Second), m, 2, true)
+	if !r.bad || r.good || !r.badFrom.Equal(now.Add(4*time.Second)) {
+		t.Errorf("have %+v, want bad since it failed", r)
+	}
+}

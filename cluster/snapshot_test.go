@@ -1,0 +1,229 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// manySubjects is a document that lists so many.
+func manySubjects(count int) rules.Change {
+	var b strings.Builder
+	b.WriteString("version: 1\nrules:\n  - {name: login, key: [tenant], tiered: true}\n" +
+		"tiers: {free: {limits: [{limit: 5, per: 1m}]}}\ndefault_tier: free\nsubjects:\n  tenant:\n")
+	for i := range count {
+		fmt.Fprintf(&b, "    t%d: {tier: free}\n", i)
+	}
+	return rules.Change{Body: []byte(b.String())}
+}
+
+// TestASnapshotBringsALateNodeUpToDate: the entries that it missed are gone, and it gets 100,000 subjects at once.
+func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		few := func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<20, 8 }
+		nodes := w.several(3, 3)
+		for _, n := range nodes {
+			n.adjust = few
+			n.run()
+		}
+		w.oneCluster(nodes...)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		subjects := 100_000
+		if testing.Short() {
+			subjects = 1000
+		}
+		version, err := nodes[0].c.Load().Write(ctx, manySubjects(subjects), WriteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if subjects == 100_000 {
+			w.until(2*time.Minute, "snapshot", func() bool {
+				for _, n := range nodes {
+					if list, _ := n.store.List(); len(list) == 0 {
+						return false
+					}
+				}
+				return true
+			})
+		}
+		late := w.add(0, nodes[0])
+		late.adjust = few
+		late.run()
+		w.ready(late)
+		w.inRing(append(nodes[:3:3], late)...)
+		doc, v := late.c.Load().State().History.Current()
+		if v.Number != version || len(doc.Subjects) != 1 || len(doc.Subjects[0].Subjects) != subjects {
+			t.Errorf("have version %d, want %d", v.Number, version)
+		}
+		if subjects == 100_000 {
+			if low, _ := late.store.FirstIndex(); low < 2 {
+				t.Errorf("its log begins at %d: it got the entries and no snapshot", low)
+			}
+		}
+	})
+}
+
+func TestMachineSnapshots(t *testing.T) {
+	woken := 0
+	m := newMachine(func() { woken++ })
+	entry := func(e agreement.Entry) []byte {
+		b, err := agreement.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	r, ok := m.Apply(&raft.Log{Index: 3, Data: entry(agreement.Rules{Change: document(7), By: "me"})}).(agreement.Result)
+	if !ok || r.Err != nil || r.Version != 1 || woken != 1 {
+		t.Fatalf("have %+v", r)
+	}
+	if r := m.Apply(&raft.Log{Index: 4, Data: []byte("nonsense")}).(agreement.Result); r.Err == nil {
+		t.Error("nonsense was accepted")
+	}
+	snap, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Apply(&raft.Log{Index: 5, Data: entry(agreement.Rules{Change: document(8), By: "me"})})
+	s := &store{disk: newDisk()}
+	sink, _ := s.Create(1, 4, 1, raft.Configuration{}, 1, nil)
+	if err := snap.Persist(sink); err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, data, err := s.Open(sink.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := newMachine(func() {})
+	if err := other.Restore(data); err != nil {
+		t.Fatal(err)
+	}
+	if have := other.state.Load(); have.Index != 4 || rulesVersion(have) != 1 {
+		t.Errorf("have index %d and version %d, want 4 and 1", have.Index, rulesVersion(have))
+	}
+	if err := other.Restore(io.NopCloser(strings.NewReader("nonsense"))); err == nil {
+		t.Error("nonsense was restored")
+	}
+	if have := other.state.Load(); have.Index != 4 {
+		t.Error("a snapshot that can't be read changed the state")
+	}
+}
+
+// TestRecover: one node of three is left, and goes on alone with what it has.
+func TestRecover(t *testing.T) {
+	var version int64
+	var left *node
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		version = nodes[0].mustWrite(9)
+		if !nodes[2].c.Load().Await(t.Context(), 1, version) {
+			t.Fatal("the write has not arrived")
+		}
+		left = nodes[2]
+	})
+	if err := Recover(&store{disk: left.disk}, left.id, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := Recover(&store{disk: newDisk()}, left.id, "", nil); err == nil {
+		t.Error("an empty node was recovered")
+	}
+	bubble(t, func(t *testing.T, w *world) {
+		n := w.add(0)
+		n.id, n.ip, n.disk = left.id, left.ip, left.disk
+		n.run()
+		w.inRing(n)
+		if have := n.mustWrite(10); have != version+1 {
+			t.Errorf("have version %d, want %d", have, version+1)
+		}
+		fresh := w.add(0, n)
+		fresh.ip = "10.0.0.9"
+		fresh.id = ring.NodeID{9}
+		fresh.run()
+		w.inRing(n, fresh)
+	})
+}
+
+// TestOnDisk: a node on persist's store, through a restart and a recovery.
+func TestOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	w := newWorld(t)
+	var disk *persist.Raft
+	n := w.add(1)
+	n.adjust = func(c *Config) { c.Store = disk }
+	open := func() {
+		t.Helper()
+		cfg := persist.DefaultRaftConfig()
+		cfg.Dir, cfg.Logger = dir, w.log
+		var err error
+		if disk, err = persist.OpenRaft(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := func() {
+		t.Helper()
+		n.stop()
+		if err := disk.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	open()
+	n.run()
+	w.ready(n)
+	id, version := n.c.Load().State().Cluster, n.mustWrite(9)
+	stop()
+	open()
+	n.run()
+	w.until(20*time.Second, "what was written", func() bool { return rulesVersion(n.c.Load().State()) == version })
+	if have := n.c.Load().State().Cluster; have != id {
+		t.Errorf("it was cluster %s and is now %s", id, have)
+	}
+	stop()
+	open()
+	if err := Recover(disk, n.id, "10.0.0.1:7947", nil); err != nil {
+		t.Error(err)
+	}
+	if err := disk.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRaftsLogLinesAreQuiet(t *testing.T) {
+	for _, test := range []struct {
+		level   hclog.Level
+		message string
+		want    string
+	}{
+		{hclog.Info, "entering leader state", "DEBUG"},
+		{hclog.Warn, "heartbeat timeout reached, starting election", "DEBUG"},
+		{hclog.Error, "failed to heartbeat to", "DEBUG"},
+		{hclog.Error, "failed to get log", "WARN"},
+	} {
+		var b bytes.Buffer
+		raftLogger(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))).Log(test.level, test.message, "peer", 7)
+		if !strings.Contains(b.String(), "level="+test.want) || !strings.Contains(b.String(), "peer=7") {
+			t.Errorf("have %q, want level %s", b.String(), test.want)
+		}
+		b.Reset()
+		raftLogger(slog.New(slog.NewTextHandler(&b, nil))).Log(test.level, test.message)
+		if (b.Len() > 0) != (test.want == "WARN") {
+			t.Errorf("at level info: have %q of %q", b.String(), test.message)
+		}
+	}
+}
