@@ -25,7 +25,8 @@ type Subjects interface {
 
 // Membership takes nodes out of the cluster.
 type Membership interface {
-	// Leave hands this node's counters over and takes it out of the ring and of the cluster.
+	// Leave hands this node's counters over and takes it out of the ring and of the cluster. The error wraps
+	// ErrOnlyMember or ErrNoLeader.
 	Leave(ctx context.Context) error
 	// Remove takes a node that is gone for good out by its name. The error wraps ErrNoMember, ErrMemberThere or
 	// ErrNoLeader.
@@ -38,6 +39,8 @@ var (
 	ErrNoMember = errors.New("no such member")
 	// ErrMemberThere: the member is there, and can leave by itself.
 	ErrMemberThere = errors.New("the member is alive")
+	// ErrOnlyMember: there is no other member that could take over.
+	ErrOnlyMember = errors.New("this node is the only member")
 )
 
 // RuleStore keeps the rules document through restarts.
@@ -119,6 +122,8 @@ type Config struct {
 
 	Membership   Membership
 	ClusterStats func() limiter.ClusterStats
+	// ClusterFigures are asked for by metrics and probes. It must not wait for anything, a disk least of all.
+	ClusterFigures func() ClusterFigures
 	// Catch returns when this node has all that was agreed before. A read of the rules calls it, so that it shows
 	// what was written at another node; where it fails, the answer says that it may be stale.
 	Catch func(context.Context) error

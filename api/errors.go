@@ -35,6 +35,7 @@ const (
 	NoLeader         Code = "no-leader" // of a write: nobody can agree to it now
 	NoOwner          Code = "no-owner"  // of a look at counters: nobody who may tell can be reached
 	MemberThere      Code = "member-there"
+	OnlyMember       Code = "only-member"
 	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
 	WriteFailed      Code = "write-failed"
 	Overloaded       Code = "overloaded"
@@ -66,6 +67,7 @@ var kinds = map[Code]struct {
 	NoLeader:         {http.StatusServiceUnavailable, "No leader"},
 	NoOwner:          {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
 	MemberThere:      {http.StatusConflict, "The member is alive"},
+	OnlyMember:       {http.StatusConflict, "There is no other member"},
 	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
 	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},
@@ -120,6 +122,8 @@ func asError(err error) *Error {
 		return &Error{Code: NoLeader, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrMemberThere):
 		return &Error{Code: MemberThere, Detail: err.Error(), Err: err}
+	case errors.Is(err, ErrOnlyMember):
+		return &Error{Code: OnlyMember, Detail: err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrNoOwner):
 		return &Error{Code: NoOwner, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrNoPrimary):

@@ -12,6 +12,15 @@ type healthReport struct {
 	Version      string            `json:"version"`
 	RulesVersion int64             `json:"rules_version"` // 0 before there are rules
 	Checkpoint   *checkpointReport `json:"checkpoint,omitempty"`
+	Cluster      *clusterReport    `json:"cluster,omitempty"` // of a node that is in one
+}
+
+// clusterReport tells what keeps a node from doing its part in the cluster.
+type clusterReport struct {
+	View        string `json:"view"`         // connected or cut-off
+	LeaderKnown bool   `json:"leader_known"` // without one nothing new can be agreed on
+	RaftStore   string `json:"raft_store"`   // ok, hung or failing
+	Error       string `json:"error,omitempty"`
 }
 
 type checkpointReport struct {
@@ -38,10 +47,34 @@ func (a *API) health() []byte {
 		}
 		r.Checkpoint = c
 	}
+	if a.config.ClusterFigures != nil {
+		c, good := reportCluster(a.config.ClusterFigures())
+		if r.Cluster = c; !good {
+			r.Status = "degraded"
+		}
+	}
 	body, err := json.Marshal(r)
 	if err != nil {
 		a.log.Error("health not told", "error", err)
 		return []byte(`{"status":"degraded"}`)
 	}
 	return body
+}
+
+// reportCluster reports how the node does among others, and whether all of it is as it should be.
+func reportCluster(f ClusterFigures) (r *clusterReport, good bool) {
+	r = &clusterReport{View: "connected", LeaderKnown: f.Raft.LeaderKnown, RaftStore: "ok"}
+	if !f.Connected {
+		r.View = "cut-off"
+	}
+	switch {
+	case f.Store.Hung:
+		r.RaftStore, r.Error = "hung", "the disk of Raft's log does not answer"
+	case f.Store.Full:
+		r.RaftStore = "failing"
+	}
+	if f.Store.Err != nil {
+		r.Error = f.Store.Err.Error()
+	}
+	return r, f.Connected && r.LeaderKnown && r.RaftStore == "ok"
 }

@@ -20,6 +20,9 @@ func (s *adminServer) metrics() func(http.ResponseWriter, *http.Request) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newCollector(s.api), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if read := s.api.config.ClusterFigures; read != nil {
+		registry.MustRegister(newClusterCollector(read))
+	}
 	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		// Two scrapers at once are usual, many are a mistake.
 		MaxRequestsInFlight: 8,
@@ -108,11 +111,11 @@ func (s sink) count(d *prometheus.Desc, v int64, labels ...string) {
 	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
-func (s sink) flag(d *prometheus.Desc, v bool) {
+func (s sink) flag(d *prometheus.Desc, v bool, labels ...string) {
 	if v {
-		s.gauge(d, 1)
+		s.gauge(d, 1, labels...)
 	} else {
-		s.gauge(d, 0)
+		s.gauge(d, 0, labels...)
 	}
 }
 

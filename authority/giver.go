@@ -292,8 +292,8 @@ func (g *Giver) flush() (wait time.Duration, needed bool) {
 // may be something else than this leader thinks: it begins anew, with a mark, and if it has been deposed that fails.
 func (g *Giver) learn(o outcome) {
 	r := g.reign
-	if r == nil || r != o.reign {
-		return
+	if r == nil || r != o.reign || r.overAt != never {
+		return // also the other one of two proposals, when the first has failed
 	}
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {

@@ -20,6 +20,8 @@ type sequence struct {
 	entries []agreement.Entry
 	took    time.Duration // that a commit takes
 	held    chan struct{} // if not nil: an outcome is told when this is closed
+	lost    bool          // the outcome of empty entries is unknown
+	boot    chan struct{} // if not nil: the outcome of a boot is told when this is closed
 }
 
 func (s *sequence) giver(t *testing.T, n int) *Giver {
@@ -47,8 +49,11 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 
 func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agreement.Result, error) {
 	s.mu.Lock()
-	took := s.took
+	took, lost, boot := s.took, s.lost, s.boot
 	s.mu.Unlock()
+	if lost && isEmpty(e) {
+		return agreement.Result{}, errors.New("lost")
+	}
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
@@ -68,7 +73,16 @@ func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agree
 	if held != nil {
 		<-held
 	}
+	if _, ok := e.(agreement.Boot); ok && boot != nil {
+		<-boot
+	}
 	return result, nil
+}
+
+func (s *sequence) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 func (s *sequence) count(same func(agreement.Entry) bool) int {
@@ -262,6 +276,36 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 		time.Sleep(time.Second)
 		if have := g.Answer(t.Context(), s.request(1)); !have.Granted || s.count(isReign) != before+1 {
 			t.Errorf("have %+v in reign %d", have, s.count(isReign))
+		}
+	})
+}
+
+// TestTwoProposalsAndOneFails: the decision's outcome comes after the reign was over because of the empty entry's.
+func TestTwoProposalsAndOneFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.Boot); return ok }
+		s.set(func() { s.boot = make(chan struct{}) })
+		if have := g.Answer(t.Context(), s.request(3)); have.Why != whyRegister {
+			t.Fatalf("have %+v", have)
+		}
+		time.Sleep(2 * tickEvery)
+		if s.count(isBoot) != 1 {
+			t.Fatal("the new node's process is not registered")
+		}
+		s.set(func() { s.lost = true })
+		if have := g.Answer(t.Context(), s.request(1)); have.Granted {
+			t.Fatal("granted without an empty entry")
+		}
+		close(s.boot)
+		synctest.Wait()
+		s.set(func() { s.lost = false })
+		time.Sleep(time.Second)
+		if have := g.Answer(t.Context(), s.request(1)); !have.Granted {
+			t.Errorf("have %+v in the next reign", have)
 		}
 	})
 }

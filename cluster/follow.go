@@ -101,9 +101,11 @@ func rulesVersion(s *agreement.State) int64 {
 	return v.Number
 }
 
-// Await waits until this node has applied an epoch and a version of the rules, and reports whether it has.
-func (c *Cluster) Await(ctx context.Context, epoch, version int64) bool {
-	return c.wait(ctx, func(s *agreement.State) bool { return s.Epoch >= epoch && rulesVersion(s) >= version }) == nil
+// Await waits until this node has applied a revision and a version of the rules, and reports whether it has.
+func (c *Cluster) Await(ctx context.Context, revision, version int64) bool {
+	return c.wait(ctx, func(s *agreement.State) bool {
+		return int64(s.Revision) >= revision && rulesVersion(s) >= version
+	}) == nil
 }
 
 // poke signals a channel of capacity 1.

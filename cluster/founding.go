@@ -19,6 +19,8 @@ const (
 	promiseBound = 2 * time.Second
 	// deferBound is how long a proposer waits that has heard of a lower one.
 	deferBound = 5 * time.Second
+	// alonePatience is how long a node that may found a cluster by itself, but was told whom to join, looks for those.
+	alonePatience = 5 * time.Second
 	// remindEvery is how often a node that can't go on says why.
 	remindEvery = 30 * time.Second
 )
@@ -109,7 +111,7 @@ func (c *Cluster) foundCluster() {
 			c.cfg.Logger.Warn("the founding of a cluster can't go on", "error", err)
 			continue
 		}
-		if time.Since(deferred) < deferBound {
+		if time.Since(deferred) < deferBound || c.cfg.Expect == 1 && time.Since(c.opened) < alonePatience {
 			continue
 		}
 		lower, err := c.foundOnce()

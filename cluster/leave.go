@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -111,17 +112,30 @@ type departure struct {
 	Leaves bool        `json:"leaves"` // it asks for itself
 }
 
-// depart has a departure made by the leader; it may be asked for more than once.
+// depart has a departure made by the leader; it may be asked for more than once. It takes serveBound at most if ctx has
+// no deadline.
 func (c *Cluster) depart(ctx context.Context, d departure) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, serveBound)
+		defer cancel()
+	}
 	b, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
-	for {
+	for asked := false; ; {
 		_, err := c.callLeader(ctx, MethodRemove, b)
-		if err == nil || codeOf(err) == codeRefused || codeOf(err) == codeNotFound {
+		switch {
+		case err == nil, errors.Is(err, ErrRefused):
+			return err
+		case errors.Is(err, ErrNotFound):
+			if asked {
+				return nil // the call before did it, and its answer was lost
+			}
 			return err
 		}
+		asked = asked || errors.Is(err, ErrUnknown)
 		select {
 		case <-time.After(4 * retryPause):
 		case <-ctx.Done():

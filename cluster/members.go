@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// lookEvery is how often a leader notes how the nodes do.
-	lookEvery = time.Second
 	// nearly is how many entries a node may be behind and still count as caught up: there are some ten a second.
 	nearly = 256
 	// heardWithin is how old its last request for authority may be for that.
@@ -27,7 +25,7 @@ const (
 
 // reconcileMembers is the loop that makes Raft's configuration that of the members, on the leader.
 func (c *Cluster) reconcileMembers() {
-	t := time.NewTicker(min(lookEvery, c.cfg.Timings.Reconcile))
+	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	var records map[ring.NodeID]record
 	outsiders := map[ring.NodeID]time.Time{}

@@ -26,7 +26,7 @@ type ask struct {
 	// The answer; written before done.
 	err      error // it did not reach the one asked, or no reply came back
 	status   status
-	epoch    int64
+	revision int64
 	version  int64
 	hint     ring.NodeID
 	standby  bool
@@ -73,7 +73,7 @@ func (a *ask) take(r *reply, err error, i int) {
 	if err != nil {
 		return
 	}
-	a.status, a.epoch, a.version, a.hint = r.status, r.epoch, r.version, r.hint
+	a.status, a.revision, a.version, a.hint = r.status, r.revision, r.version, r.hint
 	if r.status != decided {
 		return
 	}

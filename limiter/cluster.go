@@ -45,7 +45,7 @@ type Ownership interface {
 	// Wait returns when p is not frozen any more, or ctx ends.
 	Wait(ctx context.Context, p int)
 	// Learn takes note that owner said to have p.
-	Learn(p int, epoch int64, owner ring.NodeID)
+	Learn(p int, revision int64, owner ring.NodeID)
 	// Lineage is that of p's counters here. What was taken in one is never given back to another.
 	Lineage(p int) uint64
 	// Act decides as a standby, within shares; counters.Shut where this node may not.
@@ -77,8 +77,9 @@ type Cluster struct {
 	Peers     Peers
 	// Authority reports whether this node may decide as an owner now. It is asked before and after each decision.
 	Authority func() bool
-	// Await waits until this node has this epoch and version of the rules (0: any), or ctx ends.
-	Await func(ctx context.Context, epoch, rulesVersion int64) bool
+	// Await waits until this node knows as much of who owns what, and has this version of the rules (0: any), or ctx
+	// ends.
+	Await func(ctx context.Context, revision, rulesVersion int64) bool
 	// Ring is the last ring that this node knows, nil before the first: its members divide limits among themselves.
 	Ring func() *ring.Table
 	// Private holds the counters that this node decides by itself. The limiter does not close it.

@@ -318,7 +318,7 @@ func (c *journey) send() {
 func (c *journey) ask(w wayOf, began time.Time) *ask {
 	a := &ask{to: w.to, began: began, until: c.until, done: make(chan struct{}, 1)}
 	a.q.verb, a.q.version = verbCheck, c.book.set.Version
-	a.q.epoch = c.limiter.member.Ownership.Route(partitionOf(c.parts[w.part].hi)).Epoch
+	a.q.revision = c.limiter.member.Ownership.Route(partitionOf(c.parts[w.part].hi)).Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
@@ -405,7 +405,7 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 		p.untry(a.to)
 		p.passed = append(p.passed, a.to)
 		if p.hint = a.hint; !a.hint.IsZero() {
-			c.limiter.member.Ownership.Learn(partitionOf(p.hi), a.epoch, a.hint)
+			c.limiter.member.Ownership.Learn(partitionOf(p.hi), a.revision, a.hint)
 		}
 	}
 }

@@ -31,12 +31,12 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, verb: verbCheck, flags: flagPeek | flagLast, epoch: 9, version: 17, ops: someOps()}
+	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, verb: verbCheck, flags: flagPeek | flagLast, revision: 9, version: 17, ops: someOps()}
 }
 
 func someReply() *reply {
 	return &reply{
-		status: decided, epoch: 3, version: 4, standby: true, decider: ring.NodeID{7}, process: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
+		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, process: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
@@ -68,7 +68,7 @@ func TestMessagesComeBack(t *testing.T) {
 	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	no := &reply{status: notMine, epoch: 5, hint: ring.NodeID{1}}
+	no := &reply{status: notMine, revision: 5, hint: ring.NodeID{1}}
 	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notMine || got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}

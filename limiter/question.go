@@ -44,13 +44,13 @@ const maxHops = 2
 
 // question asks one node to decide subjects together, all or nothing.
 type question struct {
-	count   int           // it stands for so many checks alike, one after another; at least 1
-	patient time.Duration // so long the asker waits from now on
-	hops    int           // times it was passed on
-	verb    verb
-	flags   flags
-	epoch   int64
-	version int64 // of the rules that the asker goes by
+	count    int           // it stands for so many checks alike, one after another; at least 1
+	patient  time.Duration // so long the asker waits from now on
+	hops     int           // times it was passed on
+	verb     verb
+	flags    flags
+	revision int64
+	version  int64 // of the rules that the asker goes by
 	// ops are in order of Key.Hi: those with the same one are a subject. Costs of verbAdjust may be below zero.
 	ops    []counters.Op
 	limits []algorithms.Limit // what ops of a question that was read refer to
@@ -66,7 +66,7 @@ func (q *question) appendHead(b []byte) []byte {
 
 func (q *question) appendBody(b []byte) []byte {
 	b = append(b, byte(q.verb), byte(q.flags))
-	b = binary.AppendUvarint(b, uint64(q.epoch))
+	b = binary.AppendUvarint(b, uint64(q.revision))
 	b = binary.AppendUvarint(b, uint64(q.version))
 	b = binary.AppendUvarint(b, uint64(len(q.ops)))
 	for first := 0; first < len(q.ops); {
@@ -100,7 +100,7 @@ func (q *question) read(body []byte, z *zones) error {
 	q.patient = min(time.Duration(p.count(1<<31))*time.Millisecond, checkTime)
 	q.hops = int(p.byte())
 	q.verb, q.flags = verb(p.byte()), flags(p.byte())
-	q.epoch, q.version = p.count(1<<62), p.count(1<<62)
+	q.revision, q.version = p.count(1<<62), p.count(1<<62)
 	if q.count < 1 || q.verb >= verbs || q.flags&^allFlags != 0 || q.hops > maxHops {
 		p.fail()
 	}

@@ -26,10 +26,10 @@ const (
 
 // reply answers a question.
 type reply struct {
-	status  status
-	epoch   int64
-	version int64       // of the rules at the one who answers
-	hint    ring.NodeID // notMine: the owner as far as is known; zero: not known
+	status   status
+	revision int64
+	version  int64       // of the rules at the one who answers
+	hint     ring.NodeID // notMine: the owner as far as is known; zero: not known
 
 	// Of decided.
 	standby  bool        // a standby acted
@@ -67,7 +67,7 @@ const (
 
 func (r *reply) append(b []byte) []byte {
 	b = append(b, byte(r.status))
-	b = binary.AppendUvarint(b, uint64(r.epoch))
+	b = binary.AppendUvarint(b, uint64(r.revision))
 	b = binary.AppendUvarint(b, uint64(r.version))
 	if r.status != decided {
 		return append(b, r.hint[:]...)
@@ -129,7 +129,7 @@ func (r *reply) read(body []byte, ops, subjects, count int) error {
 	p := packet{rest: body}
 	r.reset()
 	r.status = status(p.byte())
-	r.epoch, r.version = p.count(1<<62), p.count(1<<62)
+	r.revision, r.version = p.count(1<<62), p.count(1<<62)
 	if r.status >= statuses {
 		p.fail()
 	}

@@ -85,8 +85,8 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to answerer) {
 	q := &v.question
 	v.reply.reset()
 	v.reply.version = l.version()
-	v.reply.epoch = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Epoch
-	waits := v.reply.version < q.version || v.reply.epoch < q.epoch || q.count*len(q.ops) > inlineResults
+	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
+	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
 	if l.ahead(v) || !waits && l.decideFor(v) {
 		v.answer(to)
 		m.leave(v)
@@ -128,9 +128,9 @@ func (l *Limiter) host(v *visit, to answerer) {
 	defer m.leave(v)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
 	defer cancel()
-	if v.reply.version < q.version || v.reply.epoch < q.epoch {
+	if v.reply.version < q.version || v.reply.revision < q.revision {
 		soon, done := context.WithTimeout(ctx, catchUpTime)
-		m.Await(soon, q.epoch, q.version)
+		m.Await(soon, q.revision, q.version)
 		done()
 		v.reply.version = l.version()
 	}
@@ -178,7 +178,7 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
-	v.reply.epoch, v.reply.version = r.Epoch, l.version()
+	v.reply.revision, v.reply.version = r.Revision, l.version()
 	v.reply.status = notMine
 	switch r.Place {
 	case partitions.Held:

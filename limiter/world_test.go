@@ -96,7 +96,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 	var err error
 	n.Limiter, err = Join(table, clock, Cluster{
 		Self: id, Ownership: n, Peers: n, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
-		Await: func(ctx context.Context, epoch, version int64) bool {
+		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
 			for n.version() < version {
@@ -155,7 +155,7 @@ func (n *worldNode) Route(p int) partitions.Route {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	at := n.w.place[p]
-	r := partitions.Route{Epoch: 1, Place: partitions.Elsewhere, Owner: at.owner, Other: at.other, Standby: at.standby}
+	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: at.owner, Other: at.other, Standby: at.standby}
 	if id, ok := n.wrong.Load(p); ok {
 		r.Owner = id.(ring.NodeID)
 	}

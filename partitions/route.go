@@ -19,18 +19,19 @@ const (
 
 // Route says whom to ask about a partition.
 type Route struct {
-	Epoch   int64
-	Place   Place
-	Owner   ring.NodeID // who has the token, as far as is known here
-	Other   ring.NodeID // the other end of a move under way; zero without one
-	Standby ring.NodeID // of the owner; zero without one
+	Epoch    int64
+	Revision int64 // of what this is drawn from; a node that knows less may say otherwise
+	Place    Place
+	Owner    ring.NodeID // who has the token, as far as is known here
+	Other    ring.NodeID // the other end of a move under way; zero without one
+	Standby  ring.NodeID // of the owner; zero without one
 }
 
 // Route tells whom to ask about partition p. It takes no lock.
 func (k *Keeper) Route(p int) Route {
 	ph := phase(k.phases[p].Load())
 	v := k.view.Load()
-	r := Route{Epoch: v.Epoch}
+	r := Route{Epoch: v.Epoch, Revision: int64(v.Revision)}
 	from, to := v.Owner(p)
 	if from.IsZero() {
 		return r
@@ -63,12 +64,12 @@ func (k *Keeper) Route(p int) Route {
 	return r
 }
 
-// Learn takes note that owner, in the ring of epoch, said to have the token of p.
-func (k *Keeper) Learn(p int, epoch int64, owner ring.NodeID) {
+// Learn takes note that a node that knows as much as this one said that owner has the token of p.
+func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 	v := k.view.Load()
 	from, to := v.Owner(p)
 	switch {
-	case epoch != v.Epoch || from == to:
+	case revision != int64(v.Revision) || from == to:
 	case owner == to:
 		k.learned[p].Store(v.Revision)
 	case owner == from:

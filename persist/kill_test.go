@@ -14,7 +14,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/rules"
 )
 
 const killCounters = 3000

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// childRaft stores, replaces and compacts entries, takes snapshots and makes promises, as Raft and a bootstrap do.
+// childRaft stores, replaces and compacts entries and takes snapshots, as Raft does.
 func childRaft(dir string) error {
 	r, err := OpenRaft(raftConfig(dir))
 	if err != nil {
@@ -34,7 +34,6 @@ func childRaft(dir string) error {
 			r.Logs().DeleteRange(last+3, last+4),
 			r.Stable().SetUint64(termKey, term+1),
 			r.Logs().StoreLogs(logEntries(last+3, last+5, term+1)),
-			r.SetPromise(Promise{Attempt: last + 5}),
 		)
 		if err != nil {
 			return err
@@ -68,7 +67,7 @@ func childSnapshot(r *Raft, index, term uint64) error {
 	return r.Logs().DeleteRange(first, index-10)
 }
 
-// TestG9_KilledWhileLogging: an acknowledged entry and a promise are there after a kill at any moment.
+// TestG9_KilledWhileLogging: an acknowledged entry is there after a kill at any moment.
 func TestG9_KilledWhileLogging(t *testing.T) {
 	dir, done := t.TempDir(), uint64(0)
 	for range killRounds() {
@@ -79,11 +78,7 @@ func TestG9_KilledWhileLogging(t *testing.T) {
 		if err != nil || last < done {
 			t.Fatalf("the log ends with %d after %d was acknowledged: %v", last, done, err)
 		}
-		p, _, err := r.Promise()
-		if err != nil || p.Attempt < done {
-			t.Fatalf("have %v, %v, after %d was promised", p, err, done)
-		}
-		done = min(last, p.Attempt)
+		done = last
 		closeRaft(t, r)
 	}
 	if done == 0 {

@@ -1,15 +1,12 @@
 package persist
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -19,8 +16,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/rlnode/rlnode/ring"
 )
 
 // fullStable is a key-value store on a full disk.

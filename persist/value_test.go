@@ -104,24 +104,3 @@ func FuzzParseValue(f *testing.F) {
 		}
 	})
 }
-
-func FuzzParseEntry(f *testing.F) {
-	f.Add([]byte(`{"when":"2026-11-21T00:00:00Z","full":true}`), []byte("version: 1\n"))
-	f.Add([]byte(`{"change":{"part":"rule","name":"x"}}`), []byte("{}"))
-	f.Add([]byte(`{"change":null}`), []byte{})
-	f.Fuzz(func(t *testing.T, head, payload []byte) {
-		key := versionKey(3)
-		b := []byte{entryFormat, 0, 0, 0, 0, byte(len(head)), byte(len(head) >> 8), byte(len(head) >> 16), 0}
-		b = append(append(b, head...), payload...)
-		sum := entrySum(key, b)
-		b[1], b[2], b[3], b[4] = byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24)
-		e, err := parseEntry(key, b)
-		if err != nil {
-			return
-		}
-		if e.Number != 3 || e.stored != len(e.payload) || len(e.payload) > len(payload) {
-			t.Fatalf("have %+v", e)
-		}
-		_, _ = parseEntry(key, b[:len(b)/2])
-	})
-}

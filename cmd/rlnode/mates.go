@@ -8,13 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/authority"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/gossip"
 	"github.com/rlnode/rlnode/limiter"
@@ -29,8 +27,6 @@ const (
 	readyInterval = 10 * time.Millisecond
 	// privatePart of --max-counters bounds the counters that a node keeps for itself while it is cut off.
 	privatePart = 8
-	// dialBound is how long a connection to another node may take.
-	dialBound = 2 * time.Second
 )
 
 // mates is a node's life with others: the calls between them, what they agree on, and who owns what. It answers the
@@ -60,21 +56,14 @@ func (s *server) meet() (*mates, error) {
 }
 
 func (m *mates) open() error {
-	s, c := m.server, m.server.settings
+	s := m.server
 	secure, err := m.tls()
 	if err != nil {
 		return err
 	}
-	dialer := net.Dialer{Timeout: dialBound, LocalAddr: localAddress(c.Bind)}
 	if m.peers, err = peer.Open(peer.Config{
-		Self: m.identity,
-		Listen: func() (net.Listener, error) {
-			return net.Listen("tcp", net.JoinHostPort(c.Bind, strconv.Itoa(c.PeerPort)))
-		},
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", address)
-		},
-		TLS: secure, Serve: m.serve, Accept: m.accept, Logger: s.log,
+		Self: m.identity, Listen: s.world.listen, Dial: s.world.dial, TLS: secure, Serve: m.serve, Accept: m.accept,
+		Logger: s.log,
 	}); err != nil {
 		return err
 	}
@@ -86,18 +75,9 @@ func (m *mates) open() error {
 	}
 	m.limiter, err = limiter.Join(s.table, s.clock, limiter.Cluster{
 		Self: s.id, Ownership: m.keeper, Peers: m.peers, Authority: m.authority, Await: m.await, Ring: m.ring,
-		Private: m.private,
+		Private: m.private, Recorder: s.world.recorder,
 	})
 	return err
-}
-
-// localAddress makes calls come from the address that the node is bound to, so that nodes on one machine differ.
-func localAddress(bind string) net.Addr {
-	ip := net.ParseIP(bind)
-	if ip == nil || ip.IsUnspecified() {
-		return nil
-	}
-	return &net.TCPAddr{IP: ip}
 }
 
 func (m *mates) tls() (*peer.TLS, error) {
@@ -109,7 +89,7 @@ func (m *mates) tls() (*peer.TLS, error) {
 }
 
 // join finds the others, or begins a cluster, and calls ready once the node is.
-func (m *mates) join(ready func()) error {
+func (m *mates) join(explain func(string), ready func()) error {
 	s, c := m.server, m.server.settings
 	doc, by, err := s.seed()
 	if err != nil {
@@ -126,7 +106,7 @@ func (m *mates) join(ready func()) error {
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, s.store, m.peers, s.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.Bind, Port: c.GossipPort, Advertise: c.Advertise, Key: key, Join: c.Join,
-		Remembered: m.remembered(), Logger: s.log,
+		Remembered: m.remembered(), Transport: s.world.gossip, Logger: s.log,
 	}
 	config.Seed = func() ([]byte, string) {
 		text, err := doc.YAML()
@@ -136,18 +116,18 @@ func (m *mates) join(ready func()) error {
 		return text, by
 	}
 	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
-	config.Boottime, config.Remember = authority.NewClock().Boottime, m.remember
+	config.Boottime, config.Remember = s.world.boottime, m.remember
 	opened, err := cluster.Open(config)
 	if err != nil {
 		return err
 	}
 	m.cluster.Store(opened)
-	m.done.Go(func() { m.wait(opened, ready) })
+	m.done.Go(func() { m.wait(opened, explain, ready) })
 	return nil
 }
 
 // wait calls ready once the node is, and says meanwhile why it isn't.
-func (m *mates) wait(c *cluster.Cluster, ready func()) {
+func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
 	for {
@@ -155,7 +135,7 @@ func (m *mates) wait(c *cluster.Cluster, ready func()) {
 		if err == nil {
 			break
 		}
-		m.server.api.Explain(err.Error())
+		explain(err.Error())
 		select {
 		case <-tick.C:
 		case <-m.ctx.Done():
@@ -222,9 +202,9 @@ func (m *mates) authority() bool {
 	return c != nil && c.Authority()
 }
 
-func (m *mates) await(ctx context.Context, epoch, version int64) bool {
+func (m *mates) await(ctx context.Context, revision, version int64) bool {
 	c := m.cluster.Load()
-	return c != nil && c.Await(ctx, epoch, version)
+	return c != nil && c.Await(ctx, revision, version)
 }
 
 func (m *mates) ring() *ring.Table {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/persist"
@@ -47,7 +48,7 @@ func (c *serveCmd) Run(env *environment) error {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 
-	s := &server{settings: c, env: env, log: c.logger(env.stderr)}
+	s := &server{settings: c, env: env, log: c.logger(env.stderr), world: realWorld(c)}
 	c.warn(s.log, os.Environ())
 	return s.run(signals)
 }
@@ -91,11 +92,12 @@ type server struct {
 	settings *serveCmd
 	env      *environment
 	log      *slog.Logger
+	world    world
 
 	dir      string // the data directory
 	id       ring.NodeID
 	boot     uint64 // of this process
-	store    *persist.Raft
+	store    store
 	table    *counters.Table
 	clock    *limiter.Clock
 	mates    *mates
@@ -103,6 +105,12 @@ type server struct {
 	api      *api.API
 	counters atomic.Pointer[persist.Counters] // nil while the API answers and they are not opened yet
 	sweeper  *sweeper
+}
+
+// store is where Raft keeps what it must not forget. *persist.Raft is one.
+type store interface {
+	cluster.Store
+	Close() error
 }
 
 // start brings a node up. What stands on something comes after it; and whatever can fail for a mistake in the
@@ -132,7 +140,7 @@ func (s *server) start() error {
 		return err
 	}
 	s.sweeper = startSweeper(s.table, s.clock)
-	return s.mates.join(s.ready)
+	return s.mates.join(s.api.Explain, s.ready)
 }
 
 // ready lets checks in.
@@ -161,10 +169,11 @@ func (s *server) openStore() (err error) {
 	s.boot = rand.Uint64() | 1 // not zero
 	config := persist.DefaultRaftConfig()
 	config.Dir, config.Logger = dir, s.log
-	if s.store, err = persist.OpenRaft(config); err != nil {
+	opened, err := persist.OpenRaft(config)
+	if err != nil {
 		return err
 	}
-	s.dir = dir
+	s.store, s.dir = opened, dir
 	return nil
 }
 

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestG1_ExactInOneProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(100))
+		c := p.crowd("year", 20, 10)
+		p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2000 })
+		by := c.leave()
+		t.Logf("by %v", by)
+		for i := range c.admitted {
+			if have := c.admitted[i].Load(); have != 100 {
+				t.Errorf("key %d: have %d admitted, want 100", i, have)
+			}
+		}
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// Each node in turn stops in good order and comes back, under load.
+func TestG6_RestartsInOneProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(1_000_000))
+		c := p.crowd("year", 100, 6)
+		for _, v := range p.nodes {
+			time.Sleep(500 * time.Millisecond)
+			v.down(true)
+			time.Sleep(300 * time.Millisecond)
+			v.up()
+			p.whole()
+		}
+		by := c.leave()
+		t.Logf("by %v", by)
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		p.eventually("the counts are settled", func() bool { return true })
+		for i := range c.admitted {
+			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
+				t.Errorf("key %d: have %d used, want %d", i, used, want)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// An owner is killed under load, and comes back later.
+func TestG5_KillInOneProcess(t *testing.T) {
+	for victim := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 2000
+			p := newPlanet(t, 3, exactRules(limit))
+			c := p.crowd("year", 10, 6)
+			p.eventually("some is used", func() bool { return c.total() > 3*limit })
+			before := c.total()
+			time.Sleep(100 * time.Millisecond)
+			tail := c.total() - before
+			killed := time.Now()
+			p.nodes[victim].down(false)
+			p.eventually("the whole limit is to be had", func() bool {
+				for i := range c.admitted {
+					if used, err := p.usedNow("year", fmt.Sprintf("k%d", i)); err != nil || used < limit {
+						return false
+					}
+				}
+				return true
+			})
+			whole := time.Since(killed)
+			p.nodes[victim].up()
+			p.whole()
+			by := c.leave()
+			t.Logf("victim %d: whole after %v, by %v", victim, whole, by)
+			if n := c.total(); n > 10*limit+tail+tail/2 {
+				t.Errorf("have %d admitted, want at most %d and about %d", n, 10*limit, tail)
+			}
+			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || whole > 5*time.Second {
+				t.Errorf("%d failed, %d slow, whole after %v, by %v", c.failed.Load(), c.slow.Load(), whole, by)
+			}
+			p.peaceful()
+			p.end()
+		})
+	}
+}

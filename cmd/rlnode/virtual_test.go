@@ -1,0 +1,354 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// planet is a cluster in this process, on virtual time: the whole of a node but its HTTP and its disk.
+type planet struct {
+	t     *testing.T
+	net   *memnet.Net
+	start time.Time
+	nodes []*virtual
+	log   *slog.Logger
+	diary diary
+}
+
+// virtual is a node of a planet.
+type virtual struct {
+	planet *planet
+	server *server
+	memory *memory // what outlives its process
+	ip     string
+	alive  atomic.Bool
+	ready  atomic.Bool
+
+	crashed atomic.Bool
+}
+
+// memory is a store that outlives the process, but not the test.
+type memory struct {
+	*raft.InmemStore
+	snapshots *raft.InmemSnapshotStore
+	table     []counters.Record // the last checkpoint
+}
+
+func (m *memory) Logs() raft.LogStore           { return m.InmemStore }
+func (m *memory) Stable() raft.StableStore      { return m.InmemStore }
+func (m *memory) Snapshots() raft.SnapshotStore { return m.snapshots }
+func (m *memory) Close() error                  { return nil }
+
+func newPlanet(t *testing.T, n int, text string) *planet {
+	p := &planet{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
+	if os.Getenv("RLNODE_TEST_LOG") != "" {
+		p.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	p.net.Delay(100 * time.Microsecond)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rules.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		v := &virtual{planet: p, ip: fmt.Sprintf("10.0.0.%d", i+1), memory: &memory{
+			InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
+		}}
+		v.server = &server{settings: p.settings(i, n, dir, file), env: &environment{stderr: os.Stderr}}
+		v.server.id = ring.NodeID{byte(i + 1)}
+		p.nodes = append(p.nodes, v)
+	}
+	for _, v := range p.nodes {
+		v.up()
+	}
+	p.whole()
+	return p
+}
+
+func (p *planet) settings(i, n int, dir, file string) *serveCmd {
+	c := &serveCmd{
+		Name: fmt.Sprintf("n%d", i+1), Bind: fmt.Sprintf("10.0.0.%d", i+1), GossipPort: 7946, PeerPort: 7947, Region: "default",
+		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: n,
+	}
+	c.Advertise = c.Bind
+	for j := range n {
+		if j != i {
+			c.Join = append(c.Join, fmt.Sprintf("10.0.0.%d", j+1))
+		}
+	}
+	return c
+}
+
+// up starts the node's process.
+func (v *virtual) up() {
+	p, s := v.planet, v.server
+	host := p.net.Host(v.ip)
+	gossip, err := host.GossipTransport(7946)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	s.boot++
+	s.log = p.log.With("at", s.settings.Name, "boot", s.boot)
+	s.dir, s.store = filepath.Join(s.settings.DataDir, s.settings.Name), v.memory
+	s.world = world{
+		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
+		boottime: func() time.Duration { return time.Since(p.start) },
+		recorder: witness{diary: &p.diary, name: s.settings.Name, start: p.start},
+	}
+	s.table, s.clock = counters.New(s.settings.MaxCounters), limiter.NewClock()
+	if s.mates, err = s.meet(); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, r := range v.memory.table {
+		s.table.Restore(s.clock.Now(), r)
+	}
+	s.limiter = s.mates.limiter
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	v.alive.Store(true)
+	v.crashed.Store(false)
+	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// down ends the node's process: in good order, or as a crash would.
+func (v *virtual) down(clean bool) {
+	s := v.server
+	v.ready.Store(false)
+	if clean {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
+		if err := s.mates.stepBack(ctx, false); err != nil {
+			v.planet.t.Errorf("%s: step back: %v", s.settings.Name, err)
+		}
+		cancel()
+	} else {
+		v.crashed.Store(true)
+		v.planet.net.Crash(v.ip)
+	}
+	v.alive.Store(false)
+	_ = s.mates.close()
+	_ = s.clock.Close()
+	s.table.Close()
+}
+
+func (p *planet) end() {
+	for _, v := range p.nodes {
+		if v.alive.Load() {
+			v.down(false)
+		}
+	}
+	time.Sleep(10 * time.Second) // gossip's last probes
+}
+
+// whole waits until every node is in one settled ring, and has authority.
+func (p *planet) whole() {
+	p.t.Helper()
+	p.eventually("the cluster is whole", func() bool {
+		for _, v := range p.nodes {
+			if !v.alive.Load() {
+				continue
+			}
+			c := v.server.mates.cluster.Load()
+			s := c.State()
+			if !v.ready.Load() || !c.Authority() || !s.Settled || len(s.To.Members()) != len(p.nodes) ||
+				v.server.mates.keeper.Used() != s.Revision || s.Revision != p.nodes[0].server.mates.cluster.Load().State().Revision {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (p *planet) eventually(what string, ok func() bool) {
+	p.t.Helper()
+	for range 60_000 {
+		if ok() {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.t.Fatalf("%s: not within a minute", what)
+}
+
+// check asks a node, and notes how it was decided.
+func (v *virtual) check(rule, key string, a *limiter.Answer) (bool, error) {
+	q := limiter.Query{Rule: rule, Key: []string{key}, ByKey: true}
+	err := v.server.limiter.Check(&q, a)
+	return err == nil && a.Allowed, err
+}
+
+// crowd asks about subjects at all nodes that are ready until it is told to stop.
+type crowd struct {
+	keys     int
+	admitted []atomic.Int64
+	refused  atomic.Int64
+	by       [limiter.ByNone + 1]atomic.Int64
+	slow     atomic.Int64 // took over a second
+	failed   atomic.Int64
+	stop     atomic.Bool
+	done     sync.WaitGroup
+	log      func(format string, args ...any) // of checks decided without the owner; may be nil
+}
+
+func (p *planet) crowd(rule string, keys, workers int) *crowd {
+	c := &crowd{keys: keys, admitted: make([]atomic.Int64, keys)}
+	if os.Getenv("RLNODE_TEST_LOG") != "" {
+		c.log = func(f string, a ...any) { p.log.Info(fmt.Sprintf(f, a...)) }
+	}
+	for w := range workers {
+		c.done.Go(func() {
+			var a limiter.Answer
+			for i := w; !c.stop.Load(); i++ {
+				v := p.nodes[i%len(p.nodes)]
+				if !v.ready.Load() {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				began, key := time.Now(), (i*5+w)%keys
+				allowed, err := v.check(rule, fmt.Sprintf("k%d", key), &a)
+				switch {
+				case v.crashed.Load():
+					continue // its answer never reached anyone
+				case err != nil:
+					c.failed.Add(1)
+				case allowed:
+					c.admitted[key].Add(1)
+				default:
+					c.refused.Add(1)
+				}
+				c.by[a.DecidedBy].Add(1)
+				if a.DecidedBy == limiter.ByFallback && c.log != nil {
+					c.log("fallback at %s for %d, asked %v ago", v.server.settings.Name, key, time.Since(began))
+				}
+				if time.Since(began) > time.Second {
+					c.slow.Add(1)
+				}
+				time.Sleep(time.Duration(500+i%100) * time.Microsecond)
+			}
+		})
+	}
+	return c
+}
+
+// leave ends the crowd and returns how many checks were decided in each way.
+func (c *crowd) leave() map[string]int64 {
+	c.stop.Store(true)
+	c.done.Wait()
+	by := map[string]int64{}
+	for i := range c.by {
+		if n := c.by[i].Load(); n > 0 {
+			by[limiter.DecidedBy(i).String()] = n
+		}
+	}
+	return by
+}
+
+func (c *crowd) total() (n int64) {
+	for i := range c.admitted {
+		n += c.admitted[i].Load()
+	}
+	return n
+}
+
+// used is what the owner of a subject has counted.
+func (p *planet) used(rule, key string) int64 {
+	p.t.Helper()
+	used, err := p.usedNow(rule, key)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return used
+}
+
+// usedNow is used, or why nobody knows.
+func (p *planet) usedNow(rule, key string) (int64, error) {
+	for _, v := range p.nodes {
+		if v.ready.Load() {
+			u, err := v.server.limiter.Usage(rule, []string{key})
+			if err != nil {
+				return 0, err
+			}
+			return u.Limits[0].Used, nil
+		}
+	}
+	return 0, errors.New("no node is ready")
+}
+
+// diary records who decides as owner of which partition, and when, and finds two at once.
+type diary struct {
+	mu      sync.Mutex // guards what follows
+	last    [ring.Partitions]entry
+	trouble []string // at most 20
+}
+
+type entry struct {
+	by           string
+	lineage      uint64
+	began, ended int64
+	gone         map[uint64]bool // lineages that another has followed
+}
+
+// witness is a node's pen in the diary.
+type witness struct {
+	diary *diary
+	name  string
+	start time.Time
+}
+
+func (w witness) Clock() int64 { return int64(time.Since(w.start)) }
+
+func (w witness) Decided(by limiter.DecidedBy, p int, lineage uint64, began, ended int64) {
+	if by != limiter.ByOwner {
+		return
+	}
+	d := w.diary
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := &d.last[p]
+	if last.gone == nil {
+		last.gone = map[uint64]bool{}
+	}
+	switch {
+	case last.gone[lineage]:
+		d.note("partition %d: %s decides under a lineage that has ended", p, w.name)
+	case last.by != "" && last.by != w.name && began < last.ended:
+		d.note("partition %d: %s decides from %d, %s until %d", p, w.name, began, last.by, last.ended)
+	}
+	if last.lineage != 0 && last.lineage != lineage {
+		last.gone[last.lineage] = true
+	}
+	last.by, last.lineage, last.began, last.ended = w.name, lineage, began, max(ended, last.ended)
+}
+
+func (d *diary) note(format string, args ...any) {
+	if len(d.trouble) < 20 {
+		d.trouble = append(d.trouble, fmt.Sprintf(format, args...))
+	}
+}
+
+func (p *planet) peaceful() {
+	p.t.Helper()
+	p.diary.mu.Lock()
+	defer p.diary.mu.Unlock()
+	for _, text := range p.diary.trouble {
+		p.t.Error(text)
+	}
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// dialBound is how long a connection to another node may take.
+const dialBound = 2 * time.Second
+
+// world is what a node finds outside of itself: the network, and the clock that authority is counted on. Tests have one
+// of their own, in memory and on virtual time.
+type world struct {
+	listen   func() (net.Listener, error) // the peer port
+	dial     func(ctx context.Context, address string) (net.Conn, error)
+	gossip   memberlist.Transport // nil: the network
+	boottime func() time.Duration
+	recorder limiter.Recorder // of who decides what; nil outside of tests
+}
+
+// realWorld is the machine's.
+func realWorld(c *serveCmd) world {
+	dialer := net.Dialer{Timeout: dialBound, LocalAddr: localAddress(c.Bind)}
+	return world{
+		listen: func() (net.Listener, error) {
+			return net.Listen("tcp", net.JoinHostPort(c.Bind, strconv.Itoa(c.PeerPort)))
+		},
+		dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		},
+		boottime: authority.NewClock().Boottime, recorder: recorder(),
+	}
+}
+
+// localAddress makes calls come from the address that the node is bound to, so that nodes on one machine differ.
+func localAddress(bind string) net.Addr {
+	ip := net.ParseIP(bind)
+	if ip == nil || ip.IsUnspecified() {
+		return nil
+	}
+	return &net.TCPAddr{IP: ip}
+}

@@ -1,0 +1,166 @@
+//go:build faults
+
+package faults
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	insideEnv = "FAULTS_INSIDE" // set in the process that runs the tests: the working folder
+	seedEnv   = "FAULTS_SEED"
+	timeEnv   = "FAULTS_TIME" // how long the random scenario lasts
+)
+
+var (
+	workDir string // of this run: the program, nodes' data, records
+	binary  string
+	seed    uint64
+)
+
+// TestMain starts this binary again in namespaces of its own, which end with it, whatever happens.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if workDir = os.Getenv(insideEnv); workDir == "" {
+		code, err := outside()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "faults:", err)
+		}
+		os.Exit(code)
+	}
+	binary = filepath.Join(workDir, "rlnode")
+	seed, _ = strconv.ParseUint(os.Getenv(seedEnv), 10, 64)
+	if err := settle(); err != nil {
+		fmt.Fprintln(os.Stderr, "faults: the namespaces can't be set up (this needs root):", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// outside builds the program and runs the tests inside. The seed is printed before anything can go wrong.
+func outside() (code int, err error) {
+	if os.Getenv(seedEnv) == "" {
+		os.Setenv(seedEnv, fmt.Sprint(rand.Uint32()))
+	}
+	if _, err := strconv.ParseUint(os.Getenv(seedEnv), 10, 64); err != nil {
+		return 1, fmt.Errorf("%s is no number: %w", seedEnv, err)
+	}
+	fmt.Printf("%s=%s\n", seedEnv, os.Getenv(seedEnv))
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return 1, fmt.Errorf("%w (apt-get install iproute2 nftables)", err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "rlnode-faults-*")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	build := exec.Command("go", "build", "-tags", "faults", "-o", filepath.Join(dir, "rlnode"), "../cmd/rlnode")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build: %w\n%s", err, out)
+	}
+	warm, err := newThaw()
+	if err != nil {
+		return 1, err
+	}
+	defer warm.close()
+	self := exec.Command("/proc/self/exe", os.Args[1:]...)
+	self.Env = append(os.Environ(), insideEnv+"="+dir)
+	self.Stdout, self.Stderr = os.Stdout, os.Stderr
+	self.ExtraFiles = []*os.File{warm.theirs}
+	self.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if err := self.Start(); err != nil {
+		return 1, err
+	}
+	warm.watch(self.Process.Pid)
+	if err := self.Wait(); err != nil {
+		return 1, err
+	}
+	return 0, nil
+}
+
+// settle makes the namespaces fit to live in.
+func settle() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", "/run/netns", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /run/netns: %w", err)
+	}
+	return run("ip", "link", "set", "lo", "up")
+}
+
+// run runs a tool of the system.
+func run(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
+	}
+	return nil
+}
+
+// randomFor is a scenario's own source of chance, so that scenarios can be run alone with the same outcome.
+func randomFor(t *testing.T) *rand.Rand {
+	h := seed
+	for _, c := range t.Name() {
+		h = h*1099511628211 + uint64(c)
+	}
+	t.Logf("%s=%d", seedEnv, seed)
+	return rand.New(rand.NewPCG(seed, h))
+}
+
+// lasting is how long the random scenario lasts.
+func lasting() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(timeEnv)); err == nil {
+		return d
+	}
+	if testing.Short() {
+		return 20 * time.Second
+	}
+	return 3 * time.Minute
+}
+
+// boottime reads the clock that the records are on.
+func boottime() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err)
+	}
+	return t.Nano()
+}
+
+// patience bounds waits for what is only expected to happen at some time.
+const patience = 30 * time.Second
+
+// within polls until ok returns "", or fails the test with what it returned last.
+func within(t *testing.T, d time.Duration, what string, ok func() string) {
+	t.Helper()
+	began, last := time.Now(), ""
+	for time.Since(began) < d {
+		if last = ok(); last == "" {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("%s: not within %v: %s", what, d, last)
+}
