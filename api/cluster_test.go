@@ -17,11 +17,17 @@ import (
 // members is a Membership.
 type members struct{ left atomic.Int64 }
 
-func (m *members) Leave(context.Context) error {
-	if m.left.Add(1) > 1 {
-		return fmt.Errorf("leave: %w", ErrNoLeader)
+func (m *members) Leave(ctx context.Context) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return errors.New("it may take for ever")
 	}
-	return nil
+	switch m.left.Add(1) {
+	case 1:
+		return nil
+	case 2:
+		return fmt.Errorf("leave: %w", ErrOnlyMember)
+	}
+	return fmt.Errorf("leave: %w", ErrNoLeader)
 }
 
 func (m *members) Remove(_ context.Context, name string) error {
@@ -46,6 +52,7 @@ func TestMembership(t *testing.T) {
 		{"POST", "/v1/leave", nil, 401, "unauthorized"},
 		{"GET", "/v1/leave", nil, 405, "takes POST"},
 		{"POST", "/v1/leave", token, 200, `{"left":"n1"}`},
+		{"POST", "/v1/leave", token, 409, "only-member"},
 		{"POST", "/v1/leave", token, 503, "no-leader"},
 		{"DELETE", "/v1/members/gone", nil, 401, "unauthorized"},
 		{"DELETE", "/v1/members/gone", token, 200, `{"removed":"gone"}`},
@@ -176,6 +183,83 @@ func TestClusterMetrics(t *testing.T) {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s is missing", want)
 		}
+	}
+}
+
+func TestClusterFigures(t *testing.T) {
+	n := startNode(t, func(c *Config) {
+		c.ClusterFigures = func() ClusterFigures {
+			return ClusterFigures{
+				Connected: true,
+				Members:   MemberFigures{Alive: 3, Failed: 1},
+				Raft: RaftFigures{
+					State: "leader", LeaderKnown: true, Term: 7, Commit: 90, Applied: 89, LastContact: 20 * time.Millisecond,
+					Voters: 3, LeaderChanges: 2,
+				},
+				Store: StoreFigures{Bytes: 4096},
+				Partitions: PartitionFigures{
+					Owned: 1365, Standby: 1366, Behind: 4, Pushed: 77, Unacked: 5, HandOffs: 10, Frozen: 250 * time.Millisecond,
+					Begun: 1, Debts: 6,
+				},
+			}
+		}
+	})
+	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
+	for _, want := range []string{
+		`rlnode_raft_state{state="leader"} 1`, `rlnode_raft_state{state="follower"} 0`, "rlnode_raft_term 7",
+		"rlnode_raft_commit_index 90", "rlnode_raft_applied_index 89", "rlnode_raft_last_contact_seconds 0.02",
+		"rlnode_raft_voters 3", "rlnode_raft_leader_changes_total 2", "rlnode_raft_log_bytes 4096", "rlnode_raft_store_hung 0",
+		"rlnode_raft_store_failing 0", `rlnode_members{state="alive"} 3`, `rlnode_members{state="failed"} 1`,
+		`rlnode_members{state="left"} 0`, "rlnode_connected 1", `rlnode_partitions{as="owner"} 1365`,
+		`rlnode_partitions{as="standby"} 1366`, "rlnode_partitions_behind 4", "rlnode_replica_bytes_total 77",
+		"rlnode_replica_unacked_bytes 5", "rlnode_handoffs_total 10", "rlnode_handoff_seconds_sum 0.25",
+		"rlnode_handoff_seconds_count 10", "rlnode_lineages_begun_total 1", "rlnode_standby_debts 6",
+	} {
+		if !strings.Contains(body, "\n"+want+"\n") {
+			t.Errorf("%s is missing", want)
+		}
+	}
+}
+
+// A node whose Raft is not there yet tells nothing about it, rather than zeros.
+func TestClusterFiguresEarly(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.ClusterFigures = func() ClusterFigures { return ClusterFigures{} } })
+	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
+	if strings.Contains(body, "rlnode_raft_term") || !strings.Contains(body, "rlnode_connected 0") {
+		t.Errorf("have %s", body)
+	}
+}
+
+// A node that can't do its part in the cluster says so, and is ready all the same: it decides.
+func TestClusterHealth(t *testing.T) {
+	well := ClusterFigures{Connected: true, Raft: RaftFigures{LeaderKnown: true}}
+	tests := map[string]struct {
+		harm func(*ClusterFigures)
+		want string
+	}{
+		"well":      {func(*ClusterFigures) {}, `{"view":"connected","leader_known":true,"raft_store":"ok"}`},
+		"cut off":   {func(f *ClusterFigures) { f.Connected = false }, `{"view":"cut-off","leader_known":true,"raft_store":"ok"}`},
+		"no leader": {func(f *ClusterFigures) { f.Raft.LeaderKnown = false }, `{"view":"connected","leader_known":false,"raft_store":"ok"}`},
+		"hung":      {func(f *ClusterFigures) { f.Store.Hung = true }, `"raft_store":"hung","error":"the disk`},
+		"full": {func(f *ClusterFigures) { f.Store.Full, f.Store.Err = true, errors.New("no space left") },
+			`"raft_store":"failing","error":"no space left"}`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			have := well
+			test.harm(&have)
+			n := startNode(t, func(c *Config) { c.ClusterFigures = func() ClusterFigures { return have } })
+			status := `"status":"degraded"`
+			if name == "well" {
+				status = `"status":"ok"`
+			}
+			for _, url := range []string{n.data + "/healthz", n.adm + "/healthz", n.data + "/readyz", n.adm + "/readyz"} {
+				resp, body := n.do(call{method: "GET", url: url})
+				if resp.StatusCode != 200 || !strings.Contains(body, status) || !strings.Contains(body, test.want) {
+					t.Errorf("%s: have %d %s, want %s", url, resp.StatusCode, body, test.want)
+				}
+			}
+		})
 	}
 }
 

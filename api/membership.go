@@ -1,16 +1,24 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"time"
 )
 
-// leave takes this node out of the cluster. Checks on open connections are decided meanwhile, by asking others.
+// memberTime bounds a change of the members: whoever asked for it is to hear how it went.
+const memberTime = adminWriteTimeout - 5*time.Second
+
+// leave takes this node out of the cluster. Checks are decided meanwhile, by asking others. It goes on when whoever
+// asked for it does not wait: half of it would help nobody.
 func (s *adminServer) leave(w http.ResponseWriter, r *http.Request) error {
 	if s.api.config.Membership == nil {
 		return errorf(NotFound, "this node is in no cluster that it could leave")
 	}
-	if err := s.api.config.Membership.Leave(r.Context()); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
+	defer cancel()
+	if err := s.api.config.Membership.Leave(ctx); err != nil {
 		return fmt.Errorf("leave cluster: %w", err)
 	}
 	s.log.Info("left the cluster", "by", writer(r))
@@ -27,7 +35,9 @@ func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error
 	if len(name) > maxValue {
 		return errorf(BadValue, "name must not have more than %d bytes", maxValue)
 	}
-	if err := s.api.config.Membership.Remove(r.Context(), name); err != nil {
+	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
+	defer cancel()
+	if err := s.api.config.Membership.Remove(ctx, name); err != nil {
 		return fmt.Errorf("remove %q: %w", excerpt(name), err)
 	}
 	s.log.Info("removed a member", "name", name, "by", writer(r))

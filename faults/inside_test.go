@@ -96,6 +96,7 @@ func outside() (code int, err error) {
 
 // settle makes the namespaces fit to live in.
 func settle() error {
+	unix.CloseOnExec(thawPipe) // a node that hangs must not keep it open
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}

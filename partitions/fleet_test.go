@@ -48,6 +48,7 @@ type node struct {
 	keeper    *Keeper
 	authority atomic.Bool
 	alive     atomic.Bool
+	lag       atomic.Int64 // how late it takes up states; those that come meanwhile are one, the newest
 	told      chan *agreement.State
 	stop      chan struct{}
 	done      sync.WaitGroup
@@ -128,9 +129,28 @@ func (n *node) listen() {
 		select {
 		case s := <-n.told:
 			time.Sleep(time.Duration(n.id[0]) * time.Millisecond)
-			n.keeper.Use(s)
+			n.keeper.Use(n.late(s))
 		case <-n.stop:
 			return
+		}
+	}
+}
+
+// late is the state to take up after s has come: s, or after a lag the newest that came meanwhile.
+func (n *node) late(s *agreement.State) *agreement.State {
+	lag := time.Duration(n.lag.Load())
+	if lag == 0 {
+		return s
+	}
+	select {
+	case <-time.After(lag):
+	case <-n.stop:
+	}
+	for {
+		select {
+		case s = <-n.told:
+		default:
+			return s
 		}
 	}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -15,12 +14,22 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// The file of records: a header whose first eight bytes count what was recorded, then records of recordSize bytes:
-// began, ended, lineage (eight bytes each), the partition (four), by (one) and 1 for "complete". Package faults reads it.
+// The file of records: a header as long as a record whose first eight bytes count what was recorded, then the records,
+// in the machine's byte order. Package faults reads it.
 const (
-	recordSize  = 32
+	recordSize  = int(unsafe.Sizeof(decision{}))
 	recordLimit = 1 << 21 // records; the file is sparse
 )
+
+// decision is a record.
+type decision struct {
+	began, ended int64
+	lineage      uint64
+	partition    uint32
+	by           uint8
+	complete     uint8 // 1, and written last
+	_            [2]byte
+}
 
 // record is a file of decisions. It is mapped and shared, so that a kill -9 loses nothing that was written.
 type record struct {
@@ -47,8 +56,8 @@ func openRecord(path string) (*record, error) {
 		return nil, err
 	}
 	defer f.Close()
-	const size = recordSize * (recordLimit + 1)
-	if err := f.Truncate(size); err != nil {
+	size := recordSize * (recordLimit + 1)
+	if err := f.Truncate(int64(size)); err != nil {
 		return nil, err
 	}
 	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -73,10 +82,7 @@ func (r *record) Decided(by limiter.DecidedBy, partition int, lineage uint64, be
 	if n > recordLimit {
 		return
 	}
-	b := r.file[n*recordSize:][:recordSize]
-	binary.LittleEndian.PutUint64(b[0:], uint64(began))
-	binary.LittleEndian.PutUint64(b[8:], uint64(ended))
-	binary.LittleEndian.PutUint64(b[16:], lineage)
-	binary.LittleEndian.PutUint32(b[24:], uint32(partition))
-	b[28], b[29] = byte(by), 1
+	d := (*decision)(unsafe.Pointer(&r.file[int(n)*recordSize]))
+	d.began, d.ended, d.lineage, d.partition, d.by = began, ended, lineage, uint32(partition), uint8(by)
+	d.complete = 1
 }

@@ -1,0 +1,173 @@
+//go:build faults
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// network is a bridge and the namespaces of the nodes on it.
+type network struct {
+	t     *testing.T
+	hosts []*host
+}
+
+// host is a namespace with one address. What it must not hear is dropped as it comes in, without a word to the sender.
+type host struct {
+	net  *network
+	name string
+	ip   string
+	port string // its end of the cable at the bridge
+	fd   int    // of the namespace
+	deaf map[string]bool
+	down bool
+}
+
+const bridge = "rlbr"
+
+func newNetwork(t *testing.T) *network {
+	t.Helper()
+	n := &network{t: t}
+	t.Cleanup(n.close)
+	n.must("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+	n.must("ip", "link", "set", bridge, "up")
+	return n
+}
+
+func (n *network) must(name string, args ...string) {
+	n.t.Helper()
+	if err := run(name, args...); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *network) close() {
+	for _, h := range n.hosts {
+		unix.Close(h.fd)
+		_ = run("ip", "netns", "del", h.name) // all of it ends with the tests at the latest
+	}
+	_ = run("ip", "link", "del", bridge)
+}
+
+// host adds a namespace.
+func (n *network) host(i int) *host {
+	n.t.Helper()
+	h := &host{net: n, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("10.77.0.%d", i), port: fmt.Sprintf("rlp%d", i), deaf: map[string]bool{}}
+	n.must("ip", "netns", "add", h.name)
+	n.must("ip", "link", "add", h.port, "type", "veth", "peer", "name", "eth0", "netns", h.name)
+	n.must("ip", "link", "set", h.port, "master", bridge, "up")
+	n.must("ip", "-n", h.name, "link", "set", "lo", "up")
+	n.must("ip", "-n", h.name, "addr", "add", h.ip+"/24", "dev", "eth0")
+	n.must("ip", "-n", h.name, "link", "set", "eth0", "up")
+	n.must("ip", "netns", "exec", h.name, "nft", "add table inet cut; add set inet cut deaf { type ipv4_addr; }; "+
+		"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop")
+	fd, err := unix.Open("/run/netns/"+h.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	h.fd = fd
+	n.hosts = append(n.hosts, h)
+	return h
+}
+
+// inside runs f in the namespace.
+func (h *host) inside(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			done <- err
+			return
+		}
+		defer unix.Close(home)
+		if err := unix.Setns(h.fd, unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		err = f()
+		if back := unix.Setns(home, unix.CLONE_NEWNET); back != nil {
+			done <- errors.Join(err, back) // the thread ends with this goroutine
+			return
+		}
+		runtime.UnlockOSThread()
+		done <- err
+	}()
+	return <-done
+}
+
+// dial connects from inside the namespace, as the node's own clients do.
+func (h *host) dial(ctx context.Context, network, address string) (c net.Conn, err error) {
+	err = h.inside(func() error {
+		c, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
+// start starts a process in the namespace.
+func (h *host) start(c *exec.Cmd) error { return h.inside(c.Start) }
+
+// ignore lets h hear nothing more of from; the other direction stays.
+func (h *host) ignore(from *host) {
+	if h != from {
+		h.deaf[from.ip] = true
+		h.apply()
+	}
+}
+
+func (h *host) apply() {
+	h.net.t.Helper()
+	script := "flush set inet cut deaf"
+	if len(h.deaf) > 0 {
+		var list []string
+		for ip := range h.deaf {
+			list = append(list, ip)
+		}
+		script += "; add element inet cut deaf { " + strings.Join(list, ", ") + " }"
+	}
+	h.net.must("ip", "netns", "exec", h.name, "nft", script)
+}
+
+// unplug pulls the cable, at the bridge: the node sees its carrier go.
+func (h *host) unplug() {
+	h.down = true
+	h.net.must("ip", "link", "set", h.port, "down")
+}
+
+// heal undoes all cuts.
+func (n *network) heal() {
+	n.t.Helper()
+	for _, h := range n.hosts {
+		if h.down {
+			n.must("ip", "link", "set", h.port, "up")
+			h.down = false
+		}
+		if len(h.deaf) > 0 {
+			clear(h.deaf)
+			h.apply()
+		}
+	}
+}
+
+// cutPair cuts the link between two nodes.
+func (n *network) cutPair(a, b *host) {
+	a.ignore(b)
+	b.ignore(a)
+}
+
+// isolate cuts a node off from all others.
+func (n *network) isolate(h *host) {
+	for _, other := range n.hosts {
+		n.cutPair(h, other)
+	}
+}
