@@ -76,7 +76,8 @@ type record struct {
 	asked   time.Duration // its last request; never before the first
 	granted time.Duration // when its last grant was decided
 	gaveUp  bool
-	settled int64
+	settled int64  // what its last request reported,
+	applied uint64 // as of this index
 	leaving bool
 	// unreachable is what the last request reported.
 	unreachable []ring.NodeID
@@ -147,7 +148,7 @@ func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	r.leaving = q.Leaving
 	r.unreachable = q.Unreachable
 	if q.Generation == s.Generation(q.Node) {
-		r.settled = max(r.settled, q.Settled)
+		r.settled, r.applied = q.Settled, q.Applied
 	}
 	if q.GivingUp {
 		r.gaveUp = true

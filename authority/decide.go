@@ -145,13 +145,14 @@ func (b *book) ends(v *view) agreement.Entry {
 	return nil
 }
 
-// settles ends a move when every member has settled it.
+// settles ends a move when every member has settled it. What one reported before the last end or boot says nothing of
+// the moves that these made.
 func (b *book) settles(v *view) agreement.Entry {
 	if v.state.Settled || !b.allHold(v) {
 		return nil
 	}
 	for _, id := range v.members {
-		if b.records[id].settled < v.state.Epoch {
+		if r := b.records[id]; r.settled < v.state.Epoch || r.applied < v.state.Revision {
 			return nil
 		}
 	}

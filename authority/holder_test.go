@@ -3,6 +3,7 @@ package authority
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,13 @@ func (a *asker) set(change func()) {
 	change()
 }
 
+// seen are the requests so far, how many there were at once, and the changes that were told.
+func (a *asker) seen() (got []Request, most, changes int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.got), a.most, a.changes
+}
+
 func (a *asker) open(t *testing.T) *Holder {
 	t.Helper()
 	a.start = time.Now()
@@ -101,8 +109,8 @@ func TestTheTermCountsFromSending(t *testing.T) {
 		}
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
-		if a.set(func() {}); a.changes != 2 {
-			t.Errorf("%d changes were told, want 2", a.changes)
+		if _, _, changes := a.seen(); changes != 2 {
+			t.Errorf("%d changes were told, want 2", changes)
 		}
 		if h.Why() == "" {
 			t.Error("no reason")
@@ -122,16 +130,16 @@ func TestRenewal(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond) // away from the tick
 		synctest.Wait()
-		if n := len(a.got); n < 40 || n > 42 {
+		got, _, _ := a.seen()
+		if n := len(got); n < 40 || n > 42 {
 			t.Errorf("%d requests in ten seconds, want one each 250 ms", n)
 		}
-		if r := a.got[0]; r.Node != id(1) || r.Boot != 101 {
+		if r := got[0]; r.Node != id(1) || r.Boot != 101 {
 			t.Errorf("have %+v", r)
 		}
-		n := len(a.got)
 		h.Poke()
 		synctest.Wait()
-		if len(a.got) != n+1 {
+		if again, _, _ := a.seen(); len(again) != len(got)+1 {
 			t.Error("a poke did not ask")
 		}
 	})
@@ -155,8 +163,8 @@ func TestHangingAsksStopNoLaterOnes(t *testing.T) {
 		if h.Valid() {
 			t.Error("valid without an answer")
 		}
-		if a.set(func() {}); a.most != maxAsks {
-			t.Errorf("%d requests at once, want %d", a.most, maxAsks)
+		if _, most, _ := a.seen(); most != maxAsks {
+			t.Errorf("%d requests at once, want %d", most, maxAsks)
 		}
 		time.Sleep(1300 * time.Millisecond)
 		if !h.Valid() {
@@ -254,8 +262,8 @@ func TestGiveUp(t *testing.T) {
 			t.Error("valid after GiveUp")
 		}
 		synctest.Wait()
-		if last := a.got[len(a.got)-1]; !last.GivingUp {
-			t.Errorf("the last word is %+v", last)
+		if got, _, _ := a.seen(); !got[len(got)-1].GivingUp {
+			t.Errorf("the last word is %+v", got[len(got)-1])
 		}
 		a.set(func() { a.err = errors.New("no leader") })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
