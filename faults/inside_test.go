@@ -25,7 +25,7 @@ const (
 
 var (
 	workDir string // of this run: the program, nodes' data, records
-	binary  string
+	program string
 	seed    uint64
 )
 
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}
-	binary = filepath.Join(workDir, "rlnode")
+	program = filepath.Join(workDir, "rlnode")
 	seed, _ = strconv.ParseUint(os.Getenv(seedEnv), 10, 64)
 	if err := settle(); err != nil {
 		fmt.Fprintln(os.Stderr, "faults: the namespaces can't be set up (this needs root):", err)

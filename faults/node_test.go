@@ -84,7 +84,7 @@ func (n *node) up() {
 	n.process++
 	file := filepath.Join(filepath.Dir(n.dir), fmt.Sprintf("%s-%d.record", n.name, n.process))
 	n.records = append(n.records, file)
-	n.cmd = exec.Command(binary, n.args...)
+	n.cmd = exec.Command(program, n.args...)
 	n.cmd.Env = append(os.Environ(), "RLNODE_RECORD="+file)
 	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
 	n.become(starting)
@@ -188,8 +188,10 @@ func (n *node) callFor(d time.Duration, method string, port int, path, body stri
 }
 
 // get asks the admin plane and parses the answer.
-func (n *node) get(path string, to any) error {
-	status, _, text, err := n.callFor(2*time.Second, "GET", 8081, path, "", nil)
+func (n *node) get(path string, to any) error { return n.getFor(2*time.Second, path, to) }
+
+func (n *node) getFor(d time.Duration, path string, to any) error {
+	status, _, text, err := n.callFor(d, "GET", 8081, path, "", nil)
 	if err == nil && status != 200 {
 		err = fmt.Errorf("status %d: %s", status, text)
 	}

@@ -105,7 +105,7 @@ func checkHands(list []decision, moves []move) error {
 	// last is, for each node, its decision that ended last among those that ended before the present one began.
 	byEnd := slices.Clone(list)
 	slices.SortFunc(byEnd, func(a, b decision) int { return int(a.ended - b.ended) })
-	last, before := map[int]decision{}, map[int]decision{}
+	last, judged := map[int]decision{}, map[[2]int]decision{}
 	next := 0
 	for _, d := range list {
 		for ; next < len(byEnd) && byEnd[next].ended < d.began; next++ {
@@ -114,9 +114,11 @@ func checkHands(list []decision, moves []move) error {
 		}
 		// The other's decision just before d, if there is proof that it was before.
 		for node, other := range last {
-			if node == d.node {
-				continue
+			pair := [2]int{node, d.node}
+			if node == d.node || judged[pair] == other {
+				continue // what holds for the first one after other holds for all
 			}
+			judged[pair] = other
 			if countMoves(moves, other.began, d.ended) < 1 {
 				return fmt.Errorf("no ring was agreed on between\n%s\n%s", describe([]decision{other}), describe([]decision{d}))
 			}
@@ -125,7 +127,6 @@ func checkHands(list []decision, moves []move) error {
 				return fmt.Errorf("there and back in one ring:\n%s", describe([]decision{first, other, d}))
 			}
 		}
-		before[d.node] = d
 	}
 	return nil
 }
@@ -161,7 +162,9 @@ func describe(list []decision) string {
 }
 
 func TestCheckOwners(t *testing.T) {
-	d := func(node int, lineage uint64, began, ended int64) decision { return decision{node, lineage, began, ended} }
+	d := func(node int, lineage uint64, began, ended int64) decision {
+		return decision{node, lineage, began, ended}
+	}
 	for _, test := range []struct {
 		name  string
 		have  []decision

@@ -25,6 +25,8 @@ type debt struct {
 	limit algorithms.Limit
 	taken algorithms.Taken // of the last of it
 	cost  int64
+	// replaced: the owner has pushed the counter since, so what is here does not have the debt in it any more.
+	replaced bool
 }
 
 // debts holds them by counter. Invariant: at most maxDebts.
@@ -47,6 +49,23 @@ const (
 	Unreachable Absence = iota // it can't be reached from here
 	Powerless                  // it was asked, and said that it has no authority
 )
+
+// keepDebts is for a partition whose token has come here: the debts have become this node's own history, but for those
+// that the owner's pushes have taken out of it.
+func (k *Keeper) keepDebts(p int) {
+	now := k.cfg.Now()
+	for key, d := range k.debts {
+		if ring.PartitionOf(key.Hi) != p {
+			continue
+		}
+		if d.replaced {
+			if err := k.cfg.Table.Force(now, key, &d.limit, d.taken, d.cost); err != nil {
+				k.cfg.Logger.Warn("a debt is lost", "partition", p, "error", err)
+			}
+		}
+		delete(k.debts, key)
+	}
+}
 
 // Act decides ops as a standby whose owner does not: from the copy here, and within shares, which are the
 // limits cut down to what one node may spend (an Amount of 0 is no share at all). The answer is Shut where this node
@@ -137,15 +156,18 @@ func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
+// payment is a message about debts.
+type payment struct {
+	body  []byte
+	keys  []counters.Key
+	costs []int64
+}
+
 // payDebts tells owners that can be reached again what was admitted meanwhile. A debt is told until it is
 // acknowledged: telling it twice costs quota, losing it would make some. It runs in the loop.
 func (k *Keeper) payDebts() {
 	v := k.view.Load()
 	now := k.cfg.Now()
-	type payment struct {
-		body []byte
-		keys map[counters.Key]int64
-	}
 	payments := map[ring.NodeID]*payment{}
 	k.mu.Lock()
 	for key, d := range k.debts {
@@ -154,21 +176,17 @@ func (k *Keeper) payDebts() {
 		if owner != to && k.learned[p].Load() == v.Revision {
 			owner = to
 		}
-		if k.parts[p].phase != away || owner == k.cfg.Self {
-			delete(k.debts, key)
-			continue
-		}
-		if k.paying[owner] || !k.ready(owner) {
+		if owner == k.cfg.Self || k.paying[owner] || !k.ready(owner) {
 			continue
 		}
 		pay := payments[owner]
 		if pay == nil {
-			pay = &payment{body: k.appendHeader(nil, 0), keys: map[counters.Key]int64{}}
+			pay = &payment{body: k.appendHeader(nil, 0)}
 			payments[owner] = pay
 		}
 		if len(pay.keys) < debtsPerMessage {
 			pay.body = appendDebt(pay.body, key, d, now)
-			pay.keys[key] = d.cost
+			pay.keys, pay.costs = append(pay.keys, key), append(pay.costs, d.cost)
 		}
 	}
 	for owner := range payments {
@@ -176,23 +194,31 @@ func (k *Keeper) payDebts() {
 	}
 	k.mu.Unlock()
 	for owner, pay := range payments {
-		k.cfg.Calls.Go(owner, MethodDebts, pay.body, debtsTimeout, func(_ []byte, err error) {
-			k.paid(owner, pay.keys, err)
+		k.cfg.Calls.Go(owner, MethodDebts, pay.body, debtsTimeout, func(reply []byte, err error) {
+			r := reader{b: reply}
+			refused := r.indexes(len(pay.keys))
+			if err == nil {
+				err = r.err
+			}
+			k.paid(owner, pay, refused, err)
 		})
 	}
 }
 
-func (k *Keeper) paid(owner ring.NodeID, keys map[counters.Key]int64, err error) {
+// paid takes note of the debts that an owner has taken; refused are the places of those that it has not.
+func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.paying, owner)
-	if err != nil {
+	if err != nil || len(refused) > 0 {
 		k.failed(owner)
+	}
+	if err != nil {
 		return
 	}
-	for key, cost := range keys {
-		if d := k.debts[key]; d != nil {
-			if d.cost -= cost; d.cost <= 0 {
+	for i, key := range pay.keys {
+		if d := k.debts[key]; d != nil && !refused[i] {
+			if d.cost -= pay.costs[i]; d.cost <= 0 {
 				delete(k.debts, key)
 			}
 		}
@@ -208,10 +234,13 @@ func appendDebt(b []byte, key counters.Key, d *debt, now algorithms.Now) []byte 
 	return binary.AppendUvarint(b, uint64(d.cost))
 }
 
-// takeDebts debits what a standby admitted while this node could not be reached.
+// takeDebts debits what a standby admitted while this node could not be reached, and answers with the places of what
+// it can't: counters that are not its own.
 func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 	now := k.cfg.Now()
-	for r.err == nil && len(r.b) > 0 {
+	var refused []byte
+	n := 0
+	for i := uint64(0); r.err == nil && len(r.b) > 0; i++ {
 		key := counters.Key{Hi: r.uint64(), Lo: r.uint64()}
 		limit, age, window, cost := r.limit(), r.uvarint(), r.varint(), r.uvarint()
 		if r.err != nil {
@@ -221,13 +250,13 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 			Steady: now.Steady - int64(min(age, 1<<62)), Window: window, Amount: limit.Amount, Burst: limit.Burst,
 		}
 		if err := k.cfg.Table.Force(now, key, &limit, taken, int64(min(cost, algorithms.MaxAmount))); err != nil {
-			c.Fail(codeRefused, err.Error())
-			return
+			refused = binary.AppendUvarint(refused, i)
+			n++
 		}
 	}
 	if r.err != nil {
 		c.Fail(codeMalformed, r.err.Error())
 		return
 	}
-	c.Reply(nil)
+	c.Reply(append(binary.AppendUvarint(nil, uint64(n)), refused...))
 }

@@ -3,8 +3,10 @@ package partitions
 import (
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // catchUp is how long a receiver waits for what a sender knows and it does not know yet.
@@ -85,7 +87,7 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, r *reader) {
 			s = head
 			taken = k.beginPush(v, c.From, h.seq, s)
 			return taken
-		}, func(rec counters.Record) { room = k.cfg.Table.Put(now, rec) && room })
+		}, func(rec counters.Record) { room = k.put(c.From.Node, s, now, rec) && room })
 		if r.err == nil && taken && s.flags&sectionEnds != 0 {
 			k.endPush(s.p, s.lineage)
 		}
@@ -129,6 +131,21 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	}
 	pt.pusher, pt.seq = sender.Boot, seq
 	return true
+}
+
+// put takes one record of a push. The token may have come here since the push began, by a promotion: then the counters
+// here are newer than what the last owner says.
+func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pt := &k.parts[s.p]
+	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
+		return true
+	}
+	if d := k.debts[rec.Key]; d != nil {
+		d.replaced = true
+	}
+	return k.cfg.Table.Put(now, rec)
 }
 
 func (k *Keeper) endPush(p int, lineage uint64) {

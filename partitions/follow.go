@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
@@ -29,7 +30,7 @@ type follower struct {
 	message []byte
 	packed  []byte // scratch
 	inside  []int  // the partitions in it
-	ends    []int  // those whose copy it completes
+	ends    []int  // indexes of those in inside whose copy it completes
 }
 
 // progress is how far a follower is with one partition. It has none before its copy is begun.
@@ -83,6 +84,19 @@ func (k *Keeper) unfollow(p int) {
 	}
 }
 
+// unfollowOthers forgets what nodes have of partitions that they don't follow any more: they get no changes, and drop
+// their copies sooner or later. It is called under mu.
+func (k *Keeper) unfollowOthers(v *view) {
+	var buf [3]ring.NodeID
+	for node, f := range k.followers {
+		for p := range f.parts {
+			if !slices.Contains(v.following(k.cfg.Self, p, buf[:0]), node) {
+				delete(f.parts, p)
+			}
+		}
+	}
+}
+
 // follower is what is known of node, as follower. It is called under mu.
 func (k *Keeper) follower(node ring.NodeID) *follower {
 	f := k.followers[node]
@@ -101,11 +115,21 @@ func (k *Keeper) owns(p int) bool {
 
 // pushChanges sends what changed since the last time to all that follow. It runs in the loop.
 func (k *Keeper) pushChanges() {
+	k.collect(true)
 	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
+	k.collect(false)
 	k.flushAll()
+}
+
+// collect notes whether what changed is being collected. What changes meanwhile in a partition whose token comes then
+// is forgotten by the table, so that the partition's followers need whole copies.
+func (k *Keeper) collect(begins bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.collecting = begins
 }
 
 // pushTo adds what changed in p to the messages for those that have the copy before.
@@ -138,17 +162,17 @@ func (k *Keeper) pushCopies() {
 			continue
 		}
 		for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-			k.copyTo(node, p)
+			k.copyTo(v, node, p)
 		}
 	}
 	k.flushAll()
 }
 
-// copyTo sends node a whole copy of p, unless it has one or has too much to do.
-func (k *Keeper) copyTo(node ring.NodeID, p int) {
+// copyTo sends node, a follower in v, a whole copy of p, unless it has one or has too much to do.
+func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Lock()
 	f := k.follower(node)
-	if f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
+	if k.view.Load() != v || f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
 		k.mu.Unlock()
 		return
 	}
@@ -182,7 +206,7 @@ func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []
 		f.message = appendSection(f.message, section{p: p, lineage: lineage, flags: last}, n, packed)
 		f.inside = append(f.inside, p)
 		if last&sectionEnds != 0 {
-			f.ends = append(f.ends, p)
+			f.ends = append(f.ends, len(f.inside)-1)
 		}
 		if len(f.message) >= messageSize {
 			k.flush(f)
@@ -257,11 +281,9 @@ func (k *Keeper) acknowledged(f *follower, size int, inside, ends []int, sent []
 				lost(p, f.parts[p])
 			}
 		}
-		for _, p := range ends {
-			for i := range inside {
-				if inside[i] == p && sent[i] != nil && f.parts[p] == sent[i] {
-					sent[i].whole = true
-				}
+		for _, i := range ends {
+			if sent[i] != nil && f.parts[inside[i]] == sent[i] {
+				sent[i].whole = true
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 		if pt.phase != held || from != k.cfg.Self || to == from || !k.synced(p, to) || !k.ready(to) {
 			continue
 		}
-		pt.other, pt.boot, pt.began = to, v.Boot(to), time.Now()
+		pt.other, pt.boot, pt.ends, pt.began = to, v.Boot(to), v.Generation(to), time.Now()
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
 		busy++
@@ -143,7 +143,8 @@ func (k *Keeper) flipped(node ring.NodeID, list []int, attempts []uint64, kept [
 // handed takes note that node has the token of p, and will push its changes here while the ring is not settled.
 func (k *Keeper) handed(p int, node ring.NodeID) {
 	pt := &k.parts[p]
-	pt.source, pt.other, pt.boot = node, node, k.view.Load().Boot(node)
+	v := k.view.Load()
+	pt.source, pt.other, pt.boot, pt.ends = node, node, v.Boot(node), v.Generation(node)
 	k.unfollow(p)
 	k.setPhase(p, handed)
 }
@@ -170,10 +171,12 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
 		}
 		pt.source, pt.whole = ring.NodeID{}, false
 		k.unfollow(p)
-		// What the other has is what is here: changes are enough from now on.
-		k.follower(from).parts[p] = &progress{whole: true}
-		k.debts.drop(p)
+		if !k.collecting {
+			// What the other has is what is here: changes are enough from now on.
+			k.follower(from).parts[p] = &progress{whole: true}
+		}
 		k.setPhase(p, held)
+		k.keepDebts(p)
 	}
 	k.mu.Unlock()
 	if r.err != nil {

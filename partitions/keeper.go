@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,8 @@ type Keeper struct {
 	debts     debts
 	drops     bool // partitions that are of no concern here any more may still have counters
 	stats     Stats
+	// collecting: what changed is being collected for followers, in partitions whose tokens were here when that began.
+	collecting bool
 
 	seq   uint64        // of the last message to a follower; used by the loop alone
 	kick  chan struct{} // capacity 1: there may be something to do before the next tick
@@ -120,6 +123,7 @@ type part struct {
 	lineage uint64      // of the counters here, as owner or as copy
 	other   ring.NodeID // freezing, flipping, handed: to whom
 	boot    uint64      // of other
+	ends    int64       // how often other had been ended
 	attempt uint64      // number of the last flip or question about it
 	void    void        // which flips are not accepted here
 	began   time.Time   // freezing: when
@@ -185,11 +189,26 @@ func (k *Keeper) Use(s *agreement.State) {
 		}
 	}
 	k.view.Store(v)
+	k.forgetFollowers(v)
 	for p := range ring.Partitions {
 		k.settlePart(v, p)
 	}
+	k.unfollowOthers(v)
 	k.drops = true
 	k.announce()
+}
+
+// forgetFollowers forgets what nodes have of partitions that they follow no more: if they follow them again, their
+// copies will not be what they were.
+func (k *Keeper) forgetFollowers(v *view) {
+	var buf [3]ring.NodeID
+	for node, f := range k.followers {
+		for p := range f.parts {
+			if !slices.Contains(v.following(k.cfg.Self, p, buf[:0]), node) {
+				delete(f.parts, p)
+			}
+		}
+	}
 }
 
 // forgetAll gives up every token and copy: this node was ended, and others go on from their copies.
@@ -234,8 +253,8 @@ func (k *Keeper) settlePart(v *view, p int) {
 		switch {
 		case from != self:
 			k.setPhase(p, away)
-		case to != pt.other || v.Boot(to) != pt.boot:
-			// The other was ended, or has lost its memory: it cannot decide any more. The copy here, to which it
+		case to != pt.other || v.Boot(to) != pt.boot || v.Generation(to) != pt.ends:
+			// The other was ended, even if it is back by now, or has lost its memory: it cannot decide any more. The copy here, to which it
 			// pushed, is what there is.
 			k.begin(p)
 		}
@@ -276,8 +295,8 @@ func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
 	pt.lineage, pt.source, pt.whole = rand.Uint64(), ring.NodeID{}, false
 	k.unfollow(p)
-	k.debts.drop(p)
 	k.setPhase(p, held)
+	k.keepDebts(p)
 	k.stats.Begun++
 }
 

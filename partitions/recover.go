@@ -173,14 +173,24 @@ func (k *Keeper) dropOthers() {
 		if pt.phase != away || owner == k.cfg.Self || v.From.Standby(p) == k.cfg.Self {
 			continue
 		}
-		pt.source, pt.whole = ring.NodeID{}, false
 		list = append(list, p)
 	}
 	k.mu.Unlock()
 	for _, p := range list {
-		if k.view.Load() != v {
+		if !k.dropOther(v, p) {
 			return // the next view asks for it again
 		}
-		k.cfg.Table.Drop(p)
 	}
+}
+
+// dropOther drops the counters of p, unless there is another view than v: then a copy of p may just be coming.
+func (k *Keeper) dropOther(v *view, p int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.view.Load() != v {
+		return false
+	}
+	k.parts[p].source, k.parts[p].whole = ring.NodeID{}, false
+	k.cfg.Table.Drop(p)
+	return true
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -99,11 +101,12 @@ func staleReports(t *testing.T) {
 		}
 		return true
 	})
-	time.Sleep(200 * time.Millisecond) // d's next report is not due yet
+	time.Sleep(200 * time.Millisecond) // the next report of d is not due yet
+	f.net.Delay(5 * time.Millisecond)
 	d.kill()
 	time.Sleep(2100 * time.Millisecond)
 	f.end(d)
-	time.Sleep(4 * time.Millisecond) // all have begun what was d's
+	time.Sleep(1200 * time.Microsecond) // a has begun what was on its way to d
 	a.lag.Store(int64(50 * time.Millisecond))
 	if !f.state.Settled { // book.settles: every member's report is of this epoch
 		f.agree(agreement.Settled{Epoch: f.state.Epoch})
@@ -114,4 +117,142 @@ func staleReports(t *testing.T) {
 	f.same(t, admitted)
 	close(stop)
 	watching.Wait()
+}
+
+// A partition at rest whose standby goes to another node and comes back: the old standby has dropped its copy
+// meanwhile, and gets it anew.
+func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, d := f.nodes[0], f.add()
+		var admitted []int64
+		f.fill(t, &admitted, 0, 300)
+		f.bring(d)
+		f.ring(f.nodes...)
+		f.settle()
+		time.Sleep(time.Second)
+		d.kill()
+		time.Sleep(2100 * time.Millisecond)
+		f.end(d)
+		f.settle()
+		time.Sleep(time.Second)
+		for _, n := range f.living() {
+			if st := n.keeper.Stats(); st.Behind > 0 {
+				t.Errorf("%s: %+v", n.ip, st)
+			}
+		}
+		a.kill()
+		time.Sleep(2100 * time.Millisecond)
+		f.end(a)
+		f.settle()
+		f.same(t, admitted)
+	})
+}
+
+// act decides one check at n as the standby of an owner that can't be reached.
+func act(t *testing.T, n *node, i int) {
+	t.Helper()
+	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
+	share := limit
+	share.Amount /= 3
+	if v := n.keeper.Act(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
+		t.Fatalf("%s acts: %v", n.ip, v)
+	}
+}
+
+// keysOf lists keys whose owner and standby, as agreed, are these.
+func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
+	for i := 0; len(keys) < n; i++ {
+		p := ringPartition(i)
+		if f.state.To.Owner(p) == owner.id && f.state.To.Standby(p) == standby.id {
+			keys = append(keys, i)
+		}
+	}
+	return keys
+}
+
+// What a standby admitted while its owner could not be reached is not forgotten where the standby is also the one that
+// the partition moves to, as when the owner leaves.
+func TestDebtsOfTheNextOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a := f.add()
+		time.Sleep(50 * time.Millisecond) // a pushes half an interval before b pays
+		b, c := f.add(), f.add()
+		f.bring(a, b, c)
+		f.ring(a, b, c)
+		f.settle()
+		keys := f.keysOf(a, b, 40)
+		for _, i := range keys {
+			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+				t.Fatal(by.ip, ok, err)
+			}
+		}
+		time.Sleep(time.Second)
+		f.net.Cut(a.ip, b.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+				t.Fatal(by.ip, ok, err)
+			}
+		}
+		f.leave(a)
+		time.Sleep(110 * time.Millisecond)
+		f.net.Heal(a.ip, b.ip)
+		f.settle()
+		time.Sleep(3 * time.Second)
+		wrong := 0
+		for _, i := range keys {
+			if used := f.used(keyOf(i)); used != 3 {
+				wrong++
+			}
+		}
+		if wrong > 0 {
+			t.Errorf("%d of %d keys have not 3 used", wrong, len(keys))
+		}
+	})
+}
+
+// One debt that its owner can't take does not have the others told again and again.
+func TestDebtsAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 10)
+		f.net.Cut(a.ip, b.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+		}
+		a.table.Shut(ringPartition(keys[0])) // as while its partition is in doubt
+		f.net.Heal(a.ip, b.ip)
+		time.Sleep(5 * time.Second)
+		for _, i := range keys[1:] {
+			if used := f.used(keyOf(i)); used != 1 {
+				t.Errorf("key %d: have %d used, want 1", i, used)
+			}
+		}
+	})
+}
+
+// One link that is broken for good between two nodes that are well: a third may join all the same.
+func TestABrokenLinkDoesNotStopTheRing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		d := f.add()
+		f.net.Cut(f.nodes[0].ip, f.nodes[1].ip)
+		time.Sleep(time.Second)
+		f.bring(d)
+		var admitted []int64
+		f.fill(t, &admitted, 0, 300)
+		f.ring(f.nodes...)
+		time.Sleep(20 * time.Second)
+		for _, n := range f.nodes {
+			t.Logf("%s: settled %d of %d, %+v", n.ip, n.keeper.Settled(), f.state.Epoch, n.keeper.Stats())
+			if n.keeper.Settled() < f.state.Epoch {
+				t.Errorf("%s has not settled", n.ip)
+			}
+		}
+	})
 }

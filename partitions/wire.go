@@ -214,6 +214,20 @@ func (r *reader) partitions() []int {
 	return list
 }
 
+// indexes reads a list of places below n.
+func (r *reader) indexes(n int) map[int]bool {
+	list := map[int]bool{}
+	for range r.count() {
+		i := r.uvarint()
+		if i >= uint64(n) {
+			r.err = errMessage
+			break
+		}
+		list[int(i)] = true
+	}
+	return list
+}
+
 func parsePartitions(b []byte) ([]int, error) {
 	r := reader{b: b}
 	list := r.partitions()

@@ -64,7 +64,8 @@ func (c *RaftConfig) Validate() error {
 	return nil
 }
 
-// Raft keeps what Raft must find again, in raft.db and snapshots/. It holds the data directory's lock while it is open. All methods may be called concurrently.
+// Raft keeps what Raft must find again, in raft.db and snapshots/. It holds the data directory's lock while it is open.
+// All methods may be called concurrently.
 type Raft struct {
 	cfg       RaftConfig
 	path      string

@@ -70,8 +70,12 @@ func childSnapshot(r *Raft, index, term uint64) error {
 // TestG9_KilledWhileLogging: an acknowledged entry is there after a kill at any moment.
 func TestG9_KilledWhileLogging(t *testing.T) {
 	dir, done := t.TempDir(), uint64(0)
-	for range killRounds() {
-		done = max(done, uint64(killed(t, "raft:"+dir, time.Duration(20+rand.IntN(200))*time.Millisecond)))
+	for round := range killRounds() {
+		life := time.Duration(20+rand.IntN(200)) * time.Millisecond
+		if done == 0 {
+			life *= time.Duration(round + 1) // the machine is busy
+		}
+		done = max(done, uint64(killed(t, "raft:"+dir, life)))
 		r := openRaft(t, dir)
 		// That the entries are whole, and none is missing, was checked at opening.
 		last, err := r.Logs().LastIndex()

@@ -6,8 +6,8 @@ const description = `A rate limiter: ask it whether something may happen now, an
   rlnode check --rule per-ip --key 198.51.100.7         ask it for a decision
   rlnode replay --rules rules.yaml access.log           try rules on yesterday's log
 
-Exit codes: 0 done or allowed; 1 an error, a refusal (check) or mistakes in the file (validate); 2 the command
-line is wrong, or check got no decision.`
+Exit codes: 0 done, allowed or ready; 1 an error, a refusal (check), mistakes in the file (validate) or not ready
+(health); 2 the command line is wrong, or check got no decision.`
 
 // cli is the command line.
 type cli struct {
@@ -19,6 +19,10 @@ type cli struct {
 	Members  membersCmd  `cmd:"" help:"Nodes, their state and their part of the ring."`
 	Owner    ownerCmd    `cmd:"" help:"Which node owns a subject."`
 	Top      topCmd      `cmd:"" help:"Subjects refused most."`
+	Leave    leaveCmd    `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
+	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name."`
+	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
+	Health   healthCmd   `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
 	Backup   backupCmd   `cmd:"" help:"Save the rules in force to a file."`
 	Restore  restoreCmd  `cmd:"" help:"Put the rules of a backup in force again."`
 	Replay   replayCmd   `cmd:"" help:"What rules would have done to a log."`

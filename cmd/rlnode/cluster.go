@@ -39,7 +39,10 @@ type membersCmd struct {
 
 // Help has an example.
 func (membersCmd) Help() string {
-	return `Example:
+	return `The cluster as one node sees it. ROLE is leader, voter, or follower for a node that does not vote; RING tells
+whether it owns counters, or is about to.
+
+Example:
 
   rlnode members --admin http://10.0.0.5:8081`
 }
@@ -49,33 +52,53 @@ func (c *membersCmd) Run(env *environment) error {
 	return show(env, &c.adminPlane, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, r *reply) error {
 		var cluster struct {
 			Epoch        int64  `json:"epoch"`
+			Settled      bool   `json:"settled"`
 			View         string `json:"view"`
+			Leader       string `json:"leader"`
 			RulesVersion int64  `json:"rules_version"`
 			Members      []struct {
 				Name       string `json:"name"`
+				ID         string `json:"id"`
 				Address    string `json:"address"`
+				Zone       string `json:"zone"`
 				Region     string `json:"region"`
 				State      string `json:"state"`
 				Voter      bool   `json:"voter"`
 				Leader     bool   `json:"leader"`
+				InRing     bool   `json:"in_ring"`
 				Partitions int    `json:"partitions"`
 			} `json:"members"`
 		}
 		if err := r.decode(&cluster); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "epoch %d, rules version %d, this node is %s\n", cluster.Epoch, cluster.RulesVersion, cluster.View)
+		moving, leader := "", "no leader is known"
+		if !cluster.Settled {
+			moving = " (partitions are moving)"
+		}
+		if cluster.Leader != "" {
+			leader = "the leader is " + printable(cluster.Leader)
+		}
+		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
+			cluster.View, leader)
 		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "NAME\tADDRESS\tREGION\tSTATE\tROLE\tPARTITIONS")
+		fmt.Fprintln(table, "NAME\tSTATE\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
 		for _, m := range cluster.Members {
-			role := "-"
+			role, in, zone := "follower", "no", "-"
 			if m.Voter {
 				role = "voter"
 			}
 			if m.Leader {
 				role = "leader"
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Address, m.Region, m.State, role, m.Partitions)
+			if m.InRing {
+				in = "yes"
+			}
+			if m.Zone != "" {
+				zone = printable(m.Zone)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, role, in, m.Partitions,
+				m.Address, printable(m.Region), zone, m.ID)
 		}
 		return table.Flush()
 	})

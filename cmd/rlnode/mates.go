@@ -22,12 +22,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-const (
-	// readyInterval is how often a node that is starting looks whether it is ready.
-	readyInterval = 10 * time.Millisecond
-	// privatePart of --max-counters bounds the counters that a node keeps for itself while it is cut off.
-	privatePart = 8
-)
+// readyInterval is how often a node that is starting looks whether it is ready.
+const readyInterval = 10 * time.Millisecond
 
 // mates is a node's life with others: the calls between them, what they agree on, and who owns what. It answers the
 // API's questions about rules and members.
@@ -39,6 +35,7 @@ type mates struct {
 	keeper  *partitions.Keeper
 	limiter *limiter.Limiter
 	cluster atomic.Pointer[cluster.Cluster] // nil until join
+	left    atomic.Bool                     // this node has left the cluster for good
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -47,7 +44,7 @@ type mates struct {
 
 // meet opens the calls between nodes and what answers them. No other node is known before join.
 func (s *server) meet() (*mates, error) {
-	m := &mates{server: s, log: s.log, private: localcache.New(max(1000, s.settings.MaxCounters/privatePart))}
+	m := &mates{server: s, log: s.log, private: localcache.New(s.settings.MaxCounters)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if err := m.open(); err != nil {
 		return nil, errors.Join(err, m.close())
@@ -235,7 +232,7 @@ const codeStarting peer.Code = 200
 // stepBack hands this node's partitions over, and leaves the cluster if it is for good.
 func (m *mates) stepBack(ctx context.Context, forGood bool) error {
 	c := m.cluster.Load()
-	if c == nil {
+	if c == nil || m.left.Load() {
 		return nil
 	}
 	if err := c.LeaveRing(ctx); err != nil || !forGood {

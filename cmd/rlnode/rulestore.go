@@ -60,17 +60,38 @@ func (m *mates) Version(_ context.Context, n int64) (*rules.Document, error) {
 	return doc, err
 }
 
-// Leave hands this node's counters over and takes it out of the cluster for good.
+// Leave hands this node's counters over and takes it out of the cluster for good. It asks the others about each check
+// from then on, until it is stopped.
 func (m *mates) Leave(ctx context.Context) error {
 	c := m.cluster.Load()
-	if c == nil {
+	switch {
+	case c == nil:
 		return api.ErrNoLeader
+	case m.left.Load():
+		return nil
+	case len(c.View().Members) < 2:
+		return api.ErrOnlyMember
 	}
 	if err := c.LeaveRing(ctx); err != nil {
 		return inWordsOfAPI(err)
 	}
-	return inWordsOfAPI(c.LeaveCluster(ctx))
+	if err := c.LeaveCluster(ctx); err != nil {
+		return inWordsOfAPI(err)
+	}
+	m.left.Store(true)
+	return nil
 }
+
+// condition is why this node, though it decides, is not one to send checks to.
+func (m *mates) condition() error {
+	if m.left.Load() {
+		return errLeft
+	}
+	return nil
+}
+
+// errLeft: what this node knows of the rules and the ring gets older and older.
+var errLeft = errors.New("the node has left the cluster; stop it")
 
 // Remove takes a node that is gone for good out of the cluster.
 func (m *mates) Remove(ctx context.Context, name string) error {

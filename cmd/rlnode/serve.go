@@ -49,6 +49,7 @@ func (c *serveCmd) Run(env *environment) error {
 	defer signal.Stop(signals)
 
 	s := &server{settings: c, env: env, log: c.logger(env.stderr), world: realWorld(c)}
+	adaptGRPC(s.log)
 	c.warn(s.log, os.Environ())
 	return s.run(signals)
 }
@@ -98,6 +99,7 @@ type server struct {
 	id       ring.NodeID
 	boot     uint64 // of this process
 	store    store
+	disk     func() persist.RaftStatus // how the store does; nil: it has no disk
 	table    *counters.Table
 	clock    *limiter.Clock
 	mates    *mates
@@ -139,7 +141,7 @@ func (s *server) start() error {
 	if err := s.loadCounters(); err != nil {
 		return err
 	}
-	s.sweeper = startSweeper(s.table, s.clock)
+	s.sweeper = startSweeper(s.clock, s.table, s.mates.private.Table())
 	return s.mates.join(s.api.Explain, s.ready)
 }
 
@@ -173,7 +175,7 @@ func (s *server) openStore() (err error) {
 	if err != nil {
 		return err
 	}
-	s.store, s.dir = opened, dir
+	s.store, s.disk, s.dir = opened, opened.Status, dir
 	return nil
 }
 
@@ -191,25 +193,27 @@ func (s *server) seed() (*rules.Document, string, error) {
 func (s *server) listen() (err error) {
 	c := s.settings
 	s.api, err = api.Open(api.Config{
-		DataAddr:     net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
-		AdminAddr:    net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
-		CertFile:     c.HTTPCert,
-		KeyFile:      c.HTTPKey,
-		APIToken:     c.APIToken,
-		AdminToken:   c.AdminToken,
-		Node:         c.Name,
-		Version:      readBuild().Version,
-		Decider:      s.limiter,
-		Subjects:     s.limiter,
-		Rules:        s.mates,
-		Cluster:      s.mates,
-		Membership:   s.mates,
-		RuleStats:    s.limiter.Stats,
-		ClusterStats: s.limiter.ClusterStats,
-		Counters:     s.table.Stats,
-		Checkpoints:  s.checkpoints,
-		Catch:        s.mates.catch,
-		Logger:       s.log,
+		DataAddr:       net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
+		AdminAddr:      net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
+		CertFile:       c.HTTPCert,
+		KeyFile:        c.HTTPKey,
+		APIToken:       c.APIToken,
+		AdminToken:     c.AdminToken,
+		Node:           c.Name,
+		Version:        readBuild().Version,
+		Decider:        s.limiter,
+		Subjects:       s.limiter,
+		Rules:          s.mates,
+		Cluster:        s.mates,
+		Membership:     s.mates,
+		RuleStats:      s.limiter.Stats,
+		ClusterStats:   s.limiter.ClusterStats,
+		Condition:      s.mates.condition,
+		ClusterFigures: s.mates.figures,
+		Counters:       s.table.Stats,
+		Checkpoints:    s.checkpoints,
+		Catch:          s.mates.catch,
+		Logger:         s.log,
 	})
 	if err != nil {
 		return err

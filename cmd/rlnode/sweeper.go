@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Expired counters are dropped from a small part of the table at a time: all of it in under half a minute.
+// Expired counters are dropped from a small part of each table at a time: all of it in under half a minute.
 const (
 	sweepInterval = 500 * time.Millisecond
 	sweepPart     = 0.02
@@ -25,7 +25,7 @@ type sweeper struct {
 	done   sync.WaitGroup
 }
 
-func startSweeper(table *counters.Table, clock *limiter.Clock) *sweeper {
+func startSweeper(clock *limiter.Clock, tables ...*counters.Table) *sweeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &sweeper{cancel: cancel}
 	s.done.Go(func() {
@@ -38,9 +38,12 @@ func startSweeper(table *counters.Table, clock *limiter.Clock) *sweeper {
 				return
 			case <-tick.C:
 			}
-			before := table.Stats().LogEntries
-			table.Sweep(clock.Now(), sweepPart)
-			if dropped += max(0, before-table.Stats().LogEntries); dropped > muchGarbage {
+			for _, table := range tables {
+				before := table.Stats().LogEntries
+				table.Sweep(clock.Now(), sweepPart)
+				dropped += max(0, before-table.Stats().LogEntries)
+			}
+			if dropped > muchGarbage {
 				debug.FreeOSMemory()
 				dropped = 0
 			}
@@ -49,7 +52,7 @@ func startSweeper(table *counters.Table, clock *limiter.Clock) *sweeper {
 	return s
 }
 
-// close returns when nothing touches the table any more.
+// close returns when nothing touches the tables any more.
 func (s *sweeper) close() {
 	s.cancel()
 	s.done.Wait()

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// departTime is how long a node is given at least to leave, or to be removed: it gives up by itself before.
+const departTime = time.Minute
+
+// leaveCmd takes a node out of its cluster.
+type leaveCmd struct {
+	JSON bool `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has an example.
+func (leaveCmd) Help() string {
+	return `The node that is asked hands its counters over and leaves the ring and Raft for good; nothing is forgotten. That
+takes a moment, up to a minute. From then on /readyz says 503; checks that still reach the node are decided by asking the
+others, so there is no hurry to stop it. But it hears of no new rules and no other change: do stop it. It is no member
+any more, and its data directory is of no more use: remove it.
+
+To be away for a restart only, a node need not leave: stop it with SIGTERM, and it hands its counters over, too.
+
+Example:
+
+  rlnode leave --admin http://10.0.0.7:8081`
+}
+
+// Run asks the node to leave.
+func (c *leaveCmd) Run(env *environment) error {
+	return c.depart(env, c.JSON, request{method: http.MethodPost, path: "/v1/leave"}, func(r *reply) (string, error) {
+		var left struct {
+			Left string `json:"left"`
+		}
+		err := r.decode(&left)
+		return fmt.Sprintf("%s has left the cluster: stop its process, and remove its data directory\n", printable(left.Left)), err
+	})
+}
+
+// depart makes one change of the members and prints how it went.
+func (f *adminPlane) depart(env *environment, asJSON bool, r request, text func(*reply) (string, error)) error {
+	n, err := f.node()
+	if err != nil {
+		return err
+	}
+	n.timeout = max(n.timeout, departTime)
+	answer, err := n.send(env.ctx, r)
+	if err != nil {
+		return err
+	}
+	line := string(bytes.TrimSpace(answer.body)) + "\n"
+	if !asJSON {
+		if line, err = text(answer); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprint(env.stdout, line)
+	return err
+}
+
+// removeCmd takes a dead node out.
+type removeCmd struct {
+	Name string `arg:"" help:"The node's name; its ID, which members shows, if several have that name."`
+	JSON bool   `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
+// Help has examples.
+func (removeCmd) Help() string {
+	return `For a node that is gone for good: it votes no more, and is no member. Any node of the cluster takes the command.
+A node that is alive is refused, it can leave. Others own the counters of a dead node without this, seconds after it
+failed; and one that has been failed for three days is removed by itself.
+
+Examples:
+
+  rlnode remove n3
+  rlnode remove 9f0c1b22a4d84cbb8d1f5e6a7b8c9d0e --admin http://10.0.0.5:8081`
+}
+
+// Run removes the node.
+func (c *removeCmd) Run(env *environment) error {
+	if c.Name == "" {
+		return errUsage("no name given")
+	}
+	r := request{method: http.MethodDelete, path: "/v1/members/" + url.PathEscape(c.Name)}
+	return c.depart(env, c.JSON, r, func(*reply) (string, error) {
+		return fmt.Sprintf("%s is no member any more\n", printable(c.Name)), nil
+	})
+}

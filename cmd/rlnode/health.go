@@ -1,0 +1,62 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+)
+
+// healthCmd asks whether a node is ready.
+type healthCmd struct {
+	Insecure bool `help:"With https: do not check the node's certificate, which may not be for the address asked."`
+	dataPlane
+}
+
+// Help has examples.
+func (healthCmd) Help() string {
+	return `For the health checks of containers, which have no curl. It prints one line.
+
+Examples:
+
+  rlnode health
+  rlnode health --addr https://127.0.0.1:8080 --insecure
+
+Exit codes: 0 the node is ready, 1 it is not or can't be reached, 2 the command line is wrong.`
+}
+
+// Run asks and prints the answer.
+func (c *healthCmd) Run(env *environment) error {
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	if t, ok := n.client.Transport.(*http.Transport); ok && c.Insecure {
+		if t.TLSClientConfig == nil {
+			t.TLSClientConfig = &tls.Config{}
+		}
+		t.TLSClientConfig.InsecureSkipVerify = true
+	}
+	r, err := n.send(env.ctx, request{method: http.MethodGet, path: "/readyz"})
+	if err != nil {
+		return err
+	}
+	var health struct {
+		Status  string `json:"status"`
+		Node    string `json:"node"`
+		Cluster struct {
+			View string `json:"view"`
+		} `json:"cluster"`
+	}
+	if err := r.decode(&health); err != nil {
+		return err
+	}
+	text := printable(health.Node) + " is ready"
+	if health.Cluster.View != "" {
+		text += ", " + printable(health.Cluster.View)
+	}
+	if health.Status != "ok" {
+		text += ", " + printable(health.Status) // /healthz says why
+	}
+	_, err = fmt.Fprintln(env.stdout, text)
+	return err
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/persist"
+)
+
+// recoverCmd makes a node a majority of one.
+type recoverCmd struct {
+	DataDir string `required:"" type:"path" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"The data directory of the node that the cluster is to go on from."`
+	Address string `placeholder:"HOST:PORT" help:"Where the node takes calls from others, its --advertise and --peer-port (default: as it was)."`
+}
+
+// Help says what is lost.
+func (recoverCmd) Help() string {
+	return `For a cluster that has lost the majority of its voters for good, and so can't agree on anything: one node that is
+left becomes the only voter, and the others join it. If the lost nodes can come back with their disks, start them
+instead: nothing is lost then, and the cluster goes on by itself.
+
+What is lost: changes of the rules that the last majority had agreed on and this node had not heard of, and the counters
+of which nobody left has a copy. So take the survivor that knows the newest version of the rules (rlnode members
+--admin … on each; they still decide checks, and still answer). What this node knew and the lost majority had not agreed
+on counts as agreed.
+
+  1. Stop all survivors.
+  2. rlnode recover on ONE of them. Never on two: that would make two clusters which take each other for one.
+  3. Start it, as before. It is ready within seconds, and takes changes of the rules.
+  4. Start the other survivors, one after another. They find it by gossip and are members again. One that does not
+     become ready, or logs that it has what the cluster never agreed on, must begin with an empty data directory.
+  5. Begin the lost nodes anew, with empty data directories; never with an old disk of theirs.
+  6. rlnode remove the IDs of the lost ones that members shows as failed.
+
+The node must not run. Its data directory is changed at once, and nothing is asked: copy it before.
+
+Examples:
+
+  rlnode recover --data-dir /var/lib/rlnode
+  rlnode recover --data-dir /var/lib/rlnode --address 10.0.0.9:7947`
+}
+
+// Run changes the data directory.
+func (c *recoverCmd) Run(env *environment) (err error) {
+	if err := checkPeerAddress(c.Address); err != nil {
+		return errUsage("--address: %w", err)
+	}
+	// Opening would begin a new node where there is none.
+	for _, name := range []string{"", "node.json", "raft.db"} {
+		if _, err := os.Stat(filepath.Join(c.DataDir, name)); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is not the data directory of a node: %w", c.DataDir, err)
+		}
+	}
+	log := slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	self, err := persist.OpenDir(c.DataDir)
+	if err != nil {
+		return err
+	}
+	config := persist.DefaultRaftConfig()
+	config.Dir, config.Logger = c.DataDir, log
+	store, err := persist.OpenRaft(config)
+	if errors.Is(err, persist.ErrInUse) {
+		return fmt.Errorf("%w: stop the node first", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	empty, err := store.Empty()
+	if err != nil {
+		return err
+	}
+	if empty {
+		return fmt.Errorf("%s: this node has never been part of a cluster, there is nothing to recover", c.DataDir)
+	}
+	if err := cluster.Recover(store, self, c.Address, log); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "node %s is the only voter of its cluster now: start it, then the others\n", self)
+	return err
+}
+
+// checkPeerAddress checks host:port; an empty one is right.
+func checkPeerAddress(address string) error {
+	if address == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || net.ParseIP(host) == nil {
+		return fmt.Errorf("%q is not the IP and port of a node", address)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("%q has the port %q, which is not in 1…65535", address, port)
+	}
+	return nil
+}

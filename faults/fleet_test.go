@@ -1,0 +1,313 @@
+//go:build faults
+
+package faults
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fleet is a cluster of real processes, each in a namespace of its own.
+type fleet struct {
+	t      *testing.T
+	net    *network
+	dir    string
+	nodes  []*node
+	random *rand.Rand
+	rings  rings
+	faults []fault
+}
+
+// newFleet starts n nodes at once and waits until they are one cluster with rules.
+func newFleet(t *testing.T, n int) *fleet {
+	t.Helper()
+	f := &fleet{t: t, net: newNetwork(t), dir: filepath.Join(workDir, strings.ReplaceAll(t.Name(), "/", "-")), random: randomFor(t)}
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		f.nodes = append(f.nodes, f.node(i+1, n))
+	}
+	t.Cleanup(f.close)
+	for _, one := range f.nodes {
+		one.up()
+	}
+	f.whole(patience)
+	f.write(rulesText(0))
+	f.rings.watch(f)
+	return f
+}
+
+// rulesText are the rules, with a number in them that tells one version from another.
+func rulesText(number int) string {
+	return fmt.Sprintf(`version: 1
+rules:
+  - {name: year, key: [ip], consistency: exact, limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window}]}
+  - {name: ten, key: [ip], consistency: exact, limits: [{limit: %d, per: %v, algorithm: fixed-window}]}
+  - {name: number, key: [ip], limits: [{limit: %d, per: 1h, algorithm: fixed-window}]}
+`, windowLimit, window, 1_000_000+number)
+}
+
+func (f *fleet) node(i, expect int) *node {
+	var seeds []string
+	for j := 1; j <= expect; j++ {
+		if j != i {
+			seeds = append(seeds, fmt.Sprintf("10.77.0.%d", j))
+		}
+	}
+	h := f.net.host(i)
+	n := &node{host: h, t: f.t, dir: filepath.Join(f.dir, h.name)}
+	n.args = []string{
+		"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip,
+		"--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(expect),
+	}
+	n.client = &http.Client{Transport: &http.Transport{DialContext: h.dial, MaxIdleConnsPerHost: 16}}
+	return n
+}
+
+// close ends all processes, and prints their logs if the test failed.
+func (f *fleet) close() {
+	f.rings.end()
+	for _, n := range f.nodes {
+		if n.cmd != nil && n.exited != nil {
+			_ = n.cmd.Process.Kill() // it may have ended
+			<-n.exited
+		}
+		n.client.CloseIdleConnections()
+		if f.t.Failed() {
+			f.save(n)
+		}
+	}
+	if !f.t.Failed() {
+		os.RemoveAll(f.dir)
+	}
+}
+
+// save keeps a node's log, and prints its end.
+func (f *fleet) save(n *node) {
+	text := n.log.String()
+	if dir := os.Getenv("FAULTS_LOGS"); dir != "" {
+		path := filepath.Join(dir, strings.ReplaceAll(f.t.Name(), "/", "-")+"-"+n.name+".log")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			f.t.Log(err)
+		}
+	}
+	if lines := strings.Split(text, "\n"); len(lines) > 60 {
+		text = strings.Join(lines[len(lines)-60:], "\n")
+	}
+	f.t.Logf("log of %s:\n%s", n.name, text)
+}
+
+// write writes rules at some node, and waits until all have them.
+func (f *fleet) write(text string) {
+	f.t.Helper()
+	status, _, answer, err := f.nodes[f.random.IntN(len(f.nodes))].call("PUT", 8081, "/v1/rules", text, nil)
+	if err != nil || status != 200 {
+		f.t.Fatalf("rules: %v %d %s", err, status, answer)
+	}
+	f.whole(patience)
+}
+
+// whole waits until all nodes are in the ring, are ready, and say the same.
+func (f *fleet) whole(d time.Duration) {
+	f.t.Helper()
+	began := time.Now()
+	within(f.t, d, "the cluster is whole", func() string {
+		var first clusterState
+		for i, n := range f.nodes {
+			if n.is() != live {
+				return n.name + " is not ready"
+			}
+			c, err := n.cluster()
+			if err != nil {
+				return err.Error()
+			}
+			if why := f.strange(c); why != "" {
+				return fmt.Sprintf("%s: %s: %+v", n.name, why, c)
+			}
+			if i == 0 {
+				first = c
+			}
+			if c.Epoch != first.Epoch || c.Leader != first.Leader || c.RulesVersion != first.RulesVersion ||
+				fmt.Sprint(c.Members) != fmt.Sprint(first.Members) {
+				return fmt.Sprintf("%s and %s differ:\n%+v\n%+v", n.name, f.nodes[0].name, c, first)
+			}
+		}
+		return ""
+	})
+	f.t.Logf("whole after %v", time.Since(began).Round(time.Millisecond))
+}
+
+// strange says why c is not what a whole cluster says.
+func (f *fleet) strange(c clusterState) string {
+	sum := 0
+	for _, m := range c.Members {
+		if sum += m.Partitions; !m.InRing || m.State != "alive" {
+			return m.Name + " is not in the ring or not alive"
+		}
+	}
+	switch {
+	case c.View != "connected":
+		return "view " + c.View
+	case !c.Settled:
+		return "not settled"
+	case c.Leader == "":
+		return "no leader"
+	case len(c.Members) != len(f.nodes) || sum != 4096:
+		return fmt.Sprintf("%d members, %d partitions", len(c.Members), sum)
+	}
+	return ""
+}
+
+func (f *fleet) byName(name string) int {
+	return slices.IndexFunc(f.nodes, func(n *node) bool { return n.name == name })
+}
+
+// leader is the node that leads, as one of those that are live says.
+func (f *fleet) leader() *node {
+	f.t.Helper()
+	var leads *node
+	within(f.t, patience, "a leader", func() string {
+		for _, n := range f.nodes {
+			if n.is() != live {
+				continue
+			}
+			if c, err := n.cluster(); err == nil && c.View == "connected" && f.byName(c.Leader) >= 0 {
+				if leads = f.nodes[f.byName(c.Leader)]; leads.is() == live {
+					return ""
+				}
+			}
+		}
+		return "nobody names one"
+	})
+	return leads
+}
+
+// any is a random node.
+func (f *fleet) any() *node { return f.nodes[f.random.IntN(len(f.nodes))] }
+
+func (f *fleet) index(n *node) int { return slices.Index(f.nodes, n) }
+
+// kill kills a node; it stays down.
+func (f *fleet) kill(n *node) {
+	at := boottime()
+	n.kill()
+	f.t.Logf("%s: %s killed", clockTime(), n.name)
+	f.fault(killed, n, at)
+}
+
+// pause stops a node in the middle of whatever it does.
+func (f *fleet) pause(n *node) {
+	at := boottime()
+	n.pause()
+	f.t.Logf("%s: %s paused", clockTime(), n.name)
+	f.fault(killed, n, at)
+}
+
+// cut cuts a node off from all others: by filters, or by pulling its cable.
+func (f *fleet) cut(n *node, cable bool) {
+	at := boottime()
+	if cable {
+		n.unplug()
+	} else {
+		f.net.isolate(n.host)
+	}
+	f.t.Logf("%s: %s cut off (cable %v)", clockTime(), n.name, cable)
+	f.fault(cutOff, n, at)
+}
+
+func (f *fleet) fault(kind faultKind, n *node, at int64) {
+	f.faults = append(f.faults, fault{kind: kind, node: f.index(n), from: at, to: 1 << 62})
+}
+
+// heal undoes all that was done to the network and to processes, and waits until all is well.
+func (f *fleet) heal() {
+	f.t.Helper()
+	f.net.heal()
+	for _, n := range f.nodes {
+		switch n.is() {
+		case paused:
+			f.fault(cutOff, n, boottime()) // until it has found the others again
+			n.resume()
+		case down:
+			n.up()
+		}
+	}
+	for i := range f.faults {
+		f.faults[i].to = min(f.faults[i].to, boottime())
+	}
+	f.t.Logf("%s: healed", clockTime())
+}
+
+func clockTime() string { return time.Now().UTC().Format("15:04:05.000") }
+
+// rings notes when which epoch was seen.
+type rings struct {
+	mu    sync.Mutex // guards moves
+	moves []move
+	stop  chan struct{}
+	done  sync.WaitGroup
+}
+
+func (r *rings) watch(f *fleet) {
+	r.stop = make(chan struct{})
+	r.done.Go(func() {
+		var epoch int64
+		for last := boottime(); ; {
+			now := boottime()
+			settled := true
+			for _, n := range f.nodes {
+				var c clusterState
+				if is := n.is(); is == paused || is == down || n.getFor(300*time.Millisecond, "/v1/cluster", &c) != nil {
+					continue
+				}
+				if c.Epoch > epoch {
+					epoch = c.Epoch
+					r.add(last)
+				}
+				settled = settled && (c.Settled || c.View != "connected") && (c.Epoch == epoch || c.View != "connected")
+			}
+			if settled {
+				r.settle(boottime())
+			}
+			last = now
+			select {
+			case <-r.stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+}
+
+// add notes a new epoch; settle, that all have taken it up.
+func (r *rings) add(at int64) {
+	r.settle(at)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.moves = append(r.moves, move{at, 1 << 62})
+}
+
+func (r *rings) settle(at int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.moves); n > 0 {
+		r.moves[n-1].ended = min(r.moves[n-1].ended, at)
+	}
+}
+
+func (r *rings) end() {
+	if r.stop != nil {
+		close(r.stop)
+		r.done.Wait()
+		r.stop = nil
+	}
+}

@@ -1,0 +1,130 @@
+//go:build faults
+
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// agreeTime is how long after everything is healed all nodes may take to say the same.
+const agreeTime = 10 * time.Second
+
+// scenario runs what under load in a fresh fleet, heals, and judges all that was seen.
+func scenario(t *testing.T, nodes int, what func(f *fleet, l *load)) {
+	f := newFleet(t, nodes)
+	l := f.load()
+	f.pass(2 * time.Second)
+	what(f, l)
+	f.heal()
+	f.whole(agreeTime)
+	f.pass(time.Second)
+	l.end()
+	f.judge(l)
+}
+
+// pass lets time go by under load: what happens meanwhile is what is tested.
+func (f *fleet) pass(d time.Duration) { time.Sleep(d) }
+
+// between is a random time.
+func (f *fleet) between(from, to time.Duration) time.Duration {
+	return from + time.Duration(f.random.Int64N(int64(to-from)))
+}
+
+// judge runs the checkers.
+func (f *fleet) judge(l *load) {
+	f.t.Helper()
+	f.judgeCounts(l)
+	f.rings.end()
+	f.judgeOwners()
+	c := limitCheck{limit: windowLimit, nodes: int64(len(f.nodes)), window: int64(window), wall: l.shift, faults: f.faults}
+	bySubject := make([][]hit, len(l.keys))
+	for _, h := range l.hits {
+		if l.rules[h.rule] == "ten" {
+			bySubject[h.key] = append(bySubject[h.key], h)
+		}
+	}
+	for i, hits := range bySubject {
+		if err := c.check(hits); err != nil {
+			f.t.Errorf("%s: %v", l.keys[i], err)
+		}
+	}
+}
+
+// judgeOwners compares the records of all processes.
+func (f *fleet) judgeOwners() {
+	f.t.Helper()
+	byPartition, total := map[uint32][]decision{}, 0
+	for i, n := range f.nodes {
+		for _, file := range n.records {
+			count, err := readRecords(file, i, byPartition)
+			if err != nil {
+				f.t.Error(err)
+			}
+			total += count
+		}
+	}
+	f.t.Logf("%d decisions of %d partitions, %d rings since the load began", total, len(byPartition), max(0, len(f.rings.moves)-1))
+	if total < 100 {
+		f.t.Error("hardly any decision was recorded")
+	}
+	for p, list := range byPartition {
+		if err := checkOwners(list, f.rings.moves); err != nil {
+			f.t.Errorf("partition %d: %v", p, err)
+		}
+	}
+}
+
+// judgeCounts looks that nothing was forgotten that may not be, and that all nodes say the same.
+func (f *fleet) judgeCounts(l *load) {
+	f.t.Helper()
+	for key, name := range l.keys {
+		all, excused := l.admitted(0, key, 0, 0)
+		for _, x := range f.faults {
+			if x.kind == killed {
+				_, part := l.admitted(0, key, x.from-int64(unpushed), x.from)
+				excused += part
+			}
+		}
+		// Debts come back a while after the nodes.
+		within(f.t, settling, "the counts of "+name, func() string {
+			var have []int64
+			for _, n := range f.nodes {
+				used, err := n.used("year", name)
+				if err != nil {
+					return err.Error()
+				}
+				have = append(have, used)
+			}
+			if slices.Min(have) != slices.Max(have) {
+				return fmt.Sprintf("the nodes differ: %v", have)
+			}
+			if have[0] < all-excused {
+				return fmt.Sprintf("have %d used, %d were admitted, at most %d of them may be forgotten", have[0], all, excused)
+			}
+			return ""
+		})
+	}
+}
+
+func TestCalm(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		f.pass(f.between(11*time.Second, 12*time.Second))
+		if by := l.count(); by["fallback"]+by["standby"] > 0 {
+			t.Errorf("decided without an owner: %v", by)
+		}
+	})
+}
+
+func TestG5_OwnerKilled(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		owner, _, err := f.any().ownerOf("ten", l.keys[f.random.IntN(len(l.keys))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.kill(f.nodes[f.byName(owner)])
+		f.pass(f.between(6*time.Second, 10*time.Second))
+	})
+}
