@@ -193,7 +193,7 @@ func TestClusterFigures(t *testing.T) {
 				Connected: true,
 				Members:   MemberFigures{Alive: 3, Failed: 1},
 				Raft: RaftFigures{
-					State: "leader", LeaderKnown: true, Term: 7, Commit: 90, Applied: 89, LastContact: 20 * time.Millisecond,
+					State: "leader", LeaderKnown: true, Term: 7, Commit: 90, Applied: 89, Last: 91, LastContact: 20 * time.Millisecond,
 					Voters: 3, LeaderChanges: 2,
 				},
 				Store: StoreFigures{Bytes: 4096},
@@ -207,7 +207,7 @@ func TestClusterFigures(t *testing.T) {
 	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
 	for _, want := range []string{
 		`rlnode_raft_state{state="leader"} 1`, `rlnode_raft_state{state="follower"} 0`, "rlnode_raft_term 7",
-		"rlnode_raft_commit_index 90", "rlnode_raft_applied_index 89", "rlnode_raft_last_contact_seconds 0.02",
+		"rlnode_raft_commit_index 90", "rlnode_raft_applied_index 89", "rlnode_raft_last_index 91", "rlnode_raft_last_contact_seconds 0.02",
 		"rlnode_raft_voters 3", "rlnode_raft_leader_changes_total 2", "rlnode_raft_log_bytes 4096", "rlnode_raft_store_hung 0",
 		"rlnode_raft_store_failing 0", `rlnode_members{state="alive"} 3`, `rlnode_members{state="failed"} 1`,
 		`rlnode_members{state="left"} 0`, "rlnode_connected 1", `rlnode_partitions{as="owner"} 1365`,

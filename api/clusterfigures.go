@@ -25,6 +25,7 @@ type RaftFigures struct {
 	Term          uint64
 	Commit        uint64 // index of the last entry that is known to be agreed on
 	Applied       uint64 // index of the last entry that this node has acted on
+	Last          uint64 // index of the last entry of its log, agreed on or not
 	LastContact   time.Duration
 	Voters        int
 	LeaderChanges uint64 // leadership won or lost by this node
@@ -57,7 +58,7 @@ var raftStates = [...]string{"follower", "candidate", "leader", "shutdown"}
 type clusterCollector struct {
 	read func() ClusterFigures
 
-	state, term, commit, applied, contact, voters, changes *prometheus.Desc
+	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                   *prometheus.Desc
 	members, connected, partitions, behind                 *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts        *prometheus.Desc
@@ -73,6 +74,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		term:       desc("raft_term", "Raft's term."),
 		commit:     desc("raft_commit_index", "Last entry known to be agreed on."),
 		applied:    desc("raft_applied_index", "Last entry that this node has acted on."),
+		last:       desc("raft_last_index", "Last entry of this node's log, agreed on or not."),
 		contact:    desc("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader."),
 		voters:     desc("raft_voters", "Nodes that vote."),
 		changes:    desc("raft_leader_changes_total", "Times that this node won or lost leadership."),
@@ -95,7 +97,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 // Describe sends the descriptions of all figures.
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{
-		c.state, c.term, c.commit, c.applied, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
+		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
 		c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts,
 	} {
 		ch <- d
@@ -137,6 +139,7 @@ func (c *clusterCollector) raft(s sink, r RaftFigures) {
 	s.gauge(c.term, float64(r.Term))
 	s.gauge(c.commit, float64(r.Commit))
 	s.gauge(c.applied, float64(r.Applied))
+	s.gauge(c.last, float64(r.Last))
 	s.gauge(c.contact, r.LastContact.Seconds())
 	s.gauge(c.voters, float64(r.Voters))
 	s.count(c.changes, int64(r.LeaderChanges))

@@ -29,6 +29,15 @@ type fleet struct {
 // newFleet starts n nodes at once and waits until they are one cluster with rules.
 func newFleet(t *testing.T, n int) *fleet {
 	t.Helper()
+	f := emptyFleet(t, n)
+	t.Cleanup(f.close)
+	f.open()
+	return f
+}
+
+// emptyFleet has n nodes that are not started.
+func emptyFleet(t *testing.T, n int) *fleet {
+	t.Helper()
 	f := &fleet{t: t, net: newNetwork(t), dir: filepath.Join(workDir, strings.ReplaceAll(t.Name(), "/", "-")), random: randomFor(t)}
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -36,14 +45,17 @@ func newFleet(t *testing.T, n int) *fleet {
 	for i := range n {
 		f.nodes = append(f.nodes, f.node(i+1, n))
 	}
-	t.Cleanup(f.close)
+	return f
+}
+
+func (f *fleet) open() {
+	f.t.Helper()
 	for _, one := range f.nodes {
 		one.up()
 	}
 	f.whole(patience)
 	f.write(rulesText(0))
 	f.rings.watch(f)
-	return f
 }
 
 // rulesText are the rules, with a number in them that tells one version from another.

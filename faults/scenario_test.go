@@ -14,7 +14,12 @@ const agreeTime = 10 * time.Second
 
 // scenario runs what under load in a fresh fleet, heals, and judges all that was seen.
 func scenario(t *testing.T, nodes int, what func(f *fleet, l *load)) {
-	f := newFleet(t, nodes)
+	t.Helper()
+	newFleet(t, nodes).run(what)
+}
+
+func (f *fleet) run(what func(f *fleet, l *load)) {
+	f.t.Helper()
 	l := f.load()
 	f.pass(2 * time.Second)
 	what(f, l)
@@ -107,24 +112,4 @@ func (f *fleet) judgeCounts(l *load) {
 			return ""
 		})
 	}
-}
-
-func TestCalm(t *testing.T) {
-	scenario(t, 3, func(f *fleet, l *load) {
-		f.pass(f.between(11*time.Second, 12*time.Second))
-		if by := l.count(); by["fallback"]+by["standby"] > 0 {
-			t.Errorf("decided without an owner: %v", by)
-		}
-	})
-}
-
-func TestG5_OwnerKilled(t *testing.T) {
-	scenario(t, 3, func(f *fleet, l *load) {
-		owner, _, err := f.any().ownerOf("ten", l.keys[f.random.IntN(len(l.keys))])
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.kill(f.nodes[f.byName(owner)])
-		f.pass(f.between(6*time.Second, 10*time.Second))
-	})
 }

@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
@@ -81,19 +80,6 @@ func (k *Keeper) synced(p int, node ring.NodeID) bool {
 func (k *Keeper) unfollow(p int) {
 	for _, f := range k.followers {
 		delete(f.parts, p)
-	}
-}
-
-// unfollowOthers forgets what nodes have of partitions that they don't follow any more: they get no changes, and drop
-// their copies sooner or later. It is called under mu.
-func (k *Keeper) unfollowOthers(v *view) {
-	var buf [3]ring.NodeID
-	for node, f := range k.followers {
-		for p := range f.parts {
-			if !slices.Contains(v.following(k.cfg.Self, p, buf[:0]), node) {
-				delete(f.parts, p)
-			}
-		}
 	}
 }
 

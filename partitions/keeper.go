@@ -193,7 +193,6 @@ func (k *Keeper) Use(s *agreement.State) {
 	for p := range ring.Partitions {
 		k.settlePart(v, p)
 	}
-	k.unfollowOthers(v)
 	k.drops = true
 	k.announce()
 }

@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // fill takes from keys, once each and times over, as many as are admitted.
@@ -73,51 +71,6 @@ func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 
 // settleBut is settle where one node hears of it late.
 func (f *fleet) settleBut(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
-
-// What the nodes reported before a node was ended says nothing of the moves that its end made: here the leader goes by
-// such reports, as package authority does.
-func TestNeverTwoOwners_ReportsFromBeforeAnEnd(t *testing.T) {
-	synctest.Test(t, staleReports)
-}
-
-func staleReports(t *testing.T) {
-	f := three(t)
-	a := f.nodes[0]
-	stop := make(chan struct{})
-	var watching sync.WaitGroup
-	f.watch(stop, &watching)
-	var admitted []int64
-	f.fill(t, &admitted, 0, 300)
-	d := f.add()
-	f.bring(d)
-	f.ring(f.nodes...)
-	reports := map[ring.NodeID]int64{}
-	f.eventually("all but d have settled", func() bool {
-		for _, n := range f.nodes[:3] {
-			reports[n.id] = max(reports[n.id], n.keeper.Settled()) // book.hear
-			if n.keeper.Used() < f.state.Revision || reports[n.id] < f.state.Epoch {
-				return false
-			}
-		}
-		return true
-	})
-	time.Sleep(200 * time.Millisecond) // the next report of d is not due yet
-	f.net.Delay(5 * time.Millisecond)
-	d.kill()
-	time.Sleep(2100 * time.Millisecond)
-	f.end(d)
-	time.Sleep(1200 * time.Microsecond) // a has begun what was on its way to d
-	a.lag.Store(int64(50 * time.Millisecond))
-	if !f.state.Settled { // book.settles: every member's report is of this epoch
-		f.agree(agreement.Settled{Epoch: f.state.Epoch})
-	}
-	time.Sleep(100 * time.Millisecond)
-	a.lag.Store(0)
-	time.Sleep(3 * time.Second)
-	f.same(t, admitted)
-	close(stop)
-	watching.Wait()
-}
 
 // A partition at rest whose standby goes to another node and comes back: the old standby has dropped its copy
 // meanwhile, and gets it anew.
@@ -236,23 +189,31 @@ func TestDebtsAreToldOnce(t *testing.T) {
 	})
 }
 
-// One link that is broken for good between two nodes that are well: a third may join all the same.
-func TestABrokenLinkDoesNotStopTheRing(t *testing.T) {
+// During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached:
+// the old one asks others because it may not decide, not because nobody does.
+func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		d := f.add()
-		f.net.Cut(f.nodes[0].ip, f.nodes[1].ip)
-		time.Sleep(time.Second)
 		f.bring(d)
-		var admitted []int64
-		f.fill(t, &admitted, 0, 300)
 		f.ring(f.nodes...)
-		time.Sleep(20 * time.Second)
-		for _, n := range f.nodes {
-			t.Logf("%s: settled %d of %d, %+v", n.ip, n.keeper.Settled(), f.state.Epoch, n.keeper.Stats())
-			if n.keeper.Settled() < f.state.Epoch {
-				t.Errorf("%s has not settled", n.ip)
+		f.waitSettled() // all is handed over, the leader has not said so yet
+		acted := 0
+		for i := range 2000 {
+			p := ringPartition(i)
+			if from, to := f.state.Owner(p); from != a.id || to != d.id || !d.table.IsOpen(p) {
+				continue
 			}
+			for _, n := range []*node{b, c} {
+				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
+				if n.keeper.Act(now(), ops, []algorithms.Limit{limit}, Powerless) != counters.Shut {
+					acted++
+				}
+			}
+		}
+		if acted > 0 {
+			t.Errorf("acted %d times beside the owner", acted)
 		}
 	})
 }

@@ -29,7 +29,7 @@ func (m *mates) figures() api.ClusterFigures {
 	}
 	f.Raft = api.RaftFigures{
 		State: raft.State, LeaderKnown: view.Leader != "", Term: raft.Term, Commit: raft.Commit, Applied: raft.Applied,
-		LastContact: raft.LastContact, Voters: raft.Voters, LeaderChanges: raft.LeaderChanges,
+		Last: raft.Last, LastContact: raft.LastContact, Voters: raft.Voters, LeaderChanges: raft.LeaderChanges,
 	}
 	return f
 }

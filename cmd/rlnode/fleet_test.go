@@ -30,12 +30,14 @@ type mate struct {
 	ip    string
 	args  []string
 	ready atomic.Bool // as its load balancer sees it
+
+	troubles atomic.Int64 // how often it was killed or paused; what was asked of it meanwhile doesn't count
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster.
 func newFleet(t *testing.T, n int, args ...string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
+	f := newSite(t)
 	for i := range n {
 		f.nodes = append(f.nodes, f.mate(i+1, n, args...))
 	}
@@ -44,6 +46,11 @@ func newFleet(t *testing.T, n int, args ...string) *fleet {
 	}
 	f.whole()
 	return f
+}
+
+// newSite is a fleet without nodes, on addresses that are its own by all odds.
+func newSite(t *testing.T) *fleet {
+	return &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
 }
 
 // mate is a node that is not started yet.
@@ -56,8 +63,11 @@ func (f *fleet) mate(i, expect int, args ...string) *mate {
 		}
 	}
 	m.args = append([]string{
-		"serve", "--name", m.name, "--data-dir", filepath.Join(f.dir, m.name), "--bind", m.ip, "--join", strings.Join(seeds, ","),
+		"serve", "--name", m.name, "--data-dir", filepath.Join(f.dir, m.name), "--bind", m.ip,
 	}, args...)
+	if len(seeds) > 0 {
+		m.args = append(m.args, "--join", strings.Join(seeds, ","))
+	}
 	if expect > 0 {
 		m.args = append(m.args, "--bootstrap-expect", fmt.Sprint(expect))
 	}
@@ -191,8 +201,18 @@ func (m *mate) apply(text string) {
 
 func (m *mate) kill() {
 	m.ready.Store(false)
+	m.troubles.Add(1)
 	m.signal(syscall.SIGKILL)
 	m.end()
+}
+
+// pause stops the process for a while.
+func (m *mate) pause(d time.Duration) {
+	m.ready.Store(false)
+	m.troubles.Add(1)
+	m.signal(syscall.SIGSTOP)
+	time.Sleep(d)
+	m.signal(syscall.SIGCONT)
 }
 
 // traffic asks about subjects through nodes that are ready, as a load balancer would that looks at /readyz.
@@ -258,12 +278,12 @@ func (l *traffic) work(w int) {
 }
 
 func (l *traffic) ask(client *http.Client, m *mate, key int) {
-	began := time.Now()
+	began, troubles := time.Now(), m.troubles.Load()
 	body := fmt.Sprintf(`{"rule": %q, "key": %q}`, l.rule, l.keys[key])
 	resp, err := client.Post(m.data+"/v1/check", "application/json", strings.NewReader(body))
 	took := time.Since(began)
 	if err != nil {
-		if m.ready.Load() {
+		if m.ready.Load() && m.troubles.Load() == troubles {
 			l.fail("%s: %v", m.name, err)
 		}
 		return
@@ -285,6 +305,9 @@ func (l *traffic) ask(client *http.Client, m *mate, key int) {
 		l.refused.Add(1)
 	default:
 		l.fail("%s: status %d", m.name, resp.StatusCode)
+	}
+	if m.troubles.Load() != troubles {
+		return
 	}
 	for old := l.longest.Load(); int64(took) > old && !l.longest.CompareAndSwap(old, int64(took)); old = l.longest.Load() {
 	}

@@ -27,8 +27,8 @@ left becomes the only voter, and the others join it. If the lost nodes can come 
 instead: nothing is lost then, and the cluster goes on by itself.
 
 What is lost: changes of the rules that the last majority had agreed on and this node had not heard of, and the counters
-of which nobody left has a copy. So take the survivor that knows the newest version of the rules (rlnode members
---admin … on each; they still decide checks, and still answer). What this node knew and the lost majority had not agreed
+of which nobody left has a copy. So take the survivor whose log is the longest: the survivors still answer, and
+rlnode_raft_last_index at /metrics of their admin planes tells. What this node knew and the lost majority had not agreed
 on counts as agreed.
 
   1. Stop all survivors.

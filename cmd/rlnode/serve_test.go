@@ -249,7 +249,7 @@ func TestSecondSignal(t *testing.T) {
 
 // TestSignalWhileStarting: however far a start has come, a signal ends the node, and the next start succeeds.
 func TestSignalWhileStarting(t *testing.T) {
-	for _, stage := range []string{"", "node.json", "rules.db", "counters.db"} {
+	for _, stage := range []string{"", "node.json", "raft.db", "counters.db"} {
 		dir := t.TempDir()
 		s := launch(t, dir, nil)
 		eventually(t, "the start gets to "+stage, func() bool {

@@ -235,9 +235,9 @@ func TestWarnings(t *testing.T) {
 	var out strings.Builder
 	c := &serveCmd{AdminBind: "0.0.0.0"}
 	c.warn(slog.New(slog.NewTextHandler(&out, nil)), []string{
-		"RLNODE_JOIN=a", "RLNODE_HTTP_PORT=1", "RLNODE_ADDR=x", "RLNODE_PORT_8080_TCP=tcp://10.0.0.1:8080", "RLNODE_SERVICE_HOST=10.0.0.1", "PATH=/bin"})
+		"RLNODE_JOINT=a", "RLNODE_HTTP_PORT=1", "RLNODE_JOIN=b", "RLNODE_ADDR=x", "RLNODE_PORT_8080_TCP=tcp://10.0.0.1:8080", "RLNODE_SERVICE_HOST=10.0.0.1", "PATH=/bin"})
 	have := out.String()
-	if strings.Count(have, "\n") != 2 || !strings.Contains(have, "RLNODE_JOIN") || !strings.Contains(have, "--admin-token-file") {
+	if strings.Count(have, "\n") != 2 || !strings.Contains(have, "RLNODE_JOINT") || !strings.Contains(have, "--admin-token-file") {
 		t.Errorf("have %s", have)
 	}
 	out.Reset()

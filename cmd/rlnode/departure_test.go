@@ -1,0 +1,278 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// command runs a command of the admin plane at a node.
+func (m *mate) command(args ...string) (code int, out string) {
+	m.fleet.t.Helper()
+	code, stdout, stderr := tool(m.fleet.t, "", append(args, "--admin", m.admin)...)
+	return code, stdout + stderr
+}
+
+// subjectAt finds a subject of which a node has the counters, as its owner or as a standby.
+func (f *fleet) subjectAt(m *mate, rule string) string {
+	f.t.Helper()
+	for _, key := range subjects(100) {
+		var o struct{ Owner, Standby string }
+		_, text, err := m.call("GET", m.admin+"/v1/owner?rule="+rule+"&key="+key, "", "")
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &o)
+		}
+		if err != nil {
+			f.t.Fatalf("owner: %v: %s", err, text)
+		}
+		if o.Owner == m.name || o.Standby == m.name {
+			return key
+		}
+	}
+	f.t.Fatalf("%s has none of 100 subjects", m.name)
+	return ""
+}
+
+// are waits until every node sees a settled cluster of just these members, besides those that are gone.
+func (f *fleet) are(names ...string) {
+	f.t.Helper()
+	slices.Sort(names)
+	for _, m := range f.nodes {
+		eventually(f.t, fmt.Sprintf("%s sees %v", m.name, names), func() bool {
+			c, err := m.cluster()
+			var have []string
+			for _, one := range c.Members {
+				if one.State == "alive" {
+					have = append(have, one.Name)
+				} else if one.Voter || one.InRing {
+					return false
+				}
+			}
+			slices.Sort(have)
+			return err == nil && c.Settled && slices.Equal(have, names)
+		})
+	}
+}
+
+// readiness is what /readyz says.
+func (m *mate) readiness() (int, string) {
+	status, text, err := m.call("GET", m.data+"/readyz", "", "")
+	if err != nil {
+		return 0, err.Error()
+	}
+	return status, text
+}
+
+// A node leaves under load: nothing is forgotten, no check fails, and it goes on asking the others until it is stopped.
+func TestG6_LeaveUnderLoad(t *testing.T) {
+	f := newFleet(t, 3)
+	f.nodes[0].apply(exactRules(1_000_000))
+	l := f.traffic("year", subjects(60), 6)
+	eventually(t, "traffic flows", func() bool { return l.total() > 200 })
+	gone := f.nodes[1]
+	if code, out := gone.command("leave"); code != 0 || !strings.Contains(out, "n2 has left the cluster: stop its process") {
+		t.Fatalf("leave: %d %s", code, out)
+	}
+	if status, text := gone.readiness(); status != 503 || !strings.Contains(text, "has left the cluster") {
+		t.Errorf("the node that left: have %d %s", status, text)
+	}
+	if code, out := gone.command("leave"); code != 0 {
+		t.Errorf("to leave twice: %d %s", code, out)
+	}
+	f.nodes = []*mate{f.nodes[0], f.nodes[2]}
+	f.are("n1", "n3")
+	before := l.total()
+	eventually(t, "traffic flows on", func() bool { return l.total() > before+100 })
+	relayed := map[string]int64{}
+	for i := range 200 {
+		key := l.keys[i%len(l.keys)]
+		status, text, err := gone.call("POST", gone.data+"/v1/check", "", fmt.Sprintf(`{"rule": "year", "key": %q}`, key))
+		if err != nil || status != 200 || !strings.Contains(text, `"decided_by":"forward"`) {
+			t.Fatalf("a check at the node that left: %v %d %s", err, status, text)
+		}
+		relayed[key]++
+	}
+	l.end()
+	if l.failed.Load() > 0 || l.slow.Load() > 0 {
+		t.Errorf("%d checks failed, %d took over a second", l.failed.Load(), l.slow.Load())
+	}
+	for i, key := range l.keys {
+		want := l.admitted[i].Load() + relayed[key]
+		if used := f.nodes[i%2].used("year", key); used != want {
+			t.Errorf("%s: have %d used, want %d", key, used, want)
+		}
+	}
+	began := time.Now()
+	gone.signal(syscall.SIGTERM)
+	if code := gone.end(); code != 0 || time.Since(began) > 5*time.Second || strings.Contains(gone.log.String(), "not all counters") {
+		t.Errorf("to stop the node that left: exit code %d after %v", code, time.Since(began))
+	}
+}
+
+func TestLeaveAndRemoveRefused(t *testing.T) {
+	s := start(t, t.TempDir(), "--name", "n1")
+	for args, want := range map[string]string{
+		"leave":       "only-member",
+		"remove n1":   "member-there",
+		"remove n9":   "not-found",
+		"remove a/b":  "not-found",
+		"remove  -- ": "expected",
+	} {
+		code, stdout, stderr := tool(t, "", append(strings.Fields(args), "--admin", s.admin)...)
+		if code == 0 || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: have %d %s%s, want %q", args, code, stdout, stderr, want)
+		}
+	}
+	if status := s.check(`{"rule": "per-ip", "key": "198.51.100.7"}`); status != 200 {
+		t.Errorf("afterwards: have %d", status)
+	}
+	s.stop()
+}
+
+func TestHealthCommand(t *testing.T) {
+	cert, key := certificate(t)
+	s := start(t, t.TempDir(), "--name", "n1", "--http-cert", cert, "--http-key", key)
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--addr", s.data, "--insecure"}, 0, "n1 is ready, connected\n"},
+		{[]string{"--addr", s.data, "--ca", cert}, 0, "n1 is ready, connected\n"},
+		{[]string{"--addr", s.data}, 1, "certificate"},
+		{[]string{"--addr", "127.0.0.1:1"}, 1, "can't reach a node"},
+		{[]string{"--addr", "ftp://x"}, 2, "--addr"},
+	} {
+		code, stdout, stderr := tool(t, "", append([]string{"health"}, test.args...)...)
+		if out := stdout + stderr; code != test.code || !strings.Contains(out, test.want) || strings.Count(out, "\n") != 1 {
+			t.Errorf("%v: have %d %q, want %d %q", test.args, code, out, test.code, test.want)
+		}
+	}
+	s.stop()
+}
+
+// A node that waits for others is not ready, and says for what.
+func TestHealthBeforeThereIsACluster(t *testing.T) {
+	f := newSite(t)
+	m := f.mate(1, 3)
+	m.up()
+	var code int
+	var out string
+	eventually(t, "the node answers", func() bool {
+		var stdout, stderr string
+		code, stdout, stderr = tool(t, "", "health", "--addr", m.data)
+		out = stdout + stderr
+		return strings.Contains(out, "no cluster yet")
+	})
+	if code != 1 || !strings.Contains(out, "503 not-ready") {
+		t.Errorf("have %d %s", code, out)
+	}
+	status, text, err := m.call("GET", m.data+"/healthz", "", "")
+	if err != nil || status != http.StatusOK || !strings.Contains(text, `"leader_known":false`) || !strings.Contains(text, "degraded") {
+		t.Errorf("health: %v %d %s", err, status, text)
+	}
+}
+
+// Two of three nodes are gone for good. The third goes on, cut off but ready, can be made the only voter, and the
+// others come back as new nodes.
+func TestG9_RecoverFromLostMajority(t *testing.T) {
+	f := newFleet(t, 3)
+	f.nodes[0].apply(exactRules(5000))
+	left := f.nodes[2]
+	dir := filepath.Join(f.dir, "n3")
+	if code, _, stderr := tool(t, "", "recover", "--data-dir", dir); code != 1 || !strings.Contains(stderr, "stop the node first") {
+		t.Errorf("recover under a running node: %d %s", code, stderr)
+	}
+	key := f.subjectAt(left, "year")
+	for range 40 {
+		left.check(fmt.Sprintf(`{"rule": "year", "key": %q}`, key))
+	}
+	time.Sleep(300 * time.Millisecond) // until the standbys have it
+	for _, m := range f.nodes[:2] {
+		m.kill()
+		if err := os.RemoveAll(filepath.Join(f.dir, m.name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.nodes = []*mate{left}
+	eventually(t, "the node that is left is cut off, and ready", func() bool {
+		status, text := left.readiness()
+		return status == 200 && strings.Contains(text, `"view":"cut-off"`) && strings.Contains(text, `"status":"degraded"`)
+	})
+	if code, out := left.command("apply", "-f", file(t, "rules.yaml", exactRules(6000))); code != 1 || !strings.Contains(out, "no-leader") {
+		t.Errorf("a write without a majority: %d %s", code, out)
+	}
+	left.signal(syscall.SIGTERM)
+	left.end()
+	if code, stdout, stderr := tool(t, "", "recover", "--data-dir", dir); code != 0 || !strings.Contains(stdout, "only voter") {
+		t.Fatalf("recover: %d %s%s", code, stdout, stderr)
+	}
+	left.up()
+	left.waitReady()
+	f.are("n3")
+	f.nodes[0].apply(exactRules(7000))
+	if used := left.used("year", key); used < 40 {
+		t.Errorf("have %d used after recovery, want at least 40", used)
+	}
+	for i := 1; i <= 2; i++ {
+		m := f.mate(i, 0, "--join", left.ip)
+		f.nodes = append(f.nodes, m)
+		m.up()
+	}
+	for _, m := range f.nodes {
+		m.waitReady()
+	}
+	f.are("n1", "n2", "n3")
+	f.removeFailed(left)
+	f.whole()
+	if c, err := f.nodes[1].cluster(); err != nil || c.RulesVersion != 3 {
+		t.Errorf("rules have version %d (%v), want 3", c.RulesVersion, err)
+	}
+}
+
+// removeFailed removes every member that is gone, by its ID: another may have its name again.
+func (f *fleet) removeFailed(at *mate) {
+	f.t.Helper()
+	c, err := at.cluster()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, one := range c.Members {
+		if one.State == "alive" {
+			continue
+		}
+		if code, out := at.command("remove", one.ID); code != 0 || !strings.Contains(out, "no member any more") {
+			f.t.Errorf("remove %s: %d %s", one.Name, code, out)
+		}
+	}
+}
+
+func TestRecoverRefused(t *testing.T) {
+	empty := t.TempDir()
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--data-dir", "/nowhere"}, 1, "/nowhere"},
+		{[]string{"--data-dir", empty}, 1, "not the data directory of a node"},
+		{[]string{"--data-dir", empty, "--address", "n1"}, 2, "--address"},
+		{[]string{"--data-dir", empty, "--address", "10.0.0.1:0"}, 2, "--address"},
+		{nil, 2, "--data-dir"},
+	} {
+		code, stdout, stderr := tool(t, "", append([]string{"recover"}, test.args...)...)
+		if code != test.code || !strings.Contains(stderr, test.want) || stdout != "" {
+			t.Errorf("%v: have %d %q, want %d %q", test.args, code, stderr, test.code, test.want)
+		}
+	}
+	if left, _ := os.ReadDir(empty); len(left) > 0 {
+		t.Errorf("files were made: %v", left)
+	}
+}

@@ -1,0 +1,248 @@
+//go:build faults
+
+package faults
+
+import (
+	"testing"
+	"time"
+)
+
+// long is how long what is meant to last does: d, or less in a short run.
+func long(d time.Duration) time.Duration {
+	if testing.Short() {
+		return d / 5
+	}
+	return d
+}
+
+// onlyLong leaves a scenario out of a short run.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short")
+	}
+}
+
+// ownerAndStandby are those of a random subject.
+func (f *fleet) ownerAndStandby(l *load) (owner, standby *node) {
+	f.t.Helper()
+	o, s, err := f.any().ownerOf("ten", l.keys[f.random.IntN(len(l.keys))])
+	if err != nil || f.byName(o) < 0 || f.byName(s) < 0 {
+		f.t.Fatalf("owner %q, standby %q: %v", o, s, err)
+	}
+	return f.nodes[f.byName(o)], f.nodes[f.byName(s)]
+}
+
+// alone says how many checks were decided without their owner.
+func alone(l *load) int64 {
+	by := l.count()
+	return by["fallback"] + by["standby"]
+}
+
+// TestG1_Calm is the rig's own test too: without faults, nothing is decided without an owner.
+func TestG1_Calm(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		f.pass(f.between(11*time.Second, 12*time.Second))
+		if n := alone(l); n > 0 {
+			t.Errorf("%d checks were decided without an owner", n)
+		}
+	})
+}
+
+func TestG5_OwnerKilled(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		owner, _ := f.ownerAndStandby(l)
+		f.kill(owner)
+		f.pass(f.between(6*time.Second, 10*time.Second))
+	})
+}
+
+// A node that is killed and comes back before it was ended has lost its memory, and looks for it at the standbys.
+func TestG5_OwnerKilledAndBackAtOnce(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		for range 3 {
+			owner, _ := f.ownerAndStandby(l)
+			f.kill(owner)
+			f.pass(f.between(0, time.Second))
+			f.heal()
+			f.whole(agreeTime)
+		}
+	})
+}
+
+func TestOwnerPaused(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		leader := f.leader()
+		owner := leader
+		for owner == leader {
+			owner, _ = f.ownerAndStandby(l)
+		}
+		f.pause(owner)
+		f.pass(long(30 * time.Second))
+	})
+}
+
+func TestLeaderPaused(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		f.pause(f.leader())
+		f.pass(long(30 * time.Second))
+	})
+}
+
+// Pauses about as long as authority lasts.
+func TestPausedAgainAndAgain(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		for range 8 {
+			f.pause(f.any())
+			f.pass(f.between(100*time.Millisecond, 4*time.Second))
+			f.heal()
+			f.pass(f.between(0, 3*time.Second))
+		}
+	})
+}
+
+func TestG4_CutOff(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		f.cut(f.any(), f.random.IntN(2) == 0)
+		f.pass(long(25 * time.Second))
+	})
+}
+
+func TestG4_LeaderCutOff(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		f.cut(f.leader(), f.random.IntN(2) == 0)
+		f.pass(20 * time.Second)
+	})
+}
+
+// TestLinkCut: two nodes can't reach each other, and a third relays.
+func TestLinkCut(t *testing.T) {
+	scenario(t, 3, func(f *fleet, l *load) {
+		i := f.random.IntN(3)
+		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
+		f.net.cutPair(a.host, b.host)
+		t.Logf("%s: %s and %s can't reach each other", clockTime(), a.name, b.name)
+		f.pass(long(20 * time.Second))
+		if n := l.count()["fallback"]; n > 0 {
+			t.Errorf("%d checks fell back", n)
+		}
+	})
+}
+
+// TestDeaf: one direction of a link is cut.
+func TestDeaf(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		i := f.random.IntN(3)
+		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
+		a.ignore(b.host)
+		t.Logf("%s: %s does not hear %s", clockTime(), a.name, b.name)
+		f.pass(20 * time.Second)
+		if n := l.count()["fallback"]; n > 0 {
+			t.Errorf("%d checks fell back", n)
+		}
+	})
+}
+
+func TestG6_RollingRestarts(t *testing.T) {
+	f := newFleet(t, 3)
+	var seen *load
+	f.run(func(f *fleet, l *load) {
+		seen = l
+		for range int(long(2*time.Second)/time.Second) + 1 {
+			for _, i := range f.random.Perm(3) {
+				n := f.nodes[i]
+				t.Logf("%s: %s is stopped", clockTime(), n.name)
+				n.stop()
+				f.pass(f.between(0, 2*time.Second))
+				n.up()
+				f.whole(agreeTime)
+			}
+		}
+		if n := alone(l); n > 0 {
+			t.Errorf("%d checks were decided without an owner", n)
+		}
+	})
+	for key, name := range seen.keys {
+		used, err := f.nodes[key%3].used("year", name)
+		if all, _ := seen.admitted(0, key, 0, 0); err != nil || used < all || used > all+seen.unknown[[2]int{0, key}] {
+			t.Errorf("%s: have %d used (%v), want %d, and at most %d more", name, used, err, all, seen.unknown[[2]int{0, key}])
+		}
+	}
+}
+
+// TestG9_RulesUnderFaults: clients on all nodes read and write rules while leaders come and go.
+func TestG9_RulesUnderFaults(t *testing.T) {
+	nodes := 5
+	if testing.Short() {
+		nodes = 3
+	}
+	f := newFleet(t, nodes)
+	h := f.history(6)
+	f.run(func(f *fleet, l *load) {
+		for end := time.Now().Add(long(60 * time.Second)); time.Now().Before(end); {
+			leader := f.leader()
+			switch f.random.IntN(4) {
+			case 0:
+				f.kill(leader)
+			case 1:
+				f.pause(leader)
+			case 2:
+				f.cut(leader, false)
+			case 3:
+				f.cut(leader, true)
+			}
+			f.pass(f.between(500*time.Millisecond, 6*time.Second))
+			f.heal()
+			f.whole(agreeTime)
+			f.pass(f.between(0, time.Second))
+		}
+		h.end()
+	})
+	h.judge()
+}
+
+// TestRandom does one thing after another to a larger cluster.
+func TestRandom(t *testing.T) {
+	scenario(t, 5, func(f *fleet, l *load) {
+		for end := time.Now().Add(lasting()); time.Now().Before(end); {
+			f.disturb()
+			f.pass(f.between(100*time.Millisecond, 6*time.Second))
+			f.heal()
+			f.whole(agreeTime)
+			f.pass(f.between(0, 2*time.Second))
+		}
+	})
+}
+
+// disturb does something to a random node; a minority is away at any time.
+func (f *fleet) disturb() {
+	n := f.any()
+	if f.random.IntN(3) == 0 {
+		n = f.leader()
+	}
+	other := f.nodes[(f.index(n)+1+f.random.IntN(len(f.nodes)-1))%len(f.nodes)]
+	switch f.random.IntN(7) {
+	case 0:
+		f.kill(n)
+	case 1:
+		f.pause(n)
+	case 2:
+		f.cut(n, false)
+	case 3:
+		f.cut(n, true)
+	case 4:
+		f.net.cutPair(n.host, other.host)
+		f.t.Logf("%s: %s and %s can't reach each other", clockTime(), n.name, other.name)
+	case 5:
+		n.ignore(other.host)
+		f.t.Logf("%s: %s does not hear %s", clockTime(), n.name, other.name)
+	case 6:
+		f.t.Logf("%s: %s is stopped", clockTime(), n.name)
+		n.stop()
+	}
+}
