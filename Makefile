@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race fuzz bench lint
+.PHONY: run test race fuzz bench lint faults
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -16,6 +16,12 @@ race: ## all tests under the race detector, the longest ones shortened
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target
 	.ci/fuzz $(FUZZTIME)
+
+# FAULTS_SEED chooses what happens, FAULTS_TIME how long the random scenario lasts, FAULTS_LOGS a folder for logs of what
+# failed; FAULTS_RUN selects tests, FAULTS_FLAGS=-short those for each change.
+FAULTS_RUN ?= .
+faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
+	$(GO) test -tags faults -count 1 -timeout 40m -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...

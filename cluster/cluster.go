@@ -52,11 +52,12 @@ type Cluster struct {
 	// Each of capacity 1: there is something to look at.
 	applied, led, found, reconcile, founding chan struct{}
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	group  sync.WaitGroup // the loops
-	tasks  chan struct{}  // one for each call that is being answered
-	late   sync.WaitGroup // what Close waits for at the very end, bounded
+	ctx     context.Context
+	cancel  context.CancelFunc
+	group   sync.WaitGroup // the loops
+	tasks   chan struct{}  // one for each call that is being answered
+	writing chan struct{}  // holds a token for the write of rules that is being proposed
+	late    sync.WaitGroup // what Close waits for at the very end, bounded
 
 	// spawning guards closed, so that no task begins after Close has begun to wait.
 	spawning sync.Mutex
@@ -75,7 +76,7 @@ func Open(cfg Config) (*Cluster, error) {
 		cfg.Settled = func() int64 { return 1<<63 - 1 }
 	}
 	c := &Cluster{
-		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
+		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks), writing: make(chan struct{}, 1),
 		applied: make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
 		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
 	}

@@ -16,6 +16,8 @@ type machine struct {
 	state atomic.Pointer[agreement.State]
 	bytes atomic.Int64 // of entries applied since the last snapshot was taken
 	wake  func()       // must not block
+	// prepared is the write of rules that this node has proposed last, as the leader.
+	prepared atomic.Pointer[agreement.Prepared]
 }
 
 func newMachine(wake func()) *machine {
@@ -26,7 +28,7 @@ func newMachine(wake func()) *machine {
 
 // Apply is called by Raft, for one entry at a time, in order.
 func (m *machine) Apply(l *raft.Log) any {
-	next, result := m.state.Load().Apply(l.Index, l.Data)
+	next, result := m.state.Load().ApplyPrepared(l.Index, l.Data, m.prepared.Load())
 	m.state.Store(next)
 	m.bytes.Add(int64(len(l.Data)))
 	m.wake()

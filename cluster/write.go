@@ -93,7 +93,7 @@ func (c *Cluster) agree(ctx context.Context, entry []byte) (agreement.Result, er
 // submit proposes an entry here or at the leader, once.
 func (c *Cluster) submit(ctx context.Context, entry []byte) (agreement.Result, error) {
 	if c.leads() {
-		return c.proposeBytes(ctx, entry)
+		return c.proposeRules(ctx, entry)
 	}
 	b, err := c.callLeader(ctx, MethodPropose, entry)
 	if err != nil {
@@ -102,16 +102,29 @@ func (c *Cluster) submit(ctx context.Context, entry []byte) (agreement.Result, e
 	return parseResult(b)
 }
 
+// proposeRules proposes a write of rules as the leader, one at a time. What it leads to is worked out beforehand: Raft's
+// goroutine, which authority waits for, would be held up by a large document.
+func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Result, error) {
+	e, err := agreement.Decode(entry)
+	write, ok := e.(agreement.Rules)
+	if err != nil || !ok {
+		return agreement.Result{}, errBadCall // whatever else is agreed, the leader proposes by itself
+	}
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+	}
+	c.machine.prepared.Store(c.State().Prepare(write))
+	return c.proposeBytes(ctx, entry)
+}
+
 // servePropose is submit's other end.
 func (c *Cluster) servePropose(ctx context.Context, r request) ([]byte, error) {
-	if e, err := agreement.Decode(r.body); err != nil {
-		return nil, errBadCall
-	} else if _, ok := e.(agreement.Rules); !ok {
-		return nil, errBadCall // whatever else is agreed, the leader proposes
-	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
-	result, err := c.proposeBytes(ctx, r.body)
+	result, err := c.proposeRules(ctx, r.body)
 	if err != nil {
 		return nil, err
 	}

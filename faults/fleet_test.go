@@ -38,7 +38,7 @@ func newFleet(t *testing.T, n int) *fleet {
 // emptyFleet has n nodes that are not started.
 func emptyFleet(t *testing.T, n int) *fleet {
 	t.Helper()
-	f := &fleet{t: t, net: newNetwork(t), dir: filepath.Join(workDir, strings.ReplaceAll(t.Name(), "/", "-")), random: randomFor(t)}
+	f := &fleet{t: t, net: newNetwork(t), dir: filepath.Join(filesDir(), strings.ReplaceAll(t.Name(), "/", "-")), random: randomFor(t)}
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -220,3 +220,15 @@ func (l *load) admitted(rule, key int, from, to int64) (all, part int64) {
 	}
 	return all, part
 }
+
+// fellBack is how often a subject's check was admitted without owner and standby.
+func (l *load) fellBack(rule, key int) (n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.hits {
+		if h := &l.hits[i]; h.rule == rule && h.key == key && h.by == "fallback" {
+			n++
+		}
+	}
+	return n
+}

@@ -45,7 +45,8 @@ func (f *fleet) are(names ...string) {
 	f.t.Helper()
 	slices.Sort(names)
 	for _, m := range f.nodes {
-		eventually(f.t, fmt.Sprintf("%s sees %v", m.name, names), func() bool {
+		// A member that was never seen counts as failed half a minute after a start.
+		within(f.t, time.Minute, fmt.Sprintf("%s sees %v", m.name, names), func() bool {
 			c, err := m.cluster()
 			var have []string
 			for _, one := range c.Members {
@@ -194,7 +195,10 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 	for range 40 {
 		left.check(fmt.Sprintf(`{"rule": "year", "key": %q}`, key))
 	}
-	time.Sleep(300 * time.Millisecond) // until the standbys have it
+	eventually(t, "the standbys have all", func() bool {
+		_, text, err := left.call("GET", left.admin+"/metrics", "", "")
+		return err == nil && strings.Contains(text, "\nrlnode_partitions_behind 0\n") && strings.Contains(text, "\nrlnode_replica_unacked_bytes 0\n")
+	})
 	for _, m := range f.nodes[:2] {
 		m.kill()
 		if err := os.RemoveAll(filepath.Join(f.dir, m.name)); err != nil {

@@ -46,14 +46,20 @@ const patience = 20 * time.Second
 // eventually polls until ok is true, or fails the test.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	within(t, patience, what, ok)
+}
+
+// within is eventually for what takes longer.
+func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); {
 		if ok() {
 			return
 		}
 		timer := time.NewTimer(5 * time.Millisecond)
 		<-timer.C
 	}
-	t.Fatalf("%s: not within %v", what, patience)
+	t.Fatalf("%s: not within %v", what, bound)
 }
 
 // output collects what a process prints; it may be read meanwhile.

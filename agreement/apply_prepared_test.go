@@ -1,0 +1,46 @@
+package agreement
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// What was prepared leads to the same as what was not, and is used only for the entry and the history it was made for.
+func TestApplyPrepared(t *testing.T) {
+	write := func(id byte, body string) Rules {
+		return Rules{
+			Request: RequestID{id}, By: "a test", When: time.UnixMilli(1000),
+			Change: rules.Change{Part: rules.WholeDocument, Body: []byte("version: 1\n" + body)},
+		}
+	}
+	good := write(1, "rules:\n  - {name: a, key: [k], limits: [{limit: 1, per: 1m}]}\n")
+	bad := write(2, "rulez: []\n")
+	index, plain, prepared := uint64(0), New(), New()
+	for _, e := range []Rules{good, bad, good, write(3, "")} {
+		entry, err := Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index++
+		p := prepared.Prepare(e)
+		var want, have Result
+		plain, want = plain.Apply(index, entry)
+		prepared, have = prepared.ApplyPrepared(index, entry, p)
+		if have.Version != want.Version || (have.Err == nil) != (want.Err == nil) {
+			t.Errorf("entry %d: have %+v, want %+v", index, have, want)
+		}
+		a, _ := plain.AppendBinary(nil)
+		b, _ := prepared.AppendBinary(nil)
+		if string(a) != string(b) {
+			t.Errorf("entry %d: the states differ", index)
+		}
+	}
+	stale := New().Prepare(write(9, ""))
+	entry, _ := Encode(write(4, "rulez: []\n"))
+	if _, r := prepared.ApplyPrepared(index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
+		t.Errorf("another entry's preparation was used: %+v", r)
+	}
+}
