@@ -117,7 +117,7 @@ func DefaultTimings() Timings {
 	return Timings{
 		Heartbeat:   400 * time.Millisecond,
 		Election:    400 * time.Millisecond,
-		LeaderLease: 200 * time.Millisecond,
+		LeaderLease: 400 * time.Millisecond, // with less, a busy machine changes leaders for want of a moment
 		Commit:      20 * time.Millisecond,
 		RPC:         2 * time.Second,
 		Snapshot:    30 * time.Second,

@@ -124,8 +124,7 @@ func TestLinkCut(t *testing.T) {
 	scenario(t, 3, func(f *fleet, l *load) {
 		i := f.random.IntN(3)
 		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
-		f.net.cutPair(a.host, b.host)
-		t.Logf("%s: %s and %s can't reach each other", clockTime(), a.name, b.name)
+		f.part(a, b, false)
 		f.pass(long(20 * time.Second))
 		if n := l.count()["fallback"]; n > 0 {
 			t.Errorf("%d checks fell back", n)
@@ -139,8 +138,7 @@ func TestDeaf(t *testing.T) {
 	scenario(t, 3, func(f *fleet, l *load) {
 		i := f.random.IntN(3)
 		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
-		a.ignore(b.host)
-		t.Logf("%s: %s does not hear %s", clockTime(), a.name, b.name)
+		f.part(a, b, true)
 		f.pass(20 * time.Second)
 		if n := l.count()["fallback"]; n > 0 {
 			t.Errorf("%d checks fell back", n)
@@ -236,11 +234,9 @@ func (f *fleet) disturb() {
 	case 3:
 		f.cut(n, true)
 	case 4:
-		f.net.cutPair(n.host, other.host)
-		f.t.Logf("%s: %s and %s can't reach each other", clockTime(), n.name, other.name)
+		f.part(n, other, false)
 	case 5:
-		n.ignore(other.host)
-		f.t.Logf("%s: %s does not hear %s", clockTime(), n.name, other.name)
+		f.part(n, other, true)
 	case 6:
 		f.t.Logf("%s: %s is stopped", clockTime(), n.name)
 		n.stop()

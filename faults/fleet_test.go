@@ -236,6 +236,18 @@ func (f *fleet) cut(n *node, cable bool) {
 	f.fault(cutOff, n, at)
 }
 
+// part cuts the link between two nodes, or only what a hears of b.
+func (f *fleet) part(a, b *node, oneWay bool) {
+	at := boottime()
+	if oneWay {
+		a.ignore(b.host)
+	} else {
+		f.net.cutPair(a.host, b.host)
+	}
+	f.t.Logf("%s: %s does not hear %s (one way %v)", clockTime(), a.name, b.name, oneWay)
+	f.fault(apart, a, at)
+}
+
 func (f *fleet) fault(kind faultKind, n *node, at int64) {
 	f.faults = append(f.faults, fault{kind: kind, node: f.index(n), from: at, to: 1 << 62})
 }

@@ -53,7 +53,7 @@ func (n *network) must(name string, args ...string) {
 func (n *network) close() {
 	for _, h := range n.hosts {
 		unix.Close(h.fd)
-		_ = run("ip", "link", "del", h.port) // the namespace alone takes its time
+		_ = run("ip", "link", "del", h.port)  // the namespace alone takes its time
 		_ = run("ip", "netns", "del", h.name) // all of it ends with the tests at the latest
 	}
 	_ = run("ip", "link", "del", bridge)

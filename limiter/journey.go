@@ -52,6 +52,7 @@ type part struct {
 	admitted  bool // with those decided together
 	withdrawn bool // its decisions are told as without the cost
 	acted     bool // this node has tried to act as the standby
+	thirds    int  // nodes asked to pass the question on
 	why       partitions.Absence
 	hint      ring.NodeID
 	tried     []ring.NodeID // could not be asked, or may not decide
@@ -196,20 +197,41 @@ func (c *journey) next(p *part) wayOf {
 	if c.turn >= maxTurns || !time.Now().Before(c.until) {
 		return wayOf{way: wayAlone}
 	}
-	w := p.wayBy(&r, m.Self)
+	third := func(r *partitions.Route) ring.NodeID { return c.third(p, r) }
+	w := p.wayBy(&r, m.Self, third)
 	if w.way == wayAlone && len(p.passed) > 0 && time.Now().Before(c.thaw) {
 		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit
 		// more than the limit in a healthy cluster.
 		time.Sleep(min(turnPause<<min(c.turn, 6), maxTurnPause))
 		p.passed, p.hint = p.passed[:0], ring.NodeID{}
 		r = m.Ownership.Route(partitionOf(p.hi))
-		w = p.wayBy(&r, m.Self)
+		w = p.wayBy(&r, m.Self, third)
 	}
 	return w
 }
 
+// third is a node that may reach the owner, which this one can't: before anyone acts in its place, one that both reach
+// is asked to pass the question on. One broken link then costs a hop, and admits nothing beside the owner.
+func (c *journey) third(p *part, r *partitions.Route) ring.NodeID {
+	m := c.limiter.member
+	t := m.Ring()
+	if t == nil || r.Owner.IsZero() || r.Owner == m.Self || p.thirds >= maxThirds {
+		return ring.NodeID{}
+	}
+	members := t.Members()
+	for i := range members {
+		id := members[(int(p.hi%uint64(len(members)))+i)%len(members)]
+		if id == m.Self || id == r.Owner || id == r.Other || id == r.Standby || p.hasTried(id) || !m.Peers.Reachable(id) {
+			continue
+		}
+		p.thirds++
+		return id
+	}
+	return ring.NodeID{}
+}
+
 // wayBy is the next way to whom a route and the last answer name.
-func (p *part) wayBy(r *partitions.Route, self ring.NodeID) wayOf {
+func (p *part) wayBy(r *partitions.Route, self ring.NodeID, third func(*partitions.Route) ring.NodeID) wayOf {
 	if isHeld(r) && !slices.Contains(p.tried, self) {
 		return wayOf{way: wayHere}
 	}
@@ -217,6 +239,9 @@ func (p *part) wayBy(r *partitions.Route, self ring.NodeID) wayOf {
 		if !id.IsZero() && id != self && !p.hasTried(id) {
 			return wayOf{way: wayOwner, to: id}
 		}
+	}
+	if id := third(r); !id.IsZero() {
+		return wayOf{way: wayOwner, to: id}
 	}
 	switch {
 	case r.Standby.IsZero() || p.hasTried(r.Standby):

@@ -92,3 +92,30 @@ func TestG5_KillInOneProcess(t *testing.T) {
 		})
 	}
 }
+
+// One broken link between two nodes that both see the third costs a hop, and nothing else.
+func TestG1_BrokenLinkInOneProcess(t *testing.T) {
+	for pair := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlanet(t, 3, exactRules(1000))
+			a, b := p.nodes[pair], p.nodes[(pair+1)%3]
+			p.net.Cut(a.ip, b.ip)
+			c := p.crowd("year", 20, 6)
+			p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 5000 })
+			by := c.leave()
+			t.Logf("%s–%s: by %v", a.ip, b.ip, by)
+			for i := range c.admitted {
+				if have := c.admitted[i].Load(); have != 1000 {
+					t.Errorf("key %d: have %d admitted, want 1000", i, have)
+				}
+			}
+			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+			}
+			p.net.HealAll()
+			time.Sleep(2 * time.Second)
+			p.peaceful()
+			p.end()
+		})
+	}
+}
