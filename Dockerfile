@@ -1,6 +1,8 @@
 # Built by `make image`, which makes the static binary first. Nothing is pulled: there is nothing in the image but it.
 FROM scratch
-COPY bin/image/ /
+COPY bin/image/rlnode /rlnode
+# What is copied belongs to root unless said otherwise; a new volume takes its owner from here.
+COPY --chown=65532:65532 bin/image/data /data
 USER 65532:65532
 ENV RLNODE_DATA_DIR=/data
 VOLUME ["/data"]

@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race fuzz bench lint faults
+.PHONY: run test race fuzz bench lint faults image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -30,6 +30,13 @@ lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
 	$(GO) vet ./...
 	bin/staticcheck ./...
+
+DOCKER ?= docker
+image: ## a container image of the static binary and nothing else; nothing is pulled
+	rm -rf bin/image
+	mkdir -p bin/image/data
+	CGO_ENABLED=0 GOOS=linux $(GO) build -trimpath -o bin/image/rlnode ./cmd/rlnode
+	$(DOCKER) build -t rlnode:dev .
 
 bin/staticcheck: tools/go.mod tools/go.sum
 	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck

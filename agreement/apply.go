@@ -159,6 +159,9 @@ func (e Settled) apply(next *State) Result {
 	if e.Epoch != next.Epoch {
 		return rejected("the epoch is %d, not %d", next.Epoch, e.Epoch)
 	}
+	if e.Revision != 0 && e.Revision != next.Revision {
+		return rejected("the revision is %d, not %d", next.Revision, e.Revision)
+	}
 	next.From, next.Settled, next.Revision = next.To, true, next.Index
 	return Result{}
 }

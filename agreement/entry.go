@@ -48,6 +48,9 @@ type Leave struct {
 // changes nothing.
 type Settled struct {
 	Epoch int64 `json:"epoch"`
+	// Revision is the one that the members' reports are of; 0 for whatever it is. With another one the entry is rejected:
+	// somebody was ended meanwhile, and there is more to move.
+	Revision uint64 `json:"revision,omitempty"`
 }
 
 // Ended ends the authority of Node. It is rejected unless Generation is the node's present one, or if Reign is over.

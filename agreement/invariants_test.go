@@ -82,7 +82,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 	case 4:
 		return Leave{epoch(), someone()}
 	case 5:
-		return Settled{epoch() - 1}
+		return Settled{Epoch: epoch() - 1}
 	case 6:
 		id := someone()
 		return Ended{Node: id, Generation: s.Generation(id) + rapid.SampledFrom([]int64{0, 0, 0, 1, -1}).Draw(t, "generation")}

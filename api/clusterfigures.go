@@ -59,9 +59,9 @@ type clusterCollector struct {
 	read func() ClusterFigures
 
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
-	logBytes, hung, full                                   *prometheus.Desc
-	members, connected, partitions, behind                 *prometheus.Desc
-	pushed, unacked, handOffs, frozen, begun, debts        *prometheus.Desc
+	logBytes, hung, full                                         *prometheus.Desc
+	members, connected, partitions, behind                       *prometheus.Desc
+	pushed, unacked, handOffs, frozen, begun, debts              *prometheus.Desc
 }
 
 func newClusterCollector(read func() ClusterFigures) *clusterCollector {

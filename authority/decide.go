@@ -156,7 +156,7 @@ func (b *book) settles(v *view) agreement.Entry {
 			return nil
 		}
 	}
-	return agreement.Settled{Epoch: v.state.Epoch}
+	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
 // allHold tells whether every member has authority. If one has not, it comes back or is ended; until then it could

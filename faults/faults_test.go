@@ -33,10 +33,24 @@ func (f *fleet) ownerAndStandby(l *load) (owner, standby *node) {
 	return f.nodes[f.byName(o)], f.nodes[f.byName(s)]
 }
 
-// alone says how many checks were decided without their owner.
-func alone(l *load) int64 {
-	by := l.count()
-	return by["fallback"] + by["standby"]
+// noneBy fails if checks were decided in one of these ways. Where the machine stood still, nodes may take each other for
+// dead, so nothing follows.
+func (l *load) noneBy(ways ...string) {
+	l.fleet.t.Helper()
+	for _, way := range ways {
+		switch n := l.count()[way]; {
+		case n > 0 && l.stalled():
+			l.fleet.t.Logf("%d checks were decided by %s, but the machine stalled", n, way)
+		case n > 0:
+			l.fleet.t.Errorf("%d checks were decided by %s", n, way)
+		}
+	}
+}
+
+func (l *load) stalled() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.stalls) > 0
 }
 
 // TestG1_Calm is the rig's own test too: without faults, nothing is decided without an owner.
@@ -44,9 +58,7 @@ func TestG1_Calm(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
 		f.pass(f.between(11*time.Second, 12*time.Second))
-		if n := alone(l); n > 0 {
-			t.Errorf("%d checks were decided without an owner", n)
-		}
+		l.noneBy("fallback", "standby")
 	})
 }
 
@@ -126,9 +138,7 @@ func TestLinkCut(t *testing.T) {
 		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
 		f.part(a, b, false)
 		f.pass(long(20 * time.Second))
-		if n := l.count()["fallback"]; n > 0 {
-			t.Errorf("%d checks fell back", n)
-		}
+		l.noneBy("fallback")
 	})
 }
 
@@ -140,9 +150,7 @@ func TestDeaf(t *testing.T) {
 		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
 		f.part(a, b, true)
 		f.pass(20 * time.Second)
-		if n := l.count()["fallback"]; n > 0 {
-			t.Errorf("%d checks fell back", n)
-		}
+		l.noneBy("fallback")
 	})
 }
 
@@ -161,14 +169,14 @@ func TestG6_RollingRestarts(t *testing.T) {
 				f.whole(agreeTime)
 			}
 		}
-		if n := alone(l); n > 0 {
-			t.Errorf("%d checks were decided without an owner", n)
-		}
+		l.noneBy("fallback", "standby")
 	})
 	for key, name := range seen.keys {
 		used, err := f.nodes[key%3].used("year", name)
-		if all, _ := seen.admitted(0, key, 0, 0); err != nil || used < all || used > all+seen.unknown[[2]int{0, key}] {
-			t.Errorf("%s: have %d used (%v), want %d, and at most %d more", name, used, err, all, seen.unknown[[2]int{0, key}])
+		all, _ := seen.admitted(0, key, 0, 0)
+		most := all + seen.unknown[[2]int{0, key}]
+		if err != nil || used < all || used > most && !seen.stalled() {
+			t.Errorf("%s: have %d used (%v), want %d to %d", name, used, err, all, most)
 		}
 	}
 }

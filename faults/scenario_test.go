@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// reconciled says whether what was admitted in fallback is brought to the owner when it can be reached again. Until it
-// is, such hits may be forgotten.
+// reconciled says whether what was admitted in fallback, and what an owner that was cut off decided in the last moments of
+// its authority, is brought to the new owner when it can be reached again. Until it is, such hits may be forgotten.
 const reconciled = false
 
 // agreeTime is how long after everything is healed all nodes may take to say the same.
@@ -100,16 +100,8 @@ func (f *fleet) judgeOwners() {
 func (f *fleet) judgeCounts(l *load) {
 	f.t.Helper()
 	for key, name := range l.keys {
-		all, excused := l.admitted(0, key, 0, 0)
-		if !reconciled {
-			excused += l.fellBack(0, key)
-		}
-		for _, x := range f.faults {
-			if x.kind == killed {
-				_, part := l.admitted(0, key, x.from-int64(unpushed), x.from)
-				excused += part
-			}
-		}
+		all, _ := l.admitted(0, key, 0, 0)
+		excused := f.excused(l, key)
 		// Debts come back a while after the nodes.
 		within(f.t, settling, "the counts of "+name, func() string {
 			var have []int64
@@ -129,4 +121,23 @@ func (f *fleet) judgeCounts(l *load) {
 			return ""
 		})
 	}
+}
+
+// excused is how many of a subject's hits may be forgotten.
+func (f *fleet) excused(l *load, key int) (n int64) {
+	if !reconciled {
+		n += l.fellBack(0, key)
+	}
+	for _, x := range f.faults {
+		var part int64
+		switch {
+		case x.kind == killed:
+			_, part = l.admitted(0, key, x.from-int64(unpushed), x.from)
+		case x.kind == cutOff && !reconciled:
+			// At this node or, as the cut was made, through it.
+			_, part = l.admitted(0, key, x.from-int64(unpushed), min(x.from+int64(term+unpushed), x.to+int64(unpushed)))
+		}
+		n += part
+	}
+	return n
 }

@@ -200,9 +200,13 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to a
 	if r.Owner != v.from && r.Owner != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Owner, to) {
 		return true
 	}
+	// An owner asks others only when it may not decide: because it has no authority, or because it has handed over.
+	if r.Owner == v.from && !r.Other.IsZero() && r.Other != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Other, to) {
+		return true
+	}
 	why := partitions.Unreachable
 	if v.reply.status == noAuthority || r.Owner == v.from {
-		why = partitions.Powerless // an owner asks others only when it may not decide
+		why = partitions.Powerless
 	}
 	if q.flags&flagStandby != 0 && q.verb == verbCheck && l.actFor(v, why) {
 		v.answer(to)

@@ -124,6 +124,7 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	// replaced: it is better than none.
 	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
+		k.debts.replace(s.p)
 		pt.source, pt.lineage, pt.whole = from, s.lineage, false
 	}
 	if pt.source != from || pt.lineage != s.lineage {
@@ -142,7 +143,7 @@ func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counte
 	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
 		return true
 	}
-	if d := k.debts[rec.Key]; d != nil {
+	if d := k.debts.get(rec.Key); d != nil {
 		d.replaced = true
 	}
 	return k.cfg.Table.Put(now, rec)

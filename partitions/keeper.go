@@ -155,7 +155,7 @@ func Open(cfg Config) (*Keeper, error) {
 		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
 		changed: make(chan struct{}), pulling: map[ring.NodeID]bool{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{},
-		debts: debts{}, kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
+		kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -221,10 +221,10 @@ func (k *Keeper) forgetAll() {
 		k.phases[p].Store(uint32(away))
 		if had {
 			k.cfg.Table.Drop(p)
+			k.debts.replace(p)
 		}
 	}
 	clear(k.followers)
-	clear(k.debts)
 	clear(k.pauses)
 }
 

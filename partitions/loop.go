@@ -48,7 +48,7 @@ func (k *Keeper) Stats() Stats {
 	defer k.mu.Unlock()
 	v := k.view.Load()
 	st := k.stats
-	st.Debts = len(k.debts)
+	st.Debts = k.debts.n
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase == held {

@@ -94,7 +94,7 @@ func (k *Keeper) takePull(v *view, c *peer.Call, r *reader) {
 			c.Fail(codeRefused, "the partition is not the asking node's")
 			return
 		}
-		k.debts.drop(p)
+		k.giveDebts(p)
 	}
 	k.mu.Unlock()
 	k.done.Go(func() { k.giveBack(c, list) })
@@ -192,5 +192,6 @@ func (k *Keeper) dropOther(v *view, p int) bool {
 	}
 	k.parts[p].source, k.parts[p].whole = ring.NodeID{}, false
 	k.cfg.Table.Drop(p)
+	k.debts.replace(p)
 	return true
 }

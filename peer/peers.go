@@ -32,7 +32,7 @@ type Config struct {
 // validate fills in what is left out.
 func (c *Config) validate() error {
 	if c.Self == nil || c.Listen == nil || c.Dial == nil || c.Serve == nil {
-		return errors.New("Self, Listen, Dial and Serve are needed")
+		return errors.New("there must be Self, Listen, Dial and Serve")
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
@@ -44,7 +44,7 @@ func (c *Config) validate() error {
 		c.Silence = defaultSilence
 	}
 	if c.Silence < 10*time.Millisecond {
-		return errors.New("Silence is under 10 ms")
+		return errors.New("a silence under 10 ms is none")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -59,12 +60,18 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 	f.sameTotals(l)
 }
 
-// sameTotals compares what was admitted with what the owners have counted.
+// sameTotals compares what was admitted with what the owners have counted. On a machine that stood still for almost a
+// second a check may have been decided in fallback, and counted at the owner beside, or not.
 func (f *fleet) sameTotals(l *traffic) {
 	f.t.Helper()
+	alone := int64(0)
+	if n, ok := l.by.Load("fallback"); ok {
+		alone = n.(*atomic.Int64).Load()
+	}
 	for i, key := range l.keys {
-		if used := f.nodes[i%len(f.nodes)].used("year", key); used != l.admitted[i].Load() {
-			f.t.Errorf("%s: have %d used, want %d", key, used, l.admitted[i].Load())
+		used, want := f.nodes[i%len(f.nodes)].used("year", key), l.admitted[i].Load()
+		if used < want-alone || used > want+alone {
+			f.t.Errorf("%s: have %d used, want %d, give or take %d", key, used, want, alone)
 		}
 	}
 }

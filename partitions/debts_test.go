@@ -1,0 +1,75 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// A debt of the next window, made while the last window's is being acknowledged, stays.
+func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		k := f.nodes[1].keeper
+		k.mu.Lock()
+		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
+		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
+		k.owe(op, algorithms.Taken{Window: 7})
+		pay := &payment{keys: []counters.Key{key}, costs: []int64{5}, taken: []algorithms.Taken{{Window: 7}}} // as payDebts sends it
+		op.Cost = 3
+		k.owe(op, algorithms.Taken{Window: 8})
+		k.mu.Unlock()
+		k.paid(ring.NodeID{1}, pay, nil, nil)
+		k.mu.Lock()
+		if d := k.debts.get(key); d == nil || d.cost != 3 {
+			t.Errorf("have %+v, want a debt of 3", d)
+		}
+		k.mu.Unlock()
+	})
+}
+
+// A standby that is asked for its copies by an owner that lost its memory still owes what a push took out of them.
+func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Cut(a.ip, b.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+				t.Fatal(by.ip, ok, err)
+			}
+		}
+		time.Sleep(300 * time.Millisecond)
+		b.keeper.mu.Lock()
+		b.keeper.paying[a.id] = true // the payment is on its way when a is killed
+		b.keeper.mu.Unlock()
+		f.net.Heal(a.ip, b.ip)
+		time.Sleep(250 * time.Millisecond) // a's pushes arrive
+		a.kill()
+		time.Sleep(50 * time.Millisecond)
+		b.keeper.mu.Lock()
+		delete(b.keeper.paying, a.id)
+		b.keeper.mu.Unlock()
+		a.restart()
+		time.Sleep(2100 * time.Millisecond)
+		f.bring(a)
+		f.settle()
+		time.Sleep(1000 * time.Millisecond)
+		wrong := 0
+		for _, i := range keys {
+			if used := f.used(keyOf(i)); used != 2 {
+				wrong++
+			}
+		}
+		if wrong > 0 {
+			t.Errorf("%d of %d have not 2 used", wrong, len(keys))
+		}
+	})
+}
