@@ -142,7 +142,7 @@ func TestStatesDoNotChange(t *testing.T) {
 	states, raw := []*State{New()}, [][]byte{snapshotOf(t, New())}
 	s := rich(t)
 	for _, e := range []Entry{
-		Settled{2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)}, Leave{3, node(2)}, Ended{Node: node(77), Generation: 1}, Settled{3},
+		Settled{Epoch: 2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)}, Leave{3, node(2)}, Ended{Node: node(77), Generation: 1}, Settled{Epoch: 3},
 		ringOf(4, 1, 77), write(7, 7), Ended{Node: node(3), Generation: 0},
 	} {
 		states, raw = append(states, s), append(raw, snapshotOf(t, s))

@@ -28,7 +28,7 @@ func TestSnapshots(t *testing.T) {
 		if (back.From == back.To) != back.Settled || back.Secret == nil != (s.Secret == nil) {
 			t.Errorf("have %+v", back)
 		}
-		for _, e := range []Entry{Settled{s.Epoch}, ringOf(s.Epoch+1, 1, 5), Ended{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
+		for _, e := range []Entry{Settled{Epoch: s.Epoch}, ringOf(s.Epoch+1, 1, 5), Ended{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
 			var a, b Result
 			s, a = s.Apply(s.Index+1, encoded(t, e))
 			back, b = back.Apply(back.Index+1, encoded(t, e))
@@ -131,7 +131,7 @@ func FuzzParse(f *testing.F) {
 				continue
 			}
 			back := reread(t, s)
-			for _, e := range []Entry{Settled{s.Epoch}, Ended{Node: node(1), Generation: 0}, write(9, 9)} {
+			for _, e := range []Entry{Settled{Epoch: s.Epoch}, Ended{Node: node(1), Generation: 0}, write(9, 9)} {
 				if s.Index == 1<<64-1 {
 					break
 				}
@@ -147,12 +147,12 @@ func FuzzParse(f *testing.F) {
 
 func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
-		found, Empty{}, ringOf(3, 1, 2), Leave{3, node(1)}, Settled{2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
+		found, Empty{}, ringOf(3, 1, 2), Leave{3, node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
 		Boot{Node: node(1), Boot: 7},
 	} {
 		f.Add(encoded(f, e))
 	}
-	states := []*State{New(), rich(f), do(f, rich(f), Settled{2})}
+	states := []*State{New(), rich(f), do(f, rich(f), Settled{Epoch: 2})}
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		for _, s := range states {
 			before := snapshotOf(t, s)

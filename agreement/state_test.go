@@ -141,15 +141,15 @@ func TestRings(t *testing.T) {
 	if moving == 0 || moving > ring.Partitions/2 {
 		t.Errorf("%d partitions move", moving)
 	}
-	s = do(t, s, Settled{2})
+	s = do(t, s, Settled{Epoch: 2})
 	if !s.Settled || s.From != s.To || !s.From.Equal(table(t, 1, 2, 3, 4)) {
 		t.Errorf("not settled: %+v", s)
 	}
-	s = do(t, s, Settled{2}, Leave{3, node(2)})
+	s = do(t, s, Settled{Epoch: 2}, Leave{3, node(2)})
 	if s.Settled || s.Epoch != 3 || !s.To.Equal(s.From.Without(node(2))) || s.To.Canonical() {
 		t.Errorf("a leaving node: %+v", s)
 	}
-	s = do(t, s, Settled{3}, ringOf(4, 1, 3, 4), Settled{4}, ringOf(5, 1, 3, 4))
+	s = do(t, s, Settled{Epoch: 3}, ringOf(4, 1, 3, 4), Settled{Epoch: 4}, ringOf(5, 1, 3, 4))
 	if !s.Settled || s.Epoch != 5 || !s.From.Canonical() {
 		t.Error("a ring that moves nothing is not settled")
 	}
@@ -191,7 +191,7 @@ func TestEndedEndsTheMove(t *testing.T) {
 	}{
 		{"leaving node", []int{1, 2, 3}, Leave{2, node(2)}, 2, table(t, 1, 2, 3).Without(node(2)), nil},
 		{"joining node", []int{1, 2}, ringOf(2, 1, 2, 3), 3, table(t, 1, 2), table(t, 1, 2, 3).Without(node(3))},
-		{"the only one", []int{1}, Settled{1}, 1, table(t, 1), nil},
+		{"the only one", []int{1}, Settled{Epoch: 1}, 1, table(t, 1), nil},
 		{"the only one before", []int{1}, ringOf(2, 1, 2, 3), 1, table(t, 1, 2, 3).Without(node(1)), nil},
 		{"the only one after", []int{1, 2, 3}, ringOf(2, 1), 1, table(t, 1, 2, 3).Without(node(1)), nil},
 		{"the only one before, exchanged", []int{1}, ringOf(2, 2), 1, table(t, 2), nil},
@@ -236,7 +236,7 @@ func TestBoots(t *testing.T) {
 		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
 	}
 	before := s
-	s = do(t, s, Boot{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2), Settled{2}, Forget{node(1)})
+	s = do(t, s, Boot{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2), Settled{Epoch: 2}, Forget{node(1)})
 	if s.Boot(node(1)) != 0 || before.Boot(node(1)) != 5 || s.Revision != 6 {
 		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
 	}
@@ -313,8 +313,8 @@ func TestRejected(t *testing.T) {
 		{"leave of the last", alone, Leave{2, node(1)}, "alone"},
 		{"leave in a move", moving, Leave{3, node(1)}, "not settled"},
 		{"leave, another epoch", base, Leave{1, node(1)}, "epoch"},
-		{"another epoch settled", base, Settled{2}, "epoch is 1, not 2"},
-		{"last epoch settled", moving, Settled{1}, "epoch is 2, not 1"},
+		{"another epoch settled", base, Settled{Epoch: 2}, "epoch is 1, not 2"},
+		{"last epoch settled", moving, Settled{Epoch: 1}, "epoch is 2, not 1"},
 		{"later generation", base, Ended{Node: node(1), Generation: 1}, "generation 0, not 1"},
 		{"earlier generation", do(t, base, Ended{Node: node(1), Generation: 0}), Ended{Node: node(1), Generation: 0}, "generation 1, not 0"},
 		{"nobody ended", base, Ended{}, "no node"},
@@ -331,7 +331,7 @@ func TestRejected(t *testing.T) {
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "one byte": {ringKind}, "unknown kind": {99, entryFormat}, "kind 0": {0, entryFormat},
 		"unknown format": {emptyKind, 2}, "more than empty": {emptyKind, entryFormat, 0},
-		"no JSON": {ringKind, entryFormat, '{'}, "more behind": append(encoded(t, Settled{1}), '1'),
+		"no JSON": {ringKind, entryFormat, '{'}, "more behind": append(encoded(t, Settled{Epoch: 1}), '1'),
 		"unknown field": append([]byte{settledKind, entryFormat}, `{"epoch":1,"when":2}`...),
 		"rules cut":     {rulesKind, entryFormat, 50, '{'}, "rules endless": {rulesKind, entryFormat, 0xff, 0xff, 0xff, 0xff},
 		"rules' part": append([]byte{rulesKind, entryFormat, 10}, `{"part":5}`...),
@@ -377,7 +377,7 @@ func TestKnownNodesAreBounded(t *testing.T) {
 		full.Members[node(i+1)] = member(i + 1)
 	}
 	rejects(t, &full, encoded(t, ringOf(2, 1, MaxKnown+1)), "more than 4096")
-	do(t, &full, ringOf(2, 1, 2), Settled{2}, Forget{node(9)}, ringOf(3, 1, MaxKnown+1))
+	do(t, &full, ringOf(2, 1, 2), Settled{Epoch: 2}, Forget{node(9)}, ringOf(3, 1, MaxKnown+1))
 }
 
 func TestEntriesAreWrittenAndRead(t *testing.T) {
@@ -385,7 +385,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.Change = rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
-		found, Empty{}, ringOf(7, 1, 2), Leave{3, node(1)}, Settled{4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
+		found, Empty{}, ringOf(7, 1, 2), Leave{3, node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
 		Boot{Node: node(2), Boot: 1 << 63},
 	} {
 		have, err := Decode(encoded(t, want))

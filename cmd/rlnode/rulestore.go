@@ -25,7 +25,7 @@ func inWordsOfAPI(err error) error {
 	for _, pair := range []struct{ have, want error }{
 		{rules.ErrConflict, api.ErrConflict},
 		{cluster.ErrNoLeader, api.ErrNoLeader},
-		{cluster.ErrUnknown, api.ErrNoLeader}, // the text says that the outcome is not known
+		{cluster.ErrUnknown, context.DeadlineExceeded}, // which the API tells as: not known
 		{cluster.ErrNotFound, api.ErrNoMember},
 		{cluster.ErrRefused, api.ErrMemberThere},
 	} {
