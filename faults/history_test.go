@@ -168,8 +168,8 @@ func (h *history) write(c int, n *node, match int64) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var answer struct {
-		Version      int64
-		Code, Detail string
+		Version int64
+		Code    string
 	}
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &answer)
@@ -180,8 +180,8 @@ func (h *history) write(c int, n *node, match int64) int64 {
 		h.add(c, op, rulesResult{version: answer.Version}, sent)
 	case err == nil && status == 412:
 		h.add(c, op, rulesResult{conflict: true}, sent)
-	case err == nil && status == 503 && answer.Code == "no-leader" && !strings.Contains(answer.Detail, "not known"):
-		// Certainly not made. The same code says that the outcome is not known, and only the text tells one from the other.
+	case err == nil && status == 503 && answer.Code == "no-leader":
+		// certainly not made
 	default:
 		h.unknown++
 		h.add(c, op, rulesResult{unknown: true}, sent)

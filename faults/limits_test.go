@@ -32,7 +32,7 @@ type faultKind int
 const (
 	killed faultKind = iota // or stopped for so long that its standby is promoted: what was not pushed is forgotten for now
 	cutOff                  // from all others
-	apart                   // a link from or to it is cut
+	apart                   // a link from or to it is cut: a third node passes questions on, so nothing is excused
 )
 
 // limitCheck says what may be admitted of one limit of one subject.
@@ -41,10 +41,6 @@ type limitCheck struct {
 	window, wall int64 // wall: from boottime to the wall clock
 	faults       []fault
 }
-
-// thirdRelays says whether a standby that can't reach the owner itself, but is asked by a client of its own, lets a third
-// node ask. Until it does, it acts while the owner decides too, and admits a share more.
-const thirdRelays = false
 
 // share is the most that one node may admit by itself in a window.
 func (c *limitCheck) share() int64 { return (c.limit + c.nodes - 1) / c.nodes }
@@ -119,7 +115,7 @@ func (c *limitCheck) judge(w int64, u *windowUse) error {
 	disturbed, cut := false, map[int]bool{}
 	for _, f := range c.faults {
 		// A debt of what was decided without the owner reaches it within settling.
-		if f.from < to && from < f.to+int64(settling) && (f.kind != apart || !thirdRelays) {
+		if f.from < to && from < f.to+int64(settling) && f.kind != apart {
 			disturbed = true
 			cut[f.node] = cut[f.node] || f.kind == cutOff
 		}

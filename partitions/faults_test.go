@@ -13,13 +13,21 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "of the first random run")
-	seeds = flag.Uint64("seeds", 10, "how many random runs")
+	seeds = flag.Uint64("seeds", 4, "how many random runs; with -short a quarter of them")
 )
+
+// runs is how many random runs there are to be.
+func runs() uint64 {
+	if testing.Short() {
+		return (*seeds + 3) / 4
+	}
+	return *seeds
+}
 
 // Nodes are killed, ended, restarted, taken out and put in, one after another, under load: never two owners, every
 // partition has one again afterwards, and what is forgotten is at most what a killed owner had not pushed yet.
 func TestG5_KillsForgetOnlyTheTail(t *testing.T) {
-	for s := *seed; s < *seed+*seeds; s++ {
+	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { randomRun(t, s) })
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Moves under broken links, frozen nodes and states that come late and as one: without a kill or an end nothing is
 // forgotten and nothing is counted twice.
 func TestG6_MovesUnderFaultsForgetNothing(t *testing.T) {
-	for s := *seed; s < *seed+*seeds; s++ {
+	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, false) })
 	}
 }
@@ -23,7 +23,7 @@ func TestG6_MovesUnderFaultsForgetNothing(t *testing.T) {
 // The same with nodes that are ended while they can't notice, and with kills: never two owners, and every partition has
 // one again.
 func TestNeverTwoOwners_UnderFaults(t *testing.T) {
-	for s := *seed; s < *seed+*seeds; s++ {
+	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, true) })
 	}
 }
