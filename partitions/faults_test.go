@@ -24,6 +24,14 @@ func runs() uint64 {
 	return *seeds
 }
 
+// steps is n, or fewer with -short.
+func steps(n int) int {
+	if testing.Short() {
+		return n / 3
+	}
+	return n
+}
+
 // Nodes are killed, ended, restarted, taken out and put in, one after another, under load: never two owners, every
 // partition has one again afterwards, and what is forgotten is at most what a killed owner had not pushed yet.
 func TestG5_KillsForgetOnlyTheTail(t *testing.T) {
@@ -49,7 +57,7 @@ func randomRun(t *testing.T, seed uint64) {
 	var watching sync.WaitGroup
 	f.watch(stop, &watching)
 	l := f.load(200, func() []*node { return f.living() })
-	for step := range 12 {
+	for step := range steps(12) {
 		time.Sleep(time.Duration(300+rnd.IntN(500)) * time.Millisecond)
 		n := f.nodes[rnd.IntN(len(f.nodes))]
 		what := rnd.IntN(4)
@@ -129,7 +137,7 @@ func (f *fleet) forget(l *load, n *node) {
 }
 
 func (f *fleet) living() (list []*node) {
-	for _, n := range f.nodes {
+	for _, n := range f.all() {
 		if n.alive.Load() {
 			list = append(list, n)
 		}

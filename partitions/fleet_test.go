@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -57,7 +58,7 @@ type node struct {
 func newFleet(t *testing.T) *fleet {
 	f := &fleet{t: t, net: memnet.New(), state: agreement.New()}
 	t.Cleanup(func() {
-		for _, n := range f.nodes {
+		for _, n := range f.all() {
 			n.close()
 		}
 	})
@@ -70,11 +71,20 @@ func idOf(i int) ring.NodeID { return ring.NodeID{byte(i + 1), 0xaa} }
 
 func now() algorithms.Now { return algorithms.At(time.Now()) }
 
+// all lists the nodes.
+func (f *fleet) all() []*node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.nodes)
+}
+
 // add starts a node that nobody knows yet.
 func (f *fleet) add() *node {
 	i := len(f.nodes)
 	n := &node{fleet: f, id: idOf(i), ip: fmt.Sprintf("10.0.0.%d", i+1), table: newTable(), boots: 1}
+	f.mu.Lock()
 	f.nodes = append(f.nodes, n)
+	f.mu.Unlock()
 	n.start(1)
 	return n
 }
@@ -225,7 +235,7 @@ func (f *fleet) settle() {
 func (f *fleet) waitSettled() {
 	f.t.Helper()
 	f.eventually("the epoch is settled", func() bool {
-		for _, n := range f.nodes {
+		for _, n := range f.all() {
 			if n.alive.Load() && f.state.To.Rank(n.id)+f.state.From.Rank(n.id) > -2 &&
 				(n.keeper.Used() < f.state.Revision || n.keeper.Settled() < f.state.Epoch) {
 				return false
@@ -252,18 +262,26 @@ func (f *fleet) end(n *node) {
 	f.agree(agreement.Ended{Node: n.id, Generation: f.state.Generation(n.id)})
 }
 
-// watch looks at each millisecond whether a partition has two owners, until stop is closed.
+// watchInterval is how often it is looked for two owners: all partitions of all nodes.
+func watchInterval() time.Duration {
+	if testing.Short() {
+		return 10 * time.Millisecond
+	}
+	return time.Millisecond
+}
+
+// watch looks again and again whether a partition has two owners, until stop is closed.
 func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 	done.Go(func() {
 		for {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Millisecond):
+			case <-time.After(watchInterval()):
 			}
 			for p := range ring.Partitions {
 				owners := 0
-				for _, n := range f.nodes {
+				for _, n := range f.all() {
 					if n.alive.Load() && n.authority.Load() && n.table.IsOpen(p) {
 						owners++
 					}
@@ -311,7 +329,7 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 }
 
 func (f *fleet) byID(id ring.NodeID) *node {
-	for _, n := range f.nodes {
+	for _, n := range f.all() {
 		if n.id == id {
 			return n
 		}
@@ -322,7 +340,7 @@ func (f *fleet) byID(id ring.NodeID) *node {
 // used is what the owner of key says.
 func (f *fleet) used(key counters.Key) int64 {
 	p := ring.PartitionOf(key.Hi)
-	for _, n := range f.nodes {
+	for _, n := range f.all() {
 		if n.alive.Load() && n.table.IsOpen(p) && n.authority.Load() {
 			used, _ := n.table.Usage(now(), key, &limit)
 			return used

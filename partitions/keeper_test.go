@@ -25,7 +25,7 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 		stop := make(chan struct{})
 		var watching sync.WaitGroup
 		f.watch(stop, &watching)
-		l := f.load(500, func() []*node { return f.nodes[:3] })
+		l := f.load(500, func() []*node { return f.all()[:3] })
 		time.Sleep(300 * time.Millisecond)
 		d := f.add()
 		f.bring(d)

@@ -54,7 +54,7 @@ func chaos(t *testing.T, seed uint64, kills bool) {
 	for w := range 3 {
 		loading.Go(func() { s.load(ctx, w) })
 	}
-	for step := range 8 {
+	for step := range steps(8) {
 		if s.step(seed, step); t.Failed() {
 			break
 		}

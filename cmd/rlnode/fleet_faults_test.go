@@ -61,12 +61,14 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 }
 
 // sameTotals compares what was admitted with what the owners have counted. On a machine that stood still for almost a
-// second a check may have been decided in fallback, and counted at the owner beside, or not.
+// second a check may have been decided by the standby or in fallback, and counted at the owner beside, or not.
 func (f *fleet) sameTotals(l *traffic) {
 	f.t.Helper()
 	alone := int64(0)
-	if n, ok := l.by.Load("fallback"); ok {
-		alone = n.(*atomic.Int64).Load()
+	for _, by := range []string{"fallback", "standby"} {
+		if n, ok := l.by.Load(by); ok {
+			alone += n.(*atomic.Int64).Load()
+		}
 	}
 	for i, key := range l.keys {
 		used, want := f.nodes[i%len(f.nodes)].used("year", key), l.admitted[i].Load()
@@ -127,14 +129,11 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 	for _, victim := range victims {
 		l := f.traffic("year", keys, 3)
 		eventually(t, "some is used", func() bool { return l.total() > limit/4 })
-		before := l.total()
-		time.Sleep(100 * time.Millisecond)
-		lastMoments := l.total() - before
 		victim.pause(5 * time.Second)
 		f.whole()
 		l.end()
-		if l.failed.Load() > 0 || lastMoments == 0 {
-			t.Errorf("%d checks failed, %d were admitted before the pause", l.failed.Load(), lastMoments)
+		if l.failed.Load() > 0 {
+			t.Errorf("%d checks failed", l.failed.Load())
 		}
 		f.nodes[0].apply(exactRules(limit + 1)) // as a further write
 		f.nodes[0].apply(exactRules(limit))
