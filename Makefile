@@ -29,6 +29,7 @@ bench:
 lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
 	$(GO) vet ./...
+	$(GO) vet -tags faults ./cmd/rlnode ./faults
 	bin/staticcheck ./...
 
 DOCKER ?= docker

@@ -33,6 +33,7 @@ type Cluster struct {
 	machine *machine
 	raft    atomic.Pointer[raft.Raft] // set once, in Open
 	trans   *transport
+	logs    *watchedLogs
 	gossip  *gossip.Gossip
 	giver   *authority.Giver
 	holder  *authority.Holder
@@ -115,7 +116,7 @@ func (c *Cluster) start() error {
 	}
 	c.look()
 	for _, loop := range []func(){
-		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers,
+		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers, c.standBack,
 	} {
 		c.group.Go(loop)
 	}

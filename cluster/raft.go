@@ -48,7 +48,8 @@ func (c *Cluster) startRaft() error {
 	c.notify = make(chan bool, 16)
 	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads)
 	s := c.cfg.Store
-	r, err := raft.NewRaft(raftConfig(&c.cfg, c.notify), c.machine, s.Logs(), s.Stable(), s.Snapshots(), c.trans)
+	c.logs = watchLogs(s.Logs())
+	r, err := raft.NewRaft(raftConfig(&c.cfg, c.notify), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
 	}

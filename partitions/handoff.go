@@ -161,7 +161,8 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		good := boot == k.cfg.Boot && k.view.Load() == v && from == c.From.Node && to == k.cfg.Self && from != to &&
+		// Without authority it would be decided by nobody here.
+		good := boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self && from != to &&
 			pt.phase == away && pt.source == from && pt.lineage == lineage && pt.whole &&
 			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
 		if !good {

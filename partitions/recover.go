@@ -12,6 +12,8 @@ import (
 const (
 	// pullTimeout bounds how long a standby may take to give back what it has.
 	pullTimeout = 30 * time.Second
+	// slowPatience is how many times Config.Patience a standby has that can be reached and has not answered.
+	slowPatience = 5
 	// backTimeout bounds one message of it.
 	backTimeout = 5 * time.Second
 )
@@ -24,7 +26,8 @@ func (k *Keeper) recover() {
 	defer k.mu.Unlock()
 	lists := map[ring.NodeID][]int{}
 	missing := false
-	patient := time.Since(k.waitSince) < k.cfg.Patience
+	waited := time.Since(k.waitSince)
+	alone := 0
 	for p := range k.parts {
 		if k.parts[p].phase != recovering {
 			continue
@@ -35,13 +38,16 @@ func (k *Keeper) recover() {
 		case k.ready(standby):
 			lists[standby] = append(lists[standby], p)
 			missing = true
-		case patient:
+		case waited < k.cfg.Patience, waited < slowPatience*k.cfg.Patience && k.cfg.Calls.Reachable(standby):
 			missing = true
 		default:
-			k.cfg.Logger.Warn("a partition goes on with what the last checkpoint had: its standby can't be reached",
-				"partition", p)
 			k.begin(p)
+			alone++
 		}
+	}
+	if alone > 0 {
+		k.cfg.Logger.Warn("partitions go on with what the last checkpoint had: their standbys gave nothing back",
+			"partitions", alone)
 	}
 	if !missing {
 		k.waitSince = time.Time{}

@@ -119,3 +119,38 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 		})
 	}
 }
+
+// Every algorithm, a thousand subjects at once, from all of five nodes: what is admitted is what the algorithm admits in
+// one place, where the same is asked one after another.
+func TestG1_AlgorithmsInOneProcess(t *testing.T) {
+	kinds := []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"}
+	const limit, subjects = 7, 200
+	text := "version: 1\nrules:\n"
+	for _, kind := range kinds {
+		text += fmt.Sprintf("  - {name: %s, key: [k], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: %s}]}\n", kind, limit, kind)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, text)
+		crowds := map[string]*crowd{}
+		for _, kind := range kinds {
+			crowds[kind] = p.crowd(kind, subjects, 5)
+		}
+		for _, kind := range kinds {
+			c := crowds[kind]
+			p.eventually("all is used and refused", func() bool { return c.refused.Load() > 10*subjects })
+		}
+		for _, kind := range kinds {
+			by := crowds[kind].leave()
+			for i := range subjects {
+				if have := crowds[kind].admitted[i].Load(); have != limit {
+					t.Errorf("%s, subject %d: have %d admitted, want %d", kind, i, have, limit)
+				}
+			}
+			if by["fallback"] > 0 || by["standby"] > 0 || crowds[kind].failed.Load() > 0 {
+				t.Errorf("%s: by %v", kind, by)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
