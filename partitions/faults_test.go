@@ -13,13 +13,13 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "of the first random run")
-	seeds = flag.Uint64("seeds", 4, "how many random runs; with -short a quarter of them")
+	seeds = flag.Uint64("seeds", 2, "how many random runs; with -short half of them")
 )
 
 // runs is how many random runs there are to be.
 func runs() uint64 {
 	if testing.Short() {
-		return (*seeds + 3) / 4
+		return (*seeds + 1) / 2
 	}
 	return *seeds
 }
