@@ -1,13 +1,5 @@
 package api
 
-import "github.com/rlnode/rlnode/rules"
-
-// Partitions is how many slices the key space has.
-const Partitions = 4096
-
-// PartitionOf is the partition of the subject with hash h: its top 12 bits.
-func PartitionOf(h rules.Hash) int { return int(h.Hi >> 52) }
-
 // Cluster tells who is there and who owns what.
 type Cluster interface {
 	// View is the cluster as this node sees it. The caller may change what is returned.
@@ -48,26 +40,3 @@ type Region struct {
 	Reachable bool   `json:"reachable"`
 	Members   int    `json:"members"`
 }
-
-// Alone is the Cluster of a node by itself.
-type Alone struct {
-	Name, ID, Address, Region, Zone string
-}
-
-// View has the one member, which is and owns everything.
-func (a Alone) View() ClusterView {
-	return ClusterView{
-		Epoch:   1,
-		Settled: true,
-		View:    "connected",
-		Leader:  a.Name,
-		Members: []Member{{
-			Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone, State: "alive",
-			Voter: true, Leader: true, InRing: true, Partitions: Partitions,
-		}},
-		Regions: []Region{{Name: a.Region, Primary: true, Reachable: true, Members: 1}},
-	}
-}
-
-// Owner is always this node.
-func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, "", 1 }

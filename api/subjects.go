@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
 )
 
 const (
@@ -98,7 +99,7 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []strin
 	if err != nil {
 		return fmt.Errorf("look at subject: %w", err)
 	}
-	owner, _, _ := s.api.config.Cluster.Owner(PartitionOf(u.Hash))
+	owner, _, _ := s.api.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
 	b := appendSubject(nil, u)
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
@@ -117,7 +118,7 @@ func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("look for subject: %w", err)
 	}
-	partition := PartitionOf(u.Hash)
+	partition := ring.PartitionOf(u.Hash.Hi)
 	owner, standby, epoch := s.api.config.Cluster.Owner(partition)
 	b := appendSubject(nil, u)
 	b = appendInt(b, `,"partition":`, int64(partition))

@@ -101,6 +101,9 @@ type Keeper struct {
 	done  sync.WaitGroup
 }
 
+// The table and the ring cut the key space into the same slices: this does not compile otherwise.
+var _ [counters.Partitions]struct{} = [ring.Partitions]struct{}{}
+
 // inboxSize bounds the messages of other keepers that wait; the sender of one more is told to try again.
 const inboxSize = 256
 

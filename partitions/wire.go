@@ -266,7 +266,9 @@ func (r *reader) limit() algorithms.Limit {
 		r.err = fmt.Errorf("%w: a limit is out of bounds", errMessage)
 	}
 	if r.err == nil && calendar != "" {
-		l.Calendar, r.err = parseCalendar(calendar)
+		if l.Calendar, r.err = parseCalendar(calendar); kind != algorithms.FixedWindow {
+			r.err = fmt.Errorf("%w: a calendar without a fixed window", errMessage)
+		}
 	}
 	return l
 }
@@ -278,7 +280,7 @@ func parseCalendar(text string) (*algorithms.Calendar, error) {
 		return nil, fmt.Errorf("%w: calendar %.40q", errMessage, text)
 	}
 	where, err := time.LoadLocation(zone)
-	if err != nil {
+	if err != nil || zone == "" || zone == "Local" { // the last two mean something else on each node
 		return nil, fmt.Errorf("%w: calendar %.40q", errMessage, text)
 	}
 	return algorithms.NewCalendar(unit, where), nil

@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache"},
 	"gossip":     {"ring"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
-	"api":        {"algorithms", "counters", "rules", "limiter"},
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
 		"limiter", "replay", "api", "internal/yaml",

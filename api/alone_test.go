@@ -1,0 +1,26 @@
+package api
+
+import "github.com/rlnode/rlnode/ring"
+
+// Alone is the Cluster of a node by itself.
+type Alone struct {
+	Name, ID, Address, Region, Zone string
+}
+
+// View has the one member, which is and owns everything.
+func (a Alone) View() ClusterView {
+	return ClusterView{
+		Epoch:   1,
+		Settled: true,
+		View:    "connected",
+		Leader:  a.Name,
+		Members: []Member{{
+			Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone, State: "alive",
+			Voter: true, Leader: true, InRing: true, Partitions: ring.Partitions,
+		}},
+		Regions: []Region{{Name: a.Region, Primary: true, Reachable: true, Members: 1}},
+	}
+}
+
+// Owner is always this node.
+func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, "", 1 }
