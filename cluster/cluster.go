@@ -25,6 +25,8 @@ const (
 	maxTasks = 1024
 	// closeBound is how long each step of Close may take.
 	closeBound = 5 * time.Second
+	// drainBound is how long Close waits for entries under way: longer than a leader without a majority takes to notice.
+	drainBound = 2 * time.Second
 )
 
 // Cluster is this node's part in the cluster.
@@ -273,7 +275,8 @@ func (c *Cluster) spawn(task func()) bool {
 // Close ends the node's part here. It does not leave: the others will see the node fail. It takes no longer than some
 // seconds, whatever hangs; what hangs is told in the error.
 //
-// The order: nobody asks for authority or gives any; Raft ends, its connections first, because it waits for those who
+// The order: nobody asks for authority or gives any; entries under way are decided, because Raft, once it ends, forgets
+// to answer those that are agreed on and not applied; Raft ends, its connections first, because it waits for those who
 // read from them; then gossip, so that the others see this node as long as it votes. Peers is the caller's.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
@@ -292,23 +295,37 @@ func (c *Cluster) close() error {
 	if c.giver != nil {
 		errs = append(errs, c.giver.Close())
 	}
+	late := whenDone(&c.late)
+	within(late, drainBound)
 	errs = append(errs, c.stopRaft(closeBound))
 	if c.gossip != nil {
 		errs = append(errs, c.gossip.Close())
 	}
-	done := make(chan struct{})
-	var waiting sync.WaitGroup // nobody waits for it: it ends with the tasks
-	waiting.Go(func() {
-		c.group.Wait()
-		c.late.Wait()
-		close(done)
-	})
-	t := time.NewTimer(closeBound)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
+	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
 		errs = append(errs, errors.New("close the cluster's part here: something still waits for the store"))
 	}
 	return errors.Join(errs...)
+}
+
+// whenDone is closed when a group's tasks have ended; no task may be added to it any more.
+func whenDone(g *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	var waiting sync.WaitGroup // nobody waits for it: it ends with the tasks
+	waiting.Go(func() {
+		g.Wait()
+		close(done)
+	})
+	return done
+}
+
+// within waits for it, and says whether it came in time.
+func within(done <-chan struct{}, bound time.Duration) bool {
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
 }

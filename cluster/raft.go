@@ -66,7 +66,7 @@ func (c *Cluster) stopRaft(bound time.Duration) error {
 	done := r.Shutdown()
 	err := c.trans.Close()
 	ended := make(chan error, 1)
-	c.late.Go(func() { ended <- done.Error() })
+	c.group.Go(func() { ended <- done.Error() })
 	t := time.NewTimer(bound)
 	defer t.Stop()
 	select {
