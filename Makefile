@@ -10,8 +10,12 @@ run: ## a node with the starter rules
 test:
 	$(GO) test ./...
 
+# Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
+# detector in Go's testing/synctest, and it crashes once in some ten runs.
+VIRTUAL = cluster|cmd/rlnode|limiter|partitions|simulation
 race: ## all tests under the race detector, the longest ones shortened
-	$(GO) test -race -short ./...
+	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(VIRTUAL))$$')
+	$(GO) test -race -short -cpu 1 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$')
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target

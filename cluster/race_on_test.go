@@ -1,0 +1,6 @@
+//go:build race
+
+package cluster
+
+// raceDetector: the tests run under it.
+const raceDetector = true
