@@ -22,10 +22,13 @@ fuzz: ## a smoke of every fuzz target
 	.ci/fuzz $(FUZZTIME)
 
 # FAULTS_SEED chooses what happens, FAULTS_TIME how long the random scenario lasts, FAULTS_LOGS a folder for logs of what
-# failed; FAULTS_RUN selects tests, FAULTS_FLAGS=-short those for each change.
+# failed; FAULTS_RUN selects tests, FAULTS_FLAGS=-short those for each change; FAULTS_COUNT runs each so often, with one
+# seed after another.
 FAULTS_RUN ?= .
+FAULTS_COUNT ?= 1
+FAULTS_TIMEOUT ?= 40m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
-	$(GO) test -tags faults -count 1 -timeout 40m -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
+	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...

@@ -171,6 +171,21 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	return s
 }
 
+// Oblige is Force as far as no more is used then than the capacity, so that a late debt locks nobody out for longer
+// than the capacity takes to come back. A fixed window takes all of it: it is over with the window.
+func (l *Limit) Oblige(s State, from Taken, now Now, cost int64) State {
+	s = l.Advance(s, now)
+	if l.Kind == FixedWindow {
+		return l.Force(s, from, now, cost)
+	}
+	room := max(0, l.Capacity()-l.Used(s, now))
+	if l.Kind == SlidingWindow && from.Window == s.At-1 {
+		// Of the previous window as much as weighs no more than the rest.
+		room = l.partFor(s, now.Wall) - s.Part
+	}
+	return l.Force(s, from, now, max(0, min(cost, room)))
+}
+
 // Give puts back cost taken at from. Nothing happens if the state no longer holds it: its window is over (a
 // sliding-window counter still holds the previous one), or a bucket has had time to refill whole since, at the rate
 // of then or of now.

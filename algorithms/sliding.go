@@ -74,3 +74,13 @@ func (l *Limit) viewFor(prev, room int64) int64 {
 	hi, lo := mul(room, int64(l.Window))
 	return floorDiv128(hi, lo, uint64(prev))
 }
+
+// partFor is the greatest previous count that a sliding window has room for.
+func (l *Limit) partFor(s State, wall int64) int64 {
+	view := l.inView(s, wall)
+	if view <= 0 {
+		return maxOwed
+	}
+	hi, lo := mul(max(0, l.Amount-s.Count), int64(l.Window))
+	return floorDiv128(hi, lo, uint64(view))
+}

@@ -66,3 +66,22 @@ func (l *Limit) describeFixed(s State, now Now, cost int64, allowed bool) Decisi
 	}
 	return d
 }
+
+// WindowLeft is how long the window at now still lasts by the wall clock. Limits without numbered windows have none:
+// then it is Window.
+func (l *Limit) WindowLeft(now Now) time.Duration {
+	if l.Kind != FixedWindow && l.Kind != SlidingWindow {
+		return l.Window
+	}
+	return time.Duration(max(0, l.end(l.number(now.Wall))-now.Wall))
+}
+
+// Equal reports whether l and o are one limit: what is counted under one may be counted on under the other.
+func (l *Limit) Equal(o *Limit) bool {
+	if l == o {
+		return true
+	}
+	a, b := *l, *o
+	a.Calendar, b.Calendar = nil, nil
+	return a == b && (l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil && l.Calendar.String() == o.Calendar.String())
+}

@@ -16,7 +16,7 @@ func (a Alone) View() ClusterView {
 		Leader:  a.Name,
 		Members: []Member{{
 			Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone, State: "alive",
-			Voter: true, Leader: true, InRing: true, Partitions: ring.Partitions,
+			Voter: true, Leader: true, InRing: true, Reachable: true, Partitions: ring.Partitions,
 		}},
 		Regions: []Region{{Name: a.Region, Primary: true, Reachable: true, Members: 1}},
 	}

@@ -17,6 +17,8 @@ type ClusterView struct {
 	RulesVersion int64    `json:"rules_version"` // filled in here
 	Members      []Member `json:"members"`
 	Regions      []Region `json:"regions"`
+	// Decided is how many subjects of checks were decided here in the last ten seconds, by the words of decided_by.
+	Decided map[string]int64 `json:"decided,omitempty"`
 }
 
 // Member is a node of the cluster.
@@ -31,6 +33,7 @@ type Member struct {
 	Leader     bool   `json:"leader"`
 	InRing     bool   `json:"in_ring"`
 	Partitions int    `json:"partitions"` // owned
+	Reachable  bool   `json:"reachable"`  // from this node, for checks, without the help of others
 }
 
 // Region is a region that the cluster knows of.

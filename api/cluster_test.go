@@ -199,7 +199,7 @@ func TestClusterFigures(t *testing.T) {
 				Store: StoreFigures{Bytes: 4096},
 				Partitions: PartitionFigures{
 					Owned: 1365, Standby: 1366, Behind: 4, Pushed: 77, Unacked: 5, HandOffs: 10, Frozen: 250 * time.Millisecond,
-					Begun: 1, Debts: 6,
+					Begun: 1, Debts: 6, Dropped: 8,
 				},
 			}
 		}
@@ -214,6 +214,7 @@ func TestClusterFigures(t *testing.T) {
 		`rlnode_partitions{as="standby"} 1366`, "rlnode_partitions_behind 4", "rlnode_replica_bytes_total 77",
 		"rlnode_replica_unacked_bytes 5", "rlnode_handoffs_total 10", "rlnode_handoff_seconds_sum 0.25",
 		"rlnode_handoff_seconds_count 10", "rlnode_lineages_begun_total 1", "rlnode_standby_debts 6",
+		"rlnode_debts_dropped_total 8",
 	} {
 		if !strings.Contains(body, "\n"+want+"\n") {
 			t.Errorf("%s is missing", want)

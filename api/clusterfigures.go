@@ -49,6 +49,7 @@ type PartitionFigures struct {
 	Frozen         time.Duration // in all, that partitions were frozen for that
 	Begun          int64         // lineages begun anew
 	Debts          int           // counters whose owners are to be told what was admitted without them
+	Dropped        int64         // checks in fallback that owners will not be told of
 }
 
 // raftStates are the values of the label state of rlnode_raft_state.
@@ -61,7 +62,7 @@ type clusterCollector struct {
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                         *prometheus.Desc
 	members, connected, partitions, behind                       *prometheus.Desc
-	pushed, unacked, handOffs, frozen, begun, debts              *prometheus.Desc
+	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
 }
 
 func newClusterCollector(read func() ClusterFigures) *clusterCollector {
@@ -91,6 +92,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		frozen:     desc("handoff_seconds", "Time that partitions were frozen to be handed over."),
 		begun:      desc("lineages_begun_total", "Partitions whose counters began anew."),
 		debts:      desc("standby_debts", "Counters whose owners are to be told what was admitted without them."),
+		dropped:    desc("debts_dropped_total", "Checks in fallback that owners will not be told of, for want of room."),
 	}
 }
 
@@ -98,7 +100,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts,
+		c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped,
 	} {
 		ch <- d
 	}
@@ -127,6 +129,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s <- prometheus.MustNewConstSummary(c.frozen, uint64(p.HandOffs), p.Frozen.Seconds(), nil)
 	s.count(c.begun, p.Begun)
 	s.gauge(c.debts, float64(p.Debts))
+	s.count(c.dropped, p.Dropped)
 }
 
 func (c *clusterCollector) raft(s sink, r RaftFigures) {

@@ -46,6 +46,7 @@ type collector struct {
 	epoch, rulesVersion, ready, panics, build      *prometheus.Desc
 	forward, coalesced, unanswered, fallback       *prometheus.Desc
 	acted, served, relayed, given, busy            *prometheus.Desc
+	leases                                         leaseDescs
 }
 
 func newCollector(a *API) *collector {
@@ -76,7 +77,7 @@ func newCollector(a *API) *collector {
 		rulesVersion: desc("rules_version", "Version of the rules in force."),
 		ready:        desc("ready", "1 if the node is ready, else 0."),
 		panics:       desc("panics_total", "Panics caught in handlers. Anything but 0 is a bug."),
-		forward:      desc("forward_seconds", "Time from a check's question to another node to the answer."),
+		forward:      desc("forward_seconds", "Time from a question to another node to the answer; one may be of several checks, or renew a lease."),
 		coalesced:    desc("forward_coalesced_total", "Checks that shared a message with one alike before them."),
 		unanswered:   desc("forward_failed_total", "Questions to other nodes that were not answered, or that they could not decide."),
 		fallback:     desc("fallback_total", "Subjects decided without owner and standby, by what their rule says for that.", "on_partition"),
@@ -85,6 +86,7 @@ func newCollector(a *API) *collector {
 		relayed:      desc("relayed_total", "Questions of other nodes passed on to the owner."),
 		given:        desc("given_back_total", "Messages that gave back what was taken for a check that another node refused."),
 		busy:         desc("busy_total", "Questions of other nodes turned away because too many were waiting."),
+		leases:       newLeaseDescs(desc),
 		build:        desc("build_info", "Version of the program; always 1.", "version", "go"),
 	}
 }
@@ -96,6 +98,9 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
 		c.panics, c.build, c.forward, c.coalesced, c.unanswered, c.fallback, c.acted, c.served, c.relayed, c.given, c.busy,
 	} {
+		ch <- d
+	}
+	for _, d := range c.leases.all() {
 		ch <- d
 	}
 }
@@ -174,6 +179,7 @@ func (c *collector) cluster(s sink) {
 	s.count(c.relayed, st.Relayed)
 	s.count(c.given, st.Given)
 	s.count(c.busy, st.Busy)
+	c.leases.send(s, &st)
 }
 
 // rule sends the figures of one rule. Decisions that never happened are left out.

@@ -46,6 +46,7 @@ type Cluster struct {
 	leaving   atomic.Bool                            // this node wants to leave the ring
 	departing atomic.Bool                            // and the cluster, for good
 
+	memory  memory
 	follow  follower
 	lead    leadership
 	founder founder
@@ -85,6 +86,7 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.machine = newMachine(func() { poke(c.applied) })
+	c.memory.missing = make(chan struct{}, 1)
 	c.known.Store(&map[ring.NodeID]string{})
 	if err := c.start(); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -97,6 +99,7 @@ func (c *Cluster) start() error {
 	if err := c.recall(); err != nil {
 		return err
 	}
+	c.recallState()
 	if err := c.startRaft(); err != nil {
 		return err
 	}
@@ -119,6 +122,7 @@ func (c *Cluster) start() error {
 	c.look()
 	for _, loop := range []func(){
 		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers, c.standBack,
+		c.noteApplied, c.missContact,
 	} {
 		c.group.Go(loop)
 	}
@@ -151,7 +155,7 @@ func (c *Cluster) startGossip(empty bool) error {
 // settingsVersion is what gossip tells of the ring's settings that this node can compute.
 const settingsVersion = 1
 
-// State is what has been agreed, as applied here. It is never nil.
+// State is what has been agreed, as applied here. It is never nil. See also Last.
 func (c *Cluster) State() *agreement.State { return c.machine.state.Load() }
 
 // Identity says who this node is, for peer.Config.Self.

@@ -92,6 +92,9 @@ type Config struct {
 	Boottime func() time.Duration
 	// Remember is given the addresses at which gossip may be found after a restart, when they change. nil: nobody.
 	Remember func(addresses []string)
+	// Applied is where it is noted what this node has applied, so that after a restart it knows rules and ring though
+	// it can't reach the others. nil: nowhere.
+	Applied AppliedNote
 
 	SnapshotEntries uint64 // a snapshot after so many entries
 	SnapshotBytes   int64  // or after so many bytes of them

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // follower tells the rest of the node what has been applied, in order, from one goroutine. Raft's own goroutine never
@@ -15,6 +16,8 @@ type follower struct {
 	mu     sync.Mutex
 	told   *agreement.State // the last one told; its rules are in force
 	waiter chan struct{}    // closed and replaced each time told changes; nil while nobody waits
+
+	rules *rules.Set // told last; used by the loop alone
 }
 
 // tell is called for each state that is news, by the loop alone.
@@ -27,8 +30,8 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	if c.cfg.OnState != nil && ringChanged(before, now) {
 		c.cfg.OnState(now)
 	}
-	if set := now.History.Set(); c.cfg.OnRules != nil && set != nil && set != before.History.Set() {
-		c.cfg.OnRules(set)
+	if !c.older(now) {
+		c.tellRules(now)
 	}
 	c.follow.mu.Lock()
 	c.follow.told = now
@@ -50,6 +53,14 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	poke(c.reconcile)
 }
 
+// tellRules is called by the loop alone.
+func (c *Cluster) tellRules(s *agreement.State) {
+	if set := s.History.Set(); c.cfg.OnRules != nil && set != nil && set != c.follow.rules {
+		c.follow.rules = set
+		c.cfg.OnRules(set)
+	}
+}
+
 // ringChanged says whether there is more news than rules and empty entries.
 func ringChanged(before, now *agreement.State) bool {
 	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
@@ -66,6 +77,8 @@ func (c *Cluster) followStates() {
 		}
 		select {
 		case <-c.applied:
+		case <-c.memory.missing:
+			c.relyOnMemory()
 		case <-c.ctx.Done():
 			return
 		}

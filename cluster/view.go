@@ -40,7 +40,7 @@ type Member struct {
 // View puts together what gossip, Raft and the state say.
 func (c *Cluster) View() View {
 	conf, _ := c.configuration()
-	return makeView(c.State(), c.gossipMembers(), conf, c.leader(), c.Authority())
+	return makeView(c.Last(), c.gossipMembers(), conf, c.leader(), c.Authority())
 }
 
 // makeView is View on what it is made of. Gossip is the newest on what a node is called and where it is.
@@ -99,12 +99,15 @@ var (
 	errNoAuthority = errors.New("no contact with the leader yet")
 )
 
-// Ready is nil once this node knows the rules and the ring, and has had authority; else the reason.
+// Ready is nil once this node knows the rules and the ring, and has had authority, or remembers them and can reach nobody
+// to ask; else the reason.
 func (c *Cluster) Ready() error {
 	c.follow.mu.Lock()
 	s := c.follow.told
 	c.follow.mu.Unlock()
 	switch {
+	case c.memory.relied.Load():
+		return nil
 	case s == nil || s.Cluster.IsZero():
 		return errNoCluster
 	case rulesVersion(s) == 0:

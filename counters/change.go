@@ -10,6 +10,14 @@ func (t *Table) Force(now algorithms.Now, k Key, l *algorithms.Limit, from algor
 		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
 }
 
+// Oblige debits cost as of from, as far as no more is used then than the capacity; see [algorithms.Limit.Oblige]. A log
+// takes all of it. It fails, and does nothing, with ErrShut or ErrFull.
+func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
+	return t.change(now, k, l,
+		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
+		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
+}
+
 // Penalize debits cost now, whether or not the limit allows it; see Force.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l,

@@ -9,21 +9,31 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // ask is one check's question to one node, and what came of it. It owns all that it refers to, since its answer may
 // come when the check has been decided without it.
 type ask struct {
 	to    ring.NodeID
-	q     question // ops get their decisions
-	began time.Time
-	until time.Time // the check is decided by then
-	state atomic.Int32
-	done  chan struct{} // capacity 1: the answer is there
+	owner ring.NodeID // whom the leases that come with the answer are of
+	q     question    // ops get their decisions
+	// terms are those of leases, by subject; nil: none is asked for.
+	terms   []localcache.Terms
+	renewal bool        // nobody waits: a lease is to be renewed
+	rule    *rules.Rule // of its only subject
+	limits  []*rules.Limit
+	began   time.Time
+	until   time.Time // the check is decided by then
+	state   atomic.Int32
+	done    chan struct{} // capacity 1: the answer is there
 
 	// The answer; written before done.
+	leased   bool // it came from a lease, by receipt
+	receipt  localcache.Receipt
 	err      error // it did not reach the one asked, or no reply came back
 	status   status
 	revision int64
@@ -150,26 +160,38 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	q := &asks[0].q
 	timeout := asks[len(asks)-1].until.Sub(now) // the last one came last
 	head := question{count: len(asks), patient: timeout, hops: q.hops}
+	l.wish(&head, asks)
+	sent := l.member.Boottime()
 	message := append(head.appendHead(make([]byte, 0, 16+len(body))), body...)
 	l.member.figures.coalesced.Add(int64(len(asks) - 1))
 	l.member.Peers.Go(asks[0].to, MethodAsk, message, max(timeout, time.Millisecond), func(body []byte, err error) {
-		l.arrived(f, asks, body, err)
+		if err == nil {
+			l.member.figures.answered(time.Since(now))
+		}
+		l.arrived(f, asks, sent, body, err)
 	})
 }
 
 // arrived hands out the answer to asks, and sends what has queued meanwhile.
-func (l *Limiter) arrived(f *flight, asks []*ask, body []byte, err error) {
+func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	v := l.member.visit()
 	defer l.member.leave(v)
 	ops := asks[0].q.ops
 	if err == nil {
 		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
 	}
+	l.learn(asks, sent, &v.reply, err)
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
-	if f != nil {
+	for f != nil {
 		// A node that is slow is asked again for those who still have time.
 		next = f.take(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
+		if failed || len(next) == 0 {
+			break
+		}
+		if next = l.fromLease(next); len(next) > 0 {
+			break
+		}
 	}
 	if failed && !errors.Is(err, peer.ErrTimeout) {
 		// What is wrong with this message is wrong with the next one.
@@ -205,9 +227,6 @@ func (f *flight) take(all bool, bound int) (next []*ask) {
 // deliver answers one ask; if nobody waits for it any more, what it took is given back.
 func (l *Limiter) deliver(a *ask, r *reply, err error, i int) {
 	a.take(r, err, i)
-	if err == nil {
-		l.member.figures.answered(time.Since(a.began))
-	}
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
 		if a.err == nil && a.status == decided && a.q.verb == verbCheck {
 			l.giveBack(a)
@@ -220,6 +239,10 @@ func (l *Limiter) deliver(a *ask, r *reply, err error, i int) {
 // giveBack gives back what a took, where that was admitted. It is sent once: a repeated one would make quota.
 func (l *Limiter) giveBack(a *ask) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
+		return
+	}
+	if a.leased {
+		l.member.leases.Unspend(a.receipt, a.q.ops)
 		return
 	}
 	g := gift{process: a.process, steady: a.steady}

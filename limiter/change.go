@@ -32,6 +32,7 @@ func (l *Limiter) changeFor(v *visit, now algorithms.Now) bool {
 		r.status = full
 		return true
 	}
+	l.forget(&c)
 	r.admitted = append(r.admitted, true)
 	for i := range c.ops {
 		r.results = append(r.results, result{Decision: c.ops[i].Decision, used: c.used[i]})
@@ -125,7 +126,18 @@ func (l *Limiter) changeHere(c *change) (err error, over bool) {
 	if !m.Authority() {
 		return ErrNoOwner, true
 	}
+	if err == nil {
+		l.forget(c)
+	}
 	return err, true
+}
+
+// forget makes leases and remembered refusals of the subject void where c has made room: they would say otherwise.
+func (l *Limiter) forget(c *change) {
+	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
+	if c.verb == verbReset || c.verb == verbAdjust && reward {
+		l.changed(c.ops[0].Key.Hi, c.verb == verbReset)
+	}
 }
 
 // firstUntried is the first of ids that is another node and has not been asked.

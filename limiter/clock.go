@@ -44,7 +44,7 @@ func (c *course) at(steady int64) int64 {
 // NewClock returns a running clock; Close ends it.
 func NewClock() *Clock {
 	c := &Clock{start: time.Now(), stop: make(chan struct{})}
-	c.anchor = c.start.UnixNano()
+	c.anchor = systemWall(c.start)
 	c.course.Store(&course{steady: c.anchor, wall: c.anchor})
 	c.done.Go(c.run)
 	return c
@@ -73,7 +73,7 @@ func (c *Clock) run() {
 		case <-tick.C:
 		}
 		now := time.Now() // one reading of both clocks
-		c.follow(c.anchor+int64(now.Sub(c.start)), now.UnixNano())
+		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now))
 	}
 }
 

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/grants"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/peer"
@@ -39,9 +41,12 @@ const (
 	maxTurnPause = 10 * time.Millisecond
 	// inlineResults is how much work a question may be for the connection's reader to do it itself.
 	inlineResults = 1024
+	// defaultLeases bounds the subjects with leases.
+	defaultLeases = 1 << 16
 )
 
-// Ownership says where the counters of a partition are decided. *partitions.Keeper is one.
+// Ownership says where the counters of a partition are decided, and keeps what is owed to where that is.
+// *partitions.Keeper is one.
 type Ownership interface {
 	Route(p int) partitions.Route
 	// Wait returns when p is not frozen any more, or ctx ends.
@@ -52,6 +57,10 @@ type Ownership interface {
 	Lineage(p int) uint64
 	// Act decides as a standby, within shares; counters.Shut where this node may not.
 	Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
+	// Owe notes what this node admits without anyone else, for the owners to be told, unless a copy here refuses it.
+	Owe(now algorithms.Now, ops []counters.Op) counters.Verdict
+	// Forgive takes back what Owe noted of op at a time.
+	Forgive(at algorithms.Now, op *counters.Op)
 }
 
 // Peers carries messages to other nodes. *peer.Peers is one.
@@ -88,6 +97,10 @@ type Cluster struct {
 	Private *localcache.Counters
 	// Recorder may be nil.
 	Recorder Recorder
+	// Boottime reads a clock that goes on in suspend, on which leases end. nil: the process's monotonic one.
+	Boottime func() time.Duration
+	// Leases bounds the subjects of which this node holds leases, and of which it grants some; 0: 65,536.
+	Leases int64
 }
 
 // Validate names what is missing.
@@ -106,6 +119,8 @@ type member struct {
 	zones   zones
 	visits  sync.Pool // of *visit
 	figures figures
+	leases  *localcache.Leases // held here
+	book    *grants.Book       // granted here
 
 	serving chan struct{} // holds a token for each question that waits for something
 	ctx     context.Context
@@ -122,9 +137,16 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 		return nil, err
 	}
 	m := &member{Cluster: c, process: rand.Uint64(), serving: make(chan struct{}, maxServing)}
+	if m.Boottime == nil {
+		start := time.Now()
+		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
+	}
+	bound := cmp.Or(c.Leases, defaultLeases)
+	m.leases, m.book = localcache.NewLeases(bound), grants.NewBook(bound)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
 	l.member = m
+	m.done.Go(l.tend)
 	return l, nil
 }
 

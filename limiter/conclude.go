@@ -4,11 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/partitions"
-	"github.com/rlnode/rlnode/rules"
 )
 
 func isHeld(r *partitions.Route) bool { return r.Place == partitions.Held }
@@ -18,88 +14,6 @@ func (c *journey) frozen(p *part, r *partitions.Route) bool {
 	m := c.limiter.member
 	return !isHeld(r) && (r.Place == partitions.Frozen || r.Owner == m.Self) && !slices.Contains(p.tried, m.Self) &&
 		time.Now().Before(c.thaw) && m.Authority()
-}
-
-// uncountedRetry is when to try again where `on_partition: deny` refuses: until then the owner may be back.
-const uncountedRetry = time.Second
-
-// alone decides parts by this node alone: those of `consistency: local` rules (ByOwner), and in fallback.
-func (c *journey) alone(list []int, by DecidedBy) {
-	m := c.limiter.member
-	nodes, rank := m.place()
-	start, refused := len(c.private), false
-	for _, i := range list {
-		p := &c.parts[i]
-		rule := c.answer.Limits[p.first].Rule
-		mode := rules.Share
-		if by == ByFallback {
-			mode = rule.OnPartition
-			m.figures.fallback[mode].Add(1)
-		}
-		p.private = len(c.private) + 1
-		ops := c.ops(p)
-		for j := range ops {
-			op := ops[j]
-			counted := c.divide(&op, mode, nodes, rank)
-			ops[j].Decision, ops[j].Full = op.Decision, false
-			refused = refused || !counted && !op.Decision.Allowed && !op.Shadow
-			if !counted {
-				op.Cost, op.Shadow = 0, true // takes part without taking
-			}
-			c.private = append(c.private, op)
-		}
-	}
-	taken := c.private[start:]
-	admitted := !refused
-	if c.peek || refused {
-		admitted = m.Private.Peek(c.now, taken) && admitted
-	} else {
-		admitted = m.Private.Take(c.now, taken)
-	}
-	for _, i := range list {
-		p := &c.parts[i]
-		c.tell(p, by)
-		p.settle(by, admitted)
-		p.when = c.now
-		p.withdrawn = !admitted && !refused
-	}
-	c.refused = c.refused || !admitted
-}
-
-// divide makes op's limit this node's part of it. It reports false where that takes no counting: op is decided then.
-func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
-	switch mode {
-	case rules.Full:
-		return true
-	case rules.AllowUncounted:
-		op.Decision = op.Limit.Peek(algorithms.State{}, c.now, 0)
-		return false
-	case rules.RefuseUncounted:
-		op.Decision = algorithms.Decision{Allowed: op.Cost == 0}
-		if op.Cost > 0 {
-			op.Decision.RetryAfter = uncountedRetry
-		}
-		return false
-	}
-	share, ok := localcache.Scaled(op.Limit, nodes, rank)
-	if !ok {
-		op.Decision = localcache.Nothing(op.Limit, c.now, op.Cost)
-		return false
-	}
-	op.Limit = &share
-	return true
-}
-
-// tell takes over what the private counters said of p.
-func (c *journey) tell(p *part, by DecidedBy) {
-	ops := c.ops(p)
-	for j := range ops {
-		op, counted := &ops[j], &c.private[p.private-1+j]
-		if counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0 {
-			continue // decided by divide
-		}
-		op.Decision, op.Full = localcache.Told(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
-	}
 }
 
 // giveBack gives back all that was taken.
@@ -117,11 +31,9 @@ func (c *journey) giveBack() {
 		case p.here:
 			c.giveHere(p)
 		case p.private > 0:
-			for j := range p.n {
-				if op := &c.private[p.private-1+j]; took(op) {
-					l.member.Private.Give(l.clock.Now(), op, takenAt(op, p.when))
-				}
-			}
+			c.giveAlone(p)
+		case p.by == ByLease && p.ask == nil:
+			l.member.leases.Unspend(p.receipt, c.ops(p))
 		case p.ask != nil:
 			l.giveBack(p.ask)
 			p.ask.admitted = false // which other parts of it would give back again

@@ -14,7 +14,7 @@ var ForwardBounds = [...]time.Duration{
 
 // ClusterStats are counts since the process began.
 type ClusterStats struct {
-	Forwards  int64                         // questions that others answered
+	Forwards  int64                         // messages with questions that others answered
 	Seconds   [len(ForwardBounds) + 1]int64 // of those, by the first of ForwardBounds that holds; the last is beyond all
 	Sum       time.Duration                 // that they took together
 	Coalesced int64                         // checks that shared a message with one before them
@@ -25,12 +25,21 @@ type ClusterStats struct {
 	Relayed   int64                         // questions passed on
 	Given     int64                         // messages that gave back what another node's refusal made void
 	Busy      int64                         // questions turned away
+	Leases    int64                         // grants held here
+	Out       int64                         // grants that others hold of this node
+	Leased    int64                         // subjects of checks spent from leases
+	Cached    int64                         // subjects of checks refused as their owners refused a moment ago
+	Renewals  int64                         // questions that only renew a lease
+	Granted   int64                         // wishes for leases that were granted here
+	Ungranted int64                         // and that were not
+	Returned  int64                         // limits of which leases came back here unspent
 }
 
 type figures struct {
 	seconds                                                    [len(ForwardBounds) + 1]atomic.Int64
 	sum                                                        atomic.Int64
 	coalesced, failed, acted, served, relayed, given, busyness atomic.Int64
+	leased, remembered, renewals, granted, ungranted, returned atomic.Int64
 	fallback                                                   [4]atomic.Int64
 }
 
@@ -60,5 +69,8 @@ func (l *Limiter) ClusterStats() (s ClusterStats) {
 	s.Sum, s.Coalesced, s.Failed = time.Duration(f.sum.Load()), f.coalesced.Load(), f.failed.Load()
 	s.Acted, s.Served, s.Relayed = f.acted.Load(), f.served.Load(), f.relayed.Load()
 	s.Given, s.Busy = f.given.Load(), f.busyness.Load()
+	s.Leases, s.Out = l.member.leases.Count(), l.member.book.Out()
+	s.Leased, s.Cached, s.Renewals = f.leased.Load(), f.remembered.Load(), f.renewals.Load()
+	s.Granted, s.Ungranted, s.Returned = f.granted.Load(), f.ungranted.Load(), f.returned.Load()
 	return s
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
@@ -46,7 +47,9 @@ type journey struct {
 // part is one subject of a check.
 type part struct {
 	first, n  int // its ops
+	hit       int // its place in the match
 	hi        uint64
+	terms     localcache.Terms // of its leases
 	state     partState
 	by        DecidedBy
 	admitted  bool // with those decided together
@@ -64,6 +67,7 @@ type part struct {
 	when    algorithms.Now
 	private int // 1 + place of its ops in journey.private; 0: none
 	ask     *ask
+	receipt localcache.Receipt // of its lease
 }
 
 type partState uint8
@@ -84,12 +88,14 @@ const (
 	wayStandby            // ask the standby
 	wayAct                // this node is the standby
 	wayAlone              // by `on_partition`
+	wayOver               // from its lease: it is decided
 )
 
 type wayOf struct {
-	part int
-	way  way
-	to   ring.NodeID
+	part  int
+	way   way
+	to    ring.NodeID
+	owner ring.NodeID // of whom leases may come with the answer
 }
 
 // begin puts a check on its way. Replies are not waited for.
@@ -101,7 +107,8 @@ func (c *journey) begin() {
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		c.parts = append(c.parts, part{first: first, n: len(h.Limits), hi: h.Subject.Hi})
+		terms := c.limiter.member.termsOf(h.Rule, h.Limits)
+		c.parts = append(c.parts, part{first: first, n: len(h.Limits), hit: i, hi: h.Subject.Hi, terms: terms})
 		first += len(h.Limits)
 		if h.Rule.Consistency == rules.Local {
 			c.list = append(c.list, i)
@@ -146,10 +153,16 @@ func (c *journey) step() {
 				continue
 			}
 			w := c.next(&c.parts[i])
+			if w.way == wayOver {
+				continue
+			}
 			if w.part = i; w.way == wayHere {
 				c.list = append(c.list, i)
 			}
 			c.ways = append(c.ways, w)
+		}
+		if c.refused {
+			return
 		}
 		if len(c.list) == 0 || turn > 0 && time.Now().After(c.thaw) {
 			break
@@ -194,6 +207,9 @@ func (c *journey) next(p *part) wayOf {
 	if isHeld(&r) && !slices.Contains(p.tried, m.Self) {
 		return wayOf{way: wayHere}
 	}
+	if r.Place == partitions.Elsewhere && c.lease(p, r.Owner) {
+		return wayOf{way: wayOver}
+	}
 	if c.turn >= maxTurns || !time.Now().Before(c.until) {
 		return wayOf{way: wayAlone}
 	}
@@ -237,16 +253,16 @@ func (p *part) wayBy(r *partitions.Route, self ring.NodeID, third func(*partitio
 	}
 	for _, id := range [...]ring.NodeID{p.hint, r.Owner, r.Other} {
 		if !id.IsZero() && id != self && !p.hasTried(id) {
-			return wayOf{way: wayOwner, to: id}
+			return wayOf{way: wayOwner, to: id, owner: id}
 		}
 	}
 	if id := third(r); !id.IsZero() {
-		return wayOf{way: wayOwner, to: id}
+		return wayOf{way: wayOwner, to: id, owner: r.Owner}
 	}
 	switch {
 	case r.Standby.IsZero() || p.hasTried(r.Standby):
 	case r.Standby != self:
-		return wayOf{way: wayStandby, to: r.Standby}
+		return wayOf{way: wayStandby, to: r.Standby, owner: r.Owner}
 	case !p.acted:
 		return wayOf{way: wayAct}
 	}
@@ -331,7 +347,7 @@ func (c *journey) send() {
 			c.asks = append(c.asks, c.ask(w, began))
 		}
 		p.ask = c.asks[len(c.asks)-1]
-		p.ask.q.ops = append(p.ask.q.ops, c.ops(p)...)
+		c.enter(p)
 	}
 	together := c.turn == 0 && len(c.asks) == 1 && asked[0].way == wayOwner
 	for _, a := range c.asks {
@@ -339,9 +355,23 @@ func (c *journey) send() {
 	}
 }
 
+// enter makes p part of its question.
+func (c *journey) enter(p *part) {
+	a := p.ask
+	if !p.terms.None() && !c.peek && a.terms == nil {
+		a.terms = make([]localcache.Terms, subjectsOf(a.q.ops))
+	}
+	if a.terms != nil {
+		a.terms = append(a.terms, p.terms)
+	}
+	h := &c.answer.scratch.match.Hits[p.hit]
+	a.rule, a.limits = h.Rule, h.Limits
+	a.q.ops = append(a.q.ops, c.ops(p)...)
+}
+
 // ask is a question, without ops yet.
 func (c *journey) ask(w wayOf, began time.Time) *ask {
-	a := &ask{to: w.to, began: began, until: c.until, done: make(chan struct{}, 1)}
+	a := &ask{to: w.to, owner: w.owner, began: began, until: c.until, done: make(chan struct{}, 1)}
 	a.q.verb, a.q.version = verbCheck, c.book.set.Version
 	a.q.revision = c.limiter.member.Ownership.Route(partitionOf(c.parts[w.part].hi)).Revision
 	if c.peek {
@@ -417,8 +447,11 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 		p.ask = nil
 	case a.status == decided:
 		by := ByForward
-		if a.standby {
+		switch {
+		case a.standby:
 			by = ByStandby
+		case a.leased:
+			by = ByLease
 		}
 		copy(c.ops(p), ops)
 		p.settle(by, a.admitted)

@@ -114,7 +114,11 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	m, s := l.member, &a.scratch
 	if m == nil {
 		a.Allowed = l.verdict(a.Now, s.ops, q.Peek) == counters.Admitted
-	} else if !l.own(q, a) {
+	} else if by, over := l.local(q, a); over {
+		a.DecidedBy = by
+		a.conclude()
+		return true
+	} else {
 		if s.journey == nil {
 			s.journey = &journey{limiter: l, answer: a}
 		}
@@ -128,6 +132,14 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	a.DecidedBy = ByOwner
 	a.conclude()
 	return true
+}
+
+// local decides a check that this node can decide without asking anybody.
+func (l *Limiter) local(q *Query, a *Answer) (by DecidedBy, over bool) {
+	if l.own(q, a) {
+		return ByOwner, true
+	}
+	return ByLease, l.leased(q, a)
 }
 
 // own decides a check of which this node owns all. It reports false where a gate is shut, or authority is missing: even

@@ -2,12 +2,14 @@ package limiter
 
 import (
 	"bytes"
+	"math"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -31,7 +33,23 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, verb: verbCheck, flags: flagPeek | flagLast, revision: 9, version: 17, ops: someOps()}
+	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, verb: verbCheck, flags: flagPeek | flagLast, revision: 9, version: 17, ops: someOps(), wishes: someWishes()}
+}
+
+func someWishes() []wish {
+	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
+	return []wish{
+		{subject: 0, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Process: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
+			Held: []localcache.Held{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
+		{subject: 2, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Want: []int64{5}}},
+	}
+}
+
+func someLeftovers() []leftover {
+	return []leftover{
+		{source: localcache.Source{Owner: ring.NodeID{2}, Process: 7, Lineage: 1 << 63}, grant: 5, hops: 1, ops: someOps()[:1], window: []int64{-3}},
+		{grant: 6, ops: someOps()[2:3], window: []int64{12}},
+	}
 }
 
 func someReply() *reply {
@@ -42,6 +60,7 @@ func someReply() *reply {
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
+		grants: []granted{{subject: 1, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
 	}
 }
 
@@ -63,6 +82,13 @@ func TestMessagesComeBack(t *testing.T) {
 		if *h.Limit != *w.Limit {
 			t.Errorf("have %+v, want %+v", h.Limit, w.Limit)
 		}
+	}
+	if !reflect.DeepEqual(have.wishes, q.wishes) {
+		t.Errorf("have %+v", have.wishes)
+	}
+	rest, err := readLeftovers(appendLeftovers(nil, someLeftovers()), &z)
+	if again := appendLeftovers(nil, rest); err != nil || !bytes.Equal(again, appendLeftovers(nil, someLeftovers())) {
+		t.Errorf("have %+v, %v", rest, err)
 	}
 	r, got := someReply(), &reply{}
 	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
@@ -118,6 +144,17 @@ func TestBadQuestions(t *testing.T) {
 		"an unknown algorithm": func(q *question) { q.ops[0].Limit.Kind = 7 },
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
+		},
+		"a wish of no subject":     func(q *question) { q.wishes[1].subject = 3 },
+		"two wishes of a subject":  func(q *question) { q.wishes[1].subject = 0 },
+		"wishes in no order":       func(q *question) { q.wishes[0], q.wishes[1] = q.wishes[1], q.wishes[0] },
+		"a wish of another's size": func(q *question) { q.wishes[1].Want = []int64{1, 2} },
+		"a long lease":             func(q *question) { q.wishes[0].Terms.TTL = localcache.MaxTTL + 1 },
+		"a short lease":            func(q *question) { q.wishes[0].Terms.TTL = localcache.MinTTL - 1 },
+		"no threshold":             func(q *question) { q.wishes[0].Terms.Threshold = math.NaN() },
+		"all of it idle":           func(q *question) { q.wishes[0].Terms.Idle = 1.5 },
+		"three grants held": func(q *question) {
+			q.wishes[1].Held = []localcache.Held{{Left: []int64{1}}, {Left: []int64{1}}, {Left: []int64{1}}}
 		},
 		"no such zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("../x", 0))
@@ -184,6 +221,25 @@ func FuzzGift(f *testing.F) {
 		have := &gift{}
 		if have.read(b, &z) == nil && (len(have.ops) != len(have.lineage) || len(have.ops) != len(have.window)) {
 			t.Errorf("have %+v", have)
+		}
+	})
+}
+
+func FuzzLeftovers(f *testing.F) {
+	f.Add(appendLeftovers(nil, someLeftovers()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var z zones
+		list, err := readLeftovers(b, &z)
+		if err != nil {
+			return
+		}
+		for i := range list {
+			if n := len(list[i].ops); n == 0 || n != len(list[i].window) {
+				t.Errorf("have %+v", list[i])
+			}
+		}
+		if _, err := readLeftovers(appendLeftovers(nil, list), &z); err != nil {
+			t.Errorf("what was read can't be read again: %v", err)
 		}
 	})
 }

@@ -13,9 +13,11 @@ import (
 
 // The messages between limiters.
 const (
-	MethodAsk  peer.Method = 80 + iota // a question, with a reply
-	MethodGive                         // one way: what was taken is given back
-	MethodTop                          // the subjects refused most, with a reply
+	MethodAsk      peer.Method = 80 + iota // a question, with a reply
+	MethodGive                             // one way: what was taken is given back
+	MethodTop                              // the subjects refused most, with a reply
+	MethodLeftover                         // one way: what is left of leases
+	MethodForget                           // one way: what is leased and known of a subject holds no more
 )
 
 // verb is what a question asks for.
@@ -54,6 +56,7 @@ type question struct {
 	// ops are in order of Key.Hi: those with the same one are a subject. Costs of verbAdjust may be below zero.
 	ops    []counters.Op
 	limits []algorithms.Limit // what ops of a question that was read refer to
+	wishes []wish             // in order of their subjects
 }
 
 // A question is a head, which differs from message to message, and a body, by which questions alike are known.
@@ -61,7 +64,11 @@ type question struct {
 func (q *question) appendHead(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(q.count))
 	b = binary.AppendUvarint(b, uint64(max(0, q.patient.Milliseconds())))
-	return append(b, byte(q.hops))
+	b = binary.AppendUvarint(append(b, byte(q.hops)), uint64(len(q.wishes)))
+	for i := range q.wishes {
+		b = q.wishes[i].append(b)
+	}
+	return b
 }
 
 func (q *question) appendBody(b []byte) []byte {
@@ -99,12 +106,14 @@ func (q *question) read(body []byte, z *zones) error {
 	q.count = int(p.count(maxAlike))
 	q.patient = min(time.Duration(p.count(1<<31))*time.Millisecond, checkTime)
 	q.hops = int(p.byte())
+	q.wishes = p.wishes()
 	q.verb, q.flags = verb(p.byte()), flags(p.byte())
 	q.revision, q.version = p.count(1<<62), p.count(1<<62)
 	if q.count < 1 || q.verb >= verbs || q.flags&^allFlags != 0 || q.hops > maxHops {
 		p.fail()
 	}
 	q.readOps(&p, z)
+	q.fit(&p)
 	if len(q.ops)*q.count > maxResults && q.count > 1 {
 		p.fail()
 	}

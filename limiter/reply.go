@@ -41,6 +41,7 @@ type reply struct {
 	// left out have to ask anew.
 	admitted []bool
 	results  []result // of each check, by op
+	grants   []granted
 }
 
 // result is what one limit said to one check.
@@ -52,7 +53,7 @@ type result struct {
 }
 
 func (r *reply) reset() {
-	*r = reply{lineages: r.lineages[:0], admitted: r.admitted[:0], results: r.results[:0]}
+	*r = reply{lineages: r.lineages[:0], admitted: r.admitted[:0], results: r.results[:0], grants: r.grants[:0]}
 }
 
 // Bits of the byte that a result begins with.
@@ -93,6 +94,10 @@ func (r *reply) append(b []byte) []byte {
 	}
 	for i := range r.results {
 		b = r.results[i].append(b)
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.grants)))
+	for i := range r.grants {
+		b = r.grants[i].append(b)
 	}
 	return b
 }
@@ -160,6 +165,7 @@ func (r *reply) read(body []byte, ops, subjects, count int) error {
 	for range n * ops {
 		r.results = append(r.results, p.result())
 	}
+	r.grants = p.grants(subjects)
 	return p.end("reply")
 }
 

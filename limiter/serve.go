@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"encoding/binary"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -68,6 +69,14 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to an
 		l.member.leave(v)
 	case MethodTop:
 		l.serveTop(body, to)
+	case MethodLeftover:
+		if list, err := readLeftovers(body, &l.member.zones); err == nil {
+			l.receiveLeftovers(list)
+		}
+	case MethodForget:
+		if len(body) == 8 {
+			l.member.leases.Forget(l.member.Boottime(), binary.LittleEndian.Uint64(body))
+		}
 	default:
 		to.Fail(CodeMessage, "no such method")
 	}
@@ -253,7 +262,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 	}
 	now := l.clock.Now()
 	began := m.clock()
-	r.lineages, r.admitted, r.results = r.lineages[:0], r.admitted[:0], r.results[:0]
+	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
 	// Lineages are read first: if one changes meanwhile, what is taken now is never given back to the next.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
@@ -265,6 +274,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 		if !l.takeFor(v, now) {
 			return false
 		}
+		l.grantFor(v, now)
 	} else if !l.changeFor(v, now) {
 		return false
 	}
@@ -316,7 +326,7 @@ func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	began := m.clock()
 	now := l.clock.Now()
-	r.admitted, r.results, r.lineages = r.admitted[:0], r.results[:0], r.lineages[:0]
+	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
 	for range q.count {
 		verdict := l.act(now, q.ops, q.flags&flagPeek != 0, why)
 		if verdict == counters.Shut {

@@ -34,7 +34,9 @@ type world struct {
 	moved  chan struct{}
 	cut    map[[2]ring.NodeID]bool
 	slow   map[ring.NodeID]time.Duration
+	owed   map[counters.Key]int64                                 // to whoever owns the counter
 	detail func(from, to ring.NodeID, m peer.Method, body []byte) // nil: nobody listens
+	pause  func() time.Duration                                   // of each message, one way; nil: none
 }
 
 type worldPlace struct {
@@ -54,7 +56,8 @@ type worldNode struct {
 
 func newWorld(t testing.TB, n int, text string) *world {
 	t.Helper()
-	w := &world{t: t, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{}}
+	w := &world{t: t, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
+		owed: map[counters.Key]int64{}}
 	var ids []ring.NodeID
 	for i := range n {
 		ids = append(ids, ring.NodeID{byte(i + 1)})
@@ -209,6 +212,26 @@ func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorith
 	return v
 }
 
+// Owe is for Ownership.
+func (n *worldNode) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
+	v := n.copies.Take(now, ops)
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	for i := range ops {
+		if op := &ops[i]; v == counters.Admitted && op.Decision.Allowed {
+			n.w.owed[op.Key] += op.Cost
+		}
+	}
+	return v
+}
+
+// Forgive is for Ownership.
+func (n *worldNode) Forgive(_ algorithms.Now, op *counters.Op) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	n.w.owed[op.Key] -= op.Cost
+}
+
 // Reachable is for Peers.
 func (n *worldNode) Reachable(to ring.NodeID) bool {
 	n.w.mu.Lock()
@@ -238,12 +261,15 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 	a := &worldAnswer{done: done}
 	n.w.calls.Go(func() {
 		timer := time.AfterFunc(timeout, func() { a.once.Do(func() { done(nil, peer.ErrTimeout) }) })
+		if n.w.pause != nil {
+			pause += n.w.pause()
+		}
 		if pause > 0 {
 			<-time.After(pause)
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).serve(n.id, m, body, a)
-		if m == MethodGive {
+		if m != MethodAsk && m != MethodTop {
 			timer.Stop()
 		}
 		clear(body) // a body holds only until serve returns
@@ -328,4 +354,11 @@ func until(t testing.TB, what string, ok func() bool) {
 		}
 		<-tick.C
 	}
+}
+
+// listen has the methods of all messages told.
+func (w *world) listen(f func(m peer.Method)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) { f(m) }
 }

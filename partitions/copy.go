@@ -143,9 +143,7 @@ func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counte
 	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
 		return true
 	}
-	if d := k.debts.get(rec.Key); d != nil {
-		d.replaced = true
-	}
+	k.debts.replaceOne(rec.Key)
 	return k.cfg.Table.Put(now, rec)
 }
 

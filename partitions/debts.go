@@ -2,6 +2,7 @@ package partitions
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -14,26 +15,75 @@ const (
 	// maxDebts bounds the counters for which an owner that can't be reached has debts here. Where there is no room
 	// for one more, this node doesn't act.
 	maxDebts = 1 << 16
+	// maxAlone is how many there may be for those of a fallback still to be added: the rest is for acting. Beyond it the
+	// check is decided all the same, and its debt dropped.
+	maxAlone = maxDebts / 4 * 3
+	// contactPause is from when an owner is back to when it is told what was admitted in fallback, at least; at most it
+	// is twice as long. All nodes have something to tell it then, and it has its standbys to bring up to date.
+	contactPause = time.Second
+	// debtsCheck is from one search for debts that nobody needs to be told any more to the next.
+	debtsCheck = 10 * time.Second
 	// debtsTimeout is how long an owner may take to acknowledge its debts.
 	debtsTimeout = 2 * time.Second
 	// debtsPerMessage bounds a message of them.
 	debtsPerMessage = 4096
 )
 
-// debt is what was admitted from one counter while acting for its owner.
+// debt is what was admitted from one counter without its owner: while acting for it, and in fallback.
 type debt struct {
 	limit algorithms.Limit
 	taken algorithms.Taken // of the last of it
-	cost  int64
-	// replaced: the owner has pushed the counter since, or the copy was dropped, so what is here does not have the debt
-	// in it any more.
-	replaced bool
+	cost  int64            // at most as much of it as the capacity is ever debited: see due
+	// absent is how much of cost the counter here does not have in it: because there was none, or because the owner has
+	// pushed it since, or the copy was dropped. Invariant: 0 <= absent <= cost.
+	absent int64
+	waits  bool // nothing of it comes from acting: it is told a while after the owner is back
+	// former: an earlier process noted it. What the counters here have in them then may be lost when they are joined
+	// with a copy, so whoever goes on from them debits all of it.
+	former bool
 }
+
+// due is what is debited of cost. Nobody is to be locked out for longer than it takes to get the capacity back.
+func (d *debt) due(cost int64) int64 { return min(cost, d.limit.Capacity()) }
+
+// over reports whether the debt would drain or leave its window before anyone could be told.
+func (d *debt) over(now algorithms.Now) bool {
+	l := &d.limit
+	switch {
+	case l.Kind == algorithms.SlidingLog:
+		return now.Steady-d.taken.Steady >= int64(l.Window)
+	case l.Kind.Bucket():
+		return l.Advance(algorithms.State{Count: d.due(d.cost), At: d.taken.Steady}, now).Fresh()
+	}
+	return l.Advance(algorithms.State{Count: d.due(d.cost), At: d.taken.Window}, now).Fresh()
+}
+
+// replaceOne takes note that the counter here was replaced.
+func (d *debts) replaceOne(key counters.Key) {
+	if one := d.get(key); one != nil {
+		one.absent = one.cost
+		d.changes++
+	}
+}
+
+// add adds a cost of which the counter here has all or nothing.
+func (d *debt) add(op *counters.Op, from algorithms.Taken, absent int64) {
+	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
+		d.cost, d.absent = 0, 0 // of a window that is over
+	}
+	d.limit, d.taken = *op.Limit, from
+	d.cost = min(d.cost+op.Cost, maxOwed)
+	d.absent = min(d.absent+absent, d.cost)
+}
+
+// maxOwed keeps sums from overflowing.
+const maxOwed = 1 << 60
 
 // debts holds them by partition and counter. Invariant: n is how many there are, at most maxDebts.
 type debts struct {
-	of map[int]map[counters.Key]*debt
-	n  int
+	of      map[int]map[counters.Key]*debt
+	n       int
+	changes uint64 // so that they are written down only when there is something new
 }
 
 func (d *debts) get(key counters.Key) *debt { return d.of[ring.PartitionOf(key.Hi)][key] }
@@ -60,6 +110,7 @@ func (d *debts) remove(key counters.Key) {
 	if d.of[p][key] == nil {
 		return
 	}
+	d.changes++
 	delete(d.of[p], key)
 	if len(d.of[p]) == 0 {
 		delete(d.of, p)
@@ -70,27 +121,30 @@ func (d *debts) remove(key counters.Key) {
 // replace takes note that the copy of p was dropped.
 func (d *debts) replace(p int) {
 	for _, one := range d.of[p] {
-		one.replaced = true
+		one.absent = one.cost
 	}
+	d.changes++
 }
 
+// owe notes what was admitted while acting, and is in the copy here.
 func (k *Keeper) owe(op *counters.Op, from algorithms.Taken) {
 	d := k.debts.at(op.Key)
-	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
-		d.cost = 0 // of a window that is over
-	}
-	d.limit, d.taken, d.replaced = *op.Limit, from, d.replaced && d.cost > 0
-	// Nobody is to be locked out for longer than it takes to get the capacity back.
-	d.cost = min(d.cost+op.Cost, op.Limit.Capacity())
+	d.waits = false
+	d.add(op, from, 0)
+	k.debts.changes++
 }
 
-// keepDebts is for a partition whose token has come here: the debts have become this node's own history, but for those
-// that the owner's pushes have taken out of it.
+// keepDebts is for a partition whose token is here: the debts have become this node's own history, but for what is not
+// in the counters here.
 func (k *Keeper) keepDebts(p int) {
 	now := k.cfg.Now()
 	for key, d := range k.debts.of[p] {
-		if d.replaced {
-			if err := k.cfg.Table.Force(now, key, &d.limit, d.taken, d.cost); err != nil {
+		cost := d.absent
+		if d.former {
+			cost = d.cost
+		}
+		if cost > 0 {
+			if err := k.cfg.Table.Oblige(now, key, &d.limit, d.taken, d.due(cost)); err != nil {
 				k.cfg.Logger.Warn("a debt is lost", "partition", p, "error", err)
 			}
 		}
@@ -102,7 +156,10 @@ func (k *Keeper) keepDebts(p int) {
 // for those that are not in it.
 func (k *Keeper) giveDebts(p int) {
 	for key, d := range k.debts.of[p] {
-		if !d.replaced {
+		if d.former {
+			continue
+		}
+		if d.cost = d.absent; d.cost <= 0 {
 			k.debts.remove(key)
 		}
 	}
@@ -116,11 +173,14 @@ type payment struct {
 	taken []algorithms.Taken
 }
 
-// add adds debts, as many as fit in.
-func (p *payment) add(list map[counters.Key]*debt, now algorithms.Now) {
+// add adds debts, as many as fit in; those of fallbacks only if they need not wait.
+func (p *payment) add(list map[counters.Key]*debt, now algorithms.Now, waiting bool) {
 	for key, d := range list {
 		if len(p.keys) >= debtsPerMessage {
 			return
+		}
+		if d.waits && waiting {
+			continue
 		}
 		p.body = appendDebt(p.body, key, d, now)
 		p.keys, p.costs, p.taken = append(p.keys, key), append(p.costs, d.cost), append(p.taken, d.taken)
@@ -134,20 +194,33 @@ func (k *Keeper) payDebts() {
 	now := k.cfg.Now()
 	payments := map[ring.NodeID]*payment{}
 	k.mu.Lock()
+	k.forgetDebts(now)
 	for p, list := range k.debts.of {
 		owner, to := v.Owner(p)
 		if owner != to && k.learned[p].Load() == v.Revision {
 			owner = to
 		}
-		if owner == k.cfg.Self || k.paying[owner] || !k.ready(owner) {
+		if k.parts[p].phase == held {
+			// This node was cut off and has its authority back, with all of its counters.
+			if k.cfg.Authority() {
+				k.keepDebts(p)
+			}
+			continue
+		}
+		waiting := k.tooSoon(owner)
+		if owner.IsZero() || owner == k.cfg.Self || k.paying[owner] || !k.ready(owner) {
 			continue
 		}
 		if payments[owner] == nil {
 			payments[owner] = &payment{body: k.appendHeader(nil, 0)}
 		}
-		payments[owner].add(list, now)
+		payments[owner].add(list, now, waiting)
 	}
-	for owner := range payments {
+	for owner, pay := range payments {
+		if len(pay.keys) == 0 {
+			delete(payments, owner)
+			continue
+		}
 		k.paying[owner] = true
 	}
 	k.mu.Unlock()
@@ -160,6 +233,41 @@ func (k *Keeper) payDebts() {
 			}
 			k.paid(owner, pay, refused, err)
 		})
+	}
+}
+
+// tooSoon reports whether an owner is away, or not back for long enough to be told about fallbacks. It is called under
+// mu.
+func (k *Keeper) tooSoon(owner ring.NodeID) bool {
+	if !k.cfg.Calls.Reachable(owner) {
+		delete(k.contact, owner)
+		return true
+	}
+	at, known := k.contact[owner]
+	if !known {
+		at = time.Now().Add(contactPause + rand.N(contactPause))
+		k.contact[owner] = at
+	}
+	return time.Now().Before(at)
+}
+
+// forgetDebts forgets those that are over, now and then: of a cut that lasts, only the end matters. It is called under
+// mu.
+func (k *Keeper) forgetDebts(now algorithms.Now) {
+	if k.debts.n == 0 {
+		clear(k.contact) // of the next cut nothing is known yet
+		return
+	}
+	if time.Since(k.checked) < debtsCheck {
+		return
+	}
+	k.checked = time.Now()
+	for _, list := range k.debts.of {
+		for key, d := range list {
+			if d.over(now) {
+				k.debts.remove(key)
+			}
+		}
 	}
 }
 
@@ -179,7 +287,9 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused map[int]bool, err
 		if d == nil || refused[i] || d.limit.Kind == algorithms.FixedWindow && d.taken.Window != pay.taken[i].Window {
 			continue // what was paid was of a window that is over, and is not in it any more
 		}
-		if d.cost -= pay.costs[i]; d.cost <= 0 {
+		k.debts.changes++
+		d.cost -= pay.costs[i]
+		if d.absent = min(d.absent, d.cost); d.cost <= 0 {
 			k.debts.remove(key)
 		}
 	}
@@ -191,12 +301,16 @@ func appendDebt(b []byte, key counters.Key, d *debt, now algorithms.Now) []byte 
 	b = appendLimit(b, &d.limit)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-d.taken.Steady)))
 	b = binary.AppendVarint(b, d.taken.Window)
-	return binary.AppendUvarint(b, uint64(d.cost))
+	return binary.AppendUvarint(b, uint64(d.due(d.cost)))
 }
 
-// takeDebts debits what a standby admitted while this node could not be reached, and answers with the places of what
-// it can't: counters that are not its own.
+// takeDebts debits what others admitted while this node could not be reached, and answers with the places of what it
+// can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten.
 func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
+	if !k.cfg.Authority() {
+		c.Fail(codeRefused, "this node has no authority")
+		return
+	}
 	now := k.cfg.Now()
 	var refused []byte
 	n := 0
@@ -209,7 +323,7 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 		taken := algorithms.Taken{
 			Steady: now.Steady - int64(min(age, 1<<62)), Window: window, Amount: limit.Amount, Burst: limit.Burst,
 		}
-		if err := k.cfg.Table.Force(now, key, &limit, taken, int64(min(cost, algorithms.MaxAmount))); err != nil {
+		if err := k.cfg.Table.Oblige(now, key, &limit, taken, int64(min(cost, algorithms.MaxAmount))); err != nil {
 			refused = binary.AppendUvarint(refused, i)
 			n++
 		}

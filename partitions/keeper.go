@@ -87,8 +87,10 @@ type Keeper struct {
 	paying    map[ring.NodeID]bool
 	seqPull   uint64
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
+	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
 	debts     debts
-	drops     bool // partitions that are of no concern here any more may still have counters
+	checked   time.Time // when those that were over were forgotten last
+	drops     bool      // partitions that are of no concern here any more may still have counters
 	stats     Stats
 	// collecting: what changed is being collected for followers, in partitions whose tokens were here when that began.
 	collecting bool
@@ -157,7 +159,7 @@ func Open(cfg Config) (*Keeper, error) {
 	k := &Keeper{
 		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
 		changed: make(chan struct{}), pulling: map[ring.NodeID]bool{}, asking: map[ring.NodeID]bool{},
-		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{},
+		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
 		kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})

@@ -40,6 +40,7 @@ type Stats struct {
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // partitions held here of which a follower has no whole copy
 	Debts       int   // counters whose owners are to be told what was admitted without them
+	Dropped     int64 // checks of fallbacks that owners will not be told of, for want of room
 }
 
 // Stats returns the present figures.

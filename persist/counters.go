@@ -31,6 +31,8 @@ type Source interface {
 type CountersConfig struct {
 	// Dir is the data directory. It has to exist.
 	Dir string
+	// File is the file's name in it; counters.db by default.
+	File string
 	// Source is the table.
 	Source Source
 	// Now reads the node's clocks.
@@ -49,7 +51,7 @@ type CountersConfig struct {
 
 // DefaultCountersConfig is a CountersConfig with all but Dir, Source and Now set.
 func DefaultCountersConfig() CountersConfig {
-	return CountersConfig{Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
+	return CountersConfig{File: countersFile, Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
 }
 
 // Validate names the first field that is wrong.
@@ -57,6 +59,8 @@ func (c *CountersConfig) Validate() error {
 	switch {
 	case c.Dir == "":
 		return errors.New("persist: Dir is empty")
+	case c.File == "" || c.File != filepath.Base(c.File):
+		return fmt.Errorf("persist: File is %q, no name", c.File)
 	case c.Source == nil:
 		return errors.New("persist: Source is nil")
 	case c.Now == nil:
@@ -75,6 +79,9 @@ func (c *CountersConfig) Validate() error {
 
 const countersFile = "counters.db"
 
+// FallbackFile is for the counters of what a node decides by itself.
+const FallbackFile = "fallback.db"
+
 // Errors of Counters.
 var (
 	// ErrNotLoaded: Start or Checkpoint before Load; what the file has would be lost.
@@ -83,7 +90,7 @@ var (
 	ErrClosed = errors.New("store is closed")
 )
 
-// Counters keeps the counters of a table in counters.db. All methods may be called concurrently.
+// Counters keeps the counters of a table in a file. All methods may be called concurrently.
 type Counters struct {
 	cfg  CountersConfig
 	path string
@@ -125,7 +132,7 @@ type Status struct {
 	SetAside  int64         // how often the file was damaged and begun anew, since the process began
 }
 
-// OpenCounters opens counters.db in the data directory. A damaged file is set aside. If no new one can be made,
+// OpenCounters opens the file in the data directory. A damaged file is set aside. If no new one can be made,
 // for want of room, the store opens nevertheless and each checkpoint tries again. The error is ErrInUse if another
 // process has the file.
 func OpenCounters(cfg CountersConfig) (*Counters, error) {
@@ -133,7 +140,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		return nil, err
 	}
 	c := &Counters{
-		cfg: cfg, path: filepath.Join(cfg.Dir, countersFile), filters: map[int64]*filter{},
+		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File), filters: map[int64]*filter{},
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

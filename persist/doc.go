@@ -2,7 +2,8 @@
 //
 // [Counters] writes changed counters to counters.db, a checkpoint each second and one at a clean stop. The table
 // in memory is authoritative: the file is safe to lose, nothing else is in it, and a damaged one is set aside and
-// begun anew. A failing disk stops checkpoints, not checks; [Counters.Status] tells it.
+// begun anew. A failing disk stops checkpoints, not checks; [Counters.Status] tells it. What a node decides by itself it
+// counts in a table of its own, kept in fallback.db in the same way. A [Note] is a small file that is replaced whole.
 //
 // [Raft] holds Raft's log, term, vote and snapshots in raft.db and snapshots/; what a cluster has agreed on, the rules
 // among it, is all there. They are not safe to lose: a node that has forgotten what it acknowledged can make two

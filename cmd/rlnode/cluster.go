@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -39,7 +42,8 @@ type membersCmd struct {
 
 // Help has an example.
 func (membersCmd) Help() string {
-	return `The cluster as one node sees it. ROLE is leader, voter, or follower for a node that does not vote; RING tells
+	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its checks get to a node without
+the help of others. ROLE is leader, voter, or follower for a node that does not vote; RING tells
 whether it owns counters, or is about to.
 
 Example:
@@ -67,7 +71,9 @@ func (c *membersCmd) Run(env *environment) error {
 				Leader     bool   `json:"leader"`
 				InRing     bool   `json:"in_ring"`
 				Partitions int    `json:"partitions"`
+				Reachable  bool   `json:"reachable"`
 			} `json:"members"`
+			Decided map[string]int64 `json:"decided"`
 		}
 		if err := r.decode(&cluster); err != nil {
 			return err
@@ -81,10 +87,14 @@ func (c *membersCmd) Run(env *environment) error {
 		}
 		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
 			cluster.View, leader)
+		fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
 		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "NAME\tSTATE\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
+		fmt.Fprintln(table, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
 		for _, m := range cluster.Members {
-			role, in, zone := "follower", "no", "-"
+			role, in, zone, reached := "follower", "no", "-", "no"
+			if m.Reachable {
+				reached = "yes"
+			}
 			if m.Voter {
 				role = "voter"
 			}
@@ -97,11 +107,23 @@ func (c *membersCmd) Run(env *environment) error {
 			if m.Zone != "" {
 				zone = printable(m.Zone)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, role, in, m.Partitions,
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, reached, role, in, m.Partitions,
 				m.Address, printable(m.Region), zone, m.ID)
 		}
 		return table.Flush()
 	})
+}
+
+// decidedText lists how checks were decided, most first.
+func decidedText(by map[string]int64) string {
+	if len(by) == 0 {
+		return "nothing"
+	}
+	ways := slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a, b)) })
+	for i, way := range ways {
+		ways[i] = fmt.Sprintf("%d by %s", by[way], printable(way))
+	}
+	return strings.Join(ways, ", ")
 }
 
 // ownerCmd tells a subject's owner.

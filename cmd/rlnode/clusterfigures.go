@@ -45,6 +45,6 @@ func (s *server) storeFigures() api.StoreFigures {
 func partitionFigures(st partitions.Stats) api.PartitionFigures {
 	return api.PartitionFigures{
 		Owned: st.Held, Standby: st.Copies, Behind: st.Behind, Pushed: st.PushedBytes, Unacked: st.Unacked,
-		HandOffs: st.HandOffs, Frozen: st.Frozen, Begun: st.Begun, Debts: st.Debts,
+		HandOffs: st.HandOffs, Frozen: st.Frozen, Begun: st.Begun, Debts: st.Debts, Dropped: st.Dropped,
 	}
 }

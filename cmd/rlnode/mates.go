@@ -19,6 +19,7 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -34,6 +35,7 @@ type mates struct {
 	peers   *peer.Peers
 	keeper  *partitions.Keeper
 	limiter *limiter.Limiter
+	recent  recent
 	cluster atomic.Pointer[cluster.Cluster] // nil until join
 	left    atomic.Bool                     // this node has left the cluster for good
 
@@ -72,9 +74,14 @@ func (m *mates) open() error {
 	}
 	m.limiter, err = limiter.Join(s.table, s.clock, limiter.Cluster{
 		Self: s.id, Ownership: m.keeper, Peers: m.peers, Authority: m.authority, Await: m.await, Ring: m.ring,
-		Private: m.private, Recorder: s.world.recorder,
+		Private: m.private, Recorder: s.world.recorder, Boottime: s.world.boottime, Leases: s.settings.MaxCounters / leasePart,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	m.recent.read = m.limiter.Stats
+	m.done.Go(func() { m.recent.follow(m.ctx.Done()) })
+	return nil
 }
 
 func (m *mates) tls() (*peer.TLS, error) {
@@ -114,6 +121,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 	}
 	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
 	config.Boottime, config.Remember = s.world.boottime, m.remember
+	config.Applied = persist.NewNote(s.dir, appliedFile)
 	opened, err := cluster.Open(config)
 	if err != nil {
 		return err
@@ -148,7 +156,7 @@ func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 
 // firstBy is who wrote the rules in force, if they are the first.
 func (m *mates) firstBy() string {
-	_, v := m.cluster.Load().State().History.Current()
+	_, v := m.cluster.Load().Last().History.Current()
 	if v.Number != 1 {
 		return ""
 	}
@@ -164,6 +172,9 @@ func (m *mates) port() int {
 
 // rememberedFile lists where gossip was found, an address a line.
 const rememberedFile = "peers"
+
+// appliedFile says up to where this node has applied what was agreed.
+const appliedFile = "applied"
 
 func (m *mates) remembered() []string {
 	text, err := os.ReadFile(filepath.Join(m.server.dir, rememberedFile))
@@ -206,7 +217,7 @@ func (m *mates) await(ctx context.Context, revision, version int64) bool {
 
 func (m *mates) ring() *ring.Table {
 	if c := m.cluster.Load(); c != nil {
-		return c.State().To
+		return c.Last().To
 	}
 	return nil
 }
@@ -226,6 +237,9 @@ func (m *mates) serve(call *peer.Call) {
 	}
 }
 
+// leasePart is how many counters there may be for each subject with leases.
+const leasePart = 8
+
 // codeStarting is the failure of calls that come too early; callers take it as any other.
 const codeStarting peer.Code = 200
 
@@ -235,7 +249,9 @@ func (m *mates) stepBack(ctx context.Context, forGood bool) error {
 	if c == nil || m.left.Load() {
 		return nil
 	}
+	m.limiter.UseLeases(false)
 	if err := c.LeaveRing(ctx); err != nil || !forGood {
+		m.limiter.UseLeases(err != nil)
 		return err
 	}
 	return c.LeaveCluster(ctx)

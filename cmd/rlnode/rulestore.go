@@ -40,7 +40,7 @@ func inWordsOfAPI(err error) error {
 func (m *mates) Versions(context.Context) ([]api.RuleVersion, error) {
 	var list []api.RuleVersion
 	if c := m.cluster.Load(); c != nil {
-		for _, v := range c.State().History.Versions() {
+		for _, v := range c.Last().History.Versions() {
 			list = append(list, api.RuleVersion{Version: v.Number, When: v.When, By: v.By, What: v.What, Size: int64(v.Size)})
 		}
 	}
@@ -53,7 +53,7 @@ func (m *mates) Version(_ context.Context, n int64) (*rules.Document, error) {
 	if c == nil {
 		return nil, api.ErrNoVersion
 	}
-	doc, err := c.State().History.Version(n)
+	doc, err := c.Last().History.Version(n)
 	if errors.Is(err, rules.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", api.ErrNoVersion, err)
 	}
@@ -104,7 +104,7 @@ func (m *mates) Remove(ctx context.Context, name string) error {
 
 // View is the cluster as this node sees it.
 func (m *mates) View() api.ClusterView {
-	view := api.ClusterView{View: "cut-off", Members: []api.Member{}}
+	view := api.ClusterView{View: "cut-off", Members: []api.Member{}, Decided: m.recent.since()}
 	region := m.server.settings.Region
 	c := m.cluster.Load()
 	if c == nil {
@@ -120,6 +120,7 @@ func (m *mates) View() api.ClusterView {
 		view.Members = append(view.Members, api.Member{
 			Name: one.Name, ID: one.ID.String(), Address: one.Address, Region: one.Region, Zone: one.Zone,
 			State: one.State.String(), Voter: one.Voter, Leader: one.Leader, InRing: one.InRing, Partitions: one.Partitions,
+			Reachable: one.ID == m.server.id || m.peers.Reachable(one.ID),
 		})
 	}
 	view.Regions = []api.Region{{Name: region, Primary: true, Reachable: true, Members: len(view.Members)}}
@@ -133,7 +134,7 @@ func (m *mates) Owner(partition int) (owner, standby string, epoch int64) {
 	if c == nil {
 		return "", "", 0
 	}
-	members := c.State().Members
+	members := c.Last().Members
 	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch
 }
 

@@ -106,6 +106,8 @@ type server struct {
 	limiter  *limiter.Limiter
 	api      *api.API
 	counters atomic.Pointer[persist.Counters] // nil while the API answers and they are not opened yet
+	fallback *persist.Counters                // of what this node decides by itself
+	debts    *debtKeeper
 	sweeper  *sweeper
 }
 
@@ -122,7 +124,8 @@ type store interface {
 //     in the directory;
 //  2. the table of counters, the calls between nodes, and the limiter, which has no rules yet;
 //  3. the listeners: probes are answered from here on, checks with 503 not-ready;
-//  4. the counters of the last checkpoint, before this node owns any partition: afterwards they would come too late;
+//  4. the counters of the last checkpoint, before this node owns any partition: afterwards they would come too late; and
+//     what it had decided by itself, so that a restart renews no share;
 //  5. the cluster. It gives the limiter rules and partitions, and the node is ready when it has.
 func (s *server) start() error {
 	if err := s.openStore(); err != nil {
@@ -222,28 +225,6 @@ func (s *server) listen() (err error) {
 	return nil
 }
 
-// loadCounters puts back the counters of the last checkpoint, and begins to write new ones.
-func (s *server) loadCounters() (err error) {
-	config := persist.DefaultCountersConfig()
-	config.Dir, config.Source, config.Now, config.Logger = s.dir, s.table, s.clock.Now, s.log
-	store, err := persist.OpenCounters(config)
-	if err != nil {
-		return err
-	}
-	s.counters.Store(store)
-	found, err := store.Load(s.clock.Now())
-	if err != nil {
-		return fmt.Errorf("load the counters: %w", err)
-	}
-	if found.Bad > 0 || found.NoRoom > 0 {
-		s.log.Warn("not all counters came back; those begin anew", "restored", found.Restored, "damaged", found.Bad,
-			"no_room", found.NoRoom)
-	} else {
-		s.log.Info("counters loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
-	}
-	return store.Start()
-}
-
 // stop ends a node in good order, within stopBound:
 //
 //  1. /readyz says 503, so that load balancers turn away, while checks are decided as before;
@@ -282,12 +263,6 @@ func (s *server) leave(ctx context.Context) {
 	}
 }
 
-func (s *server) save(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, saveBound)
-	defer cancel()
-	return s.counters.Load().Checkpoint(ctx)
-}
-
 // release closes what is open, in the order of stop; after a start that failed, too. The table stays: whoever
 // might still look at it does no harm, and its memory goes with the process.
 func (s *server) release(ctx context.Context) error {
@@ -298,9 +273,7 @@ func (s *server) release(ctx context.Context) error {
 	if s.sweeper != nil {
 		s.sweeper.close()
 	}
-	if c := s.counters.Load(); c != nil {
-		errs = append(errs, c.Close(ctx))
-	}
+	errs = append(errs, s.closeCounters(ctx))
 	if s.mates != nil {
 		errs = append(errs, s.mates.close())
 	}

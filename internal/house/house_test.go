@@ -34,8 +34,9 @@ var mayImport = map[string][]string{
 	"authority":  {"ring", "agreement"},
 	"persist":    {"algorithms", "counters", "ring"},
 	"localcache": {"algorithms", "counters", "rules", "ring"},
+	"grants":     {"algorithms", "counters", "ring", "localcache"},
 	"partitions": {"algorithms", "counters", "ring", "agreement", "peer"},
-	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache"},
+	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"api":        {"algorithms", "counters", "rules", "ring", "limiter"},
@@ -46,6 +47,8 @@ var mayImport = map[string][]string{
 
 	"peer":    {"ring"},
 	"cluster": {"ring", "agreement", "authority", "gossip", "peer", "persist", "rules"},
+
+	"simulation": {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "limiter"},
 
 	"faults":          {}, // tests of the program from outside
 	"internal/memnet": {},

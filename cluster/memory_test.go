@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// slate is a note that outlives the process.
+type slate struct {
+	mu      sync.Mutex // guards content
+	content []byte
+}
+
+func (s *slate) Read() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.content), nil
+}
+
+func (s *slate) Write(content []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.content = slices.Clone(content)
+	return nil
+}
+
+// notes gives each node one, and lists which versions of the rules each process was told.
+func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
+	for _, n := range nodes {
+		note := &slate{}
+		n.adjust = func(c *Config) {
+			c.Applied, c.SnapshotBytes, c.TrailingEntries, c.Timings.Snapshot = note, snapshotBytes, 4, 2*time.Second
+			last := int64(0)
+			c.OnRules = func(s *rules.Set) {
+				if s.Version < last {
+					t.Errorf("%s: version %d after %d", n.name, s.Version, last)
+				}
+				last = s.Version
+				n.rules.Store(s)
+			}
+		}
+	}
+}
+
+// A node that was a member and starts while nobody else is there goes by the rules and the ring that it had, with no
+// authority; when the others are back it goes on as one of them. A second restart remembers as much.
+func TestARestartedNodeRemembers(t *testing.T) {
+	for _, snapshotBytes := range []int64{1, 1 << 30} {
+		synctest.Test(t, func(t *testing.T) { remembers(t, snapshotBytes) })
+	}
+}
+
+func remembers(t *testing.T, snapshotBytes int64) {
+	w := newWorld(t)
+	defer w.end()
+	nodes := w.several(3, 3)
+	notes(t, nodes, snapshotBytes)
+	for _, n := range nodes {
+		n.run()
+	}
+	w.inRing(nodes...)
+	version := int64(0)
+	for i := range 12 { // with snapshots in between
+		version = nodes[i%3].mustWrite(10 + i)
+		time.Sleep(time.Second)
+	}
+	time.Sleep(2 * time.Second)
+	for _, n := range nodes {
+		n.crash()
+	}
+	last := nodes[2]
+	for range 2 {
+		last.rules.Store(nil)
+		last.run()
+		begun := time.Now()
+		w.until(5*time.Second, "ready node", func() bool { return last.c.Load().Ready() == nil })
+		c := last.c.Load()
+		if took := time.Since(begun); took < recallAfter {
+			t.Errorf("ready after %v", took)
+		}
+		if s := c.Last(); len(s.To.Members()) != 3 || c.Authority() || c.View().Connected || c.View().Epoch != s.Epoch {
+			t.Errorf("have %v, authority %v", s.To.Members(), c.Authority())
+		}
+		if s := last.rules.Load(); s == nil || s.Version != version {
+			t.Fatalf("have rules %+v, want version %d", s, version)
+		}
+		time.Sleep(3 * time.Second)
+		last.crash()
+	}
+	last.run()
+	w.until(5*time.Second, "ready node", func() bool { return last.c.Load().Ready() == nil })
+	nodes[0].run()
+	nodes[1].run()
+	w.until(30*time.Second, "authority", func() bool { return last.c.Load().Authority() })
+	w.until(30*time.Second, "all applied", func() bool {
+		c := last.c.Load()
+		return c.Last() == c.State() && c.memory.state.Load() == nil
+	})
+	if v := nodes[0].mustWrite(99); v != version+1 || !last.c.Load().Await(t.Context(), 1, v) || last.rules.Load().Version != v {
+		t.Errorf("have version %d after %d, %d in force", v, version, last.rules.Load().Version)
+	}
+}
+
+// A node that starts for the first time, or reaches enough others, waits.
+func TestANodeThatIsNotAloneWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		nodes := w.several(3, 3)
+		notes(t, nodes, 1<<20)
+		for _, n := range nodes {
+			n.run()
+		}
+		w.inRing(nodes...)
+		time.Sleep(2 * time.Second)
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		c.crash()
+		c.run()
+		w.ready(c)
+		if c.c.Load().memory.relied.Load() || !c.c.Load().Authority() {
+			t.Error("it went by its memory")
+		}
+		c.crash()
+		a.crash()
+		b.crash()
+		fresh := w.add(0, a, b)
+		notes(t, []*node{fresh}, 1<<20)
+		fresh.run()
+		a.run()
+		c.run()
+		w.ready(a, c)
+		if a.c.Load().memory.relied.Load() || c.c.Load().memory.relied.Load() {
+			t.Error("two of three went by their memory")
+		}
+		a.crash()
+		c.crash()
+		time.Sleep(10 * time.Second)
+		if fresh.c.Load().memory.relied.Load() {
+			t.Error("a new node has nothing to remember")
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// askAlone checks so often at a node that has to decide by itself, and returns how many were admitted.
+func (m *mate) askAlone(rule, key string, times int) (admitted int) {
+	m.fleet.t.Helper()
+	for range times {
+		status, text, err := m.call("POST", m.data+"/v1/check", "", fmt.Sprintf(`{"rule": %q, "key": %q}`, rule, key))
+		var a struct {
+			DecidedBy string `json:"decided_by"`
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &a)
+		}
+		if err != nil || a.DecidedBy != "fallback" || status != 200 && status != 429 {
+			m.fleet.t.Fatalf("%s: %v, status %d, %s", m.name, err, status, text)
+		}
+		if status == 200 {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// G4: a node that is restarted while the others hang decides by itself, by the rules and the ring that it had. It admits
+// its share, through another restart; and when the others go on, all of it is counted.
+func TestG4_RestartedWhileCutOff(t *testing.T) {
+	f := newFleet(t, 3)
+	f.nodes[0].apply(exactRules(90))
+	lone := f.nodes[2]
+	keys := map[*mate]string{}
+	for _, key := range subjects(100) {
+		keys[f.ownerOf(lone, "year", key)] = key
+	}
+	timer := time.NewTimer(2 * time.Second) // what is applied is noted
+	<-timer.C
+	lone.kill()
+	for _, m := range f.nodes[:2] {
+		m.signal(syscall.SIGSTOP)
+	}
+	admitted := map[string]int{}
+	for round := range 3 {
+		began := time.Now()
+		lone.up()
+		lone.waitReady()
+		t.Logf("ready %v after the start", time.Since(began))
+		for _, key := range keys {
+			admitted[key] += lone.askAlone("year", key, 20)
+		}
+		if round == 1 { // in good order, which forgets nothing
+			lone.signal(syscall.SIGTERM)
+			if code := lone.end(); code != 0 {
+				t.Errorf("exit code %d\n%s", code, lone.log)
+			}
+			continue
+		}
+		timer.Reset(3 * time.Second / 2) // longer than from one checkpoint to the next
+		<-timer.C
+		lone.kill()
+	}
+	lone.up()
+	for _, m := range f.nodes[:2] {
+		m.signal(syscall.SIGCONT)
+	}
+	f.whole()
+	for _, key := range keys {
+		if have := admitted[key]; have != 30 {
+			t.Errorf("%s: have %d admitted, want 30", key, have)
+		}
+		eventually(t, "what was admitted is counted", func() bool { return f.nodes[0].used("year", key) >= int64(admitted[key]) })
+		t.Logf("%s: %d admitted, %d counted", key, admitted[key], f.nodes[0].used("year", key))
+	}
+}

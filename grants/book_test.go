@@ -1,0 +1,145 @@
+package grants
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var fixed = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
+
+func TestSize(t *testing.T) {
+	tests := []struct {
+		name                        string
+		want, remaining, out, there int64
+		nodes                       int
+		have                        int64
+	}{
+		{"what is wanted", 10, 1000, 0, 0, 3, 10},
+		{"half of the headroom under the threshold", 5000, 1000, 0, 0, 3, 425},
+		{"half of what is left of it", 5000, 550, 0, 0, 3, 200},
+		{"above it, a part of what may be idle", 5000, 100, 0, 0, 3, 6},
+		{"less what the node has", 5000, 100, 4, 4, 3, 2},
+		{"and nothing if it has its part", 5000, 100, 6, 6, 3, 0},
+		{"less what is out in all", 5000, 100, 19, 0, 3, 1},
+		{"nothing above all that may be idle", 5000, 100, 30, 0, 3, 0},
+		{"less than a unit for each node", 5000, 100, 0, 0, 21, 0},
+		{"no more than is left", 5000, 2, 0, 0, 3, 2},
+		{"nothing", 5000, 0, 0, 0, 3, 0},
+	}
+	for _, tt := range tests {
+		a := Ask{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, OutThere: tt.there}
+		if have := Size(a, 0.85, 0.02, tt.nodes); have != tt.have {
+			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
+		}
+	}
+}
+
+func request(holder byte, want, remaining int64, l *algorithms.Limit) *Request {
+	op := counters.Op{Key: counters.Key{Hi: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
+	wish := localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
+	return &Request{Holder: ring.NodeID{holder}, Lineage: 1, Mine: true, Nodes: 3, Wish: &wish, Ops: []counters.Op{op}}
+}
+
+func yes([]counters.Op) bool { return true }
+
+// back is how much of a grant may be given back.
+func (b *Book) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
+	b.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
+	return given
+}
+
+// What comes back is what was granted at most, once, in the same life of the counters, and in time.
+func TestReturn(t *testing.T) {
+	b := NewBook(0)
+	grant := func() uint64 {
+		id, amounts := b.Grant(0, request(1, 100, 1000, &fixed), yes)
+		if id == 0 || amounts[0] != 100 {
+			t.Fatalf("have %d, %v", id, amounts)
+		}
+		return id
+	}
+	if have := b.back(1, 1, grant(), 500, 900, &fixed); have != 100 {
+		t.Errorf("more than was granted: %d", have)
+	}
+	id := grant()
+	if have := b.back(1, 2, id, 5, 900, &fixed); have != 0 {
+		t.Errorf("of another life: %d", have)
+	}
+	if have := b.back(1, 1, id, 5, 900, &fixed) + b.back(1, 1, id, 5, 900, &fixed); have != 5 {
+		t.Errorf("twice: %d", have)
+	}
+	if have := b.back(time.Second+grace, 1, grant(), 5, 900, &fixed); have != 0 {
+		t.Errorf("too late: %d", have)
+	}
+	id = grant()
+	b.Forget(7)
+	if have := b.back(1, 1, id, 5, 900, &fixed); have != 0 {
+		t.Errorf("of counters changed otherwise: %d", have)
+	}
+	b.Sweep(time.Hour)
+	if b.Out() != 0 {
+		t.Errorf("%d are out", b.Out())
+	}
+	for i := range b.shards {
+		if len(b.shards[i].known) > 0 {
+			t.Error("a subject is left")
+		}
+	}
+}
+
+// A bucket takes back only what makes it, with all that is out, no fuller than its burst.
+func TestABucketDoesNotPileUp(t *testing.T) {
+	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
+	b := NewBook(0)
+	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), yes)
+	b.Grant(0, request(2, 100, 900, &bucket), yes)
+	// By now it has refilled but for 150, of which 100 are out elsewhere.
+	if have := b.back(1, 1, first, 100, 150, &bucket); have != 49 {
+		t.Errorf("have %d", have)
+	}
+}
+
+// What a holder says about its grants counts, also about those that it has spent.
+func TestSync(t *testing.T) {
+	b := NewBook(0)
+	first, _ := b.Grant(0, request(1, 6, 100, &fixed), yes)
+	r := request(1, 6, 100, &fixed)
+	if id, _ := b.Grant(0, r, yes); id != 0 {
+		t.Error("it has its part")
+	}
+	r.Wish.Seen, r.Wish.Held = first, []localcache.Held{{ID: first, Left: []int64{2}}}
+	second, amounts := b.Grant(0, r, yes)
+	if second == 0 || amounts[0] != 4 {
+		t.Errorf("it has two left: have %v", amounts)
+	}
+	r.Wish.Held = nil
+	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
+		t.Errorf("the first is spent, the second on its way: have %v", amounts)
+	}
+	r.Mine = false
+	if id, _ := b.Grant(0, r, yes); id != 0 {
+		t.Error("grants of another process are not these")
+	}
+	// What was on its way back meanwhile is taken.
+	if have := b.back(1, 1, first, 2, 900, &fixed); have != 2 {
+		t.Errorf("have %d", have)
+	}
+}
+
+func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
+	b := NewBook(0)
+	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Out() != 0 {
+		t.Error("granted")
+	}
+	r := request(1, 6, 100, &fixed)
+	r.Wish.Want[0] = 0
+	if id, _ := b.Grant(0, r, yes); id != 0 {
+		t.Error("nothing was wanted")
+	}
+}

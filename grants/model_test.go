@@ -1,0 +1,595 @@
+package grants
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// network is an owner's book and counters, holders, and the messages between them, on one virtual clock: all that
+// happens is in order, so that what was admitted can be held against the limits to the unit.
+type network struct {
+	t       testing.TB
+	chance  *rand.Rand
+	at      time.Duration
+	queue   []event
+	events  int
+	table   *counters.Table
+	book    *Book
+	terms   localcache.Terms
+	key     []counters.Key
+	limits  []*algorithms.Limit
+	holders []*localcache.Leases
+	owner   ring.NodeID
+
+	ordered bool          // messages between two keep their order
+	slow    time.Duration // the longest time of a message
+	loss    float64
+	unspend bool
+	last    [2][8]time.Duration
+
+	hits []hit
+}
+
+type event struct {
+	at  time.Duration
+	n   int
+	run func()
+}
+
+type hit struct {
+	at   time.Duration
+	cost []int64
+}
+
+const (
+	networkBegin   = int64(1_700_000_000) * int64(time.Second)
+	networkProcess = 77
+	networkLineage = 5
+)
+
+func (w *network) now() algorithms.Now {
+	return algorithms.Now{Steady: networkBegin + int64(w.at), Wall: networkBegin + int64(w.at)}
+}
+
+func (w *network) after(d time.Duration, run func()) {
+	w.events++
+	w.queue = append(w.queue, event{w.at + d, w.events, run})
+}
+
+// message runs what a message does when it comes, if it does: way 0 is to the owner, 1 from it.
+func (w *network) message(way, holder int, run func()) {
+	if w.chance.Float64() < w.loss {
+		return
+	}
+	d := 50*time.Microsecond + time.Duration(w.chance.Int64N(int64(w.slow)))
+	if w.chance.IntN(4) > 0 {
+		d = min(d, time.Millisecond)
+	}
+	if w.ordered {
+		d = max(d, w.last[way][holder]-w.at)
+		w.last[way][holder] = w.at + d
+	}
+	w.after(d, run)
+}
+
+func (w *network) ops(cost []int64) []counters.Op {
+	ops := make([]counters.Op, len(w.limits))
+	for i := range ops {
+		ops[i] = counters.Op{Key: w.key[i], Limit: w.limits[i], Cost: cost[i]}
+	}
+	return ops
+}
+
+// admitted holds one hit against the limits.
+func (w *network) admitted(cost []int64) {
+	w.hits = append(w.hits, hit{w.at, cost})
+}
+
+// check is one check at a holder.
+func (w *network) check(h int, cost []int64) {
+	ops := w.ops(cost)
+	s := w.holders[h]
+	outcome, receipt := s.Spend(w.at, w.owner, ops)
+	switch outcome {
+	case localcache.Spent:
+		if w.unspend && w.chance.IntN(3) == 0 {
+			// Another part of the check refuses a moment later.
+			w.after(time.Duration(w.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
+		} else {
+			w.admitted(cost)
+		}
+		if receipt.Renew {
+			w.ask(h, make([]int64, len(cost)), true)
+		}
+	case localcache.Unknown:
+		w.ask(h, cost, false)
+	}
+}
+
+// ask is a question to the owner.
+func (w *network) ask(h int, cost []int64, renewal bool) {
+	s, ops, sent := w.holders[h], w.ops(cost), w.at
+	wish, ok := s.Wish(w.at, w.owner, w.terms, ops, 1)
+	came := false
+	w.message(0, h, func() {
+		now := w.now()
+		yes := w.table.Take(now, ops) == counters.Admitted
+		g := localcache.Grant{}
+		if yes {
+			if !renewal {
+				w.admitted(cost)
+			}
+			if ok {
+				g = w.grant(h, now, &wish, ops)
+			}
+		}
+		w.message(1, h, func() {
+			came = true
+			from := localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			if yes {
+				s.Admitted(sent, w.at, from, ops, g, renewal)
+			} else {
+				s.Refused(w.at, from, ops, w.terms.TTL)
+			}
+		})
+	})
+	w.after(time.Second, func() {
+		if renewal && !came {
+			s.Unanswered(w.at, w.key[0].Hi)
+		}
+	})
+}
+
+// grant does what an owner does with a wish.
+func (w *network) grant(h int, now algorithms.Now, wish *localcache.Wish, ops []counters.Op) localcache.Grant {
+	g := localcache.Grant{EndsIn: wish.Terms.TTL}
+	for i := range ops {
+		l := ops[i].Limit
+		if l.Kind != algorithms.TokenBucket {
+			g.EndsIn = min(g.EndsIn, l.WindowLeft(now))
+		}
+		g.Windows = append(g.Windows, l.Taken(l.Advance(algorithms.State{}, now), now).Window)
+	}
+	r := Request{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, Mine: wish.Process == networkProcess, Wish: wish, Nodes: len(w.holders) + 1, Ops: ops}
+	g.ID, g.Amounts = w.book.Grant(w.at, &r, func(ops []counters.Op) bool { return w.table.Take(now, ops) == counters.Admitted })
+	return g
+}
+
+// tend sends back what is over.
+func (w *network) tend(h int) {
+	for _, e := range w.holders[h].Ended(w.at, nil) {
+		w.message(0, h, func() {
+			now := w.now()
+			used := func(op *counters.Op) int64 {
+				n, _ := w.table.Usage(now, op.Key, op.Limit)
+				return n
+			}
+			w.book.Return(w.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) {
+				op := &e.Ops[i]
+				taken := algorithms.Taken{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+				if err := w.table.Give(now, op.Key, op.Limit, taken, cost); err != nil {
+					w.t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// run lets time pass until nothing is left to do before an end.
+func (w *network) run(end time.Duration) {
+	for {
+		next := -1
+		for i := range w.queue {
+			if next < 0 || cmp.Or(cmp.Compare(w.queue[i].at, w.queue[next].at), cmp.Compare(w.queue[i].n, w.queue[next].n)) < 0 {
+				next = i
+			}
+		}
+		if next < 0 || w.queue[next].at > end {
+			w.at = end
+			return
+		}
+		e := w.queue[next]
+		w.queue = slices.Delete(w.queue, next, next+1)
+		w.at = e.at
+		e.run()
+	}
+}
+
+// excess is by how much the hits break limit i, 0 if they keep it.
+func (w *network) excess(i int) (worst float64, when time.Duration) {
+	l := w.limits[i]
+	note := func(over float64, at time.Duration) {
+		if over > worst {
+			worst, when = over, at
+		}
+	}
+	var window, cur, prev int64
+	var level float64
+	var before time.Duration
+	for _, h := range w.hits {
+		c := h.cost[i]
+		if c == 0 {
+			continue
+		}
+		wall := networkBegin + int64(h.at)
+		n := wall / int64(l.Window)
+		if n != window {
+			if prev = 0; n == window+1 {
+				prev = cur
+			}
+			window, cur = n, 0
+		}
+		cur += c
+		switch l.Kind {
+		case algorithms.FixedWindow:
+			note(float64(cur-l.Amount), h.at)
+		case algorithms.SlidingWindow:
+			view := float64((n+1)*int64(l.Window)-wall) / float64(l.Window)
+			note(float64(cur)+float64(prev)*view-float64(l.Amount)-1e-6, h.at)
+		case algorithms.TokenBucket:
+			rate := float64(l.Amount) / float64(l.Window)
+			level = max(0, level-rate*float64(h.at-before)) + float64(c)
+			before = h.at
+			note(level-float64(l.Burst)-rate*float64(w.terms.TTL)-1e-6, h.at)
+		}
+	}
+	return worst, when
+}
+
+type networkCase struct {
+	kind    algorithms.Kind
+	ordered bool
+	loss    float64
+	slow    time.Duration
+	unspend bool
+}
+
+func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
+	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewBook(0), owner: ring.NodeID{99},
+		ordered: c.ordered, loss: c.loss, slow: c.slow, unspend: c.unspend}
+	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
+	limits := 1 + w.chance.IntN(2)
+	for i := range limits {
+		amount := int64(100 + w.chance.IntN(2000))
+		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
+		w.key = append(w.key, counters.Key{Hi: 12345, Lo: uint64(i + 1)})
+	}
+	w.terms = localcache.Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
+		TTL: max(localcache.MinTTL, window/20)}
+	if w.chance.IntN(3) == 0 {
+		w.terms.TTL = 10 * w.terms.TTL
+	}
+	for range 1 + w.chance.IntN(4) {
+		w.holders = append(w.holders, localcache.NewLeases(0))
+	}
+	return w
+}
+
+// traffic has each holder check at changing rates until end.
+func (w *network) traffic(end time.Duration) {
+	base := float64(w.limits[0].Amount) / w.limits[0].Window.Seconds() / float64(len(w.holders))
+	for h := range w.holders {
+		var step func()
+		rate := base
+		step = func() {
+			if w.at >= end {
+				return
+			}
+			if w.chance.IntN(200) == 0 {
+				rate = base * []float64{0.05, 0.5, 1, 2, 5}[w.chance.IntN(5)]
+			}
+			cost := make([]int64, len(w.limits))
+			for i := range cost {
+				cost[i] = int64(w.chance.IntN(3))
+				if w.chance.IntN(50) == 0 {
+					cost[i] = w.chance.Int64N(w.limits[i].Capacity())
+				}
+			}
+			w.check(h, cost)
+			pause := time.Duration(w.chance.ExpFloat64() * float64(time.Second) / rate)
+			if w.chance.IntN(100) == 0 {
+				pause += 2 * w.terms.TTL
+			}
+			w.after(pause, step)
+		}
+		w.after(0, step)
+		var tend func()
+		tend = func() {
+			w.tend(h)
+			w.after(time.Millisecond+time.Duration(w.chance.IntN(int(time.Millisecond))), tend)
+		}
+		w.after(0, tend)
+	}
+}
+
+// G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the
+// unit, at each hit by the sliding window's own rule, of a bucket over any span D no more than over D + TTL.
+func TestG2_ModelOfLeases(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 10
+	}
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
+		for _, c := range []networkCase{
+			{ordered: true, slow: 2 * time.Millisecond},
+			{ordered: false, slow: 2 * time.Millisecond, loss: 0.05},
+			{ordered: false, slow: 40 * time.Millisecond, loss: 0.02},
+			{ordered: true, slow: 2 * time.Millisecond, unspend: true},
+			{ordered: false, slow: 40 * time.Millisecond, loss: 0.02, unspend: true},
+		} {
+			c.kind = kind
+			t.Run(fmt.Sprintf("%s/%+v", kind, c), func(t *testing.T) {
+				for seed := range seeds {
+					w := newNetwork(t, seed, c)
+					end := 4 * w.limits[0].Window
+					w.traffic(end)
+					w.run(end)
+					for i := range w.limits {
+						if over, at := w.excess(i); over > 0 {
+							t.Errorf("seed %d: limit %d, %+v, terms %+v: %.3f too many at %s (%d hits)", seed, i, *w.limits[i], w.terms, over, at, len(w.hits))
+						}
+					}
+					w.table.Close()
+				}
+			})
+		}
+	}
+}
+
+// G3: once the traffic is over, what was not spent is back within a lease's life, to the unit.
+func TestG3_ModelOfLeases(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		for _, ordered := range []bool{true, false} {
+			for seed := range uint64(40) {
+				w := newNetwork(t, seed, networkCase{kind: kind, ordered: ordered, slow: 10 * time.Millisecond})
+				for i := range w.limits {
+					w.limits[i].Window = 20 * time.Second
+				}
+				w.terms.TTL = time.Second
+				w.traffic(10 * time.Second)
+				w.run(11*time.Second + 100*time.Millisecond)
+				for i, l := range w.limits {
+					sum := int64(0)
+					for _, h := range w.hits {
+						if (networkBegin+int64(h.at))/int64(l.Window) == w.now().Wall/int64(l.Window) {
+							sum += h.cost[i]
+						}
+					}
+					if used, _ := w.table.Usage(w.now(), w.key[i], l); used != sum && w.now().Wall/int64(l.Window) == networkBegin/int64(l.Window) {
+						t.Errorf("%s, seed %d, ordered %v: %d used, %d admitted; terms %+v", kind, seed, ordered, used, sum, w.terms)
+					}
+				}
+				if n := w.book.Out(); n != 0 {
+					w.book.Sweep(w.at + time.Second)
+					if n := w.book.Out(); n != 0 {
+						t.Errorf("%s, seed %d: %d grants are out", kind, seed, n)
+					}
+				}
+				w.table.Close()
+			}
+		}
+	}
+}
+
+// A grant comes back once, and no more of each limit than was granted of it, whatever the message says.
+func TestReturnNamesALimitTwice(t *testing.T) {
+	b := NewBook(0)
+	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
+	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
+	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
+	id, amounts := b.Grant(1, &Request{Lineage: 1, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
+	if id == 0 {
+		t.Fatal("nothing was granted")
+	}
+	op.Cost = amounts[0]
+	size, back := amounts[0], int64(0)
+	b.Return(2, 1, id, []counters.Op{op, op, op}, func(*counters.Op) int64 { return 1000 }, func(_ int, cost int64) { back += cost })
+	if back > size {
+		t.Errorf("%d came back of %d", back, size)
+	}
+}
+
+// G2 of a token bucket, at its worst: holders that want all they can get, hoard it until it ends, and now and then all
+// spend what they have at once. Answers may overtake each other, and what was spent may be put back.
+func TestG2_HoardedBucket(t *testing.T) {
+	for _, c := range []networkCase{
+		{ordered: true, slow: time.Millisecond},
+		{ordered: true, slow: 5 * time.Millisecond},
+		{ordered: true, slow: time.Millisecond, unspend: true},
+		{ordered: false, slow: 30 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			seeds := uint64(100)
+			if testing.Short() {
+				seeds = 20
+			}
+			for seed := range seeds {
+				testHoard(t, seed, c)
+			}
+		})
+	}
+}
+
+func testHoard(t *testing.T, seed uint64, c networkCase) {
+	c.kind = algorithms.TokenBucket
+	w := newNetwork(t, seed, c)
+	defer w.table.Close()
+	limit := &algorithms.Limit{Kind: c.kind, Amount: 10_000, Burst: int64(1000 * (1 + w.chance.IntN(20))), Window: time.Second}
+	w.limits, w.key = []*algorithms.Limit{limit}, w.key[:1]
+	w.terms = localcache.Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+	for len(w.holders) < 6 {
+		w.holders = append(w.holders, localcache.NewLeases(0))
+	}
+	held := func(h int) []localcache.Held {
+		wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+		return wish.Held
+	}
+	spend := func(h int, cost int64) (localcache.Receipt, bool) {
+		if cost == 0 {
+			return localcache.Receipt{}, false
+		}
+		outcome, receipt := w.holders[h].Spend(w.at, w.owner, w.ops([]int64{cost}))
+		return receipt, outcome == localcache.Spent
+	}
+	var step func()
+	step = func() {
+		h := w.chance.IntN(len(w.holders))
+		if w.chance.IntN(3) > 0 {
+			w.hoard(h)
+		} else if list := held(h); c.unspend && len(list) > 0 {
+			if receipt, ok := spend(h, list[0].Left[0]); ok {
+				w.after(time.Duration(w.chance.IntN(20))*time.Millisecond, func() {
+					w.holders[h].Unspend(receipt, w.ops([]int64{list[0].Left[0]}))
+				})
+			}
+		}
+		if w.chance.IntN(200) == 0 {
+			for h := range w.holders {
+				for _, g := range held(h) {
+					if _, ok := spend(h, g.Left[0]); ok {
+						w.admitted([]int64{g.Left[0]})
+					}
+				}
+			}
+			op := w.ops([]int64{0})
+			w.table.Peek(w.now(), op)
+			if op[0].Cost = op[0].Decision.Remaining; op[0].Cost > 0 && w.table.Take(w.now(), op) == counters.Admitted {
+				w.admitted([]int64{op[0].Cost})
+			}
+		}
+		w.after(time.Duration(1+w.chance.IntN(5))*time.Millisecond, step)
+	}
+	w.after(0, step)
+	for h := range w.holders {
+		var tend func()
+		tend = func() {
+			w.tend(h)
+			w.after(time.Millisecond, tend)
+		}
+		w.after(0, tend)
+	}
+	w.run(3 * time.Second)
+	if over, at := w.excess(0); over > 0 {
+		t.Errorf("seed %d: %.1f too many at %s: a burst of %d, %.0f in a lease's life", seed, over, at, limit.Burst, float64(limit.Amount)*w.terms.TTL.Seconds())
+	}
+}
+
+// hoard asks for as much as there is.
+func (w *network) hoard(h int) {
+	ops, sent := w.ops([]int64{w.limits[0].Burst}), w.at
+	wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, ops, 1)
+	ops[0].Cost = 0
+	w.message(0, h, func() {
+		now := w.now()
+		w.table.Peek(now, ops)
+		g := w.grant(h, now, &wish, ops)
+		w.message(1, h, func() {
+			w.holders[h].Admitted(sent, w.at, localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}, ops, g, true)
+		})
+	})
+}
+
+// G2 of a token bucket: what is taken back of one holder leaves room for all that another may still spend, be that what
+// it puts back of a check that something else refused after it had told the owner that it was spent, or a grant that
+// came after a later one.
+func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
+			w := newNetwork(t, 1, networkCase{kind: algorithms.TokenBucket, ordered: true, slow: time.Microsecond})
+			defer w.table.Close()
+			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10_000, Burst: 10_000, Window: time.Second}
+			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Hi: 12345, Lo: 1}}
+			w.terms = localcache.Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+			w.holders = []*localcache.Leases{localcache.NewLeases(0), localcache.NewLeases(0)}
+			from := localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			a := w.holders[0]
+			grant := func(h int, want int64) (g localcache.Grant) {
+				wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+				wish.Want = []int64{want}
+				ops := w.ops([]int64{0})
+				w.table.Peek(w.now(), ops)
+				return w.grant(h, w.now(), &wish, ops)
+			}
+			come := func(h int, sent time.Duration, g localcache.Grant) {
+				ops := w.ops([]int64{0})
+				ops[0].Decision.Allowed = true
+				w.holders[h].Admitted(sent, w.at, from, ops, g, false)
+			}
+			pass := func(d time.Duration) { w.run(w.at + d) }
+			w.at = time.Second
+
+			come(1, w.at, grant(1, 4_700)) // another holder has nearly half
+			pass(45 * time.Millisecond)    // meanwhile the bucket refills a little
+			sent := w.at
+			g := grant(0, 2_500)
+			var receipt localcache.Receipt
+			spent := w.ops([]int64{2_500})
+			if !late {
+				come(0, sent, g)
+				outcome := localcache.Unknown
+				if outcome, receipt = a.Spend(w.at, w.owner, spent); outcome != localcache.Spent {
+					t.Fatalf("a grant of %d: have %d", g.Amounts[0], outcome)
+				}
+			} else {
+				come(0, sent, grant(0, 10)) // overtakes it
+			}
+			grant(0, 1) // tells what is held; this answer is lost
+			pass(6 * time.Millisecond)
+			w.tend(1) // the other one gives all back
+			pass(42 * time.Millisecond)
+			if !late {
+				a.Unspend(receipt, spent)
+			} else {
+				come(0, sent, g)
+			}
+			// All is spent at once.
+			for _, n := range []int64{2_500, 10} {
+				if outcome, _ := a.Spend(w.at, w.owner, w.ops([]int64{n})); outcome == localcache.Spent {
+					w.admitted([]int64{n})
+				}
+			}
+			op := w.ops([]int64{0})
+			w.table.Peek(w.now(), op)
+			op[0].Cost = op[0].Decision.Remaining
+			if w.table.Take(w.now(), op) == counters.Admitted {
+				w.admitted([]int64{op[0].Cost})
+			}
+			if over, _ := w.excess(0); over > 0 {
+				t.Errorf("%v: %.0f too many at once", w.hits, over)
+			}
+		})
+	}
+}
+
+// A grant of which its holder says that it is spent stays in the book only as long as something of it may be on its way
+// back: an owner that gives a busy subject many small ones looks at all of them with each question, and has room for so
+// many only.
+func TestSpentGrantsLeaveTheBook(t *testing.T) {
+	b := NewBook(0)
+	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
+	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
+	at := time.Second
+	for range 100 {
+		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
+		r := &Request{Holder: ring.NodeID{1}, Lineage: 1, Mine: true, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}
+		id, _ := b.Grant(at, r, func([]counters.Op) bool { return true })
+		if id == 0 {
+			t.Fatal("nothing was granted")
+		}
+		wish.Seen = id // and nothing is held
+		at += 40 * time.Millisecond
+	}
+	// 4 s have passed; a grant ends after 5 s.
+	if n := b.Out(); n > 30 {
+		t.Errorf("%d grants are in the book, all but one were spent", n)
+	}
+}

@@ -1,0 +1,204 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// uncountedRetry is when to try again where `on_partition: deny` refuses: until then the owner may be back.
+const uncountedRetry = time.Second
+
+// alone decides parts by this node alone: those of `consistency: local` rules (ByOwner), and in fallback.
+func (c *journey) alone(list []int, by DecidedBy) {
+	m := c.limiter.member
+	nodes, rank := m.place()
+	start, refused := len(c.private), false
+	for _, i := range list {
+		p := &c.parts[i]
+		rule := c.answer.Limits[p.first].Rule
+		mode := rules.Share
+		if by == ByFallback {
+			mode = rule.OnPartition
+			m.figures.fallback[mode].Add(1)
+		}
+		p.private = len(c.private) + 1
+		ops := c.ops(p)
+		for j := range ops {
+			op := ops[j]
+			counted := c.divide(&op, mode, nodes, rank)
+			ops[j].Decision, ops[j].Full = op.Decision, false
+			refused = refused || !counted && !op.Decision.Allowed && !op.Shadow
+			if !counted {
+				op.Cost, op.Shadow = 0, true // takes part without taking
+			}
+			c.private = append(c.private, op)
+		}
+	}
+	taken := c.private[start:]
+	admitted, undone := !refused, false
+	if c.peek || refused {
+		admitted = m.Private.Peek(c.now, taken) && admitted
+	} else {
+		admitted = m.Private.Take(c.now, taken)
+	}
+	for _, i := range list {
+		c.tell(&c.parts[i], by)
+	}
+	if admitted && by == ByFallback {
+		admitted = c.owe(list)
+		undone = !admitted
+	}
+	for _, i := range list {
+		p := &c.parts[i]
+		p.settle(by, admitted)
+		p.when = c.now
+		p.withdrawn = !admitted && !refused && !undone // what owe refuses is told as if taken
+	}
+	c.refused = c.refused || !admitted
+}
+
+// divide makes op's limit this node's part of it. It reports false where that takes no counting: op is decided then.
+func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+	switch mode {
+	case rules.Full:
+		return true
+	case rules.AllowUncounted:
+		op.Decision = op.Limit.Peek(algorithms.State{}, c.now, 0)
+		return false
+	case rules.RefuseUncounted:
+		op.Decision = algorithms.Decision{Allowed: op.Cost == 0}
+		if op.Cost > 0 {
+			op.Decision.RetryAfter = uncountedRetry
+		}
+		return false
+	}
+	share, ok := localcache.Scaled(op.Limit, nodes, rank)
+	if !ok {
+		op.Decision = localcache.Nothing(op.Limit, c.now, op.Cost)
+		return false
+	}
+	op.Limit = &share
+	return true
+}
+
+// tell takes over what the private counters said of p.
+func (c *journey) tell(p *part, by DecidedBy) {
+	ops := c.ops(p)
+	for j := range ops {
+		op, counted := &ops[j], &c.private[p.private-1+j]
+		if uncounted(op, counted) {
+			continue // decided by divide
+		}
+		op.Decision, op.Full = localcache.Told(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
+	}
+}
+
+// uncounted reports whether divide has decided op; counted is what stands for it among the private ones.
+func uncounted(op, counted *counters.Op) bool {
+	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
+}
+
+// owe has what this node's own counters admit of parts noted as owed to their owners, unless a copy here says that the
+// whole limit is used up. Then it reports false, and nothing was taken.
+func (c *journey) owe(list []int) bool {
+	m := c.limiter.member
+	c.local = c.local[:0]
+	for _, i := range list {
+		p := &c.parts[i]
+		ops := c.ops(p)
+		for j := range ops {
+			op, counted := ops[j], &c.private[p.private-1+j]
+			if uncounted(&op, counted) {
+				continue
+			}
+			if c.peek || !counted.Decision.Allowed {
+				op.Cost = 0
+			}
+			c.local = append(c.local, op)
+		}
+	}
+	verdict := m.Ownership.Owe(c.now, c.local)
+	admitted, asked := verdict == counters.Admitted, c.local
+	for _, i := range list {
+		p := &c.parts[i]
+		ops := c.ops(p)
+		for j := range ops {
+			op, counted := &ops[j], &c.private[p.private-1+j]
+			if !uncounted(op, counted) {
+				c.within(op, &asked[0], verdict == counters.Admitted)
+				admitted = admitted && (op.Decision.Allowed || op.Shadow)
+				asked = asked[1:]
+			}
+		}
+	}
+	if !admitted {
+		c.withdrawAlone(list)
+		return false
+	}
+	for _, i := range list {
+		c.unshadow(&c.parts[i])
+	}
+	return true
+}
+
+// within narrows what this node's share says of op down to what a copy says of the whole limit. Both tell what is left as
+// if the cost was taken.
+func (c *journey) within(op, asked *counters.Op, admitted bool) {
+	d := asked.Decision
+	switch {
+	case !d.Allowed:
+	case asked.Cost == 0 && d.Remaining < op.Cost: // a peek
+		d = localcache.Nothing(op.Limit, c.now, op.Cost)
+	case asked.Cost == 0 || !admitted:
+		d.Remaining -= op.Cost
+	}
+	if op.Decision.Allowed && !d.Allowed {
+		op.Decision, op.Full = localcache.Told(d, op.Limit, c.now, op.Cost), asked.Full
+	}
+	op.Decision.Remaining = max(0, min(op.Decision.Remaining, d.Remaining))
+}
+
+// withdrawAlone gives back what this node's own counters gave for parts that a copy here refuses.
+func (c *journey) withdrawAlone(list []int) {
+	for _, i := range list {
+		p := &c.parts[i]
+		ops := c.ops(p)
+		for j := range ops {
+			if counted := &c.private[p.private-1+j]; took(counted) && !c.peek {
+				c.limiter.member.Private.Give(c.now, counted, takenAt(counted, c.now))
+			}
+		}
+	}
+}
+
+// unshadow gives back what shadow limits of p took here that a copy refuses.
+func (c *journey) unshadow(p *part) {
+	ops := c.ops(p)
+	for j := range ops {
+		op, counted := &ops[j], &c.private[p.private-1+j]
+		if c.peek || op.Decision.Allowed || !took(counted) {
+			continue
+		}
+		c.limiter.member.Private.Give(c.now, counted, takenAt(counted, c.now))
+		counted.Decision.Allowed = false
+	}
+}
+
+// giveAlone gives p's cost back to this node's own counters, and takes back what is owed for it.
+func (c *journey) giveAlone(p *part) {
+	m, ops := c.limiter.member, c.ops(p)
+	for j := range ops {
+		counted := &c.private[p.private-1+j]
+		if !took(counted) {
+			continue
+		}
+		m.Private.Give(c.limiter.clock.Now(), counted, takenAt(counted, p.when))
+		if p.by == ByFallback {
+			m.Ownership.Forgive(p.when, &ops[j])
+		}
+	}
+}

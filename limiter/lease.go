@@ -1,0 +1,254 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// This node as a holder of leases.
+
+// termsOf are the terms of leases for the subject of a hit.
+func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
+	t := m.Ring()
+	if t == nil || r.Consistency != rules.Hybrid {
+		return localcache.Terms{}
+	}
+	return localcache.TermsOf(r, limits, len(t.Members()))
+}
+
+// leased decides a check about one subject from what was leased, or refused, before. It reports false where somebody
+// has to be asked.
+func (l *Limiter) leased(q *Query, a *Answer) bool {
+	m, s := l.member, &a.scratch
+	if q.Peek || s.local || len(s.match.Hits) != 1 {
+		return false
+	}
+	r := m.Ownership.Route(partitionOf(s.match.Hits[0].Subject.Hi))
+	if r.Place != partitions.Elsewhere {
+		return false
+	}
+	h := &s.match.Hits[0]
+	outcome, _ := l.spend(r.Owner, h.Rule, h.Limits, s.ops)
+	a.Allowed = outcome == localcache.Spent || outcome == localcache.Refused && h.Rule.Shadow
+	return outcome != localcache.Unknown
+}
+
+// spend takes ops, of one subject, from its lease.
+func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op) (localcache.Outcome, localcache.Receipt) {
+	m := l.member
+	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
+		return localcache.Unknown, localcache.Receipt{}
+	}
+	outcome, receipt := m.leases.Spend(m.Boottime(), owner, ops)
+	if outcome == localcache.Unknown {
+		return outcome, receipt
+	}
+	// This process may have stood still in between; what was spent too late was not spent, and stays taken.
+	if m.Boottime() >= receipt.Until {
+		return localcache.Unknown, localcache.Receipt{}
+	}
+	if receipt.Renew {
+		l.renew(owner, m.termsOf(r, limits), ops)
+	}
+	if outcome == localcache.Spent {
+		m.figures.leased.Add(1)
+	} else {
+		m.figures.remembered.Add(1)
+	}
+	return outcome, receipt
+}
+
+// lease tries p's lease.
+func (c *journey) lease(p *part, owner ring.NodeID) bool {
+	if c.peek || p.terms.None() {
+		return false
+	}
+	h := &c.answer.scratch.match.Hits[p.hit]
+	outcome, receipt := c.limiter.spend(owner, h.Rule, h.Limits, c.ops(p))
+	switch outcome {
+	case localcache.Spent:
+		p.settle(ByLease, true)
+		p.ask, p.receipt = nil, receipt
+	case localcache.Refused:
+		p.settle(ByLease, h.Rule.Shadow)
+		c.refused = c.refused || !h.Rule.Shadow
+	}
+	return outcome != localcache.Unknown
+}
+
+// renew fetches the next grant in the background: a question that costs nothing.
+func (l *Limiter) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
+	m := l.member
+	if t.None() {
+		return
+	}
+	began := time.Now()
+	// Nobody waits for it, and an answer that is not heard of is quota lost.
+	a := &ask{to: owner, owner: owner, began: began, until: began.Add(renewTime), done: make(chan struct{}, 1), renewal: true}
+	a.terms = []localcache.Terms{t}
+	a.q.flags, a.q.version = flagLast, l.version()
+	a.q.revision = m.Ownership.Route(partitionOf(ops[0].Key.Hi)).Revision
+	for i := range ops {
+		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
+	}
+	m.figures.renewals.Add(1)
+	l.send(a, false)
+}
+
+// wish adds to a message's head what this node would like to lease of the subjects that asks are about.
+func (l *Limiter) wish(head *question, asks []*ask) {
+	a := asks[0]
+	if a.terms == nil {
+		return
+	}
+	at, first := l.member.Boottime(), 0
+	for subject := range a.terms {
+		n := subjectOps(a.q.ops[first:])
+		if w, ok := l.member.leases.Wish(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.wishes = append(head.wishes, wish{subject: subject, holder: l.member.Self, Wish: w})
+		}
+		first += n
+	}
+}
+
+// learn takes over what a reply says about leases to the subjects that asks were about.
+func (l *Limiter) learn(asks []*ask, sent time.Duration, r *reply, err error) {
+	a, m := asks[0], l.member
+	if a.terms == nil {
+		return
+	}
+	at := m.Boottime()
+	if err != nil || r.status != decided || r.standby {
+		if a.renewal {
+			m.leases.Unanswered(at, a.q.ops[0].Key.Hi)
+		}
+		return
+	}
+	last, n := len(r.admitted)-1, len(a.q.ops)
+	results := r.results[last*n:]
+	ops := make([]counters.Op, 0, n)
+	for i := range a.q.ops {
+		op := counters.Op{Key: a.q.ops[i].Key, Limit: a.q.ops[i].Limit, Cost: a.q.ops[i].Cost, Shadow: a.q.ops[i].Shadow}
+		op.Decision, op.Full = results[i].Decision, results[i].full
+		ops = append(ops, op)
+	}
+	first, next := 0, 0
+	for subject := range a.terms {
+		k := subjectOps(ops[first:])
+		g := localcache.Grant{}
+		if next < len(r.grants) && r.grants[next].subject == subject {
+			if len(r.grants[next].Amounts) == k {
+				g = r.grants[next].Grant
+			}
+			next++
+		}
+		if !a.terms[subject].None() {
+			from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
+			l.hear(sent, at, from, ops[first:first+k], g, a.renewal, r.admitted[last], a.terms[subject].TTL)
+		}
+		first += k
+	}
+}
+
+// hear takes over what the owner said about one subject.
+func (l *Limiter) hear(sent, at time.Duration, from localcache.Source, ops []counters.Op, g localcache.Grant, renewal, admitted bool, ttl time.Duration) {
+	m := l.member
+	refused := false
+	for i := range ops {
+		refused = refused || !ops[i].Decision.Allowed
+	}
+	// A shadow rule's refusal is no reason not to grant.
+	if g.ID != 0 || renewal || admitted && !refused {
+		m.leases.Admitted(sent, at, from, ops, g, renewal)
+	}
+	if refused {
+		m.leases.Refused(sent, from, ops, ttl)
+	}
+}
+
+// fromLease answers asks that waited for a message of their own from the lease that another one brought. It returns
+// those that are left.
+func (l *Limiter) fromLease(asks []*ask) []*ask {
+	left := asks[:0]
+	for i, a := range asks {
+		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
+			return append(left, asks[i:]...)
+		}
+		outcome, receipt := l.spend(a.owner, a.rule, a.limits, a.q.ops)
+		if outcome == localcache.Unknown {
+			left = append(left, a)
+			continue
+		}
+		a.leased, a.receipt, a.status = true, receipt, decided
+		a.admitted = outcome == localcache.Spent || a.rule.Shadow
+		if !a.state.CompareAndSwap(askOpen, askAnswered) {
+			l.member.leases.Unspend(receipt, a.q.ops)
+			continue
+		}
+		a.done <- struct{}{}
+	}
+	return left
+}
+
+// tend gives leases back as they end, until the limiter is closed.
+func (l *Limiter) tend() {
+	m := l.member
+	var ended []localcache.Ended
+	for {
+		at := m.Boottime()
+		ended = m.leases.Ended(at, ended[:0])
+		l.giveLeases(ended)
+		m.book.Sweep(at)
+		timer := time.NewTimer(min(max(m.leases.Next()-m.Boottime(), leastPause), bookPause))
+		select {
+		case <-m.leases.Wake():
+		case <-timer.C:
+		case <-m.ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+const (
+	// renewTime is how long the answer to a renewal is waited for.
+	renewTime = 2 * localcache.MaxTTL
+	// leastPause is between two looks at what has ended, so that what ends at nearly one time travels together.
+	leastPause = time.Millisecond
+	// bookPause is the longest time between two looks at what others hold.
+	bookPause = 10 * time.Second
+)
+
+// giveLeases sends what is left of leases to who owns the subjects now: once, since a repeated one would make quota.
+func (l *Limiter) giveLeases(ended []localcache.Ended) {
+	m := l.member
+	byOwner := map[ring.NodeID][]leftover{}
+	for i := range ended {
+		e := &ended[i]
+		if len(e.Ops) == 0 {
+			continue
+		}
+		to := m.Ownership.Route(partitionOf(e.Ops[0].Key.Hi)).Owner
+		byOwner[to] = append(byOwner[to], leftover{source: e.Source, grant: e.Grant, ops: e.Ops, window: e.Window})
+	}
+	for to, list := range byOwner {
+		l.sendLeftovers(to, list)
+	}
+}
+
+// UseLeases says whether this node leases from others. Without, all that it holds is given back at once: it is leaving.
+func (l *Limiter) UseLeases(yes bool) {
+	m := l.member
+	if m == nil {
+		return
+	}
+	at := m.Boottime()
+	m.leases.Use(at, yes)
+	l.giveLeases(m.leases.Ended(at, nil))
+}

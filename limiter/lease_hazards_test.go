@@ -1,0 +1,310 @@
+package limiter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// nextWindow sleeps until a window of this length begins.
+func nextWindow(window time.Duration) {
+	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
+}
+
+// G3: a renewal that is answered late, later than a lease lasts, is still answered: what was granted comes back.
+func TestG3_GrantOfASlowRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		holder, owner := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		nextWindow(10 * time.Second)
+		admitted := int64(0)
+		slow := func(d time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.slow[owner.id] = d
+		}
+		for i := 0; i < 2000; i++ {
+			before := holder.ClusterStats().Renewals
+			if i >= 500 {
+				slow(600 * time.Millisecond) // a lease lasts 500 ms
+			}
+			if holder.check(byKey("r", key)).Allowed {
+				admitted++
+			}
+			slow(0)
+			if i >= 500 && holder.ClusterStats().Renewals > before {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(3 * time.Second) // in the same window still
+		if used := owner.used("r", key); used != admitted {
+			t.Errorf("%d used, %d admitted; %+v", used, admitted, owner.ClusterStats())
+		}
+	})
+}
+
+// G3: what is granted with the answer to a check that a shadow rule would have refused comes back too.
+func TestG3_GrantWithAShadowRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
+		holder, owner := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		nextWindow(100 * time.Second)
+		q := byKey("r", key)
+		q.Costs = []UnitCost{{Unit: "requests", Cost: 600}}
+		took := int64(0)
+		for range 2 {
+			if a := holder.check(q); a.Limits[0].Allowed {
+				took += 600
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(20 * time.Second)
+		if used := owner.used("r", key); used != took {
+			t.Errorf("%d used, %d taken", used, took)
+		}
+	})
+}
+
+// A rule that takes no leases for a while takes them as before afterwards, renewed in the background.
+func TestRenewalsAfterTermsCameBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limits = "limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}"
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], "+limits)
+		holder, owner := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		nextWindow(10 * time.Second)
+		use := func(version int64, text string) {
+			for _, n := range w.nodes {
+				n.Use(compile(t, version, "version: 1\n"+text))
+			}
+		}
+		load := func(n int) {
+			for range n {
+				holder.check(byKey("r", key))
+				time.Sleep(time.Millisecond)
+			}
+		}
+		load(300)
+		use(2, "rules:\n  - {name: r, block: 1s, key: [k], "+limits)
+		load(600)
+		use(3, "rules:\n  - {name: r, key: [k], "+limits)
+		before := holder.ClusterStats().Renewals
+		load(3000)
+		if n := holder.ClusterStats().Renewals - before; n < 3 {
+			t.Errorf("%d renewals in 3 s of steady traffic", n)
+		}
+	})
+}
+
+// G2 with all that moves at once: partitions handed over while leases are out, links that are broken so that questions
+// and leftovers go over a third node, checks that another rule refuses after a lease was spent, messages out of order.
+func TestG2_LeasesWhilePartitionsMove(t *testing.T) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) { testMoves(t, seed) })
+	}
+}
+
+func testMoves(t *testing.T, seed uint64) {
+	const limit, windows = 1500, 4
+	chance := rand.New(rand.NewPCG(seed, 3))
+	kind := []string{"fixed-window", "fixed-window", "sliding-window"}[seed%3]
+	w := newWorld(t, 4, fmt.Sprintf(`rules:
+  - {name: r, key: [k], limits: [{limit: %d, per: 1s, algorithm: %s}]}
+  - {name: s, key: [user], limits: [{limit: 300, per: 1s, algorithm: %s}]}`, limit, kind, kind))
+	w.pause = func() time.Duration {
+		if rand.IntN(50) == 0 {
+			return time.Duration(rand.N(int64(30 * time.Millisecond)))
+		}
+		return 100*time.Microsecond + time.Duration(rand.N(int64(time.Millisecond)))
+	}
+	nextWindow(time.Second)
+	begun := time.Now()
+	var admitted, alone atomic.Int64
+	var checks sync.WaitGroup
+	over := func() bool { return time.Since(begun) > windows*time.Second-10*time.Millisecond }
+	for i, n := range w.nodes {
+		checks.Go(func() {
+			chance := rand.New(rand.NewPCG(seed, uint64(i)+10))
+			for !over() {
+				time.Sleep(time.Duration(chance.ExpFloat64() * float64(time.Second) / 700))
+				q := Query{Attributes: []rules.Attribute{{Name: "k", Value: "x"}}}
+				if chance.IntN(2) == 0 {
+					q.Attributes = append(q.Attributes, rules.Attribute{Name: "user", Value: fmt.Sprint(chance.IntN(2))})
+				}
+				checks.Go(func() {
+					a := n.check(q)
+					if a.Allowed {
+						admitted.Add(1)
+					}
+					if a.DecidedBy < ByForward {
+						alone.Add(1)
+					}
+				})
+			}
+		})
+	}
+	p := w.partition("r", "x")
+	for !over() {
+		time.Sleep(time.Duration(chance.IntN(200)) * time.Millisecond)
+		if chance.IntN(2) == 0 {
+			w.handOver(p, w.nodes[chance.IntN(4)])
+		}
+		a, b := w.nodes[chance.IntN(4)], w.nodes[chance.IntN(4)]
+		if a != b {
+			w.separate(a, b, true)
+			time.Sleep(time.Duration(chance.IntN(100)) * time.Millisecond)
+			w.separate(a, b, false)
+		}
+	}
+	checks.Wait()
+	if n := admitted.Load(); n > windows*limit {
+		t.Errorf("seed %d: %d admitted in %d windows of %d", seed, n, windows, limit)
+	}
+	if n := alone.Load(); n > 0 {
+		t.Logf("seed %d: %d decided alone", seed, n)
+	}
+	leased := int64(0)
+	for _, n := range w.nodes {
+		leased += n.ClusterStats().Leased
+	}
+	t.Logf("seed %d: %s: %d admitted, %d from leases", seed, kind, admitted.Load(), leased)
+}
+
+// What is left of leases waits for a partition that is being handed over, but takes no places from the questions that
+// wait for it too: one who is turned away decides by itself.
+func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		owner := w.nodes[1]
+		u, err := owner.Locate("r", []string{w.keyOf("r", owner, nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := partitionOf(u.Hash.Hi)
+		w.change(func() { w.place[p].frozen = true })
+		list := make([]leftover, maxLeftovers)
+		for i := range list {
+			op := counters.Op{Key: counters.Key{Hi: u.Hash.Hi, Lo: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
+			list[i] = leftover{source: localcache.Source{Owner: owner.id, Process: 1, Lineage: 1}, grant: uint64(i + 1), ops: []counters.Op{op}, window: []int64{0}}
+		}
+		for range 4 {
+			owner.receiveLeftovers(list)
+		}
+		if n := len(owner.member.serving); n > maxServing/2 {
+			t.Errorf("%d of %d places are taken", n, maxServing)
+		}
+		w.change(func() { w.place[p].frozen = false })
+	})
+}
+
+// ignored is an answerer that nobody listens to.
+type ignored struct{}
+
+func (ignored) Reply([]byte)           {}
+func (ignored) Fail(peer.Code, string) {}
+
+// Whatever a message about leases says, it is answered, or not, and nothing breaks.
+func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
+	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
+	holder, owner := w.nodes[0], w.nodes[1]
+	var mu sync.Mutex
+	seen := map[peer.Method][][]byte{}
+	w.mu.Lock()
+	w.detail = func(_, _ ring.NodeID, m peer.Method, body []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[m] = append(seen[m], bytes.Clone(body))
+	}
+	w.mu.Unlock()
+	key := w.keyOf("r", owner, nil)
+	for range 200 {
+		holder.check(byKey("r", key))
+	}
+	holder.UseLeases(false)
+	w.mu.Lock()
+	w.detail = nil
+	w.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
+	for _, m := range []peer.Method{MethodAsk, MethodLeftover} {
+		if len(seen[m]) == 0 {
+			t.Fatalf("no message of method %d", m)
+		}
+		chance := rand.New(rand.NewPCG(uint64(m), 4))
+		for range 50_000 {
+			body := bytes.Clone(seen[m][chance.IntN(len(seen[m]))])
+			for range 1 + chance.IntN(4) {
+				switch i := chance.IntN(len(body)); chance.IntN(4) {
+				case 0:
+					body[i] = byte(chance.Uint32())
+				case 1:
+					body[i] = 0xff
+				case 2:
+					body = append(body[:i:i], append(binary.AppendUvarint(nil, chance.Uint64()), body[i:]...)...)
+				default:
+					body = body[:max(1, i)]
+				}
+			}
+			owner.serve(holder.id, m, body, ignored{})
+		}
+	}
+}
+
+// G3: checks that another rule refuses cost a leased limit nothing, also when the lease ends while they are under way:
+// else one who is refused all the time uses up what he shares with others.
+func TestG3_RefusedElsewhereCostsNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 1000
+		w := newWorld(t, 3, fmt.Sprintf(`rules:
+  - {name: tenant, key: [tenant], limits: [{limit: %d, per: 1s, algorithm: fixed-window}]}
+  - {name: ip, consistency: exact, key: [ip], limits: [{limit: 5, per: 1s, algorithm: fixed-window}]}`, limit))
+		w.pause = func() time.Duration { return 500 * time.Microsecond }
+		holder := w.nodes[0]
+		tenant := w.keyOf("tenant", w.nodes[1], nil)
+		bad := w.keyOf("ip", w.nodes[2], nil)
+		var admitted atomic.Int64
+		var checks sync.WaitGroup
+		send := func(rate int, ip func(i int) string) {
+			checks.Go(func() {
+				for i := range rate * 9 / 10 {
+					checks.Go(func() {
+						q := Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}, {Name: "ip", Value: ip(i)}}}
+						if holder.check(q).Allowed {
+							admitted.Add(1)
+						}
+					})
+					time.Sleep(time.Second / time.Duration(rate))
+				}
+			})
+		}
+		nextWindow(time.Second)
+		send(5000, func(int) string { return bad })
+		send(700, func(i int) string { return fmt.Sprint("good ", i/2) })
+		checks.Wait()
+		time.Sleep(70 * time.Millisecond) // a lease lasts 50 ms
+		used, have := w.nodes[1].used("tenant", tenant), admitted.Load()
+		if used > have+have/50 {
+			t.Errorf("%d used of %d, %d admitted", used, limit, have)
+		}
+		t.Logf("%d used, %d admitted", used, have)
+	})
+}

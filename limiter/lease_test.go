@@ -1,0 +1,121 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/peer"
+)
+
+// calls counts the questions that nodes send each other.
+func (w *world) countCalls() *atomic.Int64 {
+	var n atomic.Int64
+	w.listen(func(m peer.Method) {
+		if m == MethodAsk {
+			n.Add(1)
+		}
+	})
+	return &n
+}
+
+// load asks about one key at a rate a second, from the nodes by their weights, for a time, and tells what was admitted
+// in each second.
+type load struct {
+	rate    int
+	weights []int
+	last    time.Duration
+	key     string
+}
+
+func (l load) run(w *world, window time.Duration) (admitted map[int64]int64, checks int64) {
+	admitted = map[int64]int64{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	total := 0
+	for _, weight := range l.weights {
+		total += weight
+	}
+	begun := time.Now()
+	var n atomic.Int64
+	for i, weight := range l.weights {
+		pause := time.Duration(float64(time.Second) * float64(total) / float64(l.rate*weight))
+		wg.Go(func() {
+			chance := rand.New(rand.NewPCG(uint64(i), 7))
+			for next := begun; time.Since(begun) < l.last; {
+				next = next.Add(time.Duration(float64(pause) * chance.ExpFloat64()))
+				time.Sleep(time.Until(next))
+				wg.Go(func() {
+					a := w.nodes[i].check(byKey("r", l.key))
+					n.Add(1)
+					if a.Allowed {
+						mu.Lock()
+						admitted[time.Now().UnixNano()/int64(window)]++
+						mu.Unlock()
+					}
+					if a.DecidedBy < ByForward {
+						w.t.Errorf("decided by %s", a.DecidedBy)
+					}
+				})
+			}
+		})
+	}
+	wg.Wait()
+	return admitted, n.Load()
+}
+
+// G2 and G3: whatever the demand and wherever it comes from, each window admits all of it, or the limit, and hardly any
+// check asks the owner.
+func TestG2G3_Leases(t *testing.T) {
+	for _, nodes := range []int{3, 10} {
+		for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+			for _, demand := range []float64{0.5, 1.05, 3, 10} {
+				for _, skewed := range []bool{false, true} {
+					if testing.Short() && (nodes == 10 || demand == 3 || window == time.Minute) {
+						continue
+					}
+					t.Run(fmt.Sprintf("%d nodes, %s, %v x, skewed %v", nodes, window, demand, skewed), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) { testLeases(t, nodes, window, demand, skewed) })
+					})
+				}
+			}
+		}
+	}
+}
+
+func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, skewed bool) {
+	const limit = 3000
+	w := newWorld(t, nodes, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
+	w.pause = func() time.Duration { return 200*time.Microsecond + time.Duration(rand.N(int64(200*time.Microsecond))) }
+	calls := w.countCalls()
+	l := load{rate: int(limit * demand / window.Seconds()), last: 3 * window, key: "x"}
+	for i := range nodes {
+		weight := 1
+		if skewed && i == 0 {
+			weight = 4 * nodes
+		}
+		l.weights = append(l.weights, weight)
+	}
+	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
+	first := time.Now().UnixNano() / int64(window)
+	admitted, checks := l.run(w, window)
+	for n := range int64(3) {
+		have := admitted[first+n]
+		if have > limit {
+			t.Errorf("window %d: %d admitted, the limit is %d", n, have, limit)
+		}
+		if demand > 1.1 && have < limit*98/100 {
+			t.Errorf("window %d: %d admitted of a demand of %v", n, have, limit*demand)
+		}
+	}
+	perCheck := float64(calls.Load()) / float64(checks)
+	s := w.nodes[0].ClusterStats()
+	t.Logf("%v of %d checks, %.4f calls a check; %+v", admitted, checks, perCheck, s)
+	if nodes == 3 && perCheck > 0.05 {
+		t.Errorf("%.3f calls a check", perCheck)
+	}
+}

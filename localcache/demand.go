@@ -1,0 +1,61 @@
+package localcache
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// firstChecks is how many checks' worth a node asks for that knows nothing of a subject's traffic.
+	firstChecks = 8
+	// growth bounds how much more a node asks for than the time before, so that a burst of a few checks does not look
+	// like a flood.
+	growth = 4
+	// slack is what is asked for beyond the recent rate, in quarters.
+	slack = 5
+)
+
+// demand is how fast one limit of one subject is spent here, in units.
+type demand struct {
+	since time.Duration // when spent began to be counted
+	spent int64         // units wanted since then, refused ones included
+	rate  float64       // units a nanosecond, over the time before
+	known bool          // rate is measured
+	asked int64         // units asked for last
+}
+
+func (d *demand) note(cost int64) { d.spent = min(d.spent+min(cost, math.MaxInt64/4), math.MaxInt64/4) }
+
+// times is cost × n, or a number too large for any limit.
+func times(cost, n int64) int64 {
+	if n > 0 && cost > math.MaxInt64/4/n {
+		return math.MaxInt64 / 4
+	}
+	return cost * n
+}
+
+// want is how many units will be needed within ttl, given the recent rate: 0 where a lease would not save a call.
+func (d *demand) want(at, ttl time.Duration, cost int64) int64 {
+	if cost == 0 && d.spent == 0 && !d.known {
+		return 0
+	}
+	passed := at - d.since
+	if !d.known && d.asked == 0 {
+		d.asked = min(firstChecks*max(1, cost), math.MaxInt64/2)
+		return d.asked
+	}
+	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
+	if passed >= ttl/2 {
+		d.rate, d.known, d.since, d.spent = rate, true, at, 0
+	} else if d.known {
+		rate = max(rate, d.rate)
+	}
+	need := rate * float64(ttl)
+	if need < float64(max(1, cost)) {
+		d.asked = 1
+		return 0
+	}
+	bound := float64(growth * max(d.asked, firstChecks*max(1, cost)/growth))
+	d.asked = int64(min(math.Ceil(need*slack/4), bound, math.MaxInt64/16))
+	return d.asked
+}

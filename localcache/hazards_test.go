@@ -1,0 +1,151 @@
+package localcache
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var (
+	fastLimit  = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Second}
+	slowLimit  = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 100_000, Window: time.Minute}
+	leaseTerms = Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
+	leaseOwner = ring.NodeID{1}
+)
+
+func leaseOps(costs ...int64) []counters.Op {
+	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: fastLimit}, {Key: counters.Key{Hi: 1, Lo: 2}, Limit: slowLimit}}[:len(costs)]
+	for i := range ops {
+		ops[i].Cost = costs[i]
+		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 1000}
+	}
+	return ops
+}
+
+// heldUnits is what s may still spend of its grants, as it tells an owner.
+func heldUnits(s *Leases, at time.Duration) (n int64) {
+	w, _ := s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	for _, h := range w.Held {
+		n += h.Left[0]
+	}
+	return n
+}
+
+// G2: a check that is refused by another part a moment later puts back what it spent, but only into the grant that it
+// came from: grants are numbered by each process of an owner anew, so that after a restart another one may have the
+// same number.
+func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
+	s := NewLeases(0)
+	at := time.Second
+	come := func(process uint64) {
+		s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Admitted(at, at, Source{Owner: leaseOwner, Process: process, Lineage: process}, leaseOps(1),
+			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
+	}
+	come(1)
+	_, receipt := s.Spend(at, leaseOwner, leaseOps(5))
+	come(2) // the owner has begun anew
+	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(10)); outcome != Spent {
+		t.Fatalf("have %d", outcome)
+	}
+	s.Unspend(receipt, leaseOps(5))
+	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(5)); outcome == Spent {
+		t.Error("15 were spent of a grant of 10")
+	}
+}
+
+// G2: what a holder says to be out of its grants is what it may still spend: a grant that came after a later one, or
+// what was put back into one, counts in what the owner goes by when it takes others' back.
+func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
+	s := NewLeases(0)
+	at := time.Second
+	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
+	come := func(id uint64) {
+		s.Admitted(at, at, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
+	}
+	s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	come(6)
+	w, _ := s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	if w.Seen != 6 || len(w.Held) != 1 {
+		t.Fatalf("have %+v", w)
+	}
+	// The owner has now been told that nothing of grant 5 is out. It was on its way.
+	come(5)
+	if n := heldUnits(s, at); n > 10 {
+		t.Errorf("%d may be spent, the owner was told of 10", n)
+	}
+}
+
+// A refusal stands no longer than each limit said by itself: one whose time is over does not refuse what only it had
+// refused, because another one refused the same check for longer.
+func TestRefusalStandsByEachLimit(t *testing.T) {
+	s := NewLeases(0)
+	at := time.Second
+	s.Wish(at, leaseOwner, leaseTerms, leaseOps(1, 1000), 1)
+	ops := leaseOps(1, 1000)
+	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
+	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
+	s.Refused(at, Source{Owner: leaseOwner, Process: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	if outcome, _ := s.Spend(at+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
+		t.Errorf("within the first limit's time: have %d", outcome)
+	}
+	at += 50 * time.Millisecond
+	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(1, 1000)); outcome != Refused {
+		t.Errorf("the second limit refuses: have %d", outcome)
+	}
+	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(1, 1)); outcome == Refused {
+		t.Error("refused by a limit whose retry_after was over 40 ms ago")
+	}
+}
+
+// A renewal that the caller could not send, since it stood still until the grant was over, does not keep the subject
+// from being renewed ever after.
+func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
+	s := NewLeases(0)
+	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
+	renewed := 0
+	for i := range 3 {
+		at := time.Duration(i+1) * 2 * time.Second
+		s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Admitted(at, at, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
+		for range 100 {
+			if _, r := s.Spend(at, leaseOwner, leaseOps(1)); r.Renew {
+				renewed++ // and nobody answers
+			}
+		}
+	}
+	if renewed != 3 {
+		t.Errorf("%d of 3 grants were to be renewed", renewed)
+	}
+}
+
+// Any legal cost, by as many checks as may travel together, leaves the demand a number.
+func TestDemandOfHugeCosts(t *testing.T) {
+	huge := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: algorithms.MaxAmount, Window: time.Second}
+	s := NewLeases(0)
+	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
+	for i := range 200 {
+		at := time.Second + time.Duration(i)*time.Millisecond
+		w, _ := s.Wish(at, leaseOwner, leaseTerms, ops, 10_000)
+		if w.Want[0] <= 0 {
+			t.Fatalf("after %d questions: have a wish for %d", i, w.Want[0])
+		}
+	}
+}
+
+// A cost that can't ever be allowed is told so, also by a refusal that is remembered of a smaller one.
+func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
+	s := NewLeases(0)
+	at := time.Second
+	s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	ops := leaseOps(1)
+	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
+	s.Refused(at, Source{Owner: leaseOwner, Process: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	ops = leaseOps(fastLimit.Amount + 1)
+	if outcome, _ := s.Spend(at, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
+		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)
+	}
+}

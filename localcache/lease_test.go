@@ -1,0 +1,301 @@
+package localcache
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+var (
+	minute  = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
+	hour    = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 9000, Window: time.Hour}
+	someone = ring.NodeID{1}
+	terms   = Terms{Threshold: 0.85, Idle: 0.02, TTL: 3 * time.Second}
+	from    = Source{Owner: someone, Process: 5, Lineage: 6}
+)
+
+// opsOf are ops on the minute, and on the hour if there is a second cost.
+func opsOf(costs ...int64) []counters.Op {
+	limits := [...]*algorithms.Limit{&minute, &hour}
+	var ops []counters.Op
+	for i, c := range costs {
+		ops = append(ops, counters.Op{Key: counters.Key{Hi: 1 << 60, Lo: uint64(i)}, Limit: limits[i], Cost: c})
+	}
+	return ops
+}
+
+// granted has the answer to a check come, and with it a grant of so much.
+func (s *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
+	ops := opsOf(make([]int64, len(amounts))...)
+	s.Wish(at, someone, terms, ops, 1)
+	for i := range ops {
+		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
+	}
+	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
+}
+
+func TestASpentLease(t *testing.T) {
+	s := NewLeases(0)
+	if o, _ := s.Spend(1, someone, opsOf(1)); o != Unknown {
+		t.Fatalf("nothing was leased: %d", o)
+	}
+	s.granted(1, 1, 10)
+	ops := opsOf(4)
+	o, r := s.Spend(2, someone, ops)
+	if d := ops[0].Decision; o != Spent || r.Until != 1+terms.TTL || d.Remaining != 496 || !d.Allowed || r.Renew {
+		t.Errorf("have %d, %+v, %+v", o, r, d)
+	}
+	if o, r := s.Spend(2, someone, opsOf(4)); o != Spent || !r.Renew {
+		t.Errorf("two are left: have %d, %+v", o, r)
+	}
+	if o, r := s.Spend(2, someone, opsOf(1)); o != Spent || r.Renew {
+		t.Errorf("a renewal is under way: have %d, %+v", o, r)
+	}
+	if o, _ := s.Spend(2, someone, opsOf(2)); o != Unknown {
+		t.Errorf("there is one left: have %d", o)
+	}
+	s.Unspend(r, opsOf(4))
+	if o, _ := s.Spend(2, someone, opsOf(5)); o != Spent {
+		t.Errorf("four came back: have %d", o)
+	}
+	if n := s.Count(); n != 1 {
+		t.Errorf("have %d grants", n)
+	}
+}
+
+// A second grant does not make the first one last longer, and a third is given back as it came.
+func TestTwoGrants(t *testing.T) {
+	s := NewLeases(0)
+	s.granted(0, 1, 10)
+	s.granted(time.Second, 2, 20)
+	s.granted(time.Second, 3, 30)
+	if back := s.Ended(time.Second, nil); len(back) != 1 || back[0].Grant != 3 || back[0].Ops[0].Cost != 30 || back[0].Source != from {
+		t.Errorf("have %+v", back)
+	}
+	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != terms.TTL {
+		t.Errorf("have %d, %+v", o, r)
+	}
+	if at := s.Next(); at != terms.TTL {
+		t.Errorf("the first one ends at %v", at)
+	}
+	back := s.Ended(terms.TTL, nil)
+	if len(back) != 0 || s.Next() != terms.TTL+backPause {
+		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
+	}
+	back = s.Ended(terms.TTL+backPause, nil)
+	if len(back) != 1 || back[0].Grant != 1 || back[0].Ops[0].Cost != 7 {
+		t.Errorf("have %+v", back)
+	}
+	o, first := s.Spend(terms.TTL, someone, opsOf(3))
+	if o != Spent || first.Until != time.Second+terms.TTL {
+		t.Errorf("have %d, %+v", o, first)
+	}
+	// What the current one can't pay, the next one may, and then the current one is over.
+	s.granted(terms.TTL, 4, 50)
+	if o, r := s.Spend(terms.TTL, someone, opsOf(40)); o != Spent || r.Until != 2*terms.TTL {
+		t.Errorf("have %d, %+v", o, r)
+	}
+	s.Unspend(first, opsOf(3)) // of the one that is over
+	if back := s.Ended(terms.TTL+backPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
+		t.Errorf("have %+v", back)
+	}
+	if again := s.Ended(terms.TTL+backPause, nil); len(again) != 0 {
+		t.Errorf("handed out twice: %+v", again)
+	}
+}
+
+// Several limits are spent together or not at all.
+func TestALeaseOfTwoLimits(t *testing.T) {
+	s := NewLeases(0)
+	s.granted(0, 1, 10, 3)
+	if o, _ := s.Spend(1, someone, opsOf(1, 4)); o != Unknown {
+		t.Errorf("three are not four: have %d", o)
+	}
+	if o, _ := s.Spend(1, someone, opsOf(1, 3)); o != Spent {
+		t.Errorf("have %d", o)
+	}
+	if o, _ := s.Spend(1, someone, opsOf(1, 0)); o != Spent {
+		t.Errorf("nothing is asked of the second: have %d", o)
+	}
+	s.Ended(terms.TTL, nil)
+	if back := s.Ended(terms.TTL+backPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
+		t.Errorf("have %+v", back)
+	}
+}
+
+func TestWhatEndsALease(t *testing.T) {
+	other := minute
+	other.Amount++
+	for name, spend := range map[string]func(s *Leases) Outcome{
+		"time":          func(s *Leases) Outcome { o, _ := s.Spend(terms.TTL, someone, opsOf(1)); return o },
+		"another owner": func(s *Leases) Outcome { o, _ := s.Spend(1, ring.NodeID{2}, opsOf(1)); return o },
+		"another limit": func(s *Leases) Outcome {
+			ops := opsOf(1)
+			ops[0].Limit = &other
+			o, _ := s.Spend(1, someone, ops)
+			return o
+		},
+		"one limit more":  func(s *Leases) Outcome { o, _ := s.Spend(1, someone, opsOf(1, 1)); return o },
+		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60); o, _ := s.Spend(1, someone, opsOf(1)); return o },
+		"this node's end": func(s *Leases) Outcome { s.Use(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
+		"another life of the counters": func(s *Leases) Outcome {
+			s.Admitted(1, 1, Source{Owner: someone, Process: 5, Lineage: 7}, opsOf(0), Grant{}, false)
+			o, _ := s.Spend(1, someone, opsOf(1))
+			return o
+		},
+	} {
+		s := NewLeases(0)
+		s.granted(0, 1, 10)
+		if o := spend(s); o != Unknown {
+			t.Errorf("%s: have %d", name, o)
+		}
+		if back := s.Ended(terms.TTL+backPause, s.Ended(terms.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.Count() != 0 {
+			t.Errorf("%s: have %+v back, %d left", name, back, s.Count())
+		}
+	}
+}
+
+func TestRememberedRefusals(t *testing.T) {
+	s := NewLeases(0)
+	refuse := func(wait time.Duration, full bool, costs ...int64) {
+		ops := opsOf(costs...)
+		s.Wish(0, someone, terms, ops, 1)
+		ops[0].Decision, ops[0].Full = algorithms.Decision{RetryAfter: wait, Remaining: 2}, full
+		for i := range ops[1:] {
+			ops[1+i].Decision.Allowed = true
+		}
+		s.Refused(0, from, ops, time.Second)
+	}
+	try := func(at time.Duration, costs ...int64) (Outcome, algorithms.Decision) {
+		ops := opsOf(costs...)
+		o, _ := s.Spend(at, someone, ops)
+		return o, ops[0].Decision
+	}
+	refuse(time.Minute, false, 3)
+	if o, d := try(time.Millisecond, 3); o != Refused || d.RetryAfter != time.Minute-time.Millisecond || d.Remaining != 2 || d.Allowed {
+		t.Errorf("have %d, %+v", o, d)
+	}
+	for _, tt := range []struct {
+		at   time.Duration
+		cost int64
+		want Outcome
+	}{{1, 4, Refused}, {1, 2, Unknown}, {time.Second, 3, Unknown}} {
+		if o, _ := try(tt.at, tt.cost); o != tt.want {
+			t.Errorf("at %v for %d: have %d", tt.at, tt.cost, o)
+		}
+	}
+	refuse(time.Millisecond, false, 3)
+	if o, _ := try(time.Millisecond, 3); o != Unknown {
+		t.Errorf("it may be allowed by now: have %d", o)
+	}
+	refuse(algorithms.Never, false, 3, 1)
+	if o, _ := try(1, 3, 5); o != Refused {
+		t.Errorf("have %d", o)
+	}
+	if o, _ := try(1, 2, 1); o != Unknown {
+		t.Errorf("only the first one refused: have %d", o)
+	}
+	s = NewLeases(0)
+	refuse(time.Minute, true, 3)
+	if o, _ := try(1, 3); o != Unknown {
+		t.Errorf("for want of room is no refusal to remember: have %d", o)
+	}
+}
+
+// Memory goes back to where it was, and has a bound.
+func TestSubjectsAreForgotten(t *testing.T) {
+	s := NewLeases(0)
+	n := 0
+	for i := range 4 * minSubjects {
+		ops := opsOf(1)
+		ops[0].Key.Hi = uint64(i)
+		if _, ok := s.Wish(time.Duration(i), someone, terms, ops, 1); ok {
+			n++
+		}
+	}
+	if n != minSubjects {
+		t.Errorf("have %d subjects, want %d", n, minSubjects)
+	}
+	s.Ended(time.Hour, nil)
+	for i := range s.shards {
+		if len(s.shards[i].known)+len(s.shards[i].queue) > 0 {
+			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].known))
+		}
+	}
+	if s.Next() != never {
+		t.Errorf("something is due at %v", s.Next())
+	}
+}
+
+// The first check asks for a few; a flood for more each time; a trickle for nothing.
+func TestDemand(t *testing.T) {
+	var d demand
+	at := time.Second
+	d.since = at
+	last := int64(0)
+	for range 6 {
+		d.note(1)
+		want := d.want(at, terms.TTL, 1)
+		if want < last || want > max(firstChecks, growth*last) {
+			t.Errorf("after %d have %d", last, want)
+		}
+		last, at = want, at+time.Millisecond
+		d.note(want)
+	}
+	if last < 4*growth*growth*growth {
+		t.Errorf("have %d at the end of a flood", last)
+	}
+	for range 20 {
+		at += terms.TTL
+		d.note(1)
+		last = d.want(at, terms.TTL, 1)
+	}
+	if last > 2 {
+		t.Errorf("have %d for one in %v", last, terms.TTL)
+	}
+	for range 20 {
+		at += 2 * terms.TTL
+		d.note(1)
+		last = d.want(at, terms.TTL, 1)
+	}
+	if last != 0 {
+		t.Errorf("have %d for one in %v", last, 2*terms.TTL)
+	}
+}
+
+func TestTerms(t *testing.T) {
+	limit := func(l algorithms.Limit) []*rules.Limit { return []*rules.Limit{{Limit: l}} }
+	short, small, log := minute, minute, minute
+	short.Window, small.Amount, log.Kind = 100*time.Millisecond, 29, algorithms.SlidingLog
+	leaky := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
+	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 29, Window: time.Minute}
+	tests := []struct {
+		name   string
+		rule   rules.Rule
+		limits []*rules.Limit
+		ttl    time.Duration
+	}{
+		{"a twentieth", rules.Rule{}, limit(minute), 3 * time.Second},
+		{"at most five seconds", rules.Rule{}, limit(hour), 5 * time.Second},
+		{"the shortest of its limits", rules.Rule{}, append(limit(hour), limit(minute)...), 3 * time.Second},
+		{"as the rule says", rules.Rule{Lease: rules.Lease{TTL: time.Second}}, limit(minute), time.Second},
+		{"exact", rules.Rule{Consistency: rules.Exact}, limit(minute), 0},
+		{"local", rules.Rule{Consistency: rules.Local}, limit(minute), 0},
+		{"delays", rules.Rule{OnLimit: rules.DelayCheck}, limit(minute), 0},
+		{"blocks", rules.Rule{Block: time.Minute}, limit(minute), 0},
+		{"a short window", rules.Rule{}, limit(short), 0},
+		{"less than ten for each", rules.Rule{}, limit(small), 0},
+		{"a small burst", rules.Rule{}, limit(bucket), 0},
+		{"a log", rules.Rule{}, limit(log), 0},
+		{"a leaky bucket", rules.Rule{}, append(limit(minute), limit(leaky)...), 0},
+	}
+	for _, tt := range tests {
+		if have := TermsOf(&tt.rule, tt.limits, 3); have.TTL != tt.ttl || have.None() != (tt.ttl == 0) {
+			t.Errorf("%s: have %+v", tt.name, have)
+		}
+	}
+}

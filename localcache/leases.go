@@ -1,0 +1,420 @@
+package localcache
+
+import (
+	"container/heap"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Leases are those that this node holds, and what owners refused a moment ago, by subject. All methods may be called
+// concurrently. Times are readings of a clock that goes on in suspend.
+//
+// What is spent here was debited at the owner before; when a grant ends, what is left of it is handed out once, by
+// Ended, to be given back.
+type Leases struct {
+	perShard int // subjects
+	shards   [leaseShards]leaseShard
+	wake     chan struct{} // capacity 1: something is due earlier than was thought
+	armed    atomic.Int64  // when Ended is to be called next
+	closed   atomic.Bool   // nothing is leased any more
+	held     atomic.Int64  // grants
+}
+
+const (
+	leaseShards = 64
+	// minSubjects is the least bound on the subjects of Leases.
+	minSubjects = 1024
+	// forgetTTLs is how many lives of a lease a subject that nobody asks about is remembered for, and minKeep the least.
+	forgetTTLs = 4
+	minKeep    = time.Second
+	never      = time.Duration(math.MaxInt64)
+)
+
+type leaseShard struct {
+	mu    sync.Mutex // guards what follows
+	known map[uint64]*lease
+	queue leaseQueue
+	ended []Ended
+}
+
+// Outcome is what leases say to a check.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Unknown Outcome = iota // ask the owner
+	Spent                  // all was spent from a lease
+	Refused                // the owner refused as much a moment ago
+)
+
+// Receipt says what a Spend took, to put it back.
+type Receipt struct {
+	Until time.Duration // it is void if it was spent later than that
+	Renew bool          // the next grant is to be fetched, see Wish
+	from  Source
+	grant uint64
+}
+
+// Held is what is left of a grant here.
+type Held struct {
+	ID   uint64
+	Left []int64 // by limit
+}
+
+// Wish is what a node tells an owner about a subject when it asks.
+type Wish struct {
+	Terms   Terms
+	Process uint64 // of the owner that Seen and Held are about
+	Seen    uint64 // the last grant that came here
+	Held    []Held // at most two: what is out here, of those up to Seen
+	Want    []int64
+}
+
+// Grant is a debit at the owner, on its way to who may spend it.
+type Grant struct {
+	ID      uint64
+	EndsIn  time.Duration // counted from when the question was sent
+	Amounts []int64       // by limit
+	Windows []int64       // by limit: what it was taken in
+}
+
+// Ended is a grant that is over, and what is left of it.
+type Ended struct {
+	Source Source
+	Grant  uint64
+	Ops    []counters.Op // what is left, as cost
+	Window []int64       // by op
+
+	due time.Duration // when to hand it out
+}
+
+// NewLeases returns leases of at most bound subjects, and at least 1,024.
+func NewLeases(bound int64) *Leases {
+	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
+	s.armed.Store(int64(never))
+	for i := range s.shards {
+		s.shards[i].known = make(map[uint64]*lease)
+	}
+	return s
+}
+
+// shardOf spreads the subjects of one partition.
+func (s *Leases) shardOf(hi uint64) *leaseShard { return &s.shards[hi%leaseShards] }
+
+// Spend takes all of ops, which are of one subject, from its lease, or none. owner is who decides the subject now, as
+// far as is known here: a lease of another one ends.
+func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
+	sh := s.shardOf(ops[0].Key.Hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[ops[0].Key.Hi]
+	if e == nil {
+		return Unknown, Receipt{}
+	}
+	if e.source.Owner != owner || !e.matches(ops) {
+		s.end(sh, e, at)
+		e.refused = refusal{}
+		return Unknown, Receipt{}
+	}
+	if e.current.id != 0 && (at >= e.current.until || !e.covers(ops) && e.nextCovers(ops)) {
+		s.endCurrent(sh, e, at)
+	}
+	if e.covers(ops) && at < e.current.until {
+		e.spend(at, ops)
+		r := Receipt{Until: e.current.until, from: e.source, grant: e.current.id}
+		if e.low(at) {
+			e.asking, r.Renew = at+e.keep/forgetTTLs, true
+		}
+		return Spent, r
+	}
+	if e.refused.stands(at, ops) {
+		for i := range ops {
+			e.limits[i].demand.note(ops[i].Cost)
+		}
+		e.touched = at
+		return Refused, Receipt{Until: e.refused.until}
+	}
+	return Unknown, Receipt{}
+}
+
+// Unspend puts back what a Spend took, if the grant still lasts; what can't be put back is lost.
+func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
+	sh := s.shardOf(ops[0].Key.Hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[ops[0].Key.Hi]
+	switch {
+	case e == nil || r.grant == 0:
+	case e.current.id == r.grant && e.source == r.from && len(ops) == len(e.limits):
+		e.putBack(ops)
+	default:
+		sh.putBack(r, ops)
+	}
+}
+
+// Wish is what to tell the owner with a question about ops, which are of one subject, for so many checks. It reports
+// false where nothing is to be leased: no room for one more subject, or the traffic is too slow for it.
+func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (Wish, bool) {
+	if s.closed.Load() || t.None() {
+		return Wish{}, false
+	}
+	sh := s.shardOf(ops[0].Key.Hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[ops[0].Key.Hi]
+	if e == nil {
+		if len(sh.known) >= s.perShard {
+			return Wish{}, false
+		}
+		e = &lease{hi: ops[0].Key.Hi, index: -1}
+		e.begin(ops)
+		sh.known[e.hi] = e
+	} else if !e.matches(ops) {
+		s.end(sh, e, at)
+		e.begin(ops)
+	}
+	e.touched, e.keep = at, max(forgetTTLs*t.TTL, minKeep)
+	if e.source.Owner != owner {
+		s.end(sh, e, at)
+		e.source, e.seen = Source{Owner: owner}, 0
+	}
+	w := Wish{Terms: t, Process: e.source.Process, Seen: e.seen, Want: make([]int64, len(ops))}
+	some := false
+	for i := range ops {
+		d := &e.limits[i].demand
+		if d.since == 0 {
+			d.since = at
+		}
+		d.note(times(ops[i].Cost, int64(checks)))
+		w.Want[i] = d.want(at, t.TTL, ops[i].Cost)
+		some = some || w.Want[i] > 0
+	}
+	w.Held = e.heldLocked()
+	s.schedule(sh, e)
+	return w, some
+}
+
+// heldLocked lists what is left of the grants here, and notes that it was told.
+func (e *lease) heldLocked() (out []Held) {
+	add := func(id uint64, of func(*leased) *held) {
+		if id == 0 {
+			return
+		}
+		h := Held{ID: id, Left: make([]int64, len(e.limits))}
+		for i := range e.limits {
+			one := of(&e.limits[i])
+			one.told, h.Left[i] = one.left, one.left
+		}
+		out = append(out, h)
+	}
+	add(e.current.id, func(l *leased) *held { return &l.current })
+	add(e.next.id, func(l *leased) *held { return &l.next })
+	return out
+}
+
+// Admitted takes over the owner's answer to a question about ops, and a grant that came with it (an ID of 0: none).
+// sent is when the question was sent; renewal, whether it was one. ops have their decisions.
+func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
+	sh := s.shardOf(ops[0].Key.Hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[ops[0].Key.Hi]
+	if e != nil && renewal {
+		e.asking = 0
+	}
+	if e == nil || e.source.Owner != from.Owner || !e.matches(ops) || s.closed.Load() {
+		if g.ID != 0 {
+			s.refund(sh, at, from, ops, &g)
+		}
+		return
+	}
+	if e.source != from {
+		s.end(sh, e, at) // of a life of the counters that is over
+		e.source, e.seen = from, 0
+	}
+	e.refused, e.toldAt = refusal{}, at
+	for i := range ops {
+		l := &e.limits[i]
+		l.told = ops[i].Decision
+		if g.ID != 0 {
+			l.told.Remaining = max(0, l.told.Remaining-g.Amounts[i])
+		}
+	}
+	if g.ID != 0 {
+		s.take(sh, e, sent, at, from, ops, &g)
+	} else if renewal && e.current.id != 0 {
+		e.renew = at + (e.current.until-at)/4 // it has nothing now
+	}
+	s.schedule(sh, e)
+}
+
+// take adds a grant to e.
+func (s *Leases) take(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+	until := sent + min(g.EndsIn, MaxTTL)
+	// Two are enough, and of one that a later one has overtaken the owner may have been told that it is spent.
+	if e.next.id != 0 || until <= at || g.ID <= e.seen {
+		e.seen = max(e.seen, g.ID)
+		s.refund(sh, at, from, ops, g)
+		return
+	}
+	e.seen = g.ID
+	s.held.Add(1)
+	n := grant{id: g.ID, until: until}
+	if e.current.id == 0 {
+		e.current = n
+	} else {
+		e.next = n
+	}
+	for i := range e.limits {
+		h := held{left: g.Amounts[i], size: g.Amounts[i], told: g.Amounts[i], window: g.Windows[i]}
+		if e.next.id == 0 {
+			e.limits[i].current = h
+		} else {
+			e.limits[i].next = h
+		}
+	}
+}
+
+// refund hands a grant that nobody spends back as it came.
+func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+	out := Ended{Source: from, Grant: g.ID, due: at}
+	for i := range ops {
+		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
+		out.Window = append(out.Window, g.Windows[i])
+	}
+	sh.ended = append(sh.ended, out)
+	s.poke(at)
+}
+
+// Refused takes over an owner's refusal of ops, whose decisions tell by what; it stands for ttl at most. Where none of
+// them refused, there is nothing to remember.
+func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
+	sh := s.shardOf(ops[0].Key.Hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[ops[0].Key.Hi]
+	if e == nil || !e.matches(ops) || s.closed.Load() {
+		return
+	}
+	stands := time.Duration(0)
+	r := refusal{at: at, ops: make([]refusedOp, len(ops))}
+	for i := range ops {
+		d := ops[i].Decision
+		r.ops[i] = refusedOp{cost: ops[i].Cost, decision: d}
+		if d.Allowed {
+			continue
+		}
+		if ops[i].Full {
+			return
+		}
+		wait := ttl
+		if d.RetryAfter != algorithms.Never {
+			wait = min(wait, d.RetryAfter)
+		}
+		r.ops[i].until = at + wait
+		stands = max(stands, wait)
+	}
+	if stands > 0 {
+		r.until = at + stands
+		e.refused = r
+	}
+}
+
+// Unanswered takes note that a renewal of a subject brought no answer.
+func (s *Leases) Unanswered(at time.Duration, hi uint64) {
+	sh := s.shardOf(hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.known[hi]; e != nil {
+		e.asking = 0
+		e.renew = at + max(0, e.current.until-at)/4
+	}
+}
+
+// Forget ends what is leased and known of a subject: its owner has changed its counters otherwise.
+func (s *Leases) Forget(at time.Duration, hi uint64) {
+	sh := s.shardOf(hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.known[hi]; e != nil {
+		e.refused = refusal{}
+		s.end(sh, e, at)
+	}
+}
+
+// Count is how many grants are held.
+func (s *Leases) Count() int64 { return s.held.Load() }
+
+// leaseQueue has what is due first in front.
+type leaseQueue []*lease
+
+func (q leaseQueue) Len() int           { return len(q) }
+func (q leaseQueue) Less(i, j int) bool { return q[i].due < q[j].due }
+func (q leaseQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push is for container/heap.
+func (q *leaseQueue) Push(x any) {
+	e := x.(*lease)
+	e.index = len(*q)
+	*q = append(*q, e)
+}
+
+// Pop is for container/heap.
+func (q *leaseQueue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	e.index = -1
+	return e
+}
+
+// schedule says when e has to be looked at again.
+func (s *Leases) schedule(sh *leaseShard, e *lease) {
+	due := e.touched + e.keep
+	if e.current.id != 0 {
+		due = e.current.until
+	}
+	if e.next.id != 0 {
+		due = min(due, e.next.until)
+	}
+	if e.due = due; e.index < 0 {
+		heap.Push(&sh.queue, e)
+	} else {
+		heap.Fix(&sh.queue, e.index)
+	}
+	s.poke(due)
+}
+
+// poke has Ended called no later than at.
+func (s *Leases) poke(at time.Duration) {
+	if !s.arm(at) {
+		return
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// arm reports whether at is earlier than what was due first.
+func (s *Leases) arm(at time.Duration) bool {
+	for {
+		was := s.armed.Load()
+		if int64(at) >= was {
+			return false
+		}
+		if s.armed.CompareAndSwap(was, int64(at)) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package localcache
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of a lease's life, and of the limits that take leases.
+const (
+	MinTTL = 50 * time.Millisecond
+	MaxTTL = 5 * time.Second
+
+	// ttlParts is how many lives of a lease fit in a window, unless the rule says otherwise.
+	ttlParts = 20
+	// minWindow is the shortest window whose limits take leases: in shorter ones they would come back too late.
+	minWindow = 200 * time.Millisecond
+	// minPerNode is how much of a limit there has to be for each node: less is better asked for one by one.
+	minPerNode = 10
+)
+
+// Terms are the conditions of a subject's leases. The zero Terms are of a subject that takes none.
+type Terms struct {
+	Threshold float64       // 0.5…0.95: up to this part used, leases are large
+	Idle      float64       // above 0, at most 0.5: part of the limit that all leases together may hold above Threshold
+	TTL       time.Duration // MinTTL…MaxTTL
+}
+
+// TermsOf returns the terms of a rule's subject with these limits among so many nodes; none where each check is to
+// be asked for: by what the rule says (`consistency`, `on_limit: delay`, `block`), by an algorithm whose promise depends
+// on when each hit happens, or where leases would not be worth it.
+func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
+	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Block > 0 {
+		return Terms{}
+	}
+	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL}
+	auto := MaxTTL
+	for _, l := range limits {
+		if !Leasable(&l.Limit, nodes) {
+			return Terms{}
+		}
+		auto = min(auto, max(MinTTL, l.Limit.Window/ttlParts))
+	}
+	if t.TTL == 0 {
+		t.TTL = auto
+	}
+	return t
+}
+
+// Leasable reports whether a limit takes leases among so many nodes.
+func Leasable(l *algorithms.Limit, nodes int) bool {
+	switch l.Kind {
+	case algorithms.LeakyBucket, algorithms.SlidingLog:
+		return false
+	}
+	return l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
+}
+
+// None reports whether there are no leases.
+func (t Terms) None() bool { return t.TTL == 0 }

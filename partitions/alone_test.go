@@ -1,0 +1,235 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// owe admits one check at n by itself.
+func owe(t *testing.T, n *node, i int, want counters.Verdict) {
+	t.Helper()
+	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
+	if v := n.keeper.Owe(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
+		t.Fatalf("%s by itself: %v, %+v", n.ip, v, ops[0].Decision)
+	}
+}
+
+// usedIs says whether all keys have that much used at their owners.
+func (f *fleet) usedIs(keys []int, want int64) bool {
+	for _, i := range keys {
+		if f.used(keyOf(i)) != want {
+			return false
+		}
+	}
+	return true
+}
+
+// What a node with no copy admits by itself comes to the owner one to two seconds after that is back, once.
+func TestG4_FallbackIsOwed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		keys := f.keysOf(a, b, 50)
+		f.net.Cut(a.ip, c.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			owe(t, c, i, counters.Admitted)
+			owe(t, c, i, counters.Admitted)
+			f.take(a, keyOf(i))
+		}
+		f.net.Heal(a.ip, c.ip)
+		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
+		time.Sleep(900 * time.Millisecond)
+		if !f.usedIs(keys, 1) {
+			t.Error("told at once")
+		}
+		time.Sleep(1300 * time.Millisecond)
+		if !f.usedIs(keys, 3) {
+			t.Errorf("not told: have %d", f.used(keyOf(keys[0])))
+		}
+		time.Sleep(5 * time.Second)
+		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 3) {
+			t.Errorf("have %d debts left, %d used", n, f.used(keyOf(keys[0])))
+		}
+	})
+}
+
+// An owner without authority goes on from its own counters. If it was not ended these are what there is; if it was, the
+// next owner is told.
+func TestG4_FallbackOfACutOffOwner(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := three(t)
+			a, b := f.nodes[0], f.nodes[1]
+			keys := f.keysOf(a, b, 50)
+			for _, i := range keys {
+				f.take(a, keyOf(i))
+			}
+			time.Sleep(300 * time.Millisecond)
+			f.net.Isolate(a.ip)
+			time.Sleep(400 * time.Millisecond)
+			a.authority.Store(false)
+			for _, i := range keys {
+				owe(t, a, i, counters.Admitted)
+			}
+			if ended {
+				f.end(a)
+			}
+			time.Sleep(time.Second)
+			f.net.Rejoin(a.ip)
+			a.authority.Store(true)
+			time.Sleep(3 * time.Second)
+			if n := a.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 2) {
+				t.Errorf("ended %v: have %d debts left, %d used, want 2", ended, n, f.used(keyOf(keys[0])))
+			}
+		})
+	}
+}
+
+// A node that has a copy, or counters of which it does not know any more whose they are, goes on from there: what is used
+// there and what it admits by itself stay within the limit together.
+func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		i := f.keysOf(a, b, 1)[0]
+		for range 990 {
+			f.take(a, keyOf(i))
+		}
+		time.Sleep(300 * time.Millisecond)
+		f.net.Isolate(b.ip)
+		time.Sleep(400 * time.Millisecond)
+		c.table.Put(now(), counters.Record{ // from a checkpoint
+			Key: keyOf(i), Kind: limit.Kind, State: algorithms.State{Count: 990, At: takenNow(&limit, now()).Window},
+			FreshAt: time.Now().Add(time.Hour).Unix(),
+		})
+		for _, n := range []*node{b, c} {
+			for range 10 {
+				owe(t, n, i, counters.Admitted)
+			}
+			owe(t, n, i, counters.Refused)
+			peek := []counters.Op{{Key: keyOf(i), Limit: &limit}}
+			if v := n.keeper.Owe(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
+				t.Errorf("%s: a peek has %v, %+v", n.ip, v, peek[0].Decision)
+			}
+		}
+		f.net.Rejoin(b.ip)
+		f.eventually("the owner is told", func() bool { return f.used(keyOf(i)) == 1010 })
+	})
+}
+
+// What is taken back is not owed; and taking back more often than was noted in full makes no quota.
+func TestForgiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		i := f.keysOf(a, b, 1)[0]
+		bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 10, Window: time.Hour}
+		f.net.Cut(a.ip, c.ip)
+		time.Sleep(400 * time.Millisecond)
+		op := counters.Op{Key: keyOf(i), Limit: &bucket, Cost: 5}
+		for range 3 {
+			c.keeper.Owe(now(), []counters.Op{op})
+		}
+		c.keeper.Forgive(now(), &op)
+		f.net.Heal(a.ip, c.ip)
+		time.Sleep(4 * time.Second)
+		if used, _ := a.table.Usage(now(), keyOf(i), &bucket); used != 10 {
+			t.Errorf("have %d used, want 10", used)
+		}
+		if n := c.keeper.Stats().Debts; n != 0 {
+			t.Errorf("have %d debts left", n)
+		}
+	})
+}
+
+// Beyond the bound nothing more is noted, and checks are still decided; what is over makes room.
+func TestDebtsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		f.net.Isolate(c.ip)
+		time.Sleep(400 * time.Millisecond)
+		short := limit
+		short.Window = 5 * time.Second
+		c.keeper.mu.Lock()
+		for i := range maxAlone {
+			c.keeper.oweAlone(now(), &counters.Op{Key: keyOf(i), Limit: &short, Cost: 1})
+		}
+		c.keeper.mu.Unlock()
+		i := f.keysOf(a, b, 1)[0] + maxAlone
+		owe(t, c, i, counters.Admitted)
+		if st := c.keeper.Stats(); st.Debts != maxAlone || st.Dropped != 1 {
+			t.Errorf("have %d debts, %d dropped", st.Debts, st.Dropped)
+		}
+		time.Sleep(21 * time.Second)
+		if st := c.keeper.Stats(); st.Debts != 0 {
+			t.Errorf("have %d debts", st.Debts)
+		}
+	})
+}
+
+// What is owed outlives the process, and is told by the next one, once.
+func TestG7_DebtsOutliveTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		keys := f.keysOf(a, b, 10)
+		f.net.Isolate(c.ip)
+		time.Sleep(400 * time.Millisecond)
+		before := c.keeper.DebtsChanged()
+		for _, i := range keys {
+			owe(t, c, i, counters.Admitted)
+		}
+		if c.keeper.DebtsChanged() == before {
+			t.Error("nobody would write them down")
+		}
+		text := c.keeper.AppendDebts(nil)
+		c.kill()
+		time.Sleep(50 * time.Millisecond)
+		c.restart()
+		for range 2 {
+			if n, err := c.keeper.RestoreDebts(text); err != nil || n != 0 && n != len(keys) {
+				t.Errorf("have %d, %v", n, err)
+			}
+		}
+		f.net.Rejoin(c.ip)
+		f.bring(c)
+		f.settle()
+		time.Sleep(5 * time.Second)
+		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
+			t.Errorf("have %d debts left, %d used", n, f.used(keyOf(keys[0])))
+		}
+	})
+}
+
+// Whatever was written down, reading it ends, and gives nothing out of bounds.
+func FuzzDebts(f *testing.F) {
+	newKeeper := func() *Keeper {
+		return &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
+	}
+	k := newKeeper()
+	k.debts.at(keyOf(1)).add(&counters.Op{Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2)
+	f.Add(k.AppendDebts(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k := newKeeper()
+		if _, err := k.RestoreDebts(b); err != nil {
+			return
+		}
+		for _, list := range k.debts.of {
+			for _, d := range list {
+				if d.cost < 1 || d.absent < 0 || d.absent > d.cost || d.limit.Amount < 1 || d.over(k.cfg.Now()) {
+					t.Errorf("have %+v", d)
+				}
+			}
+		}
+		again := newKeeper()
+		if n, err := again.RestoreDebts(k.AppendDebts(nil)); err != nil || n != k.debts.n {
+			t.Errorf("have %d of %d back, %v", n, k.debts.n, err)
+		}
+	})
+}

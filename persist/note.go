@@ -1,0 +1,80 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// maxNote bounds a note's file.
+const maxNote = 64 << 20
+
+// Note is a small file that is replaced as a whole, or damaged: then it is as if it weren't there. It is for what a node
+// can do without, at a loss. Writes of one note must not overlap.
+type Note struct{ path string }
+
+// NewNote names a note in a data directory; the file need not exist.
+func NewNote(dir, name string) Note { return Note{path: filepath.Join(dir, name)} }
+
+// Read returns what was written last, nil if there is nothing, and with an error that wraps [ErrCorrupt] if it is
+// damaged, as after a power cut it may be.
+func (n Note) Read() ([]byte, error) {
+	info, err := os.Stat(n.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxNote) {
+		err = fmt.Errorf("%w: not a file of at most %d bytes", ErrCorrupt, maxNote)
+	}
+	var b []byte
+	if err == nil {
+		b, err = os.ReadFile(n.path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.path, err)
+	}
+	end := len(b) - crc32.Size
+	if end < 0 || crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
+		return nil, fmt.Errorf("read %s: %w", n.path, ErrCorrupt)
+	}
+	return b[:end], nil
+}
+
+// Write replaces the note. A killed process loses nothing of it; a power cut may lose all.
+func (n Note) Write(content []byte) error {
+	return n.write(content, func(*os.File) error { return nil })
+}
+
+// Save is Write that outlives a power cut.
+func (n Note) Save(content []byte) error { return n.write(content, (*os.File).Sync) }
+
+func (n Note) write(content []byte, sync func(*os.File) error) error {
+	temp := n.path + ".new" // one writer: the directory is locked
+	err := n.fill(temp, content, sync)
+	if err == nil {
+		err = os.Rename(temp, n.path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", n.path, err)
+	}
+	return nil
+}
+
+func (n Note) fill(temp string, content []byte, sync func(*os.File) error) error {
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		_, err = f.Write(binary.LittleEndian.AppendUint32(nil, crc32.Checksum(content, castagnoli)))
+	}
+	if err == nil {
+		err = sync(f)
+	}
+	return errors.Join(err, f.Close())
+}
