@@ -1,0 +1,100 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// agreed is what the cluster has agreed on, immutable but for lists. A partition is at its owner in from, or, while the cluster moves
+// to another ring, at the one in to.
+type agreed struct {
+	revision   int64
+	epoch      int64
+	from, to   *ring.Table // the same one when settled
+	generation []int       // by node: how often it was ended
+	boots      []int       // by node: its last process that was heard of
+
+	lists [][]int // by node: the partitions that have it as an owner; made when first asked for
+}
+
+func newAgreed(t *ring.Table, nodes int) *agreed {
+	a := &agreed{revision: 1, epoch: 1, from: t, to: t, generation: make([]int, nodes), boots: make([]int, nodes)}
+	for i := range a.boots {
+		a.boots[i] = 1
+	}
+	return a
+}
+
+func (a *agreed) next() *agreed {
+	n := *a
+	n.revision++
+	n.lists = nil
+	n.generation, n.boots = slices.Clone(a.generation), slices.Clone(a.boots)
+	return &n
+}
+
+// concerns lists the partitions that a node is an owner of. It is called under the world's mutex.
+func (a *agreed) concerns(node int) []int {
+	if a.lists == nil {
+		a.lists = make([][]int, len(a.boots))
+		for q := range ring.Partitions {
+			from, to := indexOf(a.from.Owner(q)), indexOf(a.to.Owner(q))
+			a.lists[from] = append(a.lists[from], q)
+			if to != from {
+				a.lists[to] = append(a.lists[to], q)
+			}
+		}
+	}
+	return a.lists[node]
+}
+
+// ended is a without a node.
+func (a *agreed) ended(node int) *agreed {
+	n := a.next()
+	n.generation[node]++
+	n.from = a.from.Without(IDOf(node))
+	if n.to = n.from; a.to != a.from {
+		n.to = a.to.Without(IDOf(node))
+	}
+	return n
+}
+
+// rings are tables made before, since one of 200 members takes a quarter of a second.
+var rings struct {
+	mu   sync.Mutex // guards made
+	made map[string]*ring.Table
+}
+
+// maxRings bounds the tables kept; a run needs a handful.
+const maxRings = 64
+
+// fullRing is the table of all of n nodes.
+func fullRing(n int) (*ring.Table, error) { return ringOf(n, -1) }
+
+// ringOf is the table of n nodes without one of them; −1: all.
+func ringOf(n, without int) (*ring.Table, error) {
+	rings.mu.Lock()
+	defer rings.mu.Unlock()
+	name := fmt.Sprint(n, "-", without)
+	if t := rings.made[name]; t != nil {
+		return t, nil
+	}
+	var members []ring.NodeID
+	for i := range n {
+		if i != without {
+			members = append(members, IDOf(i))
+		}
+	}
+	t, err := ring.New(members, ring.DefaultSettings())
+	if err != nil {
+		return nil, fmt.Errorf("make a ring: %w", err)
+	}
+	if rings.made == nil || len(rings.made) >= maxRings {
+		rings.made = map[string]*ring.Table{}
+	}
+	rings.made[name] = t
+	return t, nil
+}

@@ -1,0 +1,67 @@
+package simulation
+
+import (
+	"errors"
+	"time"
+)
+
+// Bounds of a Config.
+const (
+	minNodes = 3
+	maxNodes = 1024
+	// maxMinutes bounds the record of a run, which is kept in memory: some 70 bytes a check.
+	maxMinutes = 120
+	maxRate    = 5000
+)
+
+// Config says what is simulated.
+type Config struct {
+	Seed     uint64
+	Nodes    int           // 3…1024
+	Duration time.Duration // of the load; a few seconds of quiet follow
+	// Rate is about how many checks all nodes are asked together in a second of virtual time.
+	Rate int
+	// Subjects is how many subjects are asked about now and then, beside the few dozen that are asked so often that their
+	// limits are reached.
+	Subjects int
+	// Calm is about how long it is from one fault to the next; 0: no faults.
+	Calm time.Duration
+	// Sabotage breaks the system on purpose, to see whether the checkers notice.
+	Sabotage Sabotage
+}
+
+// Sabotage is what is broken on purpose.
+type Sabotage uint8
+
+// The kinds of sabotage.
+const (
+	NoSabotage Sabotage = iota
+	// ForgetTakes: what an owner admits for other nodes is not debited.
+	ForgetTakes
+	// EternalAuthority: a node that is cut off goes on as an owner.
+	EternalAuthority
+	// NoPushes: standbys get no changes, while the run is told that they did.
+	NoPushes
+)
+
+// DefaultConfig is a small run.
+func DefaultConfig() Config {
+	return Config{Seed: 1, Nodes: 60, Duration: time.Minute, Rate: 130, Subjects: 2000, Calm: 8 * time.Second}
+}
+
+// Validate names what is out of bounds.
+func (c *Config) Validate() error {
+	switch {
+	case c.Nodes < minNodes || c.Nodes > maxNodes:
+		return errors.New("simulation: Nodes is not from 3 to 1024")
+	case c.Duration <= 0 || c.Duration > maxMinutes*time.Minute:
+		return errors.New("simulation: Duration is not above 0, or above 120 minutes")
+	case c.Rate < 1 || c.Rate > maxRate:
+		return errors.New("simulation: Rate is not from 1 to 5000")
+	case c.Subjects < 1 || c.Subjects > 1<<16:
+		return errors.New("simulation: Subjects is not from 1 to 65536")
+	case c.Calm < 0:
+		return errors.New("simulation: Calm is below 0")
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package simulation
+
+import (
+	"time"
+)
+
+// judgeFull is G3: where demand lasts and exceeds the limit, each window admits nearly all of it. That holds, too, from
+// five seconds after an owner was killed (G5).
+func (l *Ledger) judgeFull(subject int, of *story) (broken []Violation) {
+	s := &l.Subjects[subject]
+	for from := 0; from < len(of.checks); {
+		w := l.window(s, of.checks[from].Began)
+		to := from + 1
+		for to < len(of.checks) && l.window(s, of.checks[to].Began) == w {
+			to++
+		}
+		if v := l.judgeWindow(subject, w, of); v != nil {
+			broken = append(broken, *v)
+		}
+		for from = to; from < len(of.checks) && l.window(s, of.checks[from].Began) <= w; {
+			from++
+		}
+	}
+	return broken
+}
+
+// judgeWindow looks at one window, if it is one to look at.
+func (l *Ledger) judgeWindow(subject int, w int64, of *story) *Violation {
+	s := &l.Subjects[subject]
+	begins, ends := l.begins(s, w), l.begins(s, w+1)
+	parts := min(max(int(s.Limit.Window/time.Second), 2), 10)
+	demand := make([]int64, parts)
+	var asked, admitted, largest, inTime int64
+	nodes := map[int]bool{}
+	for _, c := range of.checks {
+		if c.Ended < begins || c.Began >= ends {
+			continue
+		}
+		if c.Admitted {
+			admitted += c.Cost // however those in doubt are counted
+		}
+		if c.Joint || c.Began < begins || c.Ended >= ends { // the other subject may have refused
+			continue
+		}
+		nodes[c.Node] = true
+		largest = max(largest, c.Cost)
+		asked += c.Cost
+		demand[int(int64(c.Began-begins)*int64(parts)/int64(ends-begins))] += c.Cost
+		if c.Ended < ends-3*max(s.TTL, 50*time.Millisecond) {
+			inTime += c.Cost
+		}
+	}
+	// More than is admitted has been asked for before the last leases are back, and it lasts until the end.
+	if inTime < s.Limit.Amount+largest || demand[parts-1] < s.Limit.Amount/int64(parts) {
+		return nil
+	}
+	for _, d := range demand {
+		if d < s.Limit.Amount/int64(2*parts) {
+			return nil
+		}
+	}
+	if ends > l.End || l.troubled(s, nodes, begins, ends) {
+		return nil
+	}
+	l.Counts.Judged.Full++
+	if admitted*100 >= s.Limit.Amount*together-(largest-1)*100 {
+		return nil
+	}
+	v := l.broke("G3", subject, "in the window from %v only %d were admitted, of %d asked for", begins, admitted, asked)
+	return &v
+}
+
+// troubled reports whether something may have been wrong with those who asked about a subject, or with its owner.
+func (l *Ledger) troubled(s *Subject, nodes map[int]bool, begins, ends time.Duration) bool {
+	owners := map[int]bool{}
+	last := -1
+	for _, o := range l.Owners {
+		switch {
+		case o.Partition != s.Partition || o.At >= ends:
+		case o.At < begins:
+			last = o.Node
+		default:
+			owners[o.Node] = true
+		}
+	}
+	owners[last] = true
+	for _, t := range l.Troubles {
+		until := t.Until
+		if until != forever {
+			until += aftermath
+		}
+		if t.From >= ends || until <= begins {
+			continue
+		}
+		if t.Nodes == nil {
+			return true
+		}
+		for n := range t.Nodes {
+			if nodes[n] || owners[n] {
+				return true
+			}
+		}
+	}
+	return false
+}

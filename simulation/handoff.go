@@ -1,0 +1,60 @@
+package simulation
+
+import "time"
+
+// Times of a hand-over. The real one takes as long as the copy does, and freezes for a round trip or two.
+const (
+	latestMove  = 800 * time.Millisecond
+	moveAgain   = 150 * time.Millisecond
+	leastFreeze = time.Millisecond
+	mostFreeze  = 12 * time.Millisecond
+)
+
+// moveSoon begins the hand-over of q by p, a little later.
+func (p *process) moveSoon(q int) {
+	w := p.w
+	w.after(w.within(10*time.Millisecond, latestMove), func() { p.move(q) })
+}
+
+// movable reports whether q may be handed over now, and to whom.
+func (p *process) movable(q int) (to *process, ok bool) {
+	w := p.w
+	if !p.alive || p.view == nil || p.view.from == p.view.to {
+		return nil, false
+	}
+	to = w.process(p.view.to.Owner(q))
+	now := w.now()
+	ok = to != p && to.alive && to.view == p.view && p.hasAuthority() && to.hasAuthority() &&
+		!w.net.blocked(now, p.index, to.index) && !w.net.blocked(now, to.index, p.index)
+	return to, ok
+}
+
+// move freezes q and hands it over, if both ends can speak with each other until then.
+func (p *process) move(q int) {
+	w := p.w
+	if !p.alive || p.phases[q] != held || p.view.from == p.view.to || p.view.to.Owner(q) == p.id {
+		return
+	}
+	if _, ok := p.movable(q); !ok {
+		w.after(moveAgain, func() { p.move(q) })
+		return
+	}
+	p.setPhase(q, freezing)
+	w.after(w.within(leastFreeze, mostFreeze), func() {
+		if !p.alive || p.phases[q] != freezing {
+			return
+		}
+		to, ok := p.movable(q)
+		if !ok {
+			p.setPhase(q, held)
+			w.after(moveAgain, func() { p.move(q) })
+			return
+		}
+		to.take(p, q)
+		p.setPhase(q, handed)
+		to.hold(q, p.lineages[q])
+		to.keepDebts(q)
+		to.touchLocked()
+		w.ledger.Counts.Moved++
+	})
+}

@@ -1,0 +1,91 @@
+package simulation
+
+import (
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// reckon finds out what p has debited that its followers do not know: what is forgotten if one of them goes on. It is
+// for the moment at which p stops deciding, and called under the mutex.
+func (p *process) reckon() {
+	w := p.w
+	var buf [3]int
+	for _, q := range p.mine {
+		w.unacked[q] = nil
+		if len(w.inside[q]) == 0 || w.cfg.Sabotage == NoPushes {
+			continue
+		}
+		own := p.records(q)
+		for _, node := range p.following(q, buf[:0]) {
+			copied := w.nodes[node].process.records(q)
+			for key, r := range own {
+				i, known := w.byKey[key]
+				if n := lacks(&r, copied[key]); known && n > w.unacked[q][i] {
+					if w.unacked[q] == nil {
+						w.unacked[q] = map[int]int64{}
+					}
+					w.unacked[q][i] = n
+				}
+			}
+		}
+	}
+}
+
+// bereft notes what the new owner of q does not know; anew: it knows nothing.
+func (w *World) bereft(q int, anew bool) {
+	now := w.now()
+	for _, i := range w.inside[q] {
+		l := Loss{Subject: i, At: now, Amount: w.unacked[q][i], Anew: anew}
+		w.ledger.Losses = append(w.ledger.Losses, l)
+	}
+	w.unacked[q] = nil
+	w.ledger.Counts.Begun++
+	if anew {
+		w.ledger.Counts.Anew++
+	}
+}
+
+func (p *process) records(q int) map[counters.Key]counters.Record {
+	all := map[counters.Key]counters.Record{}
+	_ = p.table.Copy(q, func(records []counters.Record) error {
+		for _, r := range records {
+			all[r.Key] = r
+		}
+		return nil
+	})
+	return all
+}
+
+// lacks is how much of what a counter says its copy has not heard of; at least that, where it can't be told.
+func lacks(own *counters.Record, copied counters.Record) int64 {
+	o, c := own.State, copied.State
+	switch {
+	case own.Kind == algorithms.SlidingLog:
+		return lacksOfLog(own.Log, copied.Log)
+	case own.Kind.Bucket():
+		return max(0, o.Count+1-c.Count) // the fraction counts as one
+	case own.Kind == algorithms.FixedWindow:
+		if o.At != c.At {
+			return o.Count
+		}
+		return max(0, o.Count-c.Count)
+	}
+	switch o.At - c.At {
+	case 0:
+		return max(0, o.Count-c.Count) + max(0, o.Part-c.Part)
+	case 1:
+		return o.Count + max(0, o.Part-c.Count)
+	}
+	return o.Count + o.Part
+}
+
+func lacksOfLog(own, copied []algorithms.Entry) (n int64) {
+	known := map[int64]int64{}
+	for _, e := range copied {
+		known[e.At] += e.N
+	}
+	for _, e := range own {
+		n += max(0, e.N-known[e.At])
+	}
+	return n
+}

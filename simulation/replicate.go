@@ -1,0 +1,242 @@
+package simulation
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// The times of pushes: from one of what changed to the next.
+const (
+	pushInterval = 100 * time.Millisecond
+	// pushAgain is how long a follower that did not take something is left alone.
+	pushAgain = 400 * time.Millisecond
+)
+
+// followed is a partition and a node that gets copies of it.
+type followed struct{ partition, node int }
+
+// progress is how far a follower is.
+type progress struct {
+	boot  int  // of the follower
+	begun bool // the whole copy was sent: from then on changes are
+	whole bool // and acknowledged
+}
+
+// copyOf is what a process has as a follower.
+type copyOf struct {
+	source   int // 1 + the node that pushes; 0: no copy
+	boot     int
+	whole    bool
+	lineage  uint64
+	sequence uint64
+}
+
+// push is one partition's changes, or all of it, on the way to a follower.
+type push struct {
+	partition int
+	lineage   uint64
+	sequence  uint64
+	whole     bool
+	packed    []byte // records, as they travel
+	n         int
+}
+
+// touch notes that counters may have changed here: a push is due.
+func (p *process) touch() {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.touchLocked()
+}
+
+func (p *process) touchLocked() {
+	if p.pushing || len(p.mine) == 0 {
+		return
+	}
+	p.pushing = true
+	p.w.after(pushInterval, func() {
+		if p.pushing = false; p.alive {
+			p.pushChanges()
+		}
+	})
+}
+
+// following lists who should have copies of q while its token is at p.
+func (p *process) following(q int, buf []int) []int {
+	add := func(id ring.NodeID) {
+		i := indexOf(id)
+		for _, have := range buf {
+			if have == i {
+				return
+			}
+		}
+		if i >= 0 && i != p.index {
+			buf = append(buf, i)
+		}
+	}
+	v := p.view
+	switch from, to := v.from.Owner(q), v.to.Owner(q); {
+	case from == to:
+		add(v.to.Standby(q))
+		add(v.from.Standby(q))
+	case from == p.id:
+		add(to)
+		add(v.from.Standby(q))
+	default:
+		add(from)
+		add(v.to.Standby(q))
+	}
+	return buf
+}
+
+func (p *process) synced(q, node int) bool {
+	if node < 0 {
+		return true
+	}
+	f := p.progress[followed{q, node}]
+	return f != nil && f.whole && f.boot == p.view.boots[node]
+}
+
+func (p *process) unfollow(q int) {
+	for k := range p.progress {
+		if k.partition == q {
+			delete(p.progress, k)
+		}
+	}
+}
+
+// forgetFollowers forgets what nodes have that have lost it, or follow no more.
+func (p *process) forgetFollowers(old, a *agreed) {
+	for k, f := range p.progress {
+		if f.boot != a.boots[k.node] || old.generation[k.node] != a.generation[k.node] {
+			delete(p.progress, k)
+		}
+	}
+}
+
+// pushChanges sends followers what changed, or whole copies to those that have none.
+func (p *process) pushChanges() {
+	w := p.w
+	var buf [3]int
+	var records []counters.Record
+	left := false
+	for _, q := range p.mine {
+		records = p.table.ReplicateOne(q, records)
+		var all []counters.Record
+		for _, node := range p.following(q, buf[:0]) {
+			key := followed{q, node}
+			f := p.progress[key]
+			switch {
+			case f != nil && f.begun && len(records) == 0:
+			case !w.net.reachable(w.now(), p.index, node):
+				delete(p.progress, key)
+				left = true
+			case f != nil && f.begun:
+				p.send(key, f, records)
+			default:
+				if all == nil {
+					_ = p.table.Copy(q, func(r []counters.Record) error {
+						all = append(all, r...)
+						return nil
+					})
+				}
+				f = &progress{boot: p.view.boots[node]}
+				p.progress[key] = f
+				p.send(key, f, all)
+				f.begun = true
+			}
+		}
+	}
+	if left {
+		p.touchLocked() // they are tried again
+	}
+}
+
+// send sends records to a follower; all of the partition if it has none.
+func (p *process) send(key followed, f *progress, records []counters.Record) {
+	w := p.w
+	p.sequence++
+	m := push{partition: key.partition, lineage: p.lineages[key.partition], sequence: p.sequence, whole: !f.begun, n: len(records)}
+	now := w.clock.Now()
+	for i := range records {
+		m.packed = counters.AppendRecord(m.packed, &records[i], now)
+	}
+	if w.cfg.Sabotage == NoPushes {
+		m.packed, m.n = nil, 0
+	}
+	lost := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if p.progress[key] == f {
+			delete(p.progress, key)
+			w.after(pushAgain, p.touchLocked)
+		}
+	}
+	w.carryLocked(p, key.node, func(to *process) {
+		taken := to.receive(p, &m)
+		w.carry(to, p.index, func(back *process) {
+			if back != p {
+				return
+			}
+			if !taken {
+				lost()
+				return
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if m.whole && p.progress[key] == f {
+				f.whole = true
+			}
+		}, lost)
+	}, lost)
+}
+
+// receive takes a push, and reports whether it was one to take.
+func (p *process) receive(from *process, m *push) bool {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := p.copies[m.partition]
+	known := p.view != nil && from.generation >= p.view.generation[from.index]
+	if ph := p.phases[m.partition]; !known || ph == held || ph == freezing {
+		return false
+	}
+	if m.whole {
+		p.table.Drop(m.partition)
+		p.replaced(m.partition)
+		c = copyOf{source: from.index + 1, boot: from.boot, whole: true, lineage: m.lineage}
+	}
+	if c.source != from.index+1 || c.boot != from.boot || c.lineage != m.lineage || m.sequence <= c.sequence {
+		return false
+	}
+	c.sequence = m.sequence
+	p.copies[m.partition] = c
+	now := w.clock.Now()
+	for b, i := m.packed, 0; i < m.n; i++ {
+		var r counters.Record
+		rest, err := counters.ParseRecord(b, &r, now)
+		if err != nil {
+			w.ledger.fail("a push can't be read: %v", err)
+			return false
+		}
+		b = rest
+		p.table.Put(now, r)
+		if d := p.debts[r.Key]; d != nil {
+			d.absent = true
+		}
+	}
+	return true
+}
+
+// take replaces what p has of q by what from has.
+func (p *process) take(from *process, q int) {
+	now := p.w.clock.Now()
+	p.table.Drop(q)
+	_ = from.table.Copy(q, func(records []counters.Record) error {
+		for _, r := range records {
+			p.table.Put(now, r)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,52 @@
+package simulation
+
+import (
+	"testing"
+	"time"
+)
+
+// The checkers notice what is broken on purpose.
+func TestSabotageIsFound(t *testing.T) {
+	tests := []struct {
+		name     string
+		sabotage Sabotage
+		length   time.Duration
+		want     string // one of the guarantees that is broken
+	}{
+		{"takes are forgotten", ForgetTakes, 10 * time.Second, "G2"},
+		{"authority never ends", EternalAuthority, 30 * time.Second, "G4"},
+		{"standbys hear of nothing", NoPushes, time.Minute, "G5"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for seed := range uint64(5) {
+				c := DefaultConfig()
+				c.Seed, c.Nodes, c.Duration, c.Calm, c.Sabotage = 101+seed, 20, tt.length, 2*time.Second, tt.sabotage
+				for _, v := range run(t, c).Judge() {
+					if v.Guarantee == tt.want {
+						t.Logf("seed %d: %v", c.Seed, v)
+						return
+					}
+				}
+			}
+			t.Errorf("nobody noticed")
+		})
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for name, break_ := range map[string]func(*Config){
+		"nodes": func(c *Config) { c.Nodes = 2 }, "many nodes": func(c *Config) { c.Nodes = 2000 },
+		"duration": func(c *Config) { c.Duration = 0 }, "rate": func(c *Config) { c.Rate = 0 },
+		"subjects": func(c *Config) { c.Subjects = 0 }, "calm": func(c *Config) { c.Calm = -1 },
+	} {
+		c := DefaultConfig()
+		if break_(&c); c.Validate() == nil {
+			t.Errorf("%s: want an error", name)
+		}
+	}
+	c := DefaultConfig()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,63 @@
+package simulation
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// WriteStory writes all that happened to a subject, called by rule and key, in the order of time: to see why a checker
+// complains.
+func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
+	subject := slices.IndexFunc(l.Subjects, func(s Subject) bool { return s.Rule == rule && s.Key == key })
+	if subject < 0 {
+		return fmt.Errorf("simulation: no subject %s %s", rule, key)
+	}
+	type line struct {
+		at   time.Duration
+		text string
+	}
+	var lines []line
+	add := func(at time.Duration, format string, args ...any) {
+		lines = append(lines, line{at, fmt.Sprintf("%-14v ", at) + fmt.Sprintf(format, args...)})
+	}
+	of := l.index()[subject]
+	for _, c := range of.checks {
+		word := "refused"
+		if c.Admitted {
+			word = "admitted"
+		}
+		add(c.Began, "node %d: %d %s by %v after %v (share %d)", c.Node, c.Cost, word, c.By, c.Ended-c.Began, c.Share)
+	}
+	for _, a := range of.acts {
+		add(a.At, "standby %d acts: %d (share %d)", a.Node, a.Cost, a.Share)
+	}
+	for _, x := range of.losses {
+		add(x.At, "a new owner lacks %d (begins anew: %v)", x.Amount, x.Anew)
+	}
+	for _, o := range l.Owners {
+		if o.Partition == l.Subjects[subject].Partition {
+			add(o.At, "node %d owns partition %d", o.Node, o.Partition)
+		}
+	}
+	for _, c := range l.Cuts {
+		add(c.From, "node %d is cut off until %v", c.Node, c.Until)
+	}
+	for _, t := range l.Troubles {
+		nodes := []int{}
+		for n := range t.Nodes {
+			nodes = append(nodes, n)
+		}
+		slices.Sort(nodes)
+		add(t.From, "trouble until %v: nodes %v", t.Until, nodes)
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return int(a.at - b.at) })
+	var b strings.Builder
+	for _, x := range lines {
+		b.WriteString(x.text + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,240 @@
+package simulation
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// World is a cluster in one process.
+type World struct {
+	cfg      Config
+	start    time.Time
+	set      *rules.Set
+	clock    *limiter.Clock
+	group    sync.WaitGroup // goroutines of the load, and the ends of processes
+	crew     *crew          // for checks
+	schedule *schedule
+	ledger   *Ledger
+	hot      []int   // subjects whose limits are to be reached
+	inside   [][]int // by partition: the subjects in it
+
+	mu         sync.Mutex // guards what follows; where several are held it comes before those of tables
+	over       bool
+	net        network
+	nodes      []*node
+	pending    map[*call]struct{}
+	agreed     *agreed
+	holders    [ring.Partitions]holder
+	unacked    [ring.Partitions]map[int]int64 // by subject: debits of the last holder, when it stopped, that followers lacked
+	byKey      map[counters.Key]int           // subjects
+	leader     leadership
+	plan       *rand.Rand // what goes wrong, and when
+	control    *rand.Rand // how long the control plane takes
+	load       *rand.Rand // what is asked, where and when
+	settling   bool
+	leaderless int // the trouble that nobody leads; −1: somebody does
+
+	processes []*process // that are over
+}
+
+// node is a machine: what outlives its processes.
+type node struct {
+	index   int
+	id      ring.NodeID
+	process *process             // the last one
+	private *localcache.Counters // kept on disk
+	boots   int
+	contact bool          // the leader hears it
+	lost    int           // counts changes of contact, so that what was begun before one is not gone on with
+	cutAt   time.Duration // without contact: since when
+	healed  time.Duration // without contact: when the network was well again; 0: it isn't
+	until   time.Duration // without contact: authority lasts until then
+	barred  bool          // the leader answers it no more, since it is about to end it
+	leaving bool          // out of the ring, or about to be
+}
+
+// process is one life of a node.
+type process struct {
+	*node
+	w       *World
+	boot    int
+	alive   bool
+	ready   bool // it has heard the leader once
+	limiter *limiter.Limiter
+	table   *counters.Table
+	shares  *counters.Table
+	tokens
+}
+
+// IDOf is the ID of a simulated node.
+func IDOf(index int) (id ring.NodeID) {
+	binary.BigEndian.PutUint16(id[:], uint16(index+1))
+	return id
+}
+
+// indexOf is the inverse of IDOf, −1 for the zero ID.
+func indexOf(id ring.NodeID) int { return int(binary.BigEndian.Uint16(id[:])) - 1 }
+
+// Run simulates a cluster and returns what happened. It must be called on virtual time: in a bubble of testing/synctest,
+// which then lasts until the run is over.
+func Run(cfg Config) (*Ledger, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	w := &World{
+		cfg: cfg, start: time.Now(), clock: limiter.NewClock(), crew: newCrew(), net: newNetwork(cfg.Seed, cfg.Nodes),
+		pending: map[*call]struct{}{}, byKey: map[counters.Key]int{}, leaderless: -1, inside: make([][]int, ring.Partitions),
+		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
+		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
+		load:    rand.New(rand.NewPCG(cfg.Seed, 5)),
+	}
+	w.schedule = newSchedule(w.start)
+	w.ledger = &Ledger{Config: cfg, Start: w.start}
+	if err := w.build(); err != nil {
+		return nil, err
+	}
+	w.drive()
+	w.end()
+	w.ledger.Events = w.schedule.ran
+	return w.ledger, nil
+}
+
+// now is the time since the run began.
+func (w *World) now() time.Duration { return time.Since(w.start) }
+
+// since is the time of a reading of the clock that all nodes share.
+func (w *World) since(now algorithms.Now) time.Duration {
+	return time.Duration(now.Wall - w.start.UnixNano())
+}
+
+// after runs f later, under the mutex, unless the run is over. It is called under the mutex.
+func (w *World) after(d time.Duration, f func()) {
+	w.schedule.at(w.now()+d, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !w.over {
+			f()
+		}
+	})
+}
+
+// build makes the cluster as it is when all has been well for long.
+func (w *World) build() (err error) {
+	if w.set, err = compileRules(w.cfg.Nodes); err != nil {
+		return err
+	}
+	table, err := fullRing(w.cfg.Nodes)
+	if err != nil {
+		return err
+	}
+	w.agreed = newAgreed(table, w.cfg.Nodes)
+	w.leader = leadership{index: 0, term: 1}
+	for i := range w.cfg.Nodes {
+		n := &node{index: i, id: IDOf(i), private: localcache.New(8000), contact: true}
+		w.nodes = append(w.nodes, n)
+		if err := w.boot(n); err != nil {
+			return err
+		}
+		n.process.view, n.process.ready = w.agreed, true
+	}
+	if err := w.subjects(); err != nil {
+		return err
+	}
+	for p := range ring.Partitions {
+		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
+		owner.hold(p, w.newLineage())
+		standby.copies[p] = copyOf{source: owner.index + 1, boot: owner.boot, whole: true, lineage: owner.lineages[p]}
+		owner.progress[followed{p, standby.index}] = &progress{boot: standby.boot, begun: true, whole: true}
+	}
+	return nil
+}
+
+// process is the last process of a node.
+func (w *World) process(id ring.NodeID) *process { return w.nodes[indexOf(id)].process }
+
+// boot starts a process of n.
+func (w *World) boot(n *node) (err error) {
+	n.boots++
+	p := &process{node: n, w: w, boot: n.boots, alive: true, table: counters.New(20_000), shares: counters.New(1000)}
+	p.table.ShutAll()
+	p.tokens.init()
+	p.limiter, err = limiter.Join(p.table, w.clock, limiter.Cluster{
+		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Private: n.private,
+		Boottime: func() time.Duration { return w.now() + time.Second },
+	})
+	if err != nil {
+		return fmt.Errorf("join a node: %w", err)
+	}
+	p.limiter.Use(w.set)
+	n.process = p
+	return nil
+}
+
+// finish ends what a process has under way, outside of the mutex. Its counters stay: what its standby lacks is counted
+// later.
+func (p *process) finish() {
+	p.w.group.Go(func() { _ = p.limiter.Close() })
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.w.processes = append(p.w.processes, p)
+}
+
+// end waits for all that is under way and frees the memory.
+func (w *World) end() {
+	w.mu.Lock()
+	w.over = true
+	w.mu.Unlock()
+	for _, n := range w.nodes {
+		n.process.finish()
+	}
+	w.group.Wait()
+	w.crew.close()
+	w.schedule.close()
+	time.Sleep(10 * time.Second) // timers of calls
+	_ = w.clock.Close()
+	for _, p := range w.processes {
+		p.table.Close()
+		p.shares.Close()
+	}
+	for _, n := range w.nodes {
+		n.private.Close()
+	}
+}
+
+// ring is for limiter.Cluster.
+func (p *process) ring() *ring.Table {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	if p.view == nil {
+		return nil
+	}
+	return p.view.to
+}
+
+// await is for limiter.Cluster. All nodes have the same rules from the beginning.
+func (p *process) await(ctx context.Context, revision, _ int64) bool {
+	for {
+		p.w.mu.Lock()
+		knows, changed := p.view != nil && p.view.revision >= revision, p.changed
+		p.w.mu.Unlock()
+		if knows {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
