@@ -216,7 +216,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	})
 }
 
-// ignored is an answerer that nobody listens to.
+// ignored is an Answerer that nobody listens to.
 type ignored struct{}
 
 func (ignored) Reply([]byte)           {}

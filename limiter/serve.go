@@ -19,8 +19,8 @@ const (
 	CodeBusy                          // too many questions wait here
 )
 
-// answerer takes the answer to a message. *peer.Call is one.
-type answerer interface {
+// Answerer takes the answer to a message, once. *peer.Call is one.
+type Answerer interface {
 	Reply(body []byte)
 	Fail(code peer.Code, detail string)
 }
@@ -53,7 +53,12 @@ func (m *member) leave(v *visit) {
 // Serve answers a message from another limiter. It does not block.
 func (l *Limiter) Serve(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) }
 
-func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to answerer) {
+// ServeFor is Serve for a message that came over no connection: for networks in memory. body holds until it returns.
+func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
+	l.serve(from, method, body, to)
+}
+
+func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	if l.member == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")
 		return
@@ -82,7 +87,7 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to an
 	}
 }
 
-func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to answerer) {
+func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	m := l.member
 	v := m.visit()
 	v.from = from
@@ -108,7 +113,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to answerer) {
 	}
 }
 
-func (v *visit) answer(to answerer) {
+func (v *visit) answer(to Answerer) {
 	v.out = v.reply.append(v.out[:0])
 	to.Reply(v.out)
 }
@@ -132,7 +137,7 @@ func (l *Limiter) ahead(v *visit) bool {
 }
 
 // host answers a question that has to wait for something, or that is another node's.
-func (l *Limiter) host(v *visit, to answerer) {
+func (l *Limiter) host(v *visit, to Answerer) {
 	m, q := l.member, &v.question
 	defer m.leave(v)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
@@ -184,7 +189,7 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 
 // passOn has a question answered that this node does not own: by the owner, or, asked as its standby, by itself. It
 // reports false where v's reply is what is left to say.
-func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to answerer) bool {
+func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to Answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
 	v.reply.revision, v.reply.version = r.Revision, l.version()
@@ -226,7 +231,7 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to a
 
 // relay passes v's question on to owner and the answer back. It reports false, with v's reply saying so, where no
 // decision came.
-func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to answerer) bool {
+func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Answerer) bool {
 	m := l.member
 	next := v.question
 	next.hops++

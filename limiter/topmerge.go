@@ -56,7 +56,7 @@ func (l *Limiter) topEverywhere() []TopSubject {
 }
 
 // serveTop answers with what is refused most here.
-func (l *Limiter) serveTop(_ []byte, to answerer) {
+func (l *Limiter) serveTop(_ []byte, to Answerer) {
 	if !l.member.spawn(func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) }) {
 		to.Fail(CodeBusy, "too many questions wait here")
 	}

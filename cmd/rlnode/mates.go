@@ -237,8 +237,9 @@ func (m *mates) serve(call *peer.Call) {
 	}
 }
 
-// leasePart is how many counters there may be for each subject with leases.
-const leasePart = 8
+// leasePart is how many counters there may be for each subject with leases, which takes some 400 bytes at its holders,
+// and as many at its owner.
+const leasePart = 64
 
 // codeStarting is the failure of calls that come too early; callers take it as any other.
 const codeStarting peer.Code = 200
