@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race fuzz bench lint faults image
+.PHONY: run test race fuzz bench lint faults simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -29,6 +29,12 @@ FAULTS_COUNT ?= 1
 FAULTS_TIMEOUT ?= 40m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
 	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
+
+# SIMULATION chooses how much: 1,000 nodes, say, or more seeds. A failure prints the seed that repeats it.
+SIMULATION ?= -nodes 200 -minutes 10 -seeds 100 -rate 60 -calm 10s
+simulation: ## hundreds of nodes on virtual time, broken at random; 100 seeds take some minutes
+	$(GO) test -count 1 -timeout 60m -v -run Simulation ./simulation -args $(SIMULATION)
+	$(GO) test -count 1 -tags nodebit -run Debit ./simulation
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...

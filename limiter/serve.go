@@ -226,6 +226,9 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to A
 		v.answer(to)
 		return true
 	}
+	if r.Owner == v.from && !m.Authority() {
+		v.reply.status = noAuthority // nor has the owner: there is nothing to wait for
+	}
 	return false
 }
 

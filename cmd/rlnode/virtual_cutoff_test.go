@@ -215,3 +215,43 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 		p.end()
 	})
 }
+
+// G4, two islands of two: nobody has authority, and nobody is waited for, though the owner and its standby may be there.
+func TestG4_HalvesInOneProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 100
+		p := newPlanet(t, 4, exactRules(limit))
+		for i, a := range p.nodes {
+			for _, b := range p.nodes[i+1:] {
+				if i < 2 && b != p.nodes[1] {
+					p.net.Cut(a.ip, b.ip)
+				}
+			}
+		}
+		time.Sleep(5 * time.Second)
+		for _, owner := range p.nodes {
+			for _, standby := range p.nodes {
+				if owner == standby {
+					continue
+				}
+				key, all := p.keyOwnedBy("year", owner, standby, 0), int64(0)
+				for j, v := range p.nodes {
+					n, by, slowest := v.ask("year", key, 30)
+					if all += n; n > limit/4 || by[limiter.ByFallback] != 30 {
+						t.Errorf("%s at %d: %d admitted, by %v", key, j, n, by)
+					}
+					if slowest > 5*time.Millisecond {
+						t.Errorf("%s at %d: the slowest answer took %v", key, j, slowest)
+					}
+				}
+				if all > limit {
+					t.Errorf("%s: %d admitted in all", key, all)
+				}
+			}
+		}
+		p.net.HealAll()
+		p.whole()
+		p.peaceful()
+		p.end()
+	})
+}
