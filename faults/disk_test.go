@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,6 +61,7 @@ func (n *node) freeze() (thaw func()) {
 
 // TestHungDisk: the leader's disk hangs, and the leader goes on sending heartbeats. Another has to lead.
 func TestHungDisk(t *testing.T) {
+	onlyLong(t)
 	f := emptyFleet(t, 3)
 	for _, n := range f.nodes {
 		n.ownDisk()
@@ -78,7 +80,7 @@ func TestHungDisk(t *testing.T) {
 		thaw := leader.freeze()
 		t.Logf("%s: the disk of %s hangs", clockTime(), leader.name)
 		for _, n := range f.nodes {
-			f.fault(cutOff, n, at) // as long as there is no leader
+			f.suspect(cutOff, n, at) // as long as there is no leader
 		}
 		defer thaw()
 		began := time.Now()
@@ -92,5 +94,73 @@ func TestHungDisk(t *testing.T) {
 		})
 		t.Logf("another node leads after %v", time.Since(began))
 		f.pass(long(10 * time.Second))
+	})
+}
+
+// smallDisk gives the node's data a file system of its own, in memory, that is soon full.
+func (n *node) smallDisk() {
+	n.t.Helper()
+	err := os.MkdirAll(n.dir, 0o700)
+	if err == nil {
+		err = unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=64m")
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// fill leaves no room on the node's disk.
+func (n *node) fill() {
+	n.t.Helper()
+	f, err := os.Create(filepath.Join(n.dir, "filler"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 1 << 20; size > 0; {
+		if _, err = f.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		n.t.Fatalf("the disk is not full: %v", err)
+	}
+}
+
+// TestDiskFull: a node has no room for its log and its checkpoints, and goes on deciding.
+func TestDiskFull(t *testing.T) {
+	onlyLong(t)
+	f := emptyFleet(t, 3)
+	for _, n := range f.nodes {
+		n.smallDisk()
+	}
+	t.Cleanup(func() {
+		for _, n := range f.nodes {
+			_ = unix.Unmount(n.dir, unix.MNT_DETACH) // all of it ends with the tests at the latest
+		}
+	})
+	t.Cleanup(f.close)
+	f.open()
+	f.run(func(f *fleet, l *load) {
+		n, leader, at := f.any(), f.leader(), boottime()
+		if f.random.IntN(2) == 0 {
+			n = leader
+		}
+		n.fill()
+		t.Logf("%s: the disk of %s is full (it leads: %v)", clockTime(), n.name, n == leader)
+		for _, other := range f.nodes {
+			if n == leader || n == other {
+				f.suspect(cutOff, other, at) // as long as there is no leader, and n as long as it can't follow one
+			}
+		}
+		// The ballast is given up, so the rest is filled too.
+		for range 10 {
+			f.pass(time.Second)
+			n.fill()
+		}
+		if err := os.Remove(filepath.Join(n.dir, "filler")); err != nil {
+			t.Error(err)
+		}
+		f.pass(2 * time.Second)
 	})
 }

@@ -8,6 +8,20 @@
 //
 // Nodes are built with the tag faults as well: they write each decision made as an owner, with the time before and
 // after it, to a shared mapping that survives kill -9. All clocks are the machine's own, so the records of all nodes
-// can be compared. Three checkers judge what was seen, and each is tested with made-up violations: owners (never two),
-// limits (never more admitted than promised), and history (rules are linearizable, by porcupine).
+// can be compared. A program built with the tag also follows a file that steps its wall clock.
+//
+// Clients ask by all algorithms, exact and hybrid, and keep what they saw: who decided, and between which two readings of
+// the clock. Checkers judge that, and a report of theirs is proof; what can't be told is counted for the nodes:
+//
+//   - owners: never two of a partition;
+//   - limits: no fixed window admits more than promised, by itself or together with the next;
+//   - spans: over no span does a bucket or a sliding window admit more than its capacity, and its rate in the span and in
+//     the life of a lease;
+//   - service: where nothing is wrong, what is asked for is admitted, nobody is locked out, and a node that is cut off
+//     answers at once, by itself;
+//   - counts: nothing is forgotten that may not be;
+//   - history: rules are linearizable, by porcupine.
+//
+// Each is tested with made-up violations. Limits and spans are also run on nodes built with the tag nodebit, which grant
+// leases without debiting them: they have to notice.
 package faults

@@ -47,6 +47,17 @@ func (l *load) noneBy(ways ...string) {
 	}
 }
 
+// ownerAndAnother are the owner of a hot subject, and a node that can only lease from it.
+func (f *fleet) ownerAndAnother(l *load) (owner, other *node) {
+	f.t.Helper()
+	name, _, err := f.any().ownerOf("hot", l.keys[f.random.IntN(2)])
+	i := f.byName(name)
+	if err != nil || i < 0 {
+		f.t.Fatalf("owner %q: %v", name, err)
+	}
+	return f.nodes[i], f.nodes[(i+1+f.random.IntN(len(f.nodes)-1))%len(f.nodes)]
+}
+
 func (l *load) stalled() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,6 +95,50 @@ func TestG5_OwnerKilledAndBackAtOnce(t *testing.T) {
 	})
 }
 
+// With two of five killed at once, what both had begins anew; the others are still a majority.
+func TestG5_OwnerAndHolderKilled(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 5, func(f *fleet, l *load) {
+		owner, other := f.ownerAndAnother(l)
+		f.killTogether(together, owner, other)
+		f.pass(f.between(6*time.Second, 9*time.Second))
+	})
+}
+
+// A node that owns nothing of a hot subject, and spends its leases.
+func TestG5_HolderKilled(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		_, holder := f.ownerAndAnother(l)
+		f.kill(holder)
+		f.pass(f.between(6*time.Second, 9*time.Second))
+	})
+}
+
+func TestOwnerAndHolderPaused(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 5, func(f *fleet, l *load) {
+		f.pauseTogether(f.ownerAndAnother(l))
+		f.pass(30 * time.Second)
+	})
+}
+
+// What the last checkpoints have comes back.
+func TestG7_AllKilled(t *testing.T) {
+	onlyLong(t)
+	scenario(t, 3, func(f *fleet, l *load) {
+		at := boottime()
+		f.killTogether(saved, f.nodes...)
+		f.pass(f.between(0, 2*time.Second))
+		for _, n := range f.nodes {
+			f.suspect(split, n, at) // until they have found each other
+		}
+		f.heal()
+		f.whole(patience)
+		f.pass(6 * time.Second)
+	})
+}
+
 func TestOwnerPaused(t *testing.T) {
 	scenario(t, 3, func(f *fleet, l *load) {
 		leader := f.leader()
@@ -97,6 +152,7 @@ func TestOwnerPaused(t *testing.T) {
 }
 
 func TestLeaderPaused(t *testing.T) {
+	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
 		f.pause(f.leader())
 		f.pass(long(30 * time.Second))
@@ -107,6 +163,7 @@ func TestLeaderPaused(t *testing.T) {
 func TestPausedAgainAndAgain(t *testing.T) {
 	onlyLong(t)
 	scenario(t, 3, func(f *fleet, l *load) {
+		f.fewest = 2 // the next one may be paused before the last one has its partitions again
 		for range 8 {
 			f.pause(f.any())
 			f.pass(f.between(100*time.Millisecond, 4*time.Second))
@@ -116,10 +173,50 @@ func TestPausedAgainAndAgain(t *testing.T) {
 	})
 }
 
+// cutTime is how long nodes are cut off: two windows that begin when there is no authority left, and those in which
+// others are to have the whole limit again.
+func cutTime() time.Duration {
+	if testing.Short() {
+		return 13 * time.Second
+	}
+	return 21 * time.Second
+}
+
 func TestG4_CutOff(t *testing.T) {
-	scenario(t, 3, func(f *fleet, l *load) {
+	f := newFleet(t, 3)
+	f.after = window + 2*time.Second // to see that nobody is locked out
+	f.run(func(f *fleet, l *load) {
 		f.cut(f.any(), f.random.IntN(2) == 0)
-		f.pass(long(25 * time.Second))
+		f.pass(cutTime())
+	})
+}
+
+// TestG4_Halves: there is no majority.
+func TestG4_Halves(t *testing.T) {
+	onlyLong(t)
+	f := newFleet(t, 4)
+	f.after = window + 2*time.Second
+	f.run(func(f *fleet, l *load) {
+		i := 1 + f.random.IntN(3)
+		one, other := []*node{f.nodes[0], f.nodes[i]}, []*node{}
+		for j, n := range f.nodes[1:] {
+			if j+1 != i {
+				other = append(other, n)
+			}
+		}
+		f.islands(one, other)
+		f.pass(cutTime())
+	})
+}
+
+// TestG4_EachAlone: every node is by itself.
+func TestG4_EachAlone(t *testing.T) {
+	onlyLong(t)
+	f := newFleet(t, 3)
+	f.after = window + 2*time.Second
+	f.run(func(f *fleet, l *load) {
+		f.islands(f.nodes[:1], f.nodes[1:2], f.nodes[2:])
+		f.pass(cutTime())
 	})
 }
 
@@ -214,6 +311,7 @@ func TestG9_RulesUnderFaults(t *testing.T) {
 
 // TestRandom does one thing after another to a larger cluster.
 func TestRandom(t *testing.T) {
+	onlyLong(t)
 	scenario(t, 5, func(f *fleet, l *load) {
 		for end := time.Now().Add(lasting()); time.Now().Before(end); {
 			f.disturb()

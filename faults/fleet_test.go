@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -22,8 +23,13 @@ type fleet struct {
 	dir    string
 	nodes  []*node
 	random *rand.Rand
+	rules  []rule // under load
 	rings  rings
 	faults []fault
+	steps  []step
+	fewest int // nodes that a ring may have had as something was done; 0: all
+	seen   *load
+	after  time.Duration // how long the load goes on when all is healed; 0: a second
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster with rules.
@@ -38,7 +44,8 @@ func newFleet(t *testing.T, n int) *fleet {
 // emptyFleet has n nodes that are not started.
 func emptyFleet(t *testing.T, n int) *fleet {
 	t.Helper()
-	f := &fleet{t: t, net: newNetwork(t), dir: filepath.Join(filesDir(), strings.ReplaceAll(t.Name(), "/", "-")), random: randomFor(t)}
+	f := &fleet{t: t, net: newNetwork(t), random: randomFor(t), rules: commonRules()}
+	f.dir = filepath.Join(filesDir(), fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), runs[t.Name()]))
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -54,18 +61,8 @@ func (f *fleet) open() {
 		one.up()
 	}
 	f.whole(patience)
-	f.write(rulesText(0))
+	f.write(rulesText(0, f.rules))
 	f.rings.watch(f)
-}
-
-// rulesText are the rules, with a number in them that tells one version from another.
-func rulesText(number int) string {
-	return fmt.Sprintf(`version: 1
-rules:
-  - {name: year, key: [ip], consistency: exact, limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window}]}
-  - {name: ten, key: [ip], consistency: exact, limits: [{limit: %d, per: %v, algorithm: fixed-window}]}
-  - {name: number, key: [ip], limits: [{limit: %d, per: 1h, algorithm: fixed-window}]}
-`, windowLimit, window, 1_000_000+number)
 }
 
 func (f *fleet) node(i, expect int) *node {
@@ -76,7 +73,8 @@ func (f *fleet) node(i, expect int) *node {
 		}
 	}
 	h := f.net.host(i)
-	n := &node{host: h, t: f.t, dir: filepath.Join(f.dir, h.name)}
+	n := &node{host: h, t: f.t, dir: filepath.Join(f.dir, h.name), program: program}
+	n.wall = n.dir + ".wall"
 	n.args = []string{
 		"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip,
 		"--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(expect),
@@ -216,6 +214,30 @@ func (f *fleet) kill(n *node) {
 	f.fault(killed, n, at)
 }
 
+// killTogether kills nodes at one time.
+func (f *fleet) killTogether(kind faultKind, nodes ...*node) {
+	at := boottime()
+	for _, n := range nodes {
+		n.kill()
+		f.t.Logf("%s: %s killed", clockTime(), n.name)
+	}
+	for _, n := range nodes {
+		f.fault(kind, n, at)
+	}
+}
+
+// pauseTogether stops nodes at one time.
+func (f *fleet) pauseTogether(nodes ...*node) {
+	at := boottime()
+	for _, n := range nodes {
+		n.pause()
+		f.t.Logf("%s: %s paused", clockTime(), n.name)
+	}
+	for _, n := range nodes {
+		f.fault(together, n, at)
+	}
+}
+
 // pause stops a node in the middle of whatever it does.
 func (f *fleet) pause(n *node) {
 	at := boottime()
@@ -231,9 +253,29 @@ func (f *fleet) cut(n *node, cable bool) {
 		n.unplug()
 	} else {
 		f.net.isolate(n.host)
+		f.net.apply()
 	}
 	f.t.Logf("%s: %s cut off (cable %v)", clockTime(), n.name, cable)
 	f.fault(cutOff, n, at)
+}
+
+// islands cuts all links between groups of nodes, none of which is a majority.
+func (f *fleet) islands(groups ...[]*node) {
+	at := boottime()
+	for i, group := range groups {
+		for _, other := range groups[i+1:] {
+			for _, a := range group {
+				for _, b := range other {
+					f.net.cutPair(a.host, b.host)
+				}
+			}
+		}
+	}
+	f.net.apply()
+	f.t.Logf("%s: cut into %d islands", clockTime(), len(groups))
+	for _, n := range f.nodes {
+		f.fault(split, n, at)
+	}
 }
 
 // part cuts the link between two nodes, or only what a hears of b.
@@ -244,22 +286,33 @@ func (f *fleet) part(a, b *node, oneWay bool) {
 	} else {
 		f.net.cutPair(a.host, b.host)
 	}
+	f.net.apply()
 	f.t.Logf("%s: %s does not hear %s (one way %v)", clockTime(), a.name, b.name, oneWay)
 	f.fault(apart, a, at)
 }
 
+// fault notes what was done to n since at, and lasts.
 func (f *fleet) fault(kind faultKind, n *node, at int64) {
-	f.faults = append(f.faults, fault{kind: kind, node: f.index(n), from: at, to: 1 << 62})
+	f.suspect(kind, n, at)
+	f.faults[len(f.faults)-1].observed = true
+}
+
+// suspect notes what may be wrong with n since at.
+func (f *fleet) suspect(kind faultKind, n *node, at int64) {
+	f.faults = append(f.faults, fault{kind: kind, node: f.index(n), from: at, made: boottime(), to: 1 << 62})
 }
 
 // heal undoes all that was done to the network and to processes, and waits until all is well.
 func (f *fleet) heal() {
 	f.t.Helper()
+	for i := range f.faults {
+		f.faults[i].eased = cmp.Or(f.faults[i].eased, boottime())
+	}
 	f.net.heal()
 	for _, n := range f.nodes {
 		switch n.is() {
 		case paused:
-			f.fault(cutOff, n, boottime()) // until it has found the others again
+			f.suspect(cutOff, n, boottime()) // until it has found the others again
 			n.resume()
 		case down:
 			n.up()

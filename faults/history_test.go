@@ -67,13 +67,12 @@ type history struct {
 	stop  chan struct{}
 	done  sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
-	ops      []porcupine.Operation
-	acked    map[int64]int // version → value
-	value    int
-	stale    int
-	unknown  int
-	failures []string
+	mu      sync.Mutex // guards what follows
+	ops     []porcupine.Operation
+	acked   map[int64]int // version → value
+	value   int
+	stale   int
+	unknown int
 }
 
 // history starts clients, one or two a node.
@@ -164,7 +163,7 @@ func (h *history) write(c int, n *node, match int64) int64 {
 		header["If-Match"] = fmt.Sprintf(`"%d"`, match)
 	}
 	sent := boottime()
-	status, _, text, err := n.call("PUT", 8081, "/v1/rules", rulesText(op.value), header)
+	status, _, text, err := n.call("PUT", 8081, "/v1/rules", rulesText(op.value, h.fleet.rules), header)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var answer struct {
@@ -314,7 +313,7 @@ func TestCheckHistory(t *testing.T) {
 			t.Errorf("%s: have %v, want %v", test.name, have, test.want)
 		}
 	}
-	if n, err := numberIn(rulesText(17)); n != 17 || err != nil {
+	if n, err := numberIn(rulesText(17, commonRules())); n != 17 || err != nil {
 		t.Errorf("number: have %d, %v, want 17", n, err)
 	}
 }

@@ -28,6 +28,7 @@ var (
 	workDir string // of this run: the program, nodes' data, records
 	program string
 	seed    uint64
+	runs    = map[string]uint64{} // so far, by test
 )
 
 // TestMain starts this binary again in namespaces of its own, which end with it, whatever happens.
@@ -71,9 +72,8 @@ func outside() (code int, err error) {
 	if err := os.Mkdir(filepath.Join(dir, "files"), 0o700); err != nil {
 		return 1, err
 	}
-	build := exec.Command("go", "build", "-tags", "faults", "-o", filepath.Join(dir, "rlnode"), "../cmd/rlnode")
-	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build: %w\n%s", err, out)
+	if err := build(filepath.Join(dir, "rlnode"), "faults"); err != nil {
+		return 1, err
 	}
 	warm, err := newThaw()
 	if err != nil {
@@ -100,6 +100,14 @@ func outside() (code int, err error) {
 		return 1, err
 	}
 	return 0, nil
+}
+
+// build builds the program.
+func build(to, tags string) error {
+	if err := run("go", "build", "-tags", tags, "-o", to, "../cmd/rlnode"); err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	return nil
 }
 
 // settle makes the namespaces fit to live in.
@@ -135,23 +143,23 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// randomFor is a scenario's own source of chance, so that scenarios can be run alone with the same outcome.
+// randomFor is a scenario's own source of chance, so that scenarios can be run alone with the same outcome. With -count,
+// each run of a test takes the next seed.
 func randomFor(t *testing.T) *rand.Rand {
-	h := seed
+	mine := seed + runs[t.Name()]
+	runs[t.Name()]++
+	h := mine
 	for _, c := range t.Name() {
 		h = h*1099511628211 + uint64(c)
 	}
-	t.Logf("%s=%d", seedEnv, seed)
-	return rand.New(rand.NewPCG(seed, h))
+	t.Logf("%s=%d", seedEnv, mine)
+	return rand.New(rand.NewPCG(mine, h))
 }
 
 // lasting is how long the random scenario lasts.
 func lasting() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(timeEnv)); err == nil {
 		return d
-	}
-	if testing.Short() {
-		return 20 * time.Second
 	}
 	return 3 * time.Minute
 }

@@ -4,163 +4,160 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-const (
-	term = 2020 * time.Millisecond // authority's, and its 1 %
-	// unpushed is how old a debit may be that the standby has not acknowledged: an interval of 100 ms, and what the push
-	// takes on a loaded machine.
-	unpushed = 300 * time.Millisecond
-	// edge is how near the turn of a window a hit may be for it to be unknown to which one it belongs.
-	edge = 5 * time.Millisecond
-	// settling is how long after a node's return others may still decide for it, or without it.
-	settling = 5 * time.Second
-)
+// limitCheck says what may be admitted of a fixed window.
+type limitCheck struct{ promise }
 
-// fault is what was done to a node, on boottime.
-type fault struct {
-	kind     faultKind
-	node     int
-	from, to int64 // to: when it was undone
-}
-
-type faultKind int
-
-const (
-	killed faultKind = iota // or stopped for so long that its standby is promoted: what was not pushed is forgotten for now
-	cutOff                  // from all others
-	apart                   // a link from or to it is cut: a third node passes questions on, so nothing is excused
-)
-
-// limitCheck says what may be admitted of one limit of one subject.
-type limitCheck struct {
-	limit, nodes int64
-	window, wall int64 // wall: from boottime to the wall clock
-	faults       []fault
-}
-
-// share is the most that one node may admit by itself in a window.
-func (c *limitCheck) share() int64 { return (c.limit + c.nodes - 1) / c.nodes }
-
-// ofWindow is the window that h was certainly in.
-func (c *limitCheck) ofWindow(h hit) (w int64, known bool) {
-	first, last := (h.sent+c.wall-int64(edge))/c.window, (h.got+c.wall+int64(edge))/c.window
-	return first, first == last
-}
-
-// windowUse is what was admitted in a window.
+// windowUse is the cost admitted in a window.
 type windowUse struct {
-	owned    int64         // decided by the owner
-	alone    map[int]int64 // decided without it, by node
-	standby  int64         // decided by a standby
-	unpushed int64         // by owners that were killed, just before that
-	cut      int64         // by cut-off nodes, as owners, while their authority lasted
+	owned   int64         // decided by the owner, or spent from its leases
+	alone   map[int]int64 // decided without it, by node
+	standby int64         // decided by a standby
+	tail    int64         // of owned: by owners that were killed, just before that
+	cut     int64         // of owned: by cut-off nodes, as owners, while their authority lasted
+	before  int64         // of owned: before the counters began anew
 }
 
-// check looks at the hits of one subject. A hit whose window is not certain counts nowhere, so all of it is proof.
-func (c *limitCheck) check(hits []hit) error {
-	windows := map[int64]*windowUse{}
-	for _, h := range hits {
-		w, known := c.ofWindow(h)
-		if !known {
-			continue
-		}
-		u := windows[w]
-		if u == nil {
-			u = &windowUse{alone: map[int]int64{}}
-			windows[w] = u
-		}
-		c.add(u, h)
+func (u *windowUse) sum() int64 {
+	sum := u.owned + u.standby
+	for _, n := range u.alone {
+		sum += n
 	}
+	return sum
+}
+
+// check looks at the admitted hits of one subject. A hit whose window is not certain counts in none, so all of it is
+// proof; it counts where two windows are taken together.
+func (c *limitCheck) check(hits []hit) error {
+	c.see(hits)
+	windows := map[int64]*windowUse{}
+	between := map[int64]int64{} // by the earlier window
+	for _, h := range hits {
+		first, last, known := c.windowsOf(h)
+		switch {
+		case known && first == last:
+			if windows[first] == nil {
+				windows[first] = &windowUse{alone: map[int]int64{}}
+			}
+			c.add(windows[first], h)
+		case known && first+1 == last:
+			between[first] += h.cost
+		}
+	}
+	may := map[int64]int64{}
 	for w, u := range windows {
-		if err := c.judge(w, u); err != nil {
+		n, err := c.judge(w, u)
+		if err != nil {
 			return err
+		}
+		may[w] = n
+	}
+	for w, n := range between {
+		a, b := windows[w], windows[w+1]
+		if a != nil && b != nil && a.sum()+n+b.sum() > may[w]+may[w+1] {
+			return fmt.Errorf("%s and the next: %d, %d in between, %d: at most %d together", c.name(w), a.sum(), n, b.sum(), may[w]+may[w+1])
 		}
 	}
 	return nil
+}
+
+// windowsOf are the windows that h may have been in, by the clock of who decided; not known if that one was just stepped.
+func (c *promise) windowsOf(h hit) (first, last int64, known bool) {
+	from, ok := c.wallOf(h, h.sent-int64(edge))
+	to, fine := c.wallOf(h, h.got+int64(edge))
+	w := int64(c.rule.per)
+	return from / w, to / w, ok && fine
 }
 
 // add counts h, and what it may be excused by.
 func (c *limitCheck) add(u *windowUse, h hit) {
 	switch h.by {
 	case "fallback":
-		u.alone[h.node]++
+		u.alone[h.node] += h.cost
 		return
 	case "standby":
-		u.standby++
+		u.standby += h.cost
 		return
 	}
-	u.owned++
-	for _, f := range c.faults {
-		switch {
-		case f.kind == killed && h.got >= f.from-int64(unpushed) && h.sent <= f.from+int64(edge):
-			u.unpushed++
-			return
-		case f.kind == cutOff && h.node == f.node && h.got >= f.from && h.sent <= f.from+int64(term+unpushed):
-			u.cut++
-			return
-		case f.kind == cutOff && h.got >= f.from-int64(unpushed) && h.sent <= f.from:
-			u.unpushed++ // the same as if it was killed, until it comes back
+	u.owned += h.cost
+	for _, f := range c.restarts() {
+		if h.sent <= f.made {
+			u.before += h.cost
 			return
 		}
+	}
+	switch c.excuseOf(h) {
+	case tail:
+		u.tail += h.cost
+	case cutTail:
+		u.cut += h.cost
 	}
 }
 
-func (c *limitCheck) judge(w int64, u *windowUse) error {
-	from, to := w*c.window-c.wall, (w+1)*c.window-c.wall
-	what := fmt.Sprintf("window at %s: %+v of %d", time.Unix(0, w*c.window).UTC().Format("15:04:05"), *u, c.limit)
-	disturbed, cut := false, map[int]bool{}
+func (c *limitCheck) name(w int64) string {
+	return "window at " + time.Unix(0, w*int64(c.rule.per)).UTC().Format("15:04:05")
+}
+
+// judge returns how much may be admitted in a window.
+func (c *limitCheck) judge(w int64, u *windowUse) (int64, error) {
+	from, to := w*int64(c.rule.per)-c.wall, (w+1)*int64(c.rule.per)-c.wall
+	limit := c.rule.limit
+	what := fmt.Sprintf("%s: %+v of %d", c.name(w), *u, limit)
+	disturbed, nobody, cut := false, false, map[int]bool{} // nobody: there may be neither owner nor standby
 	for _, f := range c.faults {
 		// A debt of what was decided without the owner reaches it within settling.
-		if f.from < to && from < f.to+int64(settling) && f.kind != apart {
+		if f.from < to && from < f.to+int64(settling) && f.kind != apart && f.kind != stepped {
 			disturbed = true
-			cut[f.node] = cut[f.node] || f.kind == cutOff
+			cut[f.node] = cut[f.node] || f.kind == cutOff || f.kind == split
+			// A node that was killed and is back at once looks for its memory; meanwhile it can't decide, and its standby may
+			// take it for the owner.
+			back := f.kind == killed && f.eased > 0 && f.eased < to
+			nobody = nobody || f.kind == together || back
 		}
 	}
-	sum := u.owned
+	share := c.share(limit)
 	for node, n := range u.alone {
-		if sum += n; !cut[node] {
-			return fmt.Errorf("%s: node %d decided alone, and was not cut off", what, node+1)
+		if !cut[node] && !nobody {
+			return 0, fmt.Errorf("%s: node %d decided alone, and was not cut off", what, node+1)
 		}
-		if n > c.share() {
-			return fmt.Errorf("%s: node %d admitted more alone than its share, %d", what, node+1, c.share())
+		if n > share {
+			return 0, fmt.Errorf("%s: node %d admitted more alone than its share, %d", what, node+1, share)
 		}
 	}
 	if u.standby > 0 && !disturbed {
-		return fmt.Errorf("%s: a standby decided, and no owner was away", what)
+		return 0, fmt.Errorf("%s: a standby decided, and no owner was away", what)
 	}
-	may := c.limit + u.unpushed + u.cut
-	for range u.alone {
-		may += c.share()
+	may := limit + u.tail + u.cut + min(u.before, limit) + int64(len(u.alone))*share
+	if disturbed && u.standby > 0 {
+		// There is another standby only after another fault.
+		may += min(share*int64(max(1, c.faultsBefore(to)-c.faultsBefore(from))), u.standby)
 	}
-	if sum += u.standby; disturbed && u.standby > 0 {
-		may += min(c.share(), u.standby)
+	if sum := u.sum(); sum > may {
+		return 0, fmt.Errorf("%s: %d admitted, at most %d may be", what, sum, may)
 	}
-	if sum > may {
-		return fmt.Errorf("%s: %d admitted, at most %d may be", what, sum, may)
-	}
-	return nil
+	return may, nil
 }
 
 func TestCheckLimits(t *testing.T) {
 	const second = int64(time.Second)
 	hits := func(n int, by string, node int, at int64) (list []hit) {
 		for range n {
-			list = append(list, hit{by: by, node: node, sent: at, got: at + 1})
+			list = append(list, hit{by: by, node: node, cost: 1, sent: at, got: at + 1})
 		}
 		return list
 	}
-	join := func(lists ...[]hit) (all []hit) {
-		for _, l := range lists {
-			all = append(all, l...)
-		}
-		return all
-	}
-	kill := []fault{{killed, 0, 15 * second, 16 * second}}
-	cut := []fault{{cutOff, 0, 15 * second, 40 * second}}
+	join := func(lists ...[]hit) []hit { return slices.Concat(lists...) }
+	kill := []fault{{kind: killed, node: 0, from: 15 * second, made: 15 * second, to: 16 * second}}
+	back := []fault{{kind: killed, node: 0, from: 15 * second, made: 15 * second, eased: 16 * second, to: 16 * second}}
+	cut := []fault{{kind: cutOff, node: 0, from: 15 * second, made: 15 * second, to: 40 * second}}
+	halves := []fault{{kind: split, node: 0, from: 15 * second, made: 15 * second, to: 40 * second}, {kind: split, node: 1, from: 15 * second, made: 15 * second, to: 40 * second}}
+	both := []fault{{kind: together, node: 0, from: 15 * second, made: 15 * second, to: 16 * second}}
+	all := []fault{{kind: saved, node: 0, from: 15 * second, made: 15 * second, to: 16 * second}}
 	for _, test := range []struct {
 		name   string
 		hits   []hit
@@ -169,11 +166,18 @@ func TestCheckLimits(t *testing.T) {
 	}{
 		{"the limit, in each window", join(hits(9, "owner", 0, 15*second), hits(9, "forward", 1, 25*second)), nil, ""},
 		{"one more", join(hits(9, "owner", 0, 15*second), hits(1, "forward", 1, 16*second)), nil, "at most 9"},
+		{"one more, from a lease", join(hits(9, "owner", 0, 15*second), hits(1, "lease", 1, 16*second)), nil, "at most 9"},
 		{"in between", join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second)), nil, ""},
+		{"in between, too much for both", join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second), hits(9, "owner", 0, 22*second)), nil, "together"},
 		{"killed, forgotten", join(hits(4, "owner", 0, 15*second-1000), hits(9, "owner", 1, 18*second)), kill, ""},
+		{"another killed, nothing forgotten", join(hits(1, "owner", 1, 14*second), hits(4, "forward", 0, 15*second-1000), hits(5, "owner", 1, 18*second)), kill, "at most 9"},
 		{"killed, forgotten too much", join(hits(4, "owner", 0, 14*second), hits(6, "owner", 1, 18*second)), kill, "at most 9"},
 		{"killed, the next window", join(hits(4, "owner", 0, 21*second), hits(6, "owner", 1, 22*second)), kill, "at most 9"},
 		{"killed, alone", hits(1, "fallback", 1, 17*second), kill, "not cut off"},
+		{"killed and back, alone", hits(3, "fallback", 1, 17*second), back, ""},
+		{"killed and back, alone above its share", hits(4, "fallback", 1, 17*second), back, "its share"},
+		{"killed, its leases spent", join(hits(1, "owner", 0, 14*second), hits(3, "lease", 1, 15*second+second/5), hits(8, "owner", 1, 18*second)), kill, ""},
+		{"killed, leases spent too late", join(hits(1, "owner", 0, 14*second), hits(3, "lease", 1, 16*second), hits(8, "owner", 1, 18*second)), kill, "at most 9"},
 		{"killed, a standby within its share", join(hits(7, "owner", 1, 18*second), hits(3, "standby", 1, 16*second)), kill, ""},
 		{"a standby for no reason", hits(1, "standby", 1, 17*second), nil, "no owner was away"},
 		{"a share while cut off", join(hits(9, "owner", 1, 21*second), hits(3, "fallback", 0, 22*second)), cut, ""},
@@ -181,8 +185,17 @@ func TestCheckLimits(t *testing.T) {
 		{"more than a share, at others", hits(1, "fallback", 1, 22*second), cut, "not cut off"},
 		{"authority's last moments", join(hits(9, "owner", 1, 18*second), hits(5, "owner", 0, 16*second)), cut, ""},
 		{"authority's last moments, too long", join(hits(9, "owner", 1, 18*second), hits(5, "owner", 0, 18*second)), cut, "at most 9"},
+		{"another's, through the cut-off node", join(hits(1, "owner", 1, 14*second), hits(8, "owner", 1, 18*second), hits(5, "lease", 0, 16*second)), cut, "at most 9"},
+		{"no majority", join(hits(9, "owner", 0, 16*second), hits(3, "fallback", 0, 18*second), hits(3, "fallback", 1, 18*second)), halves, ""},
+		{"no majority, two owners", join(hits(9, "owner", 0, 16*second), hits(3, "owner", 1, 16*second), hits(3, "fallback", 1, 18*second)), halves, "at most 12"},
+		{"begun anew", join(hits(9, "owner", 0, 14*second), hits(9, "owner", 1, 18*second)), both, ""},
+		{"neither owner nor standby", hits(5, "fallback", 1, 17*second), both, ""},
+		{"begun anew twice", join(hits(9, "owner", 0, 14*second), hits(9, "owner", 1, 17*second), hits(9, "owner", 1, 18*second)), both, "at most 18"},
+		{"all killed, what was not saved", join(hits(5, "owner", 0, 14*second), hits(9, "owner", 0, 18*second)), all, ""},
+		{"all killed, what was saved", join(hits(5, "owner", 0, 12*second), hits(9, "owner", 0, 18*second)), all, "at most 9"},
 	} {
-		c := limitCheck{limit: 9, nodes: 3, window: 10 * second, faults: test.faults}
+		limit := rule{name: "nine", algorithm: "fixed-window", limit: 9, per: 10 * time.Second, hybrid: true}
+		c := limitCheck{promise{rule: &limit, nodes: 3, faults: test.faults}}
 		err := c.check(test.hits)
 		if (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
 			t.Errorf("%s: have %v, want %q", test.name, err, test.wrong)

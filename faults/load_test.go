@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,38 +16,46 @@ import (
 )
 
 const (
-	windowLimit = 60               // of the rule "ten"
-	window      = 10 * time.Second // its window
-	slowCheck   = time.Second      // a check that takes longer counts as undecided
+	slowCheck = time.Second // a check that takes longer counts as undecided
 	// stall is how late the tests themselves may run before a slow check says nothing about the node.
 	stall = 200 * time.Millisecond
+	// workers ask all the time, each after a pause of about pace.
+	workers = 15
+	pace    = 8 * time.Millisecond
+	// turnEdge is how near the turn of a window some subjects are left alone, so that each of their hits is known to be of
+	// one. Others are hammered right through it.
+	turnEdge = 30 * time.Millisecond
 )
 
-// hit is an admitted check, as its client saw it.
+// hit is a check that was decided, as its client saw it.
 type hit struct {
 	rule, key int
 	node      int
+	cost      int64
 	by        string
+	admitted  bool
 	sent, got int64 // on boottime
 }
 
-// load asks about subjects through all nodes all the time: half of the checks are of a limit that is never reached
-// (rule "year"), half of one that always is (rule "ten").
+// load asks about subjects through all nodes all the time, by all rules, in bursts and alone.
 type load struct {
 	fleet *fleet
 	keys  []string
-	rules []string
+	rules []rule
 	stop  chan struct{}
 	done  sync.WaitGroup
 
-	asked, refused atomic.Int64
-	by             sync.Map // decided_by → *atomic.Int64
-	longest        atomic.Int64
-	shift          int64 // from boottime to the wall clock
+	asked   atomic.Int64
+	by      sync.Map // decided_by → *atomic.Int64
+	longest atomic.Int64
+	shift   int64 // from boottime to the wall clock
+	began   int64
+	ended   int64
 
 	mu       sync.Mutex // guards what follows
-	hits     []hit
-	unknown  map[[2]int]int64 // checks whose answer was lost
+	hits     []hit      // that were admitted
+	refused  []hit
+	unknown  map[[2]int]int64 // cost of checks whose answer was lost
 	failures []string
 	failed   int
 	stalls   [][2]int64 // when the tests themselves did not run
@@ -54,22 +63,26 @@ type load struct {
 
 func (f *fleet) load() *load {
 	l := &load{
-		fleet: f, keys: subjects(24), rules: []string{"year", "ten"}, stop: make(chan struct{}),
-		unknown: map[[2]int]int64{}, shift: time.Now().UnixNano() - boottime(),
+		fleet: f, keys: f.subjects(24), rules: f.rules, stop: make(chan struct{}),
+		unknown: map[[2]int]int64{}, shift: time.Now().UnixNano() - boottime(), began: boottime(),
 	}
 	l.done.Go(l.watch)
+	each := max(1, workers/len(f.nodes))
 	for i := range f.nodes {
-		for w := range 4 {
-			l.done.Go(func() { l.work(i, w) })
+		for w := range each {
+			random := rand.New(rand.NewPCG(f.random.Uint64(), uint64(w)))
+			l.done.Go(func() { l.work(i, random) })
 		}
 	}
 	return l
 }
 
-func subjects(n int) []string {
+// subjects are n of them, elsewhere on the ring with each seed.
+func (f *fleet) subjects(n int) []string {
 	keys := make([]string, n)
+	net := f.random.IntN(256)
 	for i := range keys {
-		keys[i] = fmt.Sprintf("198.51.100.%d", i)
+		keys[i] = fmt.Sprintf("198.51.%d.%d", net, i)
 	}
 	return keys
 }
@@ -93,44 +106,87 @@ func (l *load) watch() {
 	}
 }
 
-func (l *load) work(at, w int) {
+func (l *load) work(at int, random *rand.Rand) {
 	n := l.fleet.nodes[at]
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 1}}
 	defer client.CloseIdleConnections()
-	for i := w; ; i++ {
+	for {
+		checks := 1
+		if random.IntN(16) == 0 {
+			checks += random.IntN(16) // a burst
+		}
+		pause := time.Duration(checks) * pace / 2
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(8 * time.Millisecond):
+		case <-time.After(pause + time.Duration(random.Int64N(int64(pause)))):
 		}
-		if is := n.is(); is == live {
-			l.ask(client, at, i%2, (i*7+w*5+at*3)/2%len(l.keys))
+		r := l.choose(random)
+		for key := random.IntN(l.rules[r].keys); checks > 0 && n.is() == live; checks-- {
+			l.awaitTurn(r, key)
+			cost := int64(1) // often, so that a limit is used up to the last unit
+			if random.IntN(3) > 0 {
+				cost += random.Int64N(l.rules[r].cost)
+			}
+			l.ask(client, at, r, key, cost)
 		}
 	}
 }
 
-func (l *load) ask(client *http.Client, at, rule, key int) {
+// choose is a random rule, by weight.
+func (l *load) choose(random *rand.Rand) int {
+	sum := 0
+	for i := range l.rules {
+		sum += l.rules[i].weight
+	}
+	n := random.IntN(sum)
+	for i := range l.rules {
+		if n -= l.rules[i].weight; n < 0 {
+			return i
+		}
+	}
+	panic("unreachable")
+}
+
+// awaitTurn waits while a window is just turning, for every other subject.
+func (l *load) awaitTurn(rule, key int) {
+	if !l.rules[rule].bounded() || key%2 == 1 {
+		return
+	}
+	passed := (boottime() + l.shift + int64(turnEdge)) % int64(window)
+	if passed < int64(2*turnEdge) {
+		time.Sleep(2*turnEdge - time.Duration(passed))
+	}
+}
+
+func (l *load) ask(client *http.Client, at, rule, key int, cost int64) {
 	n := l.fleet.nodes[at]
 	before, sent := n.state.Load(), boottime()
-	body := fmt.Sprintf(`{"rule": %q, "key": %q}`, l.rules[rule], l.keys[key])
+	if condition(before&0xff) != live {
+		return // it was just taken away
+	}
+	body := fmt.Sprintf(`{"rule": %q, "key": %q, "cost": %d}`, l.rules[rule].name, l.keys[key], cost)
 	status, by, text, err := post(client, "http://"+n.ip+":8080/v1/check", body)
 	got := boottime()
 	l.asked.Add(1)
 	undisturbed := before == n.state.Load()
+	h := hit{rule, key, at, cost, by, status == 200, sent, got}
 	switch {
 	case err != nil || status != 200 && status != 429:
 		l.mu.Lock()
-		l.unknown[[2]int{rule, key}]++
+		l.unknown[[2]int{rule, key}] += cost
 		l.mu.Unlock()
 		if undisturbed {
-			l.fail(sent, got, "%s: %s %s: %d %v %s", n.name, l.rules[rule], l.keys[key], status, err, text)
+			l.fail(sent, got, "%s: %s %s: %d %v %s", n.name, l.rules[rule].name, l.keys[key], status, err, text)
 		}
 		return
 	case status == 429:
-		l.refused.Add(1)
+		l.mu.Lock()
+		l.refused = append(l.refused, h)
+		l.mu.Unlock()
 	default:
 		l.mu.Lock()
-		l.hits = append(l.hits, hit{rule, key, at, by, sent, got})
+		l.hits = append(l.hits, h)
 		l.mu.Unlock()
 	}
 	c, _ := l.by.LoadOrStore(by, new(atomic.Int64))
@@ -141,7 +197,7 @@ func (l *load) ask(client *http.Client, at, rule, key int) {
 	for old := l.longest.Load(); got-sent > old && !l.longest.CompareAndSwap(old, got-sent); old = l.longest.Load() {
 	}
 	if got-sent > int64(slowCheck) {
-		l.fail(sent, got, "%s: %s %s: decided by %s only after %v", n.name, l.rules[rule], l.keys[key], by, time.Duration(got-sent))
+		l.fail(sent, got, "%s: %s %s: decided by %s only after %v", n.name, l.rules[rule].name, l.keys[key], by, time.Duration(got-sent))
 	}
 }
 
@@ -179,9 +235,13 @@ func (l *load) fail(sent, got int64, format string, args ...any) {
 	}
 	l.failed++
 	if len(l.failures) < 20 {
-		at := time.Unix(0, sent+l.shift).UTC().Format("15:04:05.000")
-		l.failures = append(l.failures, at+" "+fmt.Sprintf(format, args...))
+		l.failures = append(l.failures, l.at(sent)+" "+fmt.Sprintf(format, args...))
 	}
+}
+
+// at is a reading of boottime as people read it.
+func (l *load) at(boottime int64) string {
+	return time.Unix(0, boottime+l.shift).UTC().Format("15:04:05.000")
 }
 
 // end stops asking, and judges how the checks went.
@@ -190,8 +250,9 @@ func (l *load) end() {
 	t.Helper()
 	close(l.stop)
 	l.done.Wait()
+	l.ended = boottime()
 	t.Logf("%d checks, %d admitted, %d refused, %d failed, longest %v, by %v, the tests stalled %d times",
-		l.asked.Load(), len(l.hits), l.refused.Load(), l.failed, time.Duration(l.longest.Load()), l.count(), len(l.stalls))
+		l.asked.Load(), len(l.hits), len(l.refused), l.failed, time.Duration(l.longest.Load()), l.count(), len(l.stalls))
 	for _, text := range l.failures {
 		t.Error(text)
 	}
@@ -207,14 +268,24 @@ func (l *load) count() map[string]int64 {
 	return by
 }
 
+// of are those of hits that are about one subject of one rule.
+func of(hits []hit, rule, key int) (list []hit) {
+	for _, h := range hits {
+		if h.rule == rule && h.key == key {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
 // admitted is how often a subject's check was seen admitted, and how often in a part of the time.
 func (l *load) admitted(rule, key int, from, to int64) (all, part int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.hits {
 		if h := &l.hits[i]; h.rule == rule && h.key == key {
-			if all++; h.got >= from && h.sent <= to {
-				part++
+			if all += h.cost; h.got >= from && h.sent <= to {
+				part += h.cost
 			}
 		}
 	}
@@ -227,7 +298,7 @@ func (l *load) fellBack(rule, key int) (n int64) {
 	defer l.mu.Unlock()
 	for i := range l.hits {
 		if h := &l.hits[i]; h.rule == rule && h.key == key && h.by == "fallback" {
-			n++
+			n += h.cost
 		}
 	}
 	return n

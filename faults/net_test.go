@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,10 +27,12 @@ type host struct {
 	net  *network
 	name string
 	ip   string
-	port string // its end of the cable at the bridge
-	fd   int    // of the namespace
-	deaf map[string]bool
-	down bool
+	port string          // its end of the cable at the bridge
+	fd   int             // of the namespace
+	deaf map[string]bool // addresses
+	// stale: what is in deaf is not so yet.
+	stale bool
+	down  bool
 }
 
 const bridge = "rlbr"
@@ -118,16 +121,31 @@ func (h *host) dial(ctx context.Context, network, address string) (c net.Conn, e
 // start starts a process in the namespace.
 func (h *host) start(c *exec.Cmd) error { return h.inside(c.Start) }
 
-// ignore lets h hear nothing more of from; the other direction stays.
+// ignore is to let h hear nothing more of from, from the next apply on; the other direction stays.
 func (h *host) ignore(from *host) {
 	if h != from {
-		h.deaf[from.ip] = true
-		h.apply()
+		h.deaf[from.ip], h.stale = true, true
 	}
 }
 
-func (h *host) apply() {
-	h.net.t.Helper()
+// apply makes what hosts ignore so, at all of them at nearly one time.
+func (n *network) apply() {
+	n.t.Helper()
+	var all sync.WaitGroup
+	wrong := make([]error, len(n.hosts))
+	for i, h := range n.hosts {
+		if h.stale {
+			all.Go(func() { wrong[i] = h.apply() })
+		}
+	}
+	all.Wait()
+	if err := errors.Join(wrong...); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (h *host) apply() error {
+	h.stale = false
 	script := "flush set inet cut deaf"
 	if len(h.deaf) > 0 {
 		var list []string
@@ -136,7 +154,7 @@ func (h *host) apply() {
 		}
 		script += "; add element inet cut deaf { " + strings.Join(list, ", ") + " }"
 	}
-	h.net.must("ip", "netns", "exec", h.name, "nft", script)
+	return run("ip", "netns", "exec", h.name, "nft", script)
 }
 
 // unplug pulls the cable, at the bridge: the node sees its carrier go.
@@ -155,9 +173,10 @@ func (n *network) heal() {
 		}
 		if len(h.deaf) > 0 {
 			clear(h.deaf)
-			h.apply()
+			h.stale = true
 		}
 	}
+	n.apply()
 }
 
 // cutPair cuts the link between two nodes.

@@ -34,13 +34,15 @@ const (
 // node is a node of a fleet, through its restarts.
 type node struct {
 	*host
-	t      *testing.T
-	dir    string
-	args   []string
-	client *http.Client
-	cmd    *exec.Cmd
-	exited chan struct{}
-	log    output
+	t       *testing.T
+	dir     string
+	args    []string
+	program string
+	wall    string // the file that steps its wall clock
+	client  *http.Client
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	log     output
 
 	// state is a condition in the low byte and a number above it that grows with each change: a check whose node had the
 	// same state before and after went through an undisturbed node.
@@ -84,8 +86,8 @@ func (n *node) up() {
 	n.process++
 	file := filepath.Join(filepath.Dir(n.dir), fmt.Sprintf("%s-%d.record", n.name, n.process))
 	n.records = append(n.records, file)
-	n.cmd = exec.Command(program, n.args...)
-	n.cmd.Env = append(os.Environ(), "RLNODE_RECORD="+file)
+	n.cmd = exec.Command(n.program, n.args...)
+	n.cmd.Env = append(os.Environ(), "RLNODE_RECORD="+file, "RLNODE_WALL="+n.wall)
 	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
 	n.become(starting)
 	if err := n.start(n.cmd); err != nil {

@@ -3,15 +3,12 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 )
-
-// reconciled says whether what was admitted in fallback, and what an owner that was cut off decided in the last moments of
-// its authority, is brought to the new owner when it can be reached again. Until it is, such hits may be forgotten.
-const reconciled = false
 
 // agreeTime is how long after everything is healed all nodes may take to say the same.
 const agreeTime = 10 * time.Second
@@ -25,11 +22,12 @@ func scenario(t *testing.T, nodes int, what func(f *fleet, l *load)) {
 func (f *fleet) run(what func(f *fleet, l *load)) {
 	f.t.Helper()
 	l := f.load()
+	f.seen = l
 	f.pass(2 * time.Second)
 	what(f, l)
 	f.heal()
 	f.whole(agreeTime)
-	f.pass(time.Second)
+	f.pass(max(f.after, time.Second))
 	l.end()
 	f.judge(l)
 }
@@ -48,16 +46,94 @@ func (f *fleet) judge(l *load) {
 	f.judgeCounts(l)
 	f.rings.end()
 	f.judgeOwners()
-	c := limitCheck{limit: windowLimit, nodes: int64(len(f.nodes)), window: int64(window), wall: l.shift, faults: append(f.stalled(l), f.faults...)}
-	bySubject := make([][]hit, len(l.keys))
-	for _, h := range l.hits {
-		if l.rules[h.rule] == "ten" {
-			bySubject[h.key] = append(bySubject[h.key], h)
+	for _, err := range f.judgeLimits(l) {
+		f.t.Error(err)
+	}
+	f.judgeService(l)
+	f.judgeAnswers(l)
+}
+
+// promise is what is promised of a rule's subjects.
+func (f *fleet) promise(l *load, r *rule) promise {
+	return promise{
+		rule: r, nodes: int64(cmp.Or(f.fewest, len(f.nodes))), wall: l.shift, faults: append(f.stalled(l), f.faults...), moves: f.rings.moves, steps: f.steps,
+	}
+}
+
+// judgeLimits looks whether more was admitted than is promised.
+func (f *fleet) judgeLimits(l *load) (wrong []error) {
+	for i := range l.rules {
+		r := &l.rules[i]
+		if !r.bounded() {
+			continue
+		}
+		var check interface{ check(hits []hit) error } = &spanCheck{f.promise(l, r)}
+		if r.algorithm == "fixed-window" {
+			check = &limitCheck{f.promise(l, r)}
+		}
+		for key := range r.keys {
+			if err := check.check(of(l.hits, i, key)); err != nil {
+				wrong = append(wrong, fmt.Errorf("%s %s: %w", r.name, l.keys[key], err))
+			}
 		}
 	}
-	for i, hits := range bySubject {
-		if err := c.check(hits); err != nil {
-			f.t.Errorf("%s: %v", l.keys[i], err)
+	return wrong
+}
+
+// judgeService looks whether enough was admitted where nothing was wrong, and nobody was locked out.
+func (f *fleet) judgeService(l *load) {
+	f.t.Helper()
+	for i := range l.rules {
+		r := &l.rules[i]
+		if !r.bounded() {
+			continue
+		}
+		c := serviceCheck{f.promise(l, r), l.began, l.ended}
+		healed := l.began
+		for _, x := range f.faults {
+			if x.kind != stepped {
+				healed = max(healed, x.to)
+			}
+		}
+		all := gains{least: 1000}
+		for key := range r.keys {
+			hits, refused := of(l.hits, i, key), of(l.refused, i, key)
+			g, err := c.check(hits, refused)
+			if err == nil {
+				err = c.checkLockout(hits, refused, healed)
+			}
+			if err != nil && l.stalled() {
+				f.t.Logf("%s %s: %v, but the machine stalled", r.name, l.keys[key], err)
+			} else if err != nil {
+				f.t.Errorf("%s %s: %v", r.name, l.keys[key], err)
+			}
+			all.windows, all.whole, all.least = all.windows+g.windows, all.whole+g.whole, min(all.least, g.least)
+		}
+		if all.windows > 0 {
+			f.t.Logf("%s: %d quiet windows, %d of them to the last unit, the least %.1f %%", r.name, all.windows, all.whole, float64(all.least)/10)
+		}
+	}
+}
+
+// judgeAnswers looks how nodes answered while they were cut off.
+func (f *fleet) judgeAnswers(l *load) {
+	f.t.Helper()
+	all := slices.Concat(l.hits, l.refused)
+	stalls := func(from, to int64) bool {
+		return slices.ContainsFunc(l.stalls, func(s [2]int64) bool { return from < s[1] && s[0] < to })
+	}
+	for i := range f.faults {
+		x := &f.faults[i]
+		if x.kind != cutOff && x.kind != split || !x.observed {
+			continue
+		}
+		w, err := checkAnswers(x, all, stalls)
+		f.t.Logf("n%d cut off: first answers within %v, then median %v, longest %v, %d of %d above %v", x.node+1, w.first.Round(time.Millisecond),
+			w.median.Round(10*time.Microsecond), w.most.Round(time.Millisecond), w.late, w.n, laterAnswer)
+		if err != nil && l.stalled() {
+			f.t.Logf("%v, but the machine stalled", err)
+		} else if err != nil {
+			f.t.Error(err)
 		}
 	}
 }
@@ -66,7 +142,7 @@ func (f *fleet) judge(l *load) {
 func (f *fleet) stalled(l *load) (list []fault) {
 	for _, s := range l.stalls {
 		for i := range f.nodes {
-			list = append(list, fault{kind: cutOff, node: i, from: s[0], to: s[1]})
+			list = append(list, fault{kind: cutOff, node: i, from: s[0], made: s[1], to: s[1]})
 		}
 	}
 	return list
@@ -99,43 +175,49 @@ func (f *fleet) judgeOwners() {
 // judgeCounts looks that nothing was forgotten that may not be, and that all nodes say the same.
 func (f *fleet) judgeCounts(l *load) {
 	f.t.Helper()
+	fallback, forgot, may := int64(0), int64(0), int64(0)
 	for key, name := range l.keys {
-		all, _ := l.admitted(0, key, 0, 0)
+		all, _ := l.admitted(year, key, 0, 0)
 		excused := f.excused(l, key)
+		have := int64(0)
 		// Debts come back a while after the nodes.
 		within(f.t, settling, "the counts of "+name, func() string {
-			var have []int64
+			var told []int64
 			for _, n := range f.nodes {
 				used, err := n.used("year", name)
 				if err != nil {
 					return err.Error()
 				}
-				have = append(have, used)
+				told = append(told, used)
 			}
-			if slices.Min(have) != slices.Max(have) {
-				return fmt.Sprintf("the nodes differ: %v", have)
+			if slices.Min(told) != slices.Max(told) {
+				return fmt.Sprintf("the nodes differ: %v", told)
 			}
-			if have[0] < all-excused {
-				return fmt.Sprintf("have %d used, %d were admitted, at most %d of them may be forgotten", have[0], all, excused)
+			if have = told[0]; have < all-excused {
+				return fmt.Sprintf("have %d used, %d were admitted, at most %d of them may be forgotten", have, all, excused)
 			}
 			return ""
 		})
+		fallback, forgot, may = fallback+l.fellBack(year, key), forgot+max(0, all-have), may+excused
 	}
+	f.t.Logf("year: %d admitted in fallback, %d forgotten, %d might have been", fallback, forgot, may)
 }
 
-// excused is how many of a subject's hits may be forgotten.
+// excused is how many of a subject's hits may be forgotten: debits that no standby has acknowledged. What was admitted in
+// fallback is owed, and comes back.
 func (f *fleet) excused(l *load, key int) (n int64) {
-	if !reconciled {
-		n += l.fellBack(0, key)
-	}
 	for _, x := range f.faults {
 		var part int64
 		switch {
 		case x.kind == killed:
-			_, part = l.admitted(0, key, x.from-int64(unpushed), x.from)
-		case x.kind == cutOff && !reconciled:
+			_, part = l.admitted(year, key, x.from-int64(unpushed), x.made)
+		case x.kind == saved:
+			_, part = l.admitted(year, key, x.from-int64(unsaved), x.made)
+		case x.kind == together:
+			_, part = l.admitted(year, key, 0, x.made)
+		case x.kind == cutOff:
 			// At this node or, as the cut was made, through it.
-			_, part = l.admitted(0, key, x.from-int64(unpushed), min(x.from+int64(term+unpushed), x.to+int64(unpushed)))
+			_, part = l.admitted(year, key, x.from-int64(unpushed), min(x.made+int64(term+unpushed), x.to+int64(unpushed)))
 		}
 		n += part
 	}

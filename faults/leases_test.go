@@ -1,0 +1,92 @@
+//go:build faults
+
+package faults
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// leaseRules are hammered from all nodes, in bursts, at different costs.
+func leaseRules() []rule {
+	return []rule{
+		{name: "year", algorithm: "fixed-window", limit: yearRule.limit, per: yearRule.per, keys: 24, weight: 2, cost: 1},
+		{name: "ten", algorithm: "fixed-window", limit: 30, per: window, keys: 3, weight: 8, cost: 1},
+		{name: "hot", algorithm: "fixed-window", limit: 1000, per: window, hybrid: true, keys: 2, weight: 50, cost: 1},
+		{name: "dear", algorithm: "fixed-window", limit: 10_000, per: window, hybrid: true, keys: 3, weight: 24, cost: 150},
+		{name: "slide", algorithm: "sliding-window", limit: 200, per: window, hybrid: true, keys: 1, weight: 8, cost: 1},
+		{name: "bucket", algorithm: "token-bucket", limit: 200, burst: 100, per: window, hybrid: true, keys: 1, weight: 8, cost: 1},
+	}
+}
+
+// TestG2_Exactly: never one more, and, since all is asked for until the window ends, never one less.
+func TestG2_Exactly(t *testing.T) {
+	f := emptyFleet(t, 3)
+	f.rules = leaseRules()
+	t.Cleanup(f.close)
+	f.open()
+	f.run(func(f *fleet, l *load) {
+		f.pass(f.between(11*time.Second, 12*time.Second))
+		l.noneBy("fallback", "standby")
+	})
+	f.exactly(f.seen, "hot", "dear")
+}
+
+// exactly fails if windows that nothing was wrong in did not admit the limit to the last unit. That they did not admit more
+// is judged anyway.
+func (f *fleet) exactly(l *load, names ...string) {
+	f.t.Helper()
+	for i := range l.rules {
+		r := &l.rules[i]
+		if !strings.Contains(strings.Join(names, " "), r.name) {
+			continue
+		}
+		c := serviceCheck{f.promise(l, r), l.began, l.ended}
+		for key := range r.keys {
+			g, err := c.check(of(l.hits, i, key), of(l.refused, i, key))
+			switch {
+			case err != nil || l.stalled():
+			case g.windows == 0:
+				f.t.Errorf("%s %s: there was no window to judge", r.name, l.keys[key])
+			case g.whole < g.windows:
+				f.t.Errorf("%s %s: only %d of %d windows admitted the limit to the last unit, one of them %d ‰", r.name, l.keys[key], g.whole, g.windows, g.least)
+			}
+		}
+	}
+}
+
+// TestG2_CheckersFindWhatIsNotDebited builds nodes that grant leases without debiting them, and asks whether that is seen.
+func TestG2_CheckersFindWhatIsNotDebited(t *testing.T) {
+	wrong := filepath.Join(workDir, "rlnode-nodebit")
+	if err := build(wrong, "faults,nodebit"); err != nil {
+		t.Fatal(err)
+	}
+	f := emptyFleet(t, 3)
+	t.Cleanup(f.close)
+	for _, n := range f.nodes {
+		n.program = wrong
+	}
+	f.open()
+	l := f.load()
+	f.pass(2*window + time.Second)
+	l.end()
+	f.rings.end()
+	found := map[string]int{}
+	for _, err := range f.judgeLimits(l) {
+		if strings.Contains(err.Error(), "no owner was away") {
+			continue // on a loaded machine a node may seem to be
+		}
+		name, _, _ := strings.Cut(err.Error(), " ")
+		if found[name]++; found[name] == 1 {
+			t.Logf("found: %v", err)
+		}
+	}
+	for i := range l.rules {
+		r := &l.rules[i]
+		if leased := r.ttl() > 0; r.bounded() && (found[r.name] > 0) != leased {
+			t.Errorf("%s (leases last %v): %d violations were found", r.name, r.ttl(), found[r.name])
+		}
+	}
+}
