@@ -15,7 +15,7 @@ test:
 VIRTUAL = cluster|cmd/rlnode|limiter|partitions|simulation
 race: ## all tests under the race detector, the longest ones shortened
 	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(VIRTUAL))$$')
-	$(GO) test -race -short -cpu 1 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$')
+	$(GO) test -race -short -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$')
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target

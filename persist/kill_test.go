@@ -109,8 +109,12 @@ func killRounds() int {
 // completed checkpoint.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
 	dir, done, newest := t.TempDir(), 0, 0
-	for range killRounds() {
-		done = max(done, killed(t, "counters:"+dir, time.Duration(20+rand.IntN(150))*time.Millisecond))
+	// A slow machine gets nothing done in that time; then the next child lives longer.
+	for life, round := 150, 0; round < killRounds() || done == 0 && life < 20_000; round++ {
+		done = max(done, killed(t, "counters:"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond))
+		if done == 0 {
+			life += life / 2
+		}
 		src := newTable()
 		c, stats := openLoaded(t, testConfig(dir, src, wallClock))
 		if s := c.Status(); s.SetAside != 0 || stats.Bad != 0 {
