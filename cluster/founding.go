@@ -44,8 +44,8 @@ func (c *Cluster) empty() (bool, error) {
 }
 
 // clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster left: a term of 1, and no entry. Raft would
-// refuse to begin on it, although there is nothing. Only a proposer that held all promises can have left that; a node that
-// another one had added to its cluster has a term, too, but has decided nothing.
+// refuse to begin on it, although there is nothing. Only a proposer that held all promises can have left that, or a node
+// that is a cluster by itself; one that another had added to its cluster has a term, too, but has decided nothing.
 func (c *Cluster) clearHalfFounded() error {
 	s := c.cfg.Store
 	last, err := s.Logs().LastIndex()
@@ -53,7 +53,8 @@ func (c *Cluster) clearHalfFounded() error {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	if err != nil || term != 1 || last != 0 || !c.founder.promise.Decided {
+	alone := c.cfg.alone() && c.identity.Load().Cluster == [16]byte{}
+	if err != nil || term != 1 || last != 0 || !c.founder.promise.Decided && !alone {
 		return nil // an error, too, says that there is no term; Raft will tell of any other
 	}
 	snapshots, err := s.Snapshots().List()

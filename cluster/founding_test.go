@@ -173,6 +173,32 @@ func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	}
 }
 
+// TestALoneNodeDiesAtEachWrite: so does a node that is a cluster by itself.
+func TestALoneNodeDiesAtEachWrite(t *testing.T) {
+	for at, died := int64(1), true; died; at++ {
+		t.Run(fmt.Sprintf("write %d", at), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				defer w.end()
+				n := w.add(1)
+				n.dieAt = at
+				n.run()
+				time.Sleep(4 * time.Second)
+				if died = n.store.died(); !died {
+					return
+				}
+				n.stop()
+				n.dieAt = 0
+				n.run()
+				w.ready(n)
+			})
+		})
+		if at > 100 {
+			t.Fatal("it never ends")
+		}
+	}
+}
+
 func TestALoneNodeNeedsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
