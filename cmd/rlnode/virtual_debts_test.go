@@ -17,7 +17,7 @@ import (
 func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
-		seeds = 2
+		seeds = 1
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
