@@ -316,7 +316,7 @@ func (w *network) traffic(end time.Duration) {
 func TestG2_ModelOfLeases(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
-		seeds = 10
+		seeds = 2
 	}
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
 		for _, c := range []networkCase{
@@ -410,7 +410,7 @@ func TestG2_HoardedBucket(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			seeds := uint64(100)
 			if testing.Short() {
-				seeds = 20
+				seeds = 4
 			}
 			for seed := range seeds {
 				testHoard(t, seed, c)
