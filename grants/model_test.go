@@ -347,9 +347,13 @@ func TestG2_ModelOfLeases(t *testing.T) {
 
 // G3: once the traffic is over, what was not spent is back within a lease's life, to the unit.
 func TestG3_ModelOfLeases(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 2
+	}
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		for _, ordered := range []bool{true, false} {
-			for seed := range uint64(40) {
+			for seed := range seeds {
 				w := newNetwork(t, seed, networkCase{kind: kind, ordered: ordered, slow: 10 * time.Millisecond})
 				for i := range w.limits {
 					w.limits[i].Window = 20 * time.Second

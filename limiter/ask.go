@@ -26,7 +26,6 @@ type ask struct {
 	renewal bool        // nobody waits: a lease is to be renewed
 	rule    *rules.Rule // of its only subject
 	limits  []*rules.Limit
-	began   time.Time
 	until   time.Time // the check is decided by then
 	state   atomic.Int32
 	done    chan struct{} // capacity 1: the answer is there

@@ -97,7 +97,7 @@ func (l *Limiter) apply(c *change) error {
 			break
 		}
 		tried = append(tried, to)
-		a := &ask{to: to, began: time.Now(), until: until, done: make(chan struct{}, 1)}
+		a := &ask{to: to, until: until, done: make(chan struct{}, 1)}
 		a.q = question{verb: c.verb, revision: r.Revision, version: l.version(), ops: slices.Clone(c.ops)}
 		if l.send(a, false); !a.wait() || a.err != nil {
 			continue

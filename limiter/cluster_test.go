@@ -547,6 +547,16 @@ func TestOwnChecksDoNotAllocate(t *testing.T) {
 }
 
 func TestLeasedChecksDoNotAllocate(t *testing.T) {
+	large := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
+	spend := byKey("r", large.keyOf("r", large.nodes[1], nil))
+	var leased Answer
+	for range 20_000 { // until what is leased lasts
+		large.nodes[0].Check(&spend, &leased)
+	}
+	// A renewal allocates, and is one of thousands.
+	if n := testing.AllocsPerRun(1000, func() { large.nodes[0].Check(&spend, &leased) }); n != 0 || leased.DecidedBy != ByLease || !leased.Allowed {
+		t.Errorf("have %v allocations, by %s", n, leased.DecidedBy)
+	}
 	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[1], nil))
 	var a Answer

@@ -14,6 +14,10 @@
 // decides them, this node's own first, then all others at once, one message for each node, which decides its group all
 // or nothing. When one refuses, the others get back what they took: once, one way, with the lineage it was taken in.
 //
+// Before anyone is asked, what this node has leased of a subject is spent, and what its owner refused a moment ago is
+// refused (package localcache). Questions carry wishes for leases, answers bring what the owner has debited for them
+// (package grants), and what is left of a lease at its end goes back once, one way.
+//
 // Who can't be asked is replaced by the next on a subject's way: the node that was named instead, the other end of a
 // hand-over, the standby, which passes the question on or acts, and at last this node alone, by `on_partition`
 // (package localcache). A partition that is being handed over is waited for. A node that is slow but not silent is

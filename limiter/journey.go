@@ -338,13 +338,12 @@ func (c *journey) send() {
 	slices.SortFunc(asked, func(a, b wayOf) int {
 		return cmp.Or(cmp.Compare(a.way, b.way), a.to.Compare(b.to), cmp.Compare(c.parts[a.part].hi, c.parts[b.part].hi))
 	})
-	began := time.Now()
 	for i, w := range asked {
 		p := &c.parts[w.part]
 		p.try(w.to)
 		p.state = partAsked
 		if i == 0 || c.turn > 0 || w.way != asked[i-1].way || w.to != asked[i-1].to {
-			c.asks = append(c.asks, c.ask(w, began))
+			c.asks = append(c.asks, c.ask(w))
 		}
 		p.ask = c.asks[len(c.asks)-1]
 		c.enter(p)
@@ -370,8 +369,8 @@ func (c *journey) enter(p *part) {
 }
 
 // ask is a question, without ops yet.
-func (c *journey) ask(w wayOf, began time.Time) *ask {
-	a := &ask{to: w.to, owner: w.owner, began: began, until: c.until, done: make(chan struct{}, 1)}
+func (c *journey) ask(w wayOf) *ask {
+	a := &ask{to: w.to, owner: w.owner, until: c.until, done: make(chan struct{}, 1)}
 	a.q.verb, a.q.version = verbCheck, c.book.set.Version
 	a.q.revision = c.limiter.member.Ownership.Route(partitionOf(c.parts[w.part].hi)).Revision
 	if c.peek {

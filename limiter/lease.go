@@ -87,9 +87,8 @@ func (l *Limiter) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	if t.None() {
 		return
 	}
-	began := time.Now()
 	// Nobody waits for it, and an answer that is not heard of is quota lost.
-	a := &ask{to: owner, owner: owner, began: began, until: began.Add(renewTime), done: make(chan struct{}, 1), renewal: true}
+	a := &ask{to: owner, owner: owner, until: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags, a.q.version = flagLast, l.version()
 	a.q.revision = m.Ownership.Route(partitionOf(ops[0].Key.Hi)).Revision

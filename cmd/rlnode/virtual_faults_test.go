@@ -27,18 +27,24 @@ func TestG1_ExactInOneProcess(t *testing.T) {
 	})
 }
 
+// restartEach stops each node in turn in good order, and starts it again.
+func (p *planet) restartEach() {
+	p.t.Helper()
+	for _, v := range p.nodes {
+		time.Sleep(500 * time.Millisecond)
+		v.down(true)
+		time.Sleep(300 * time.Millisecond)
+		v.up()
+		p.whole()
+	}
+}
+
 // Each node in turn stops in good order and comes back, under load.
 func TestG6_RestartsInOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(1_000_000))
 		c := p.crowd("year", 100, 6)
-		for _, v := range p.nodes {
-			time.Sleep(500 * time.Millisecond)
-			v.down(true)
-			time.Sleep(300 * time.Millisecond)
-			v.up()
-			p.whole()
-		}
+		p.restartEach()
 		by := c.leave()
 		t.Logf("by %v", by)
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 {

@@ -43,13 +43,7 @@ func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, hybridRules(1_000_000))
 		c := p.crowd("year", 50, 6)
-		for _, v := range p.nodes {
-			time.Sleep(500 * time.Millisecond)
-			v.down(true)
-			time.Sleep(300 * time.Millisecond)
-			v.up()
-			p.whole()
-		}
+		p.restartEach()
 		by := c.leave()
 		t.Logf("by %v", by)
 		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["lease"] == 0 {
