@@ -43,6 +43,9 @@ func ParseKind(name string) (Kind, bool) {
 // Bucket reports whether k is the token or the leaky bucket, the algorithms that have a burst.
 func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
 
+// Windowed reports whether k counts in numbered windows.
+func (k Kind) Windowed() bool { return k == FixedWindow || k == SlidingWindow }
+
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
 	Kind     Kind

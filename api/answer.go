@@ -59,6 +59,9 @@ func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) [
 	if q.detail {
 		b = appendLimits(b, a)
 	}
+	if q.reservation != "" {
+		b = appendString(append(b, `,"reservation":`...), q.reservation)
+	}
 	return append(b, '}')
 }
 

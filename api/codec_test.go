@@ -34,6 +34,14 @@ func (f *fixed) CheckAll(queries []*limiter.Query, answers []*limiter.Answer, er
 	}
 }
 
+func (f *fixed) Reserve(q *limiter.Query, _ time.Duration, a *limiter.Answer) (string, error) {
+	return "an id", f.Check(q, a)
+}
+
+func (f *fixed) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) {
+	return nil, limiter.ErrUnknownReservation
+}
+
 func (f *fixed) Adjust(string, []string, int64) (*limiter.Usage, error) {
 	return nil, limiter.ErrUnit
 }

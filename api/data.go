@@ -26,6 +26,10 @@ type Decider interface {
 	Check(q *limiter.Query, a *limiter.Answer) error
 	// CheckAll decides several in order, as Check does each; answers and errs have a place for each.
 	CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error)
+	// Reserve decides q as Check does. If it is allowed, what is returned names what it took, for Settle.
+	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
+	// Settle replaces what a reservation took by what was used, once.
+	Settle(id string, costs []limiter.UnitCost) (*limiter.Settlement, error)
 	// Adjust adds n to what a subject has used of a rule's limits in requests.
 	Adjust(rule string, key []string, n int64) (*limiter.Usage, error)
 	// Rules returns the rules in force, nil before there are any.
@@ -58,6 +62,8 @@ type route struct {
 var dataRoutes = [...]route{
 	{path: "/v1/check", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).check},
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*dataPlane).batch},
+	{path: "/v1/reserve", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).reserve},
+	{path: "/v1/settle", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).settle},
 	{path: "/v1/adjust", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).adjust},
 	{path: "/healthz", allow: "GET, HEAD", open: true, maxBody: maxCheckBody, serve: (*dataPlane).healthz},
 	{path: "/readyz", allow: "GET, HEAD", open: true, maxBody: maxCheckBody, serve: (*dataPlane).readyz},
@@ -158,7 +164,7 @@ func (p *dataPlane) check(x *exchange) {
 		x.refuse(e)
 		return
 	}
-	if err := p.decider.Check(&x.check.Query, &x.answer); err != nil {
+	if err := p.decide(x); err != nil {
 		x.refuse(p.explain(err))
 		return
 	}

@@ -226,7 +226,7 @@ func TestDataRoutes(t *testing.T) {
 	}{
 		{"GET", "/v1/check", 405, "POST"}, {"PUT", "/v1/adjust", 405, "POST"}, {"DELETE", "/v1/check/batch", 405, "POST"},
 		{"POST", "/healthz", 405, "GET, HEAD"}, {"GET", "/healthz", 200, ""}, {"HEAD", "/healthz", 200, ""}, {"GET", "/readyz?x=1", 200, ""},
-		{"POST", "/v1/reserve", 404, ""}, {"POST", "/v1/settle", 404, ""}, {"GET", "/v1/auth/web", 404, ""}, {"GET", "/", 404, ""},
+		{"GET", "/v1/reserve", 405, "POST"}, {"GET", "/v1/settle", 405, "POST"}, {"GET", "/v1/auth/web", 404, ""}, {"GET", "/", 404, ""},
 		{"POST", "/v1/check/", 404, ""}, {"POST", "/v1/check/%00%ff", 404, ""}, {"POST", "/v1/%63heck", 400, ""},
 	} {
 		resp, body := n.do(call{method: tt.method, url: n.data + tt.path})

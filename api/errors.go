@@ -22,6 +22,7 @@ const (
 	Unauthorized     Code = "unauthorized"
 	Forbidden        Code = "forbidden" // a browser's cross-origin write
 	UnknownRule      Code = "unknown-rule"
+	UnknownReserve   Code = "unknown-reservation"
 	NotFound         Code = "not-found"
 	MethodNotAllowed Code = "method-not-allowed"
 	Timeout          Code = "timeout" // the request did not arrive in time
@@ -54,6 +55,7 @@ var kinds = map[Code]struct {
 	Unauthorized:     {http.StatusUnauthorized, "A valid token is needed"},
 	Forbidden:        {http.StatusForbidden, "Cross-origin write refused"},
 	UnknownRule:      {http.StatusNotFound, "Unknown rule"},
+	UnknownReserve:   {http.StatusNotFound, "Unknown reservation"},
 	NotFound:         {http.StatusNotFound, "Not found"},
 	MethodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed"},
 	Timeout:          {http.StatusRequestTimeout, "The request did not arrive in time"},
@@ -130,6 +132,10 @@ func asError(err error) *Error {
 		return &Error{Code: NoPrimary, Detail: err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrUnknownRule):
 		return &Error{Code: UnknownRule, Detail: err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrUnknownReservation):
+		return &Error{Code: UnknownReserve, Detail: "reservation: this is no reservation, or it can't be settled any more", Err: err}
+	case errors.Is(err, limiter.ErrReservation):
+		return &Error{Code: BadValue, Detail: err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrKey):
 		return &Error{Code: BadValue, Detail: "key: " + err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrUnit):

@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,7 @@ type collector struct {
 	forward, coalesced, unanswered, fallback       *prometheus.Desc
 	acted, served, relayed, given, busy            *prometheus.Desc
 	leases                                         leaseDescs
+	reservations                                   reservationDescs
 }
 
 func newCollector(a *API) *collector {
@@ -87,6 +89,7 @@ func newCollector(a *API) *collector {
 		given:        desc("given_back_total", "Messages that gave back what was taken for a check that another node refused."),
 		busy:         desc("busy_total", "Questions of other nodes turned away because too many were waiting."),
 		leases:       newLeaseDescs(desc),
+		reservations: newReservationDescs(desc),
 		build:        desc("build_info", "Version of the program; always 1.", "version", "go"),
 	}
 }
@@ -100,7 +103,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	} {
 		ch <- d
 	}
-	for _, d := range c.leases.all() {
+	for _, d := range slices.Concat(c.leases.all(), c.reservations.all()) {
 		ch <- d
 	}
 }
@@ -180,6 +183,7 @@ func (c *collector) cluster(s sink) {
 	s.count(c.given, st.Given)
 	s.count(c.busy, st.Busy)
 	c.leases.send(s, &st)
+	c.reservations.send(s, &st)
 }
 
 // rule sends the figures of one rule. Decisions that never happened are left out.

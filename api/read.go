@@ -1,6 +1,8 @@
 package api
 
 import (
+	"time"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -25,6 +27,7 @@ const (
 	fieldPeek
 	fieldWait
 	fieldDetail
+	fieldTTL
 )
 
 // checkRequest is a check as it was asked. Its strings hold as long as the scanner's.
@@ -33,6 +36,10 @@ type checkRequest struct {
 	given  fields
 	wait   bool
 	detail bool
+
+	reserving   bool          // it is a reservation
+	ttl         time.Duration // of a reservation
+	reservation string        // its id, once it is allowed
 
 	// What Query's slices are made of, kept from check to check.
 	key        []string
@@ -88,8 +95,16 @@ func (r *checkRequest) field(s *scanner, name string) {
 	case "detail":
 		f, r.detail = fieldDetail, s.boolean("detail")
 	default:
-		s.unknown(name, "rule, key, attributes, cost, costs, peek, wait, detail")
-		return
+		if !r.reserving {
+			s.unknown(name, "rule, key, attributes, cost, costs, peek, wait, detail")
+			return
+		}
+		if name != "ttl_ms" {
+			s.unknown(name, "rule, key, attributes, cost, costs, wait, detail, ttl_ms")
+			return
+		}
+		f = fieldTTL
+		r.readTTL(s)
 	}
 	if r.given&f != 0 {
 		s.fail(name + " is given twice, the second time")
@@ -116,6 +131,9 @@ func (r *checkRequest) settle(s *scanner) {
 			}
 		}
 		r.costs = append(r.costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.cost})
+	}
+	if r.reserving && r.Peek {
+		s.mean(BadValue, "peek must not be true: a reservation takes")
 	}
 	r.ByKey = r.given&fieldAttributes == 0
 	r.Key, r.Attributes, r.Costs = r.key, r.attributes, r.costs

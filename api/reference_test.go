@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -434,6 +435,14 @@ func (a *asked) CheckAll(queries []*limiter.Query, answers []*limiter.Answer, er
 	for i := range queries {
 		errs[i] = a.Check(queries[i], answers[i])
 	}
+}
+
+func (a *asked) Reserve(q *limiter.Query, _ time.Duration, answer *limiter.Answer) (string, error) {
+	return "", a.Check(q, answer)
+}
+
+func (a *asked) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) {
+	return nil, errors.ErrUnsupported
 }
 
 func (a *asked) Adjust(string, []string, int64) (*limiter.Usage, error) {

@@ -79,6 +79,12 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
+	return t.changeHeld(s, now, k, l, state, log)
+}
+
+// changeHeld is change for a shard that is held.
+func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit,
+	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.logs[k] == nil {
 			var fresh algorithms.Log
@@ -171,6 +177,11 @@ func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, al
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return t.usageHeld(s, now, k, l)
+}
+
+// usageHeld is Usage for a shard that is held.
+func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log
 		if e := s.logs[k]; e != nil {

@@ -99,6 +99,8 @@ type Cluster struct {
 	Recorder Recorder
 	// Boottime reads a clock that goes on in suspend, on which leases end. nil: the process's monotonic one.
 	Boottime func() time.Duration
+	// Secret is the cluster's, by which its nodes know the reservations that they made; nil or empty: not known yet.
+	Secret func() []byte
 	// Leases bounds the subjects of which this node holds leases, and of which it grants some; 0: 65,536.
 	Leases int64
 }

@@ -33,6 +33,9 @@ type ClusterStats struct {
 	Granted   int64                         // wishes for leases that were granted here
 	Ungranted int64                         // and that were not
 	Returned  int64                         // limits of which leases came back here unspent
+	// Reservations are counted by a node by itself too.
+	Reservations ReservationStats
+	Uncharged    int64 // debts of reservations that their owners could not be told
 }
 
 type figures struct {
@@ -40,6 +43,7 @@ type figures struct {
 	sum                                                        atomic.Int64
 	coalesced, failed, acted, served, relayed, given, busyness atomic.Int64
 	leased, remembered, renewals, granted, ungranted, returned atomic.Int64
+	uncharged                                                  atomic.Int64
 	fallback                                                   [4]atomic.Int64
 }
 
@@ -55,6 +59,7 @@ func (f *figures) answered(d time.Duration) {
 
 // ClusterStats returns what this node did together with others; zeros for a node by itself.
 func (l *Limiter) ClusterStats() (s ClusterStats) {
+	s.Reservations = l.ReservationStats()
 	if l.member == nil {
 		return s
 	}
@@ -72,5 +77,6 @@ func (l *Limiter) ClusterStats() (s ClusterStats) {
 	s.Leases, s.Out = l.member.leases.Count(), l.member.book.Out()
 	s.Leased, s.Cached, s.Renewals = f.leased.Load(), f.remembered.Load(), f.renewals.Load()
 	s.Granted, s.Ungranted, s.Returned = f.granted.Load(), f.ungranted.Load(), f.returned.Load()
+	s.Uncharged = f.uncharged.Load()
 	return s
 }

@@ -107,7 +107,10 @@ func (c *journey) begin() {
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		terms := c.limiter.member.termsOf(h.Rule, h.Limits)
+		var terms localcache.Terms
+		if !a.scratch.reserving {
+			terms = c.limiter.member.termsOf(h.Rule, h.Limits)
+		}
 		c.parts = append(c.parts, part{first: first, n: len(h.Limits), hit: i, hi: h.Subject.Hi, terms: terms})
 		first += len(h.Limits)
 		if h.Rule.Consistency == rules.Local {

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"math/bits"
 	"sync"
@@ -22,6 +23,10 @@ type Limiter struct {
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
 
+	reservations reservationFigures
+	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
+	zones        zones    // of limits in reservations
+
 	mu sync.Mutex // serialises Use
 }
 
@@ -35,7 +40,9 @@ type book struct {
 // New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
 // methods that are given the time may be called. It is a node by itself; for a cluster see Join.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	return &Limiter{table: table, clock: clock, top: newTop()}
+	l := &Limiter{table: table, clock: clock, top: newTop()}
+	_, _ = rand.Read(l.ownKey[:]) // never fails
+	return l
 }
 
 // Use makes set the rules in force; checks that have begun end by the rules they began with. Rules keep their
@@ -136,6 +143,9 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 
 // local decides a check that this node can decide without asking anybody.
 func (l *Limiter) local(q *Query, a *Answer) (by DecidedBy, over bool) {
+	if a.scratch.reserving {
+		return ByOwner, false
+	}
 	if l.own(q, a) {
 		return ByOwner, true
 	}

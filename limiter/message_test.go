@@ -2,8 +2,10 @@ package limiter
 
 import (
 	"bytes"
+	"encoding/base64"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -247,4 +249,28 @@ func FuzzLeftovers(f *testing.F) {
 func FuzzTop(f *testing.F) {
 	f.Add(appendTop(nil, []TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}}))
 	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = readTop(b) })
+}
+
+func FuzzReservation(f *testing.F) {
+	key := []byte("key")
+	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
+	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{
+		hi: 1, lineage: 2, process: 3, steady: 4, costs: []reservedCost{{lo: 5, limit: &limits[0], cost: 6, when: 7}},
+	}}}
+	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))
+	f.Add(raw[:len(raw)-signatureBytes])
+	f.Add([]byte{reservationForm})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var z zones
+		id := base64.RawURLEncoding.EncodeToString(append(slices.Clone(b), signature(key, b)...))
+		have, err := parseReservation(id, key, &z)
+		if err != nil {
+			return
+		}
+		_ = have.note(0)
+		if again, err := parseReservation(have.id(key), key, &z); err != nil || len(again.subjects) != len(have.subjects) {
+			t.Errorf("have %+v, %v, want %+v", again, err, have)
+		}
+		_, _ = readRefund(b, &z)
+	})
 }

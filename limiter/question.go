@@ -18,6 +18,8 @@ const (
 	MethodTop                              // the subjects refused most, with a reply
 	MethodLeftover                         // one way: what is left of leases
 	MethodForget                           // one way: what is leased and known of a subject holds no more
+	MethodSettle                           // what a reservation really used, with a reply
+	MethodRefund                           // one way: what a reservation did not use
 )
 
 // verb is what a question asks for.

@@ -78,6 +78,12 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		if list, err := readLeftovers(body, &l.member.zones); err == nil {
 			l.receiveLeftovers(list)
 		}
+	case MethodSettle:
+		l.serveSettle(body, to)
+	case MethodRefund:
+		if r, err := readRefund(body, &l.zones); err == nil {
+			l.refund(r)
+		}
 	case MethodForget:
 		if len(body) == 8 {
 			l.member.leases.Forget(l.member.Boottime(), binary.LittleEndian.Uint64(body))

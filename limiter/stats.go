@@ -136,10 +136,11 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 
 // scratch is what a check needs beside its answer; it is kept for the next one.
 type scratch struct {
-	match   rules.Match
-	ops     []counters.Op
-	stripe  uint32   // 1…stripes; 0 before the first check
-	book    *book    // by which the check is decided
-	local   bool     // a rule of it has `consistency: local`
-	journey *journey // of checks that others decide too; nil before the first
+	match     rules.Match
+	ops       []counters.Op
+	stripe    uint32   // 1…stripes; 0 before the first check
+	book      *book    // by which the check is decided
+	local     bool     // a rule of it has `consistency: local`
+	reserving bool     // what is taken is to be told: no leases
+	journey   *journey // of checks that others decide too; nil before the first
 }

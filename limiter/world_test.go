@@ -99,6 +99,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 	var err error
 	n.Limiter, err = Join(table, clock, Cluster{
 		Self: id, Ownership: n, Peers: n, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
+		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
@@ -269,7 +270,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).serve(n.id, m, body, a)
-		if m != MethodAsk && m != MethodTop {
+		if m != MethodAsk && m != MethodTop && m != MethodSettle {
 			timer.Stop()
 		}
 		clear(body) // a body holds only until serve returns

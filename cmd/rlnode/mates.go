@@ -75,12 +75,21 @@ func (m *mates) open() error {
 	m.limiter, err = limiter.Join(s.table, s.clock, limiter.Cluster{
 		Self: s.id, Ownership: m.keeper, Peers: m.peers, Authority: m.authority, Await: m.await, Ring: m.ring,
 		Private: m.private, Recorder: s.world.recorder, Boottime: s.world.boottime, Leases: s.settings.MaxCounters / leasePart,
+		Secret: m.secret,
 	})
 	if err != nil {
 		return err
 	}
 	m.recent.read = m.limiter.Stats
 	m.done.Go(func() { m.recent.follow(m.ctx.Done()) })
+	return nil
+}
+
+// secret is the cluster's; nil as long as this node has no cluster.
+func (m *mates) secret() []byte {
+	if c := m.cluster.Load(); c != nil {
+		return c.Last().Secret
+	}
 	return nil
 }
 

@@ -1,0 +1,33 @@
+package api
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// reservationDescs describe the figures about reservations.
+type reservationDescs struct{ made, settled, dropped, uncharged *prometheus.Desc }
+
+func newReservationDescs(desc func(name, help string, labels ...string) *prometheus.Desc) reservationDescs {
+	return reservationDescs{
+		made:      desc("reservations_total", "Reservations made here."),
+		settled:   desc("settlings_total", "Settlings of reservations decided here: settled, repeated, or of no live reservation.", "result"),
+		dropped:   desc("refunds_dropped_total", "Costs of reservations that were not given back, since the counters that they came from are gone."),
+		uncharged: desc("settle_debts_dropped_total", "Debts of reservations that their owners could not be told."),
+	}
+}
+
+func (d *reservationDescs) all() []*prometheus.Desc {
+	return []*prometheus.Desc{d.made, d.settled, d.dropped, d.uncharged}
+}
+
+func (d *reservationDescs) send(s sink, st *limiter.ClusterStats) {
+	r := &st.Reservations
+	s.count(d.made, r.Reserved)
+	s.count(d.settled, r.Settled, "settled")
+	s.count(d.settled, r.Repeated, "repeated")
+	s.count(d.settled, r.Unknown, "unknown")
+	s.count(d.dropped, r.Dropped)
+	s.count(d.uncharged, st.Uncharged)
+}

@@ -1,0 +1,166 @@
+package counters
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// Note is a fact that is kept beside the counters of its partition until a time: it is replicated, handed over and
+// saved as they are, and never evicted before.
+type Note struct {
+	Key    Key   // in the same subject as the counters it is about
+	Count  int64 // 0…MaxAmount
+	Detail int64 // 0…MaxAmount
+	At     int64 // 0…2^39
+}
+
+// Settling is a change of several counters of one subject that happens at most once: together with its notes.
+type Settling struct {
+	// Notes are what is to be remembered. If the first is there already, all of them are read instead, and nothing
+	// changes. At least one.
+	Notes []Note
+	Until int64 // Unix seconds on the steady clock: how long the notes are kept
+	// Late: what was not settled before may not be settled any more.
+	Late    bool
+	Changes []SettledCost
+	// Tightest, set by Settle, is what is then left of the limit with the least left for its capacity; −1 without any.
+	// It is the Detail of the first note.
+	Tightest int64
+}
+
+// SettledCost is what is put back into, or taken from, one counter in addition.
+type SettledCost struct {
+	Key   Key
+	Limit *algorithms.Limit
+	// Cost is what is taken in addition, whether or not the limit allows it; below zero, what is put back.
+	Cost int64
+	// From and Rest say where a cost put back was taken; see [algorithms.Limit.Refund].
+	From algorithms.Taken
+	Rest time.Duration
+	Told bool // looked at for Tightest
+}
+
+// Settle does s, or reads what was noted when it was done before. done is false where it was not done before and is
+// late. It fails, and does nothing, with ErrShut or ErrFull.
+func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, err error) {
+	sh := t.shardOf(s.Notes[0].Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if t.gates.isShut(s.Notes[0].Key.Partition()) {
+		return false, false, ErrShut
+	}
+	if sh.notes(s.Notes, now) {
+		s.Tightest = s.Notes[0].Detail - 1
+		return true, true, nil
+	}
+	if s.Late {
+		return false, false, nil
+	}
+	room := len(s.Notes) // and a counter for each debt, if need be
+	for i := range s.Changes {
+		if s.Changes[i].Cost > 0 {
+			room++
+		}
+	}
+	for i := range room {
+		if !t.makeRoom(sh, now.Steady, i, nil) {
+			return false, false, ErrFull
+		}
+	}
+	for i := range s.Changes {
+		if c := &s.Changes[i]; c.Cost != 0 {
+			if err := t.settle(sh, now, c); err != nil {
+				return false, false, err // nothing is left of room that was just made
+			}
+		}
+	}
+	s.Tightest = t.tightest(sh, now, s.Changes)
+	s.Notes[0].Detail = s.Tightest + 1
+	for i := range s.Notes {
+		sh.note(&s.Notes[i], s.Until)
+	}
+	return false, true, nil
+}
+
+// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. It fails, and does nothing,
+// with ErrShut.
+func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
+	return t.change(now, k, l,
+		func(s algorithms.State) algorithms.State { return l.Refund(s, from, rest, now, cost) },
+		func(g *algorithms.Log) { g.Refund(l, rest, now, cost) })
+}
+
+// settle changes one counter of the shard, which is held.
+func (t *Table) settle(sh *shard, now algorithms.Now, c *SettledCost) error {
+	l := c.Limit
+	state := func(s algorithms.State) algorithms.State {
+		if c.Cost < 0 {
+			return l.Refund(s, c.From, c.Rest, now, -c.Cost)
+		}
+		s = l.Advance(s, now)
+		return l.Force(s, l.Taken(s, now), now, c.Cost)
+	}
+	log := func(g *algorithms.Log) {
+		if c.Cost < 0 {
+			g.Refund(l, c.Rest, now, -c.Cost)
+			return
+		}
+		g.Force(l, algorithms.Taken{Steady: now.Steady}, now, c.Cost)
+	}
+	return t.changeHeld(sh, now, c.Key, l, state, log)
+}
+
+// tightest is what is left of the told limit with the least left for its capacity, −1 without any.
+func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
+	least, of := int64(-1), int64(1)
+	for i := range changes {
+		c := &changes[i]
+		if !c.Told {
+			continue
+		}
+		_, d := t.usageHeld(sh, now, c.Key, c.Limit)
+		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(of))
+		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
+		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {
+			least, of = d.Remaining, c.Limit.Capacity()
+		}
+	}
+	return least
+}
+
+// Notes are counters of their own kind in all but this: nobody asks them about a cost. Count is one more than the
+// note's, since a counter of nothing is fresh.
+const noteKind = algorithms.SlidingWindow
+
+// notes reads notes from the shard, which is held. It reports whether the first is there, and not to be forgotten yet.
+func (s *shard) notes(notes []Note, now algorithms.Now) bool {
+	for i := range notes {
+		n := &notes[i]
+		p := s.find(n.Key)
+		if !p.found() || int64(s.groups[p.group].freshAt[p.slot]) <= now.Steady/1e9 {
+			if i == 0 {
+				return false
+			}
+			continue
+		}
+		state := s.state(p)
+		n.Count, n.Detail, n.At = state.Count-1, state.Part, state.At
+	}
+	return true
+}
+
+// note puts n into the shard, which is held and has room.
+func (s *shard) note(n *Note, until int64) {
+	p := s.find(n.Key)
+	if !p.found() {
+		p = s.insert(n.Key)
+	}
+	g := &s.groups[p.group]
+	g.records[p.slot].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
+	g.marks[p.slot] = newMark(noteKind, refusedLevel) // not to be evicted
+	g.freshAt[p.slot] = uint32(min(max(until, 0), math.MaxUint32))
+	s.soil(p, everyone)
+}

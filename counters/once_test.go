@@ -1,0 +1,106 @@
+package counters
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
+
+// settled gives back 40 of a counter's 100, under a note.
+func settled(now algorithms.Now, from algorithms.Taken, note Key) *Settling {
+	return &Settling{
+		Notes:   []Note{{Key: note, Count: 60, At: 1}},
+		Until:   now.Steady/1e9 + 60,
+		Changes: []SettledCost{{Key: Key{Hi: note.Hi, Lo: 1}, Limit: tokenLimit, Cost: -40, From: from, Told: true}},
+	}
+}
+
+func TestSettleOnce(t *testing.T) {
+	table := New(1000)
+	defer table.Close()
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	k, note := Key{Hi: 7 << 52, Lo: 1}, Key{Hi: 7 << 52, Lo: 2}
+	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
+	table.Take(now, ops)
+	from := tokenLimit.Taken(algorithms.State{At: now.Wall / int64(time.Hour)}, now)
+	expect := func(what string, table *Table, now algorithms.Now, s *Settling, repeated, done bool, used int64) {
+		t.Helper()
+		gotRepeated, gotDone, err := table.Settle(now, s)
+		if err != nil || gotRepeated != repeated || gotDone != done {
+			t.Errorf("%s: have %v, %v, %v; want %v, %v", what, gotRepeated, gotDone, err, repeated, done)
+		}
+		if have, _ := table.Usage(now, k, tokenLimit); have != used {
+			t.Errorf("%s: have %d used, want %d", what, have, used)
+		}
+		if done && (s.Tightest != 940 || s.Notes[0].Count != 60 || s.Notes[0].At != 1) {
+			t.Errorf("%s: have %+v", what, s)
+		}
+	}
+	expect("first", table, now, settled(now, from, note), false, true, 60)
+	again := settled(now, from, note)
+	again.Notes[0].Count, again.Late = 3, true
+	expect("again", table, now, again, true, true, 60)
+	late := settled(now, from, Key{Hi: note.Hi, Lo: 3})
+	late.Late = true
+	expect("late", table, now, late, false, false, 60)
+
+	// The note goes where the counters go, over the wire and to disk.
+	other := New(1000)
+	defer other.Close()
+	if err := table.Copy(k.Partition(), func(records []Record) error {
+		for i := range records {
+			var r Record
+			if _, err := ParseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
+				return err
+			}
+			other.Put(now, r)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	expect("a copy", other, now, settled(now, from, note), true, true, 60)
+
+	// When its time is over it is nothing any more, swept or not.
+	then := algorithms.At(time.Unix(0, now.Wall).Add(2 * time.Minute))
+	gone := settled(now, from, note)
+	gone.Late = true
+	expect("over", table, then, gone, false, false, 60)
+	table.Shut(k.Partition())
+	if _, _, err := table.Settle(now, settled(now, from, Key{Hi: note.Hi, Lo: 4})); !errors.Is(err, ErrShut) {
+		t.Errorf("shut: have %v", err)
+	}
+}
+
+// A flood of new subjects does not make a settling forgotten: it could be repeated then.
+func TestNotesOutliveFloods(t *testing.T) {
+	table := New(64)
+	defer table.Close()
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	s := settled(now, algorithms.Taken{}, Key{Hi: 1 << 60, Lo: 2})
+	if _, _, err := table.Settle(now, s); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(10_000) {
+		table.Take(now, []Op{{Key: Key{Hi: i << 40, Lo: i}, Limit: tokenLimit, Cost: 1}})
+	}
+	if repeated, _, err := table.Settle(now, s); err != nil || !repeated {
+		t.Errorf("the note was evicted: %v", err)
+	}
+	// Where nothing but such notes is left, there is no room for one more, and nothing changes.
+	full := New(4)
+	defer full.Close()
+	for i := range uint64(4) {
+		s := settled(now, algorithms.Taken{}, Key{Hi: 1 << 60, Lo: 10 + i})
+		if _, _, err := full.Settle(now, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := full.Settle(now, settled(now, algorithms.Taken{}, Key{Hi: 1 << 60, Lo: 99})); !errors.Is(err, ErrFull) {
+		t.Errorf("have %v, want %v", err, ErrFull)
+	}
+}

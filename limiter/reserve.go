@@ -1,0 +1,153 @@
+package limiter
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// ReservationStats are counts since the process began.
+type ReservationStats struct {
+	Reserved int64 // reservations made here
+	Settled  int64 // settled here, as the home
+	Repeated int64 // settled before, and told so here
+	Unknown  int64 // ids that are no reservation, or none any more
+	Dropped  int64 // refunds of limits that were dropped, since the counters they came from are gone
+}
+
+type reservationFigures struct {
+	reserved, settled, repeated, unknown, dropped atomic.Int64
+}
+
+// ReservationStats returns what became of reservations at this node.
+func (l *Limiter) ReservationStats() ReservationStats {
+	f := &l.reservations
+	return ReservationStats{
+		Reserved: f.reserved.Load(), Settled: f.settled.Load(), Repeated: f.repeated.Load(), Unknown: f.unknown.Load(),
+		Dropped: f.dropped.Load(),
+	}
+}
+
+// Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
+// node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
+// reserved. The owners are asked, whatever is leased. The error wraps ErrUnknownRule, ErrKey or ErrReservation.
+func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	over, err := l.prepare(l.clock.Now(), q, a)
+	if err != nil {
+		return "", err
+	}
+	if len(a.scratch.ops) > MaxReserved {
+		return "", fmt.Errorf("reserve: %w", ErrReservation)
+	}
+	a.scratch.reserving = true
+	defer func() { a.scratch.reserving = false }()
+	if !over && !l.start(q, a) {
+		if err := l.finish(q, a); err != nil {
+			return "", err
+		}
+	} else {
+		l.count(q, a)
+	}
+	if !a.Allowed {
+		return "", nil
+	}
+	l.reservations.reserved.Add(1)
+	key, _ := l.signingKey()
+	return l.reservationOf(a, ttl).id(key), nil
+}
+
+// reservationOf is what a, which was admitted for a reservation, took.
+func (l *Limiter) reservationOf(a *Answer, ttl time.Duration) *reservation {
+	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
+	r.until = r.made + int64(min(ttl, MaxReservationTime))
+	switch {
+	case len(a.scratch.ops) == 0 || a.DecidedBy >= ByList:
+	case l.member == nil:
+		first := 0
+		for i := range a.scratch.match.Hits {
+			n := len(a.scratch.match.Hits[i].Limits)
+			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, steady: a.Now.Steady}
+			for j := first; j < first+n; j++ {
+				r.reserve(&s, a, j, takenAt(&a.scratch.ops[j], a.Now).Window)
+			}
+			r.subjects = append(r.subjects, s)
+			first += n
+		}
+	default:
+		c := a.scratch.journey
+		for i := range c.parts {
+			r.subjects = append(r.subjects, c.reserved(r, &c.parts[i]))
+		}
+	}
+	if len(r.subjects) == 0 { // nothing was asked: it can be settled all the same, at some home
+		r.subjects = []reserved{{hi: binary.LittleEndian.Uint64(r.nonce[:])}}
+	}
+	return r
+}
+
+// reserved is what p took, and of whom.
+func (c *journey) reserved(r *reservation, p *part) reserved {
+	m := c.limiter.member
+	s := reserved{hi: p.hi}
+	var asked *ask
+	first := 0 // p's ops in it
+	switch {
+	case p.here:
+		s.lineage, s.process, s.steady = p.lineage, m.process, p.when.Steady
+	case p.private == 0 && p.ask != nil && p.ask.status == decided && p.ask.admitted:
+		asked = p.ask
+		s.process, s.steady = asked.process, asked.steady
+		subject := 0
+		for asked.q.ops[first].Key.Hi != p.hi {
+			first += subjectOps(asked.q.ops[first:])
+			subject++
+		}
+		s.lineage = asked.lineages[subject]
+	}
+	for j := range p.n {
+		window := takenAt(&c.ops(p)[j], p.when).Window
+		if asked != nil {
+			window = asked.windows[first+j]
+		}
+		r.reserve(&s, c.answer, p.first+j, window)
+	}
+	return s
+}
+
+// reserve adds the cost of a's i-th limit to s. A shadow limit that refused took nothing and owes nothing.
+func (r *reservation) reserve(s *reserved, a *Answer, i int, window int64) {
+	op := &a.scratch.ops[i]
+	if !op.Decision.Allowed {
+		return
+	}
+	unit := slices.Index(r.units, a.Limits[i].Limit.Unit)
+	if unit < 0 {
+		unit = len(r.units)
+		r.units = append(r.units, a.Limits[i].Limit.Unit)
+	}
+	cost := reservedCost{lo: op.Key.Lo, limit: op.Limit, unit: unit, cost: op.Cost, when: window}
+	if lasts(op) {
+		cost.when = int64(op.Decision.ResetAfter)
+	}
+	s.costs = append(s.costs, cost)
+}
+
+// lasts reports whether what op took is in its counter for a time, rather than for windows.
+func lasts(op *counters.Op) bool { return !op.Limit.Kind.Windowed() }
+
+// relayable are other nodes that may reach the owner of what this node can't.
+func (m *member) relayable(tried []ring.NodeID) ring.NodeID {
+	if t := m.Ring(); t != nil {
+		for _, id := range t.Members() {
+			if id != m.Self && !slices.Contains(tried, id) && m.Peers.Reachable(id) {
+				return id
+			}
+		}
+	}
+	return ring.NodeID{}
+}

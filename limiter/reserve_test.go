@@ -1,0 +1,284 @@
+package limiter
+
+import (
+	"encoding/base64"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const tokenRules = `rules:
+  - name: r
+    key: [k]
+    limits:
+      - {limit: 1000, per: 1h, algorithm: ALGORITHM, unit: tokens}
+      - {limit: 100, per: 1h, algorithm: fixed-window}`
+
+// reserve reserves at n, and returns the id, empty if it was refused.
+func (n *worldNode) reserve(q Query, ttl time.Duration) string {
+	n.w.t.Helper()
+	var a Answer
+	id, err := n.Reserve(&q, ttl, &a)
+	if err != nil || (id != "") != a.Allowed {
+		n.w.t.Fatalf("reserve: %v, allowed %v with id %q", err, a.Allowed, id)
+	}
+	return id
+}
+
+// settle settles at n.
+func (n *worldNode) settleTokens(id string, tokens int64) *Settlement {
+	n.w.t.Helper()
+	s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: tokens}})
+	if err != nil {
+		n.w.t.Fatalf("settle: %v", err)
+	}
+	return s
+}
+
+func tokens(rule, key string, n int64) Query {
+	q := byKey(rule, key)
+	q.Costs = []UnitCost{{Unit: "tokens", Cost: n}}
+	return q
+}
+
+// What is settled is what was used, whichever node is asked, and by whichever algorithm it is counted.
+func TestReservations(t *testing.T) {
+	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
+		t.Run(algorithm, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nextWindow(time.Hour)
+				w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", algorithm, 1))
+				for asked, n := range w.nodes {
+					key := w.keyOf("r", w.nodes[1], nil)
+					other := w.nodes[(asked+1)%3]
+					want := n.used("r", key)
+					settle := func(reserved, used, told int64) {
+						t.Helper()
+						id := n.reserve(tokens("r", key, reserved), time.Minute)
+						time.Sleep(10 * time.Millisecond)
+						s := other.settleTokens(id, used)
+						want += used
+						if have := n.used("r", key); have != want {
+							t.Errorf("%d of %d used: have %d, want %d", used, reserved, have, want)
+						}
+						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != told || s.Repeated {
+							t.Errorf("have %+v, want remaining %d", s, told)
+						}
+						// Again, with another cost, elsewhere.
+						again := n.settleTokens(id, used+7)
+						if again.Repeated = false; !reflect.DeepEqual(again, s) || n.used("r", key) != want {
+							t.Errorf("settled twice: have %+v and %d, want %+v and %d", again, n.used("r", key), s, want)
+						}
+					}
+					settle(100, 40, 1000-want-40)
+					settle(100, 100, 1000-want-100)
+					settle(10, 30, 1000-want-30)
+					if err := n.Reset("r", []string{key}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestReservationOfSeveralUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
+		used := func() [2]int64 {
+			u, err := n.Usage("r", []string{key})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return [2]int64{u.Limits[0].Used, u.Limits[1].Used}
+		}
+		expect := func(want [2]int64) {
+			t.Helper()
+			if have := used(); have != want {
+				t.Errorf("used: have %d, want %d", have, want)
+			}
+		}
+		id := n.reserve(tokens("r", key, 50), time.Minute)
+		expect([2]int64{50, 1})
+		if s, err := n.Settle(id, nil); err != nil || len(s.Costs) != 2 {
+			t.Errorf("cancel: have %+v, %v", s, err)
+		}
+		expect([2]int64{0, 0})
+		id = n.reserve(tokens("r", key, 0), time.Minute)
+		expect([2]int64{0, 1})
+		n.settleTokens(id, 20) // nothing of it was reserved
+		expect([2]int64{20, 1})
+		// A unit that no limit has is ignored.
+		id = n.reserve(tokens("r", key, 5), time.Minute)
+		if s, err := n.Settle(id, []UnitCost{{"apples", 4}}); err != nil || len(s.Costs) != 0 {
+			t.Errorf("have %+v, %v", s, err)
+		}
+		expect([2]int64{25, 2})
+		if id := n.reserve(tokens("r", key, 976), time.Minute); id != "" {
+			t.Error("more was reserved than there is")
+		}
+		expect([2]int64{25, 2})
+	})
+}
+
+func TestReservationsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 2, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
+		late, settled := n.reserve(tokens("r", key, 50), time.Second), n.reserve(tokens("r", key, 50), time.Second)
+		n.settleTokens(settled, 20)
+		time.Sleep(1100 * time.Millisecond)
+		unknown := func(what, id string) {
+			t.Helper()
+			if s, err := n.Settle(id, nil); !errors.Is(err, ErrUnknownReservation) {
+				t.Errorf("%s: have %+v, %v", what, s, err)
+			}
+		}
+		unknown("after its time", late)
+		if s := n.settleTokens(settled, 3); !s.Repeated || s.Costs[0].Cost != 20 {
+			t.Errorf("settled in time, asked again later: have %+v", s)
+		}
+		if have := n.used("r", key); have != 70 {
+			t.Errorf("have %d used, want 70", have)
+		}
+		time.Sleep(2 * time.Minute)
+		unknown("long after", settled)
+		unknown("nothing", "")
+		unknown("not base64", "???")
+		id := n.reserve(tokens("r", key, 1), time.Minute)
+		raw, err := base64.RawURLEncoding.DecodeString(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range raw {
+			raw[i] ^= 1
+			unknown("forged", base64.RawURLEncoding.EncodeToString(raw))
+			raw[i] ^= 1
+		}
+		n.settleTokens(id, 0)
+	})
+}
+
+// A check over subjects with several owners is settled at all of them.
+func TestReservationOfSeveralOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 3, `rules:
+  - {name: a, key: [a], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: token-bucket, unit: tokens}]}
+  - {name: s, key: [a], shadow: true, limits: [{limit: 10, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
+		for _, n := range w.nodes {
+			a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
+			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+			usedA, usedB := n.used("a", a), n.used("b", b)
+			for _, used := range []int64{30, 250} {
+				id := n.reserve(q, time.Minute)
+				w.nodes[2].settleTokens(id, used)
+				w.nodes[1].settleTokens(id, used)
+				usedA, usedB = usedA+used, usedB+used
+				synctest.Wait()
+				if haveA, haveB := n.used("a", a), n.used("b", b); haveA != usedA || haveB != usedB {
+					t.Errorf("have %d and %d used, want %d and %d", haveA, haveB, usedA, usedB)
+				}
+			}
+			if have := n.used("s", a); have != 0 {
+				t.Errorf("a shadow limit that refused has %d used", have)
+			}
+		}
+	})
+}
+
+// Counters that were handed over give back; a copy that may lack something doesn't, but is charged.
+func TestReservationAndLineage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
+		p := w.partition("r", key)
+		id, settled := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
+		n.settleTokens(settled, 90)
+		w.handOver(p, w.nodes[2])
+		n.settleTokens(id, 10)
+		if s := n.settleTokens(settled, 1); !s.Repeated {
+			t.Error("a settling is forgotten by a hand-over")
+		}
+		if have := n.used("r", key); have != 100 {
+			t.Errorf("handed over: have %d used, want 100", have)
+		}
+		less, more := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
+		w.change(func() { w.place[p].lineage++ })
+		n.settleTokens(less, 10)
+		n.settleTokens(more, 150)
+		if have := n.used("r", key); have != 350 {
+			t.Errorf("after its owner's death: have %d used, want 350", have)
+		}
+		var dropped int64
+		for _, n := range w.nodes {
+			dropped += n.ReservationStats().Dropped
+		}
+		if dropped != 1 {
+			t.Errorf("have %d refunds dropped, want 1", dropped)
+		}
+	})
+}
+
+func TestSettlingFindsItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		n, owner := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		id := n.reserve(tokens("r", key, 100), time.Minute)
+		w.separate(n, owner, true)
+		if n.settleTokens(id, 10); owner.used("r", key) != 10 {
+			t.Errorf("over a third node: have %d used, want 10", owner.used("r", key))
+		}
+		w.separate(n, owner, false)
+		id = n.reserve(tokens("r", key, 100), time.Minute)
+		w.separate(n, owner, true)
+		w.separate(n, w.nodes[2], true)
+		if s, err := n.Settle(id, nil); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("cut off: have %+v, %v", s, err)
+		}
+		w.separate(n, owner, false)
+		n.settleTokens(id, 0)
+		// An owner without authority doesn't settle.
+		id = n.reserve(tokens("r", key, 100), time.Minute)
+		owner.authority.Store(false)
+		if s, err := n.Settle(id, nil); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("without authority: have %+v, %v", s, err)
+		}
+		owner.authority.Store(true)
+		n.settleTokens(id, 1)
+		if have := n.used("r", key); have != 11 {
+			t.Errorf("have %d used, want 11", have)
+		}
+	})
+}
+
+// Reservations never come from leases: what a lease's holder spent is no owner's to give back.
+func TestReservationsAreNotLeased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
+		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
+		for range 1000 {
+			n.check(tokens("r", key, 1))
+		}
+		for range 10 {
+			n.settleTokens(n.reserve(tokens("r", key, 10), time.Minute), 0)
+		}
+		time.Sleep(6 * time.Second) // what is left of leases is back
+		if have := n.used("r", key); have != 1000 {
+			t.Errorf("have %d used, want 1000", have)
+		}
+	})
+}
