@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race fuzz bench lint faults simulation image
+.PHONY: run test race race-real race-virtual fuzz bench lint faults simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -13,8 +13,14 @@ test:
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = cluster|cmd/rlnode|limiter|partitions|simulation
-race: ## all tests under the race detector, the longest ones shortened
-	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(VIRTUAL))$$')
+PURE = algorithms|counters|grants|localcache|replay|ring|rules
+race: race-real race-virtual ## all tests under the race detector, the longest ones shortened
+
+race-real: # those that wait for sockets, disks and timers
+	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL))$$')
+
+race-virtual: # those that only compute, however slowly
+	$(GO) test -race -short $$($(GO) list ./... | grep -E '/($(PURE))$$')
 	$(GO) test -race -short -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$')
 
 FUZZTIME ?= 10s

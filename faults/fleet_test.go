@@ -326,10 +326,12 @@ func (f *fleet) heal() {
 
 func clockTime() string { return time.Now().UTC().Format("15:04:05.000") }
 
-// rings notes when which epoch was seen.
+// rings notes when which epoch was seen, and when no node was connected.
 type rings struct {
 	mu    sync.Mutex // guards moves
 	moves []move
+	// alone are the times in which none had authority: no leader for longer than it lasts. Read after end.
+	alone [][2]int64
 	stop  chan struct{}
 	done  sync.WaitGroup
 }
@@ -340,7 +342,7 @@ func (r *rings) watch(f *fleet) {
 		var epoch int64
 		for last := boottime(); ; {
 			now := boottime()
-			settled := true
+			settled, connected, seen := true, false, false
 			for _, n := range f.nodes {
 				var c clusterState
 				if is := n.is(); is == paused || is == down || n.getFor(300*time.Millisecond, "/v1/cluster", &c) != nil {
@@ -350,10 +352,14 @@ func (r *rings) watch(f *fleet) {
 					epoch = c.Epoch
 					r.add(last)
 				}
+				seen, connected = true, connected || c.View == "connected"
 				settled = settled && (c.Settled || c.View != "connected") && (c.Epoch == epoch || c.View != "connected")
 			}
 			if settled {
 				r.settle(boottime())
+			}
+			if seen && !connected {
+				r.alone = append(r.alone, [2]int64{last, boottime()})
 			}
 			last = now
 			select {

@@ -56,8 +56,23 @@ func (f *fleet) judge(l *load) {
 // promise is what is promised of a rule's subjects.
 func (f *fleet) promise(l *load, r *rule) promise {
 	return promise{
-		rule: r, nodes: int64(cmp.Or(f.fewest, len(f.nodes))), wall: l.shift, faults: append(f.stalled(l), f.faults...), moves: f.rings.moves, steps: f.steps,
+		rule: r, nodes: int64(cmp.Or(f.fewest, len(f.nodes))), wall: l.shift, faults: slices.Concat(f.stalled(l), f.leaderless(), f.faults), moves: f.rings.moves, steps: f.steps,
 	}
+}
+
+// leaderless are the times in which no node was connected, as far as a fault led to that: then all are cut off.
+func (f *fleet) leaderless() (all []fault) {
+	const look = time.Second // nodes get authority back one after another
+	for _, t := range f.rings.alone {
+		from, to := t[0]-int64(look), t[1]+int64(look)
+		if !slices.ContainsFunc(f.faults, func(x fault) bool { return x.from < to && from < x.to+int64(settling) && x.kind != stepped && x.kind != apart }) {
+			continue
+		}
+		for node := range f.nodes {
+			all = append(all, fault{kind: split, node: node, from: from, made: t[0], eased: t[1], to: to})
+		}
+	}
+	return all
 }
 
 // judgeLimits looks whether more was admitted than is promised.
