@@ -65,7 +65,9 @@ func (f *fleet) leaderless() (all []fault) {
 	const look = time.Second // nodes get authority back one after another
 	for _, t := range f.rings.alone {
 		from, to := t[0]-int64(look), t[1]+int64(look)
-		if !slices.ContainsFunc(f.faults, func(x fault) bool { return x.from < to && from < x.to+int64(settling) && x.kind != stepped && x.kind != apart }) {
+		if !slices.ContainsFunc(f.faults, func(x fault) bool {
+			return x.from < to && from < x.to+int64(settling) && x.kind != stepped && x.kind != apart
+		}) {
 			continue
 		}
 		for node := range f.nodes {
