@@ -79,9 +79,11 @@ func (l *Limiter) reservationOf(a *Answer, ttl time.Duration) *reservation {
 			first += n
 		}
 	default:
-		c := a.scratch.journey
+		c, first := a.scratch.journey, 0
 		for i := range c.parts {
-			r.subjects = append(r.subjects, c.reserved(r, &c.parts[i]))
+			n := len(a.scratch.match.Hits[i].Limits)
+			r.subjects = append(r.subjects, c.reserved(r, &c.parts[i], first, n))
+			first += n
 		}
 	}
 	if len(r.subjects) == 0 { // nothing was asked: it can be settled all the same, at some home
@@ -90,12 +92,12 @@ func (l *Limiter) reservationOf(a *Answer, ttl time.Duration) *reservation {
 	return r
 }
 
-// reserved is what p took, and of whom.
-func (c *journey) reserved(r *reservation, p *part) reserved {
+// reserved is what p took, and of whom. Its n limits are the answer's from the first on.
+func (c *journey) reserved(r *reservation, p *part, first, n int) reserved {
 	m := c.limiter.member
 	s := reserved{hi: p.hi}
 	var asked *ask
-	first := 0 // p's ops in it
+	at := 0 // p's ops in it
 	switch {
 	case p.here:
 		s.lineage, s.process, s.steady = p.lineage, m.process, p.when.Steady
@@ -103,18 +105,18 @@ func (c *journey) reserved(r *reservation, p *part) reserved {
 		asked = p.ask
 		s.process, s.steady = asked.process, asked.steady
 		subject := 0
-		for asked.q.ops[first].Key.Hi != p.hi {
-			first += subjectOps(asked.q.ops[first:])
+		for asked.q.ops[at].Key.Hi != p.hi {
+			at += subjectOps(asked.q.ops[at:])
 			subject++
 		}
 		s.lineage = asked.lineages[subject]
 	}
-	for j := range p.n {
-		window := takenAt(&c.ops(p)[j], p.when).Window
+	for j := range n {
+		window := takenAt(&c.answer.scratch.ops[first+j], p.when).Window
 		if asked != nil {
-			window = asked.windows[first+j]
+			window = asked.windows[at+j]
 		}
-		r.reserve(&s, c.answer, p.first+j, window)
+		r.reserve(&s, c.answer, first+j, window)
 	}
 	return s
 }
