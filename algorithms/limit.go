@@ -11,6 +11,8 @@ const (
 	MinWindow = 10 * time.Millisecond // of Limit.Window
 	MaxWindow = 366 * 24 * time.Hour  // of Limit.Window
 	maxOwed   = 1 << 60               // debts stop growing here
+	// MaxMaxDelay is the bound of Limit.MaxDelay.
+	MaxMaxDelay = 24 * time.Hour
 )
 
 // Kind is one of the five algorithms.
@@ -50,6 +52,8 @@ type Limit struct {
 	Burst    int64         // 1…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: windows of the calendar in place of floor(time / Window)
+	// MaxDelay, 0…MaxMaxDelay: what the limit would refuse is allowed after a delay of no more than that; 0: refused.
+	MaxDelay time.Duration
 }
 
 // Capacity is the most that can be taken at once from a fresh counter.

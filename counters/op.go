@@ -14,6 +14,9 @@ type Op struct {
 	Limit  *algorithms.Limit
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
+	// Block: a pause that begins when another op with the same Key.Hi refuses, and lasts for the window of its limit, a
+	// token bucket of one. Its Cost is 0: checks take nothing of it, and it refuses while it lasts, whatever they cost.
+	Block bool
 
 	// Set by Take and Peek.
 	Decision algorithms.Decision

@@ -67,6 +67,9 @@ type LimitAnswer struct {
 	algorithms.Decision
 	// Full: refused because the table of counters is full of others that are being refused.
 	Full bool
+	// Blocked: the rule's block is on, begun by this check or by one before; all of the rule's limits refuse until it is
+	// over.
+	Blocked bool
 }
 
 // Errors of a Query. Check wraps them with what is wrong.

@@ -108,8 +108,8 @@ func (c *journey) begin() {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		terms := c.limiter.member.termsOf(h.Rule, h.Limits)
-		c.parts = append(c.parts, part{first: first, n: len(h.Limits), hit: i, hi: h.Subject.Hi, terms: terms})
-		first += len(h.Limits)
+		c.parts = append(c.parts, part{first: first, n: opsOf(h), hit: i, hi: h.Subject.Hi, terms: terms})
+		first += opsOf(h)
 		if h.Rule.Consistency == rules.Local {
 			c.list = append(c.list, i)
 		}

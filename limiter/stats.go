@@ -141,5 +141,6 @@ type scratch struct {
 	stripe  uint32   // 1…stripes; 0 before the first check
 	book    *book    // by which the check is decided
 	local   bool     // a rule of it has `consistency: local`
+	blocks  bool     // ops have those of blocks among them, each behind those of its hit
 	journey *journey // of checks that others decide too; nil before the first
 }

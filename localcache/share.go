@@ -26,7 +26,7 @@ func Share(amount int64, nodes, rank int) int64 {
 func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
-		Amount: Share(l.Amount, nodes, rank), Burst: Share(l.Burst, nodes, rank),
+		Amount: Share(l.Amount, nodes, rank), Burst: Share(l.Burst, nodes, rank), MaxDelay: l.MaxDelay,
 	}
 	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
 }

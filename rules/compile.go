@@ -109,6 +109,9 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 	if spec.Cost != nil {
 		r.cost = c.costTable(spec.Cost)
 	}
+	if r.Block > 0 {
+		r.block = blockLimit(r.Name, r.Block)
+	}
 	if !r.Tiered {
 		r.own = c.limits(spec, spec.Limits)
 		return r
@@ -166,6 +169,14 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 		l.Calendar = c.calendar(id.word, id.zone)
 	}
 	l.ID = id.hash()
+}
+
+// blockLimit is a block as a limit: one unit, back after the block's length. Its identity leaves that out, so that a block
+// that is on stays on when the length changes.
+func blockLimit(rule string, length time.Duration) *Limit {
+	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
+	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
+	return l
 }
 
 // calendar returns the one Calendar of a unit and zone: it remembers the window found last.

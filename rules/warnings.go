@@ -13,10 +13,8 @@ func (d *Document) Warnings() []Error {
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.at["defaults."+key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		for _, key := range []string{"block", "adaptive"} {
-			if r.has(key) {
-				w.add(r.place(key), path+"."+key, "%s is not in force in this version", key)
-			}
+		if r.has("adaptive") {
+			w.add(r.place("adaptive"), path+".adaptive", "adaptive is not in force in this version")
 		}
 		if r.Scope == "global" {
 			w.add(r.place("scope"), path+".scope", "scope: global takes effect with a cluster")
