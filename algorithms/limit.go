@@ -101,15 +101,15 @@ type Decision struct {
 	Remaining  int64         // units left, floored, never below 0
 	RetryAfter time.Duration // until the same check could be allowed; 0 when Allowed, or Never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
-	Delay      time.Duration // leaky bucket: until the admitted check's turn
+	Delay      time.Duration // leaky bucket, or a limit with MaxDelay: until the admitted check's turn
 }
 
 // State is what a counter remembers. The zero State is fresh.
 //
 //	                 Count                 Part                            At
 //	buckets          whole units owed      further owed, 1/Window units    steady time of the last change
-//	fixed-window     used in the window    –                               number of the window
-//	sliding-window   used in the current   used in the previous window     number of the current window
+//	fixed-window     used in the window    –                               number of the window, see Window
+//	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //
 // Invariant: Count >= 0, Part >= 0; in buckets Part < Window.
 type State struct {
@@ -132,11 +132,15 @@ func (l *Limit) Advance(s State, now Now) State {
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The state returned is
-// up to date either way. A cost of 0 is always allowed, also in debt.
+// up to date either way. A cost of 0 is always allowed, also in debt. With MaxDelay the cost may be taken at a time to
+// come, the present and the check's Delay.
 func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
 		return s, true
+	}
+	if l.MaxDelay > 0 {
+		return l.takeLater(s, now, cost)
 	}
 	if !l.allows(s, now, cost) {
 		return s, false
@@ -151,15 +155,15 @@ func (l *Limit) allows(s State, now Now, cost int64) bool {
 		room := l.Burst - s.Count - cost
 		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
-		return s.Count <= l.Amount-cost
+		return s.Count <= l.Amount-cost && !s.queued()
 	default:
-		return l.slidingAllows(s, now.Wall, cost)
+		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
 	}
 }
 
 // Taken describes a Take at now, for a later Give. s is the state that the Take returned.
 func (l *Limit) Taken(s State, now Now) Taken {
-	return Taken{Steady: now.Steady, Window: s.At, Amount: l.Amount, Burst: l.Burst}
+	return Taken{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
 }
 
 // Force debits cost whether or not the limit allows it: a debt. from says when the cost arose; what belongs to
@@ -167,9 +171,9 @@ func (l *Limit) Taken(s State, now Now) Taken {
 func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
-	case l.Kind.Bucket() || from.Window >= s.At:
+	case l.Kind.Bucket() || from.Window >= s.Window():
 		s.Count = addClamped(s.Count, cost)
-	case l.Kind == SlidingWindow && from.Window == s.At-1:
+	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = addClamped(s.Part, cost)
 	}
 	return s
@@ -183,7 +187,7 @@ func (l *Limit) Oblige(s State, from Taken, now Now, cost int64) State {
 		return l.Force(s, from, now, cost)
 	}
 	room := max(0, l.Capacity()-l.Used(s, now))
-	if l.Kind == SlidingWindow && from.Window == s.At-1 {
+	if l.Kind == SlidingWindow && from.Window == s.Window()-1 {
 		// Of the previous window as much as weighs no more than the rest.
 		room = l.partFor(s, now.Wall) - s.Part
 	}
@@ -204,9 +208,13 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 		if !l.refilledSince(from, s.At) {
 			s = s.lower(cost)
 		}
-	case from.Window == s.At:
-		s.Count = max(0, s.Count-cost)
-	case l.Kind == SlidingWindow && from.Window == s.At-1:
+	case from.Window == s.Window():
+		left := max(0, s.Count-cost)
+		if s.queued() {
+			left = max(1, left) // the windows before it are full still: it must not look fresh
+		}
+		s.Count = left
+	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = max(0, s.Part-cost)
 	}
 	return s
@@ -215,7 +223,10 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 // Reward lowers what is used by n units, wherever they came from: a person's gift, outside of all guarantees.
 func (l *Limit) Reward(s State, now Now, n int64) State {
 	s = l.Advance(s, now)
-	if l.Kind != SlidingWindow {
+	switch {
+	case l.Kind == FixedWindow && s.queued():
+		return l.shorten(s, now, n)
+	case l.Kind != SlidingWindow:
 		return s.lower(n)
 	}
 	fromCurrent := min(n, s.Count)
@@ -258,6 +269,8 @@ func (l *Limit) Used(s State, now Now) int64 {
 	switch {
 	case l.Kind.Bucket() && s.Part > 0:
 		return s.Count + 1
+	case !l.Kind.Bucket() && s.queued():
+		return max(l.Amount, s.Count) // of the present window all is used
 	case l.Kind == SlidingWindow:
 		hi, lo := mul(s.Part, l.inView(s, now.Wall))
 		return s.Count + ceilDiv128(hi, lo, uint64(l.Window))

@@ -27,6 +27,19 @@ type Op struct {
 	at    place
 }
 
+// Taken describes what the op took in a check at now that was admitted, for a later Give: in the window, or at the time,
+// at which the check goes on. Where the counter's window was already the next one, that gives nothing back, or less.
+func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
+	l := op.Limit
+	if l.MaxDelay > 0 && !l.Kind.Bucket() {
+		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
+	}
+	if l.Kind.Bucket() || l.Kind == algorithms.SlidingLog {
+		return algorithms.Taken{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
+	}
+	return l.Taken(l.Advance(algorithms.State{}, now), now)
+}
+
 // Record is a counter on its way to or from disk or another node. Times are of the steady clock of the process
 // that holds it.
 type Record struct {

@@ -318,7 +318,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	if refusing {
 		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
 	}
-	moved := op.state.At < g.records[slot].state.At && !op.Limit.Kind.Bucket()
+	moved := !op.Limit.Kind.Bucket() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
 		g.records[slot].state = op.state
 	}
@@ -328,8 +328,11 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 }
 
-// level is a counter's level after a check that was allowed.
+// level is a counter's level after a check that was allowed. One that makes checks wait is as one that refuses.
 func level(l *algorithms.Limit, d algorithms.Decision) uint8 {
+	if d.Delay > 0 && l.MaxDelay > 0 {
+		return refusedLevel
+	}
 	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
 }
 

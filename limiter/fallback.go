@@ -164,6 +164,7 @@ func (c *journey) within(op, asked *counters.Op, admitted bool) {
 		op.Decision, op.Full = localcache.Told(d, op.Limit, c.now, op.Cost), asked.Full
 	}
 	op.Decision.Remaining = max(0, min(op.Decision.Remaining, d.Remaining))
+	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
 // withdrawAlone gives back what this node's own counters gave for parts that a copy here refuses.

@@ -59,7 +59,7 @@ func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 		// The end of the window at hand, as a counter in it tells it.
 		s := l.Advance(algorithms.State{}, now)
 		s.Count = l.Amount
-		return l.Describe(s, now, 1, false).RetryAfter
+		return l.Describe(s, now, 0, true).ResetAfter
 	case l.Kind.Bucket():
 		hi, lo := bits.Mul64(1, uint64(l.Window))
 		per, rest := bits.Div64(hi, lo, uint64(l.Amount))

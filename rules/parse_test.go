@@ -211,8 +211,8 @@ rules:
   - {name: b, key: [], on_limit: refuse, consistency: exact, lease: {idle: 0.1}, limits: [{limit: 1, per: 1m}]}
 `)
 	checkErrors(t, Errors(doc.Warnings()), []string{
-		"1:12 defaults.on_limit|not in force", "1:29 defaults.max_delay|not in force", "1:44 defaults.consistency|with a cluster",
-		"6:5 rules[0].on_limit|not in force", "7:5 rules[0].max_delay|not in force", "8:5 rules[0].consistency|with a cluster",
+		"1:44 defaults.consistency|with a cluster",
+		"8:5 rules[0].consistency|with a cluster",
 	})
 }
 

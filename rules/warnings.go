@@ -38,12 +38,6 @@ func (d *Document) Warnings() []Error {
 
 // warn is for what defaults and rules share.
 func (s *Settings) warn(w *collector, path string, place func(key string) yaml.Pos) {
-	if s.OnLimit == "delay" {
-		w.add(place("on_limit"), path+".on_limit", "on_limit: delay is not in force in this version")
-	}
-	if s.MaxDelay.Text != "" {
-		w.add(place("max_delay"), path+".max_delay", "max_delay is not in force in this version")
-	}
 	if s.Consistency == "local" {
 		w.add(place("consistency"), path+".consistency", "consistency: local takes effect with a cluster")
 	}
