@@ -158,7 +158,28 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// shorten takes n units off the end of a fixed window's queue.
+// retreat moves the end of a queue with nothing left in its last window to the windows before, which are full as far as is
+// known: or whoever comes next would go on later than who has left, and a state with nothing in it looks fresh.
+func (l *Limit) retreat(s State, now Now) State {
+	if l.Kind.Bucket() || !s.queued() || !s.Fresh() {
+		return s
+	}
+	n := l.before(s.Window())
+	if l.Kind == SlidingWindow {
+		n = l.before(n) // nor is there anything in the one before
+	}
+	return l.Advance(State{Count: l.Amount, At: n + queueMark}, now)
+}
+
+// before is the number of the window before n.
+func (l *Limit) before(n int64) int64 {
+	if l.Calendar != nil {
+		return l.number((n - 1) * int64(time.Second))
+	}
+	return n - 1
+}
+
+// shorten takes n units off the end of a fixed window's queue; all of it where windows differ in length.
 func (l *Limit) shorten(s State, now Now, n int64) State {
 	if n < s.Count {
 		s.Count -= n

@@ -209,15 +209,11 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 			s = s.lower(cost)
 		}
 	case from.Window == s.Window():
-		left := max(0, s.Count-cost)
-		if s.queued() {
-			left = max(1, left) // the windows before it are full still: it must not look fresh
-		}
-		s.Count = left
+		s.Count = max(0, s.Count-cost)
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = max(0, s.Part-cost)
 	}
-	return s
+	return l.retreat(s, now)
 }
 
 // Reward lowers what is used by n units, wherever they came from: a person's gift, outside of all guarantees.
@@ -232,7 +228,7 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	fromCurrent := min(n, s.Count)
 	s.Count -= fromCurrent
 	s.Part = max(0, s.Part-(n-fromCurrent))
-	return s
+	return l.retreat(s, now)
 }
 
 // Merge joins two copies of one counter that have no common order by keeping the more used of each part.

@@ -75,17 +75,7 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 }
 
 // delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'.
-func delay(a *limiter.Answer) (longest time.Duration) {
-	if !a.Allowed {
-		return 0
-	}
-	for i := range a.Limits {
-		if l := &a.Limits[i]; !l.Rule.Shadow {
-			longest = max(longest, l.Delay)
-		}
-	}
-	return longest
-}
+func delay(a *limiter.Answer) time.Duration { return a.Delay() }
 
 // appendLimits appends every limit that was looked at.
 func appendLimits(b []byte, a *limiter.Answer) []byte {

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"errors"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -58,6 +59,20 @@ type Answer struct {
 	Tightest int
 
 	scratch scratch
+}
+
+// Delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'. Shadow rules
+// delay nobody.
+func (a *Answer) Delay() (longest time.Duration) {
+	if !a.Allowed {
+		return 0
+	}
+	for i := range a.Limits {
+		if la := &a.Limits[i]; !la.Rule.Shadow {
+			longest = max(longest, la.Delay)
+		}
+	}
+	return longest
 }
 
 // LimitAnswer is one limit's part in an answer.

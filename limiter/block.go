@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"slices"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
@@ -62,6 +64,16 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 		}
 		*d = algorithms.Decision{RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.ResetAfter)}
 	}
+}
+
+// held reports whether a part waits until those without a block are decided: what it takes for a check that another rule
+// refuses looks used until it is given back, and a refusal for that would begin a block.
+func (c *journey) held(i int) bool {
+	hits := c.answer.scratch.match.Hits
+	if !c.answer.scratch.blocks || hits[c.parts[i].hit].Block == nil {
+		return false
+	}
+	return slices.ContainsFunc(c.parts, func(p part) bool { return p.state != partDecided && hits[p.hit].Block == nil })
 }
 
 // blockAlone begins here what a copy's refusal begins: the copy may be one that is only looked at.

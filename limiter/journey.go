@@ -149,7 +149,7 @@ func (c *journey) step() {
 	for turn := 0; ; turn++ {
 		c.ways, c.list = c.ways[:0], c.list[:0]
 		for i := range c.parts {
-			if c.parts[i].state != partOpen {
+			if c.parts[i].state != partOpen || c.held(i) {
 				continue
 			}
 			w := c.next(&c.parts[i])
@@ -389,7 +389,7 @@ func (c *journey) ask(w wayOf) *ask {
 func (c *journey) act() {
 	for i := range c.parts {
 		p := &c.parts[i]
-		if p.state != partOpen || p.acted || c.refused {
+		if p.state != partOpen || p.acted || c.refused || c.held(i) {
 			continue
 		}
 		if w := c.next(p); w.way != wayAct {
