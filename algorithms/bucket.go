@@ -52,17 +52,16 @@ func (l *Limit) describeBucket(s State, now Now, cost int64, allowed bool) Decis
 	if s.Part > 0 && d.Remaining > 0 {
 		d.Remaining--
 	}
-	ahead := max(0, s.At-now.Steady)
 	if !s.Fresh() {
-		d.ResetAfter = l.drainTime(s.Count, s.Part, ahead)
+		d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
 	}
 	switch {
 	case !allowed && cost > l.Burst:
 		d.RetryAfter = Never
 	case !allowed:
-		d.RetryAfter = l.drainTime(s.Count+cost-l.Burst, s.Part, ahead)
-	case l.Kind == LeakyBucket && cost > 0 && (s.Count > cost || s.Part > 0):
-		d.Delay = l.drainTime(s.Count-cost, s.Part, ahead)
+		d.RetryAfter = l.bucketRetry(s, now, cost)
+	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):
+		d.Delay = l.bucketDelay(s, now, cost)
 	}
 	return d
 }

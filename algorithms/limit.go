@@ -11,6 +11,8 @@ const (
 	MinWindow = 10 * time.Millisecond // of Limit.Window
 	MaxWindow = 366 * 24 * time.Hour  // of Limit.Window
 	maxOwed   = 1 << 60               // debts stop growing here
+	// MaxMaxDelay is the bound of Limit.MaxDelay.
+	MaxMaxDelay = 24 * time.Hour
 )
 
 // Kind is one of the five algorithms.
@@ -53,6 +55,8 @@ type Limit struct {
 	Burst    int64         // 1…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: windows of the calendar in place of floor(time / Window)
+	// MaxDelay, 0…MaxMaxDelay: what the limit would refuse is allowed after a delay of no more than that; 0: refused.
+	MaxDelay time.Duration
 }
 
 // Capacity is the most that can be taken at once from a fresh counter.
@@ -100,15 +104,15 @@ type Decision struct {
 	Remaining  int64         // units left, floored, never below 0
 	RetryAfter time.Duration // until the same check could be allowed; 0 when Allowed, or Never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
-	Delay      time.Duration // leaky bucket: until the admitted check's turn
+	Delay      time.Duration // leaky bucket, or a limit with MaxDelay: until the admitted check's turn
 }
 
 // State is what a counter remembers. The zero State is fresh.
 //
 //	                 Count                 Part                            At
 //	buckets          whole units owed      further owed, 1/Window units    steady time of the last change
-//	fixed-window     used in the window    –                               number of the window
-//	sliding-window   used in the current   used in the previous window     number of the current window
+//	fixed-window     used in the window    –                               number of the window, see Window
+//	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //
 // Invariant: Count >= 0, Part >= 0; in buckets Part < Window.
 type State struct {
@@ -131,11 +135,15 @@ func (l *Limit) Advance(s State, now Now) State {
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The state returned is
-// up to date either way. A cost of 0 is always allowed, also in debt.
+// up to date either way. A cost of 0 is always allowed, also in debt. With MaxDelay the cost may be taken at a time to
+// come, the present and the check's Delay.
 func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
 		return s, true
+	}
+	if l.MaxDelay > 0 {
+		return l.takeLater(s, now, cost)
 	}
 	if !l.allows(s, now, cost) {
 		return s, false
@@ -150,15 +158,15 @@ func (l *Limit) allows(s State, now Now, cost int64) bool {
 		room := l.Burst - s.Count - cost
 		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
-		return s.Count <= l.Amount-cost
+		return s.Count <= l.Amount-cost && !s.queued()
 	default:
-		return l.slidingAllows(s, now.Wall, cost)
+		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
 	}
 }
 
 // Taken describes a Take at now, for a later Give. s is the state that the Take returned.
 func (l *Limit) Taken(s State, now Now) Taken {
-	return Taken{Steady: now.Steady, Window: s.At, Amount: l.Amount, Burst: l.Burst}
+	return Taken{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
 }
 
 // Force debits cost whether or not the limit allows it: a debt. from says when the cost arose; what belongs to
@@ -166,9 +174,9 @@ func (l *Limit) Taken(s State, now Now) Taken {
 func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
-	case l.Kind.Bucket() || from.Window >= s.At:
+	case l.Kind.Bucket() || from.Window >= s.Window():
 		s.Count = addClamped(s.Count, cost)
-	case l.Kind == SlidingWindow && from.Window == s.At-1:
+	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = addClamped(s.Part, cost)
 	}
 	return s
@@ -182,7 +190,7 @@ func (l *Limit) Oblige(s State, from Taken, now Now, cost int64) State {
 		return l.Force(s, from, now, cost)
 	}
 	room := max(0, l.Capacity()-l.Used(s, now))
-	if l.Kind == SlidingWindow && from.Window == s.At-1 {
+	if l.Kind == SlidingWindow && from.Window == s.Window()-1 {
 		// Of the previous window as much as weighs no more than the rest.
 		room = l.partFor(s, now.Wall) - s.Part
 	}
@@ -203,24 +211,27 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 		if !l.refilledSince(from, s.At) {
 			s = s.lower(cost)
 		}
-	case from.Window == s.At:
+	case from.Window == s.Window():
 		s.Count = max(0, s.Count-cost)
-	case l.Kind == SlidingWindow && from.Window == s.At-1:
+	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = max(0, s.Part-cost)
 	}
-	return s
+	return l.retreat(s, now)
 }
 
 // Reward lowers what is used by n units, wherever they came from: a person's gift, outside of all guarantees.
 func (l *Limit) Reward(s State, now Now, n int64) State {
 	s = l.Advance(s, now)
-	if l.Kind != SlidingWindow {
+	switch {
+	case l.Kind == FixedWindow && s.queued():
+		return l.shorten(s, now, n)
+	case l.Kind != SlidingWindow:
 		return s.lower(n)
 	}
 	fromCurrent := min(n, s.Count)
 	s.Count -= fromCurrent
 	s.Part = max(0, s.Part-(n-fromCurrent))
-	return s
+	return l.retreat(s, now)
 }
 
 // Merge joins two copies of one counter that have no common order by keeping the more used of each part.
@@ -257,6 +268,8 @@ func (l *Limit) Used(s State, now Now) int64 {
 	switch {
 	case l.Kind.Bucket() && s.Part > 0:
 		return s.Count + 1
+	case !l.Kind.Bucket() && s.queued():
+		return max(l.Amount, s.Count) // of the present window all is used
 	case l.Kind == SlidingWindow:
 		hi, lo := mul(s.Part, l.inView(s, now.Wall))
 		return s.Count + ceilDiv128(hi, lo, uint64(l.Window))

@@ -23,6 +23,7 @@ type Log struct {
 	total   int64
 	grain   int64 // where not 0, times are multiples of it; since the log was last empty
 	seen    int64 // the latest time it was advanced to; earlier readings count as this
+	taken   int64 // when what was taken last goes on: seen, or later with MaxDelay
 }
 
 // NewLog returns a log of entries, which may stand in any order; those without a positive amount are left out.
@@ -73,12 +74,37 @@ func (g *Log) Take(l *Limit, now Now, cost int64) bool {
 	if cost == 0 {
 		return true
 	}
-	if g.total > l.Amount-cost {
+	at, ok := g.fits(l, now, cost)
+	if !ok {
 		return false
 	}
-	g.add(g.seen, cost)
+	g.taken = at
+	g.add(at, cost)
 	g.bound(l)
 	return true
+}
+
+// fits reports whether cost, above 0, is allowed, and when it goes on.
+func (g *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
+	switch {
+	case g.total <= l.Amount-cost:
+		return g.seen, true
+	case l.MaxDelay == 0 || cost > l.Amount:
+		return 0, false
+	}
+	at = g.turn(l, cost)
+	return at, at-now.Steady <= int64(l.MaxDelay)
+}
+
+// turn is when enough has left the window for a cost (1…Amount) that does not fit now.
+func (g *Log) turn(l *Limit, cost int64) int64 {
+	room := l.Amount - cost
+	for i := len(g.entries) - 1; i >= g.head; i-- {
+		if room -= g.entries[i].N; room < 0 {
+			return max(g.seen, g.entries[i].At+int64(l.Window))
+		}
+	}
+	return g.seen
 }
 
 // Force debits cost as of from, whether or not the limit allows it. What has left the window is dropped.
@@ -135,19 +161,15 @@ func (g *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 	if len(live) > 0 {
 		d.ResetAfter = leaves(live[len(live)-1], l, now)
 	}
-	if allowed {
-		return d
-	}
-	if cost > l.Amount {
-		d.RetryAfter = Never
-		return d
-	}
-	total := g.total
-	for _, e := range live {
-		if total -= e.N; total <= l.Amount-cost {
-			d.RetryAfter = leaves(e, l, now)
-			break
+	switch {
+	case allowed:
+		if l.MaxDelay > 0 && cost > 0 && g.taken > g.seen {
+			d.Delay = time.Duration(g.taken - now.Steady)
 		}
+	case cost > l.Amount:
+		d.RetryAfter = Never
+	default:
+		d.RetryAfter = time.Duration(g.turn(l, cost)-now.Steady) - l.MaxDelay
 	}
 	return d
 }
@@ -155,23 +177,28 @@ func (g *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 // Peek is the Decision that a Take would have had; nothing is taken.
 func (g *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	g.Advance(l, now)
-	if g.total > l.Amount-cost && cost > 0 {
+	if cost == 0 {
+		return g.Describe(l, now, 0, true)
+	}
+	at, ok := g.fits(l, now, cost)
+	if !ok {
 		return g.Describe(l, now, cost, false)
 	}
-	d := g.Describe(l, now, cost, true)
+	d := g.Describe(l, now, 0, true)
 	d.Remaining = max(0, d.Remaining-cost)
-	if cost > 0 {
-		d.ResetAfter = max(d.ResetAfter, leaves(Entry{At: g.rounded(g.seen)}, l, now))
+	d.ResetAfter = max(d.ResetAfter, leaves(Entry{At: g.rounded(at)}, l, now))
+	if at > g.seen {
+		d.Delay = time.Duration(at - now.Steady)
 	}
 	return d
 }
 
 // Taken describes a Take just made, for a later Give.
-func (g *Log) Taken() Taken { return Taken{Steady: g.seen} }
+func (g *Log) Taken() Taken { return Taken{Steady: g.taken} }
 
 // Clone returns a copy that shares nothing with g.
 func (g *Log) Clone() *Log {
-	return &Log{entries: g.Entries(), total: g.total, grain: g.grain, seen: g.seen}
+	return &Log{entries: g.Entries(), total: g.total, grain: g.grain, seen: g.seen, taken: g.taken}
 }
 
 func leaves(e Entry, l *Limit, now Now) time.Duration {

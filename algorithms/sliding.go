@@ -11,21 +11,19 @@ import "time"
 
 // turnSliding brings a sliding-window counter up to wall time.
 func (l *Limit) turnSliding(s State, wall int64) State {
-	n := l.number(wall)
+	n, at := l.number(wall), s.Window()
 	switch {
-	case n == s.At+1:
+	case n == at+1:
 		return State{Part: s.Count, At: n}
-	case n > s.At:
+	case n > at:
 		return State{At: n}
-	case n < s.At && !l.skewed(s.At, wall):
-		s.At = n
 	}
-	return s
+	return l.stand(s, n, wall)
 }
 
 // inView is W − x: how much of the previous window is still in view, in nanoseconds.
 func (l *Limit) inView(s State, wall int64) int64 {
-	return min(int64(l.Window), l.end(s.At)-wall)
+	return min(int64(l.Window), l.end(s.Window())-wall)
 }
 
 func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
@@ -41,11 +39,11 @@ func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
 func (l *Limit) describeSliding(s State, now Now, cost int64, allowed bool) Decision {
 	d := Decision{Allowed: allowed}
 	w := int64(l.Window)
-	if room := l.Amount - s.Count; room > 0 {
+	if room := l.Amount - s.Count; room > 0 && !s.queued() {
 		hi, lo := mul(s.Part, l.inView(s, now.Wall))
 		d.Remaining = max(0, room-ceilDiv128(hi, lo, uint64(w)))
 	}
-	left := max(0, l.end(s.At)-now.Wall)
+	left := max(0, l.end(s.Window())-now.Wall)
 	switch {
 	case s.Count > 0:
 		d.ResetAfter = time.Duration(left + w)
@@ -54,14 +52,11 @@ func (l *Limit) describeSliding(s State, now Now, cost int64, allowed bool) Deci
 	}
 	switch {
 	case allowed:
+		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
 		d.RetryAfter = Never
-	case s.Count+cost <= l.Amount:
-		// Later in this window, when less of the previous one is in view; at its very end at the latest.
-		d.RetryAfter = time.Duration(max(0, left-l.viewFor(s.Part, l.Amount-s.Count-cost)))
 	default:
-		// In the next window, where the present count is the previous one.
-		d.RetryAfter = time.Duration(left + w - l.viewFor(s.Count, l.Amount-cost))
+		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
 	return d
 }

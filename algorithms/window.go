@@ -12,6 +12,14 @@ func (l *Limit) number(wall int64) int64 {
 	return floorDiv(wall, int64(l.Window))
 }
 
+// start is the wall time at which window number n begins.
+func (l *Limit) start(n int64) int64 {
+	if l.Calendar != nil {
+		return n * int64(time.Second)
+	}
+	return n * int64(l.Window)
+}
+
 // end is the wall time at which window number n is over.
 func (l *Limit) end(n int64) int64 {
 	if l.Calendar != nil {
@@ -39,11 +47,22 @@ func (l *Limit) skewed(n, wall int64) bool {
 
 // turnFixed brings a fixed window up to wall time.
 func (l *Limit) turnFixed(s State, wall int64) State {
-	n := l.number(wall)
-	switch {
-	case n > s.At:
+	n, at := l.number(wall), s.Window()
+	if n > at {
 		return State{At: n}
-	case n < s.At && !l.skewed(s.At, wall):
+	}
+	return l.stand(s, n, wall)
+}
+
+// stand is s, whose window is not before n, the present one, where it stands: in its own window if it may be ahead of the
+// clock, else in the present one.
+func (l *Limit) stand(s State, n, wall int64) State {
+	at := s.Window()
+	switch {
+	case n == at:
+		s.At = n // a queue has been caught up with
+	case s.queued() && l.near(at, wall):
+	case s.queued() || !l.skewed(at, wall):
 		s.At = n
 	}
 	return s
@@ -54,15 +73,19 @@ func (l *Limit) describeFixed(s State, now Now, cost int64, allowed bool) Decisi
 	if s.Count == 0 && allowed {
 		return d
 	}
-	left := time.Duration(max(0, l.end(s.At)-now.Wall))
 	if s.Count > 0 {
-		d.ResetAfter = left
+		d.ResetAfter = time.Duration(max(0, l.end(s.Window())-now.Wall))
+	}
+	if s.queued() {
+		d.Remaining = 0
 	}
 	switch {
-	case !allowed && cost > l.Amount:
+	case allowed:
+		d.Delay = l.windowDelay(s, now.Wall, cost)
+	case cost > l.Amount:
 		d.RetryAfter = Never
-	case !allowed:
-		d.RetryAfter = left
+	default:
+		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
 	return d
 }

@@ -105,7 +105,7 @@ func TestInvalidRules(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	n := startNode(t, nil)
-	_, body := n.do(call{method: "PUT", url: n.adm + "/v1/rules", body: yamlRules + "    block: 30m\n"})
+	_, body := n.do(call{method: "PUT", url: n.adm + "/v1/rules", body: yamlRules + "    consistency: local\n"})
 	if !strings.HasPrefix(body, `{"version":2,"warnings":[{"line":6,`) {
 		t.Errorf("have %s", body)
 	}

@@ -78,17 +78,7 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 }
 
 // delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'.
-func delay(a *limiter.Answer) (longest time.Duration) {
-	if !a.Allowed {
-		return 0
-	}
-	for i := range a.Limits {
-		if l := &a.Limits[i]; !l.Rule.Shadow {
-			longest = max(longest, l.Delay)
-		}
-	}
-	return longest
-}
+func delay(a *limiter.Answer) time.Duration { return a.Delay() }
 
 // appendLimits appends every limit that was looked at.
 func appendLimits(b []byte, a *limiter.Answer) []byte {
@@ -144,6 +134,8 @@ func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 		return append(b, "The deny list refuses this."...)
 	case t == nil:
 		return append(b, "No rule applies, and the default is to deny."...)
+	case t.Blocked:
+		return appendBlocked(b, t)
 	case t.Full:
 		b = append(b, "The node has no room for a new counter of limit "...)
 	default:
@@ -165,7 +157,24 @@ func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 	default:
 		b = append(b, ") is used up; retry in "...)
 	}
-	ms := millis(t.RetryAfter)
+	return appendSeconds(b, t.RetryAfter)
+}
+
+// appendBlocked appends the sentence for a subject that is blocked.
+func appendBlocked(b []byte, t *limiter.LimitAnswer) []byte {
+	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
+	b = append(b, " blocks this for "...)
+	b = append(b, t.Rule.Block.String()...)
+	b = append(b, " after a refusal; "...)
+	if t.RetryAfter == algorithms.Never {
+		return append(b, "this can never be allowed: the cost is above the capacity."...)
+	}
+	return appendSeconds(append(b, "retry in "...), t.RetryAfter)
+}
+
+// appendSeconds appends a duration and ends the sentence.
+func appendSeconds(b []byte, d time.Duration) []byte {
+	ms := millis(d)
 	b = strconv.AppendInt(b, ms/1000, 10)
 	if part := ms % 1000; part > 0 {
 		b = append(b, '.', '0'+byte(part/100), '0'+byte(part/10%10), '0'+byte(part%10))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/limiter"
@@ -104,8 +105,17 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []strin
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
 	b = appendUsage(b, u)
-	s.sendJSON(w, append(b, `,"shares":{},"blocked_until_ms":0}`...))
+	b = append(b, `,"shares":{}`...)
+	s.sendJSON(w, append(appendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
 	return nil
+}
+
+// blockedUntil is when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
+func blockedUntil(u *limiter.Usage) int64 {
+	if u.Blocked <= 0 {
+		return 0
+	}
+	return time.Now().Add(u.Blocked).UnixMilli()
 }
 
 // getOwner answers which node owns a subject.

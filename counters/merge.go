@@ -77,9 +77,9 @@ func (r *Record) raise(have *own, log *algorithms.Log) bool {
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0
 	}
 	switch {
-	case r.State.At < have.State.At:
+	case r.State.Window() < have.State.Window():
 		r.Level = have.Level
-	case r.State.At == have.State.At:
+	case r.State.Window() == have.State.Window():
 		r.Level = max(r.Level, have.Level)
 	}
 	r.State = mergeWindows(r.Kind, r.State, have.State)
@@ -89,13 +89,14 @@ func (r *Record) raise(have *own, log *algorithms.Log) bool {
 
 // mergeWindows keeps the more used of each window that the later of two states still holds.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State {
-	if a.At < b.At {
+	if a.Window() < b.Window() {
 		a, b = b, a
 	}
 	switch {
-	case a.At == b.At:
+	case a.Window() == b.Window():
+		a.At = max(a.At, b.At) // ahead of the clock because of a queue, if one is
 		a.Count, a.Part = max(a.Count, b.Count), max(a.Part, b.Part)
-	case kind == algorithms.SlidingWindow && a.At-1 == b.At:
+	case kind == algorithms.SlidingWindow && a.Window()-1 == b.Window():
 		a.Part = max(a.Part, b.Count)
 	}
 	return a

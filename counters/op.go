@@ -14,6 +14,9 @@ type Op struct {
 	Limit  *algorithms.Limit
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
+	// Block: a pause that begins when another op with the same Key.Hi refuses, and lasts for the window of its limit, a
+	// token bucket of one. Its Cost is 0: checks take nothing of it, and it refuses while it lasts, whatever they cost.
+	Block bool
 
 	// Set by Take and Peek.
 	Decision algorithms.Decision
@@ -22,6 +25,19 @@ type Op struct {
 
 	state algorithms.State // after the check, while it is being decided
 	at    place
+}
+
+// Taken describes what the op took in a check at now that was admitted, for a later Give: in the window, or at the time,
+// at which the check goes on. Where the counter's window was already the next one, that gives nothing back, or less.
+func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
+	l := op.Limit
+	if l.MaxDelay > 0 && !l.Kind.Bucket() {
+		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
+	}
+	if l.Kind.Bucket() || l.Kind == algorithms.SlidingLog {
+		return algorithms.Taken{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
+	}
+	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
 // Record is a counter on its way to or from disk or another node. Times are of the steady clock of the process

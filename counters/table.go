@@ -83,7 +83,7 @@ func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 
 // Take debits all of ops, or none if one that is not Shadow refuses, and reports which. Each op gets its
 // Decision; in a check that is refused, Remaining of the limits that would have allowed it is without its cost.
-// Where a gate is shut it decides nothing. No two ops may have the same Key.
+// Where a gate is shut it decides nothing. No two ops may have the same Key. Blocks begin with a refusal.
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -117,6 +117,7 @@ func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
 			s.touchRefused(now, op)
 		}
 	}
+	t.beginBlocks(now, ops, true)
 	ok := t.conclude(now, ops)
 	for i := range ops {
 		if ok {
@@ -152,6 +153,7 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	for i := range ops {
 		t.decide(t.shardOf(ops[i].Key), now, &ops[i])
 	}
+	t.beginBlocks(now, ops, false)
 	return verdictOf(t.conclude(now, ops))
 }
 
@@ -184,6 +186,11 @@ func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 	}
 	var allowed bool
 	op.at = s.find(op.Key)
+	if op.Block {
+		op.state, allowed = op.Limit.Take(s.state(op.at), now, 1)
+		op.decideBlock(now, allowed)
+		return
+	}
 	op.state, allowed = op.Limit.Take(s.state(op.at), now, op.Cost)
 	op.Decision = op.Limit.Describe(op.state, now, op.Cost, allowed)
 }
@@ -311,7 +318,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	if refusing {
 		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
 	}
-	moved := op.state.At < g.records[slot].state.At && !op.Limit.Kind.Bucket()
+	moved := !op.Limit.Kind.Bucket() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
 		g.records[slot].state = op.state
 	}
@@ -321,8 +328,11 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 }
 
-// level is a counter's level after a check that was allowed.
+// level is a counter's level after a check that was allowed. One that makes checks wait is as one that refuses.
 func level(l *algorithms.Limit, d algorithms.Decision) uint8 {
+	if d.Delay > 0 && l.MaxDelay > 0 {
+		return refusedLevel
+	}
 	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 )
@@ -15,10 +16,10 @@ import (
 //	uvarint     seconds until it is fresh, rounded up; 0: it has expired
 //	state       Count and Part as uvarints; then, unless both are 0, of a bucket how long ago the last change was, as a
 //	            uvarint, of windows the number of the window as a varint. Part is left out for fixed windows
-//	or log      number of entries as a uvarint, then of each the time since the one before, of the first how long ago
-//	            it was, and N, as uvarints
+//	or log      number of entries as a uvarint, then of each the time since the one before, as a uvarint, of the first how
+//	            long ago it was, as a varint, and N, as a uvarint
 //
-// Times are in nanoseconds before the moment at which the message was made. The receiver counts them from when it
+// Windows ahead of the clock because of a queue have their mark in the number. Times are in nanoseconds before the moment at which the message was made. The receiver counts them from when it
 // came, so what was used drains later by the time that the message took, never earlier.
 
 // ErrRecord: the bytes are not a record.
@@ -27,6 +28,8 @@ var ErrRecord = errors.New("not a counter's record")
 const (
 	maxUsed = 1 << 60           // of counts, and of the sum of a log
 	maxAge  = math.MaxInt64 / 2 // nanoseconds
+	// maxQueue is how far ahead of the clock an entry of a log can be, in nanoseconds: some seconds more than a queue.
+	maxQueue = int64(algorithms.MaxMaxDelay + 10*time.Second)
 	// maxWindowNumber is that of the last window of a clock in nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
@@ -64,7 +67,7 @@ func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
 	b = binary.AppendUvarint(b, uint64(len(log)))
 	for i, e := range log {
 		if i == 0 {
-			b = binary.AppendUvarint(b, age(e.At, now))
+			b = binary.AppendVarint(b, now.Steady-e.At)
 		} else {
 			b = binary.AppendUvarint(b, uint64(e.At-log[i-1].At))
 		}
@@ -148,7 +151,7 @@ func (r *reader) state(kind algorithms.Kind, now algorithms.Now) algorithms.Stat
 		return s
 	}
 	v, n := binary.Varint(r.rest)
-	if n <= 0 || v > maxWindowNumber || v < -maxWindowNumber {
+	if number := (algorithms.State{At: v}).Window(); n <= 0 || number > maxWindowNumber || number < -maxWindowNumber {
 		r.fail()
 		return algorithms.State{}
 	}
@@ -156,7 +159,18 @@ func (r *reader) state(kind algorithms.Kind, now algorithms.Now) algorithms.Stat
 	return s
 }
 
-// log reads a log's entries, in order of time, into entries. What would be later than now, was now.
+// since reads how long ago something was, which may wait for its turn in a queue still.
+func (r *reader) since() int64 {
+	v, n := binary.Varint(r.rest)
+	if n <= 0 || v > maxAge || v < -maxQueue {
+		r.fail()
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+// log reads a log's entries, in order of time, into entries. None is later than a queue can be.
 func (r *reader) log(entries []algorithms.Entry, now algorithms.Now) []algorithms.Entry {
 	n := int(r.upTo(algorithms.MaxLogEntries))
 	if n > len(r.rest)/2 { // two bytes each, at least
@@ -168,11 +182,12 @@ func (r *reader) log(entries []algorithms.Entry, now algorithms.Now) []algorithm
 	}
 	before, total := int64(0), uint64(0) // how long before now; the sum so far
 	for i := range n {
-		step := int64(r.upTo(maxAge))
+		var step int64
 		if i == 0 {
-			before = step
+			before = r.since()
 		} else {
-			before = max(0, before-step)
+			step = int64(r.upTo(maxAge))
+			before = max(-maxQueue, before-step)
 		}
 		units := r.upTo(maxUsed - total)
 		if units == 0 || i > 0 && step == 0 {

@@ -27,7 +27,10 @@ func TestRecordsTravel(t *testing.T) {
 		{"reset", Record{Kind: algorithms.LeakyBucket, FreshAt: second + 63}, 20},
 		{"no longer than for ever", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32}, 33},
 		{"expired", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second}, 20},
-		{"log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}}, FreshAt: second + 63}, 25},
+		{"log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}}, FreshAt: second + 63}, 26},
+		{"queue in a log", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady - 99, N: 3}, {At: here.Steady + 7, N: 1}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 31},
+		{"a log that is all queue", Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}}, FreshAt: second + 63}, 28},
+		{"queue in windows", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Level: 255, FreshAt: second + 63}, 28},
 		{"empty log", Record{Kind: algorithms.SlidingLog, Level: 17, FreshAt: second + 63}, 19},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +67,8 @@ func TestRecordsTravel(t *testing.T) {
 	}
 }
 
-// The sender's clock was read before what it tells of happened, and fractions of seconds are nobody's gain.
+// The sender's clock was read before what it tells of happened, and fractions of seconds are nobody's gain. What is ahead
+// of its clock in a log stays ahead.
 func TestTimesTravelLate(t *testing.T) {
 	here, there := after(900*time.Millisecond), after(100*time.Millisecond)
 	second := epoch.Steady / 1e9
@@ -76,7 +80,7 @@ func TestTimesTravelLate(t *testing.T) {
 		have.State.At != there.Steady || have.FreshAt != second+61 {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	want := []algorithms.Entry{{At: there.Steady - 5, N: 1}, {At: there.Steady, N: 5}}
+	want := []algorithms.Entry{{At: there.Steady - 5, N: 1}, {At: there.Steady + 1, N: 2}, {At: there.Steady + 9, N: 3}}
 	if _, err := ParseRecord(AppendRecord(nil, &log, here), &have, there); err != nil || !reflect.DeepEqual(have.Log, want) {
 		t.Errorf("have %+v, %v, want %+v", have.Log, err, want)
 	}
@@ -131,7 +135,7 @@ func FuzzParseRecord(f *testing.F) {
 			t.Fatalf("have %+v", r)
 		}
 		for i, e := range r.Log {
-			if e.N <= 0 || e.At > now.Steady || i > 0 && e.At <= r.Log[i-1].At {
+			if e.N <= 0 || e.At > now.Steady+maxQueue || i > 0 && e.At <= r.Log[i-1].At {
 				t.Fatalf("have %+v", r.Log)
 			}
 		}

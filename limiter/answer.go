@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"errors"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -60,6 +61,20 @@ type Answer struct {
 	scratch scratch
 }
 
+// Delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'. Shadow rules
+// delay nobody.
+func (a *Answer) Delay() (longest time.Duration) {
+	if !a.Allowed {
+		return 0
+	}
+	for i := range a.Limits {
+		if la := &a.Limits[i]; !la.Rule.Shadow {
+			longest = max(longest, la.Delay)
+		}
+	}
+	return longest
+}
+
 // LimitAnswer is one limit's part in an answer.
 type LimitAnswer struct {
 	Rule  *rules.Rule
@@ -67,6 +82,9 @@ type LimitAnswer struct {
 	algorithms.Decision
 	// Full: refused because the table of counters is full of others that are being refused.
 	Full bool
+	// Blocked: the rule's block is on, begun by this check or by one before; all of the rule's limits refuse until it is
+	// over.
+	Blocked bool
 }
 
 // Errors of a Query. Check wraps them with what is wrong.

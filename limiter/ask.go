@@ -278,6 +278,9 @@ func (l *Limiter) receive(g *gift) {
 			continue
 		}
 		from := algorithms.Taken{Steady: g.steady, Window: g.window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+		if op.Limit.Kind == algorithms.SlidingLog {
+			from.Steady += g.window[i] // see takenAt
+		}
 		_ = l.table.Give(now, op.Key, op.Limit, from, op.Cost) // shut: the new owner can't know where it came from
 	}
 }

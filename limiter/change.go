@@ -150,7 +150,7 @@ func firstUntried(tried []ring.NodeID, self ring.NodeID, ids ...ring.NodeID) rin
 	return ring.NodeID{}
 }
 
-// changeOf is a change of what m found: of all its limits, or of those in requests.
+// changeOf is a change of what m found: of all its limits and its block, or of its limits in requests.
 func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
 	c := &change{verb: v}
 	for i := range u.Limits {
@@ -160,6 +160,10 @@ func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
 		}
 		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
 		c.ops = append(c.ops, counters.Op{Key: key, Limit: &limit.Limit, Cost: cost})
+	}
+	if u.block != nil && !requestsOnly && len(c.ops) > 0 {
+		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ u.block.ID}
+		c.ops = append(c.ops, counters.Op{Key: key, Limit: &u.block.Limit, Block: true})
 	}
 	return c
 }
@@ -178,6 +182,9 @@ func (l *Limiter) fill(u *Usage) error {
 		lu := &u.Limits[i]
 		lu.Window = lu.Limit.WindowAt(now)
 		lu.Used, lu.Remaining, lu.ResetAfter = c.used[i], c.ops[i].Decision.Remaining, c.ops[i].Decision.ResetAfter
+	}
+	if u.block != nil {
+		u.Blocked = c.ops[len(u.Limits)].Decision.ResetAfter
 	}
 	return nil
 }

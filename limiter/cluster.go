@@ -195,13 +195,14 @@ func (m *member) place() (nodes, rank int) {
 	return len(t.Members()), t.Rank(m.Self)
 }
 
-// takenAt describes what op took at now, for a later Give. Where the counter's window was already the next one, that
-// gives nothing back, or less.
+// takenAt describes what op took at now, for a later Give. Of a log Window says how long after now that was, since a
+// message has one time for all of its ops.
 func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
-	if op.Limit.Kind.Bucket() || op.Limit.Kind == algorithms.SlidingLog {
-		return algorithms.Taken{Steady: now.Steady, Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+	taken := op.Taken(now)
+	if op.Limit.Kind == algorithms.SlidingLog {
+		taken.Window = taken.Steady - now.Steady
 	}
-	return op.Limit.Taken(op.Limit.Advance(algorithms.State{}, now), now)
+	return taken
 }
 
 // took reports whether op took its cost in a check that was admitted.

@@ -67,7 +67,9 @@ func (c *journey) refuse() {
 		}
 		for j := range c.ops(p) {
 			if op := &c.ops(p)[j]; took(op) {
-				op.Decision.Remaining = min(op.Limit.Capacity(), op.Decision.Remaining+op.Cost)
+				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
+					op.Decision.Remaining = min(op.Limit.Capacity(), op.Decision.Remaining+op.Cost)
+				}
 				op.Decision.Delay = 0
 			}
 		}

@@ -63,6 +63,9 @@ func (c *journey) alone(list []int, by DecidedBy) {
 
 // divide makes op's limit this node's part of it. It reports false where that takes no counting: op is decided then.
 func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+	if op.Block && mode == rules.Share {
+		return true // it holds as a whole, on this node
+	}
 	switch mode {
 	case rules.Full:
 		return true
@@ -137,6 +140,7 @@ func (c *journey) owe(list []int) bool {
 	}
 	if !admitted {
 		c.withdrawAlone(list)
+		c.blockAlone(list)
 		return false
 	}
 	for _, i := range list {
@@ -160,6 +164,7 @@ func (c *journey) within(op, asked *counters.Op, admitted bool) {
 		op.Decision, op.Full = localcache.Told(d, op.Limit, c.now, op.Cost), asked.Full
 	}
 	op.Decision.Remaining = max(0, min(op.Decision.Remaining, d.Remaining))
+	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
 // withdrawAlone gives back what this node's own counters gave for parts that a copy here refuses.

@@ -111,8 +111,8 @@ func (c *journey) begin() {
 		if !a.scratch.reserving {
 			terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 		}
-		c.parts = append(c.parts, part{first: first, n: len(h.Limits), hit: i, hi: h.Subject.Hi, terms: terms})
-		first += len(h.Limits)
+		c.parts = append(c.parts, part{first: first, n: opsOf(h), hit: i, hi: h.Subject.Hi, terms: terms})
+		first += opsOf(h)
 		if h.Rule.Consistency == rules.Local {
 			c.list = append(c.list, i)
 		}
@@ -152,7 +152,7 @@ func (c *journey) step() {
 	for turn := 0; ; turn++ {
 		c.ways, c.list = c.ways[:0], c.list[:0]
 		for i := range c.parts {
-			if c.parts[i].state != partOpen {
+			if c.parts[i].state != partOpen || c.held(i) {
 				continue
 			}
 			w := c.next(&c.parts[i])
@@ -392,7 +392,7 @@ func (c *journey) ask(w wayOf) *ask {
 func (c *journey) act() {
 	for i := range c.parts {
 		p := &c.parts[i]
-		if p.state != partOpen || p.acted || c.refused {
+		if p.state != partOpen || p.acted || c.refused || c.held(i) {
 			continue
 		}
 		if w := c.next(p); w.way != wayAct {

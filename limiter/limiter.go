@@ -223,6 +223,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 func (a *Answer) begin(b *book, now algorithms.Now) {
 	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
 	a.scratch.book, a.scratch.local = b, false
+	a.scratch.blocks = false
 	a.Limits, a.Tightest = a.Limits[:0], -1
 	a.scratch.ops = a.scratch.ops[:0]
 }
@@ -242,6 +243,9 @@ func (a *Answer) ask(q *Query) {
 			})
 			a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: limit})
 		}
+		if h.Block != nil {
+			a.askBlock(h)
+		}
 	}
 }
 
@@ -260,6 +264,9 @@ func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
 
 // conclude takes over what the counters said and finds the tightest limit.
 func (a *Answer) conclude() {
+	if a.scratch.blocks {
+		a.foldBlocks()
+	}
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		la.Decision, la.Full = a.scratch.ops[i].Decision, a.scratch.ops[i].Full

@@ -111,7 +111,7 @@ func TestLargestQuestion(t *testing.T) {
 	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
 	q := &question{count: 1}
 	for i := range 1000 {
-		for j := range 16 {
+		for j := range 17 { // the limits of a rule, and its block
 			q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: uint64(i), Lo: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
 		}
 	}

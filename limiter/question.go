@@ -85,7 +85,7 @@ func (q *question) appendBody(b []byte) []byte {
 		for i := range q.ops[first : first+n] {
 			op := &q.ops[first+i]
 			b = binary.LittleEndian.AppendUint64(b, op.Key.Lo)
-			b = appendLimit(b, op.Limit, op.Shadow)
+			b = appendOp(b, op)
 			b = binary.AppendVarint(b, op.Cost)
 		}
 		first += n
@@ -150,13 +150,14 @@ func (q *question) readOps(p *packet, z *zones) {
 // readOp reads one limit of the subject whose ops begin at first.
 func (q *question) readOp(p *packet, z *zones, hi uint64, first int) {
 	key := counters.Key{Hi: hi, Lo: p.word()}
-	limit, shadow := p.limit(z)
-	cost := p.number()
+	op := counters.Op{Key: key}
+	limit := p.op(z, &op)
+	op.Cost = p.number()
 	least := int64(0)
 	if q.verb == verbAdjust {
 		least = -algorithms.MaxAmount
 	}
-	if cost < least || cost > algorithms.MaxAmount {
+	if op.Cost < least || op.Cost > algorithms.MaxAmount || op.Block && op.Cost != 0 {
 		p.fail()
 	}
 	for i := first; i < len(q.ops); i++ {
@@ -168,7 +169,8 @@ func (q *question) readOp(p *packet, z *zones, hi uint64, first int) {
 		return
 	}
 	q.limits = append(q.limits, limit) // has room: no op's limit moves
-	q.ops = append(q.ops, counters.Op{Key: key, Limit: &q.limits[len(q.limits)-1], Cost: cost, Shadow: shadow})
+	op.Limit = &q.limits[len(q.limits)-1]
+	q.ops = append(q.ops, op)
 }
 
 // gift is what is given back: ops as they were taken at one node, by one process, at one moment.

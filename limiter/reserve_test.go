@@ -282,3 +282,24 @@ func TestReservationsAreNotLeased(t *testing.T) {
 		}
 	})
 }
+
+// Blocks stand among what is asked, and not among what is reserved.
+func TestReservationOfRulesWithBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 3, `rules:
+  - {name: a, key: [a], block: 1h, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}, {limit: 50, per: 1h, algorithm: fixed-window}]}
+  - {name: b, key: [b], block: 1h, on_limit: delay, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
+		for _, n := range w.nodes {
+			a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
+			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+			usedA, usedB := n.used("a", a), n.used("b", b)
+			id := n.reserve(q, time.Minute)
+			w.nodes[2].settleTokens(id, 30)
+			synctest.Wait()
+			if haveA, haveB := n.used("a", a), n.used("b", b); haveA != usedA+30 || haveB != usedB+30 {
+				t.Errorf("have %d and %d used, want %d and %d", haveA, haveB, usedA+30, usedB+30)
+			}
+		}
+	})
+}

@@ -365,7 +365,11 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 	nodes, rank := m.place()
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
-		shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
+		if ops[i].Block {
+			shares[i] = *ops[i].Limit // it holds as a whole
+		} else {
+			shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
+		}
 	}
 	asked := ops
 	if peek {

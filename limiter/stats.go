@@ -141,6 +141,7 @@ type scratch struct {
 	stripe    uint32   // 1…stripes; 0 before the first check
 	book      *book    // by which the check is decided
 	local     bool     // a rule of it has `consistency: local`
+	blocks    bool     // ops have those of blocks among them, each behind those of its hit
 	reserving bool     // what is taken is to be told: no leases
 	journey   *journey // of checks that others decide too; nil before the first
 }

@@ -13,6 +13,10 @@ type Usage struct {
 	Key    []string // as counted: normalised
 	Limits []LimitUsage
 	Hash   rules.Hash // of rule and subject
+	// Blocked is how long the rule's block still lasts for the subject; 0: it is not on.
+	Blocked time.Duration
+
+	block *rules.Limit // nil: the rule has none
 }
 
 // LimitUsage is what a subject has used of one limit.
@@ -33,7 +37,7 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	}
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
 	for i := range m.Hits {
-		u.Hash = m.Hits[i].Subject
+		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block
 		for _, limit := range m.Hits[i].Limits {
 			u.Limits = append(u.Limits, LimitUsage{Limit: limit})
 		}
@@ -41,7 +45,7 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	return u, nil
 }
 
-// Usage tells what a subject has used of each of its limits; the owner is asked. The error wraps ErrUnknownRule, ErrKey
+// Usage tells what a subject has used of each of its limits, and whether it is blocked; the owner is asked. The error wraps ErrUnknownRule, ErrKey
 // or ErrNoOwner.
 func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
@@ -56,7 +60,7 @@ func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
 
 // Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
 // that may become a debt, or a reward. It returns the usage afterwards. The error wraps ErrUnknownRule, ErrKey,
-// ErrUnit, ErrFull or ErrNoOwner.
+// ErrUnit, ErrFull or ErrNoOwner. A block stays as it is.
 func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {
@@ -75,7 +79,7 @@ func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) {
 	return u, nil
 }
 
-// Reset makes a subject's counters fresh. The error wraps ErrUnknownRule, ErrKey, ErrFull or ErrNoOwner.
+// Reset makes a subject's counters fresh, and lifts its block. The error wraps ErrUnknownRule, ErrKey, ErrFull or ErrNoOwner.
 func (l *Limiter) Reset(rule string, key []string) error {
 	u, err := l.Locate(rule, key)
 	if err != nil {

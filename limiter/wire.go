@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -17,8 +18,8 @@ import (
 var errMessage = errors.New("message can't be read")
 
 const (
-	maxMessageOps = 1000 * 16 // of a question: the limits of all rules that a document may have
-	maxSubjectOps = 16        // of one subject: the limits of a rule
+	maxMessageOps = 1000 * maxSubjectOps // of a question: those of all rules that a document may have
+	maxSubjectOps = 16 + 1               // of one subject: the limits of a rule, and its block
 	maxZoneBytes  = 128
 	maxAlike      = 10_000 // checks that one question may stand for
 	// maxResults bounds what a question may ask for: checks alike times limits.
@@ -100,8 +101,21 @@ func (p *packet) end(what string) error {
 const (
 	limitShadow   = 1 << 3
 	limitCalendar = 1 << 4
+	limitBlock    = 1 << 5
+	limitDelay    = 1 << 6
 	limitKind     = 1<<3 - 1
+	limitBits     = limitKind | limitShadow | limitCalendar | limitBlock | limitDelay
 )
+
+// appendOp packs the limit of an op and what it is to its check.
+func appendOp(b []byte, op *counters.Op) []byte {
+	at := len(b)
+	b = appendLimit(b, op.Limit, op.Shadow)
+	if op.Block {
+		b[at] |= limitBlock
+	}
+	return b
+}
 
 // appendLimit packs a limit and whether it is one of a shadow rule.
 func appendLimit(b []byte, l *algorithms.Limit, shadow bool) []byte {
@@ -112,9 +126,15 @@ func appendLimit(b []byte, l *algorithms.Limit, shadow bool) []byte {
 	if l.Calendar != nil {
 		first |= limitCalendar
 	}
+	if l.MaxDelay > 0 {
+		first |= limitDelay
+	}
 	b = binary.AppendUvarint(append(b, first), uint64(l.Amount))
 	if l.Kind.Bucket() {
 		b = binary.AppendUvarint(b, uint64(l.Burst))
+	}
+	if l.MaxDelay > 0 {
+		b = binary.AppendUvarint(b, uint64(l.MaxDelay))
 	}
 	if l.Calendar == nil {
 		return binary.AppendUvarint(b, uint64(l.Window))
@@ -124,16 +144,32 @@ func appendLimit(b []byte, l *algorithms.Limit, shadow bool) []byte {
 	return append(b, zone...)
 }
 
-// limit reads a limit; what comes out is legal.
+// limit reads a limit, which is no block; what comes out is legal.
 func (p *packet) limit(z *zones) (l algorithms.Limit, shadow bool) {
+	if len(p.rest) > 0 && p.rest[0]&limitBlock != 0 {
+		p.fail()
+	}
+	var op counters.Op
+	l = p.op(z, &op)
+	return l, op.Shadow
+}
+
+// op reads a limit and what it is to op's check; what comes out is legal.
+func (p *packet) op(z *zones, op *counters.Op) (l algorithms.Limit) {
 	first := p.byte()
-	l.Kind, shadow = algorithms.Kind(first&limitKind), first&limitShadow != 0
-	if l.Kind > algorithms.SlidingLog || first&^(limitKind|limitShadow|limitCalendar) != 0 {
+	l.Kind = algorithms.Kind(first & limitKind)
+	op.Shadow, op.Block = first&limitShadow != 0, first&limitBlock != 0
+	if l.Kind > algorithms.SlidingLog || first&^limitBits != 0 {
 		p.fail()
 	}
 	l.Amount = p.count(algorithms.MaxAmount)
 	if l.Kind.Bucket() {
 		l.Burst = p.count(algorithms.MaxAmount)
+	}
+	if first&limitDelay != 0 {
+		if l.MaxDelay = time.Duration(p.count(int64(algorithms.MaxMaxDelay))); l.MaxDelay == 0 {
+			p.fail()
+		}
 	}
 	if first&limitCalendar == 0 {
 		l.Window = time.Duration(p.count(int64(algorithms.MaxWindow)))
@@ -142,7 +178,7 @@ func (p *packet) limit(z *zones) (l algorithms.Limit, shadow bool) {
 		zone := p.bytes(int(p.count(maxZoneBytes)))
 		if unit > algorithms.Year || l.Kind != algorithms.FixedWindow || p.bad {
 			p.fail()
-			return algorithms.Limit{}, false
+			return algorithms.Limit{}
 		}
 		l.Window = unit.Nominal()
 		if l.Calendar = z.calendar(unit, zone); l.Calendar == nil {
@@ -152,5 +188,8 @@ func (p *packet) limit(z *zones) (l algorithms.Limit, shadow bool) {
 	if l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1 || l.Window < algorithms.MinWindow {
 		p.fail()
 	}
-	return l, shadow
+	if op.Block && (l.Kind != algorithms.TokenBucket || l.Amount != 1 || l.Burst != 1 || l.MaxDelay != 0) {
+		p.fail()
+	}
+	return l
 }

@@ -26,7 +26,7 @@ func Share(amount int64, nodes, rank int) int64 {
 func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
-		Amount: Share(l.Amount, nodes, rank), Burst: Share(l.Burst, nodes, rank),
+		Amount: Share(l.Amount, nodes, rank), Burst: Share(l.Burst, nodes, rank), MaxDelay: l.MaxDelay,
 	}
 	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
 }
@@ -59,7 +59,7 @@ func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 		// The end of the window at hand, as a counter in it tells it.
 		s := l.Advance(algorithms.State{}, now)
 		s.Count = l.Amount
-		return l.Describe(s, now, 1, false).RetryAfter
+		return l.Describe(s, now, 0, true).ResetAfter
 	case l.Kind.Bucket():
 		hi, lo := bits.Mul64(1, uint64(l.Window))
 		per, rest := bits.Div64(hi, lo, uint64(l.Amount))

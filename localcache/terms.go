@@ -54,7 +54,7 @@ func Leasable(l *algorithms.Limit, nodes int) bool {
 	case algorithms.LeakyBucket, algorithms.SlidingLog:
 		return false
 	}
-	return l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
+	return l.MaxDelay == 0 && l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
 // None reports whether there are no leases.

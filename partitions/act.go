@@ -46,13 +46,14 @@ func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.
 		op := &ops[i]
 		from := takenNow(op.Limit, now)
 		if verdict != counters.Admitted && op.Cost > 0 {
-			_ = k.shares.Give(now, op.Key, within[i].Limit, takenNow(within[i].Limit, now), op.Cost)
+			_ = k.shares.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
 			continue
 		}
 		if op.Decision.Allowed && op.Cost > 0 {
 			k.owe(op, from)
 		}
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
+		op.Decision.Delay = max(op.Decision.Delay, within[i].Decision.Delay)
 	}
 	if verdict == counters.Admitted {
 		k.stats.Acted++

@@ -49,7 +49,7 @@ func (b *batch) fill(now algorithms.Now, seq uint64, records []counters.Record, 
 		expiry := min(r.FreshAt+ahead, maxExpiry)
 		if fresh := r.State.Fresh() && len(r.Log) == 0; !fresh && expiry > wall {
 			it.bucket = existing.choose(bucketFor(r.Kind, expiry, wall))
-			b.bytes = appendValue(b.bytes, b.bytes[it.begin:], r, delta, expiry, seq)
+			b.bytes = appendValue(b.bytes, b.bytes[it.begin:], r, delta, expiry, seq, queueOf(r, now.Steady))
 		}
 		it.end = len(b.bytes)
 		b.items = append(b.items, it)

@@ -150,6 +150,44 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
+// A queue ahead of the clock is kept as far ahead as it was, whatever the clock says after a restart.
+func TestQueueIsKept(t *testing.T) {
+	for _, set := range []time.Duration{0, -time.Hour, -10 * 365 * 24 * time.Hour} {
+		dir, clk := t.TempDir(), newClock()
+		src := newTable()
+		c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+		now := clk.Now()
+		entry := func(ahead time.Duration) algorithms.Entry {
+			return algorithms.Entry{At: now.Steady + int64(ahead), N: 1}
+		}
+		log := []algorithms.Entry{entry(-time.Second), entry(0), entry(time.Second), entry(time.Minute)}
+		src.set(counters.Record{Key: counters.Key{Hi: 1}, Kind: algorithms.SlidingLog, Log: log, FreshAt: now.Steady/1e9 + 120})
+		mustClose(t, c)
+
+		then := now
+		then.Wall += int64(set)
+		then.Steady = then.Wall + 1000
+		again := newTable()
+		c, _ = openLoaded(t, testConfig(dir, again, func() algorithms.Now { return then }))
+		have := again.all[counters.Key{Hi: 1}]
+		if len(have.Log) != 4 {
+			t.Fatalf("set by %s: have %+v", set, have)
+		}
+		for i, want := range []time.Duration{-time.Second, 0, time.Second, time.Minute} {
+			if set < 0 {
+				want = max(want, 0)
+			}
+			if ahead := time.Duration(have.Log[i].At - then.Steady); ahead != want {
+				t.Errorf("set by %s: entry %d is %s ahead, want %s", set, i, ahead, want)
+			}
+		}
+		if left := have.FreshAt - then.Steady/1e9; left < 118 || left > 123 {
+			t.Errorf("set by %s: fresh in %d s, want 120", set, left)
+		}
+		mustClose(t, c)
+	}
+}
+
 // A step of the wall clock, for good or for a moment, must not have the file drop counters that live on.
 func TestClockStepsForward(t *testing.T) {
 	for _, forGood := range []bool{true, false} {

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -136,8 +137,14 @@ func (s *stored) toSteady(now algorithms.Now) {
 	}
 	switch {
 	case s.Kind == algorithms.SlidingLog:
+		// Those in a queue were ahead of the clock when it was right; they stay as far ahead as they were.
+		written := int64(math.MaxInt64)
+		if n := len(s.Log); s.queue > 0 && n > 0 {
+			written = s.Log[n-1].At - min(s.queue, int64(algorithms.MaxMaxDelay))
+		}
 		for i := range s.Log {
-			s.Log[i].At = clamp(s.Log[i].At)
+			queue := max(0, s.Log[i].At-written)
+			s.Log[i].At = clamp(s.Log[i].At-queue) + queue
 		}
 	case s.Kind.Bucket():
 		s.State.At = clamp(s.State.At)

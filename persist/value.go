@@ -14,10 +14,11 @@ import (
 //
 //	byte 0      version, 1
 //	bytes 1–4   CRC32C of the key and of all that follows, little endian
-//	byte 5      algorithm
+//	byte 5      algorithm; the highest bit: with a queue
 //	byte 6      level
 //	uvarint     expiry, Unix seconds
 //	uvarint     number of the checkpoint that wrote it
+//	uvarint     with a queue: how much of the log was ahead of the clock, in nanoseconds
 //	state       Count and Part as uvarints, At as a varint
 //	or log      number of entries as a uvarint, then of each the time since the one before as a varint, and N
 //	            as a uvarint
@@ -27,6 +28,7 @@ const (
 	valueVersion = 1
 	valueHeader  = 7
 	keySize      = 16
+	valueQueue   = 0x80
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -38,6 +40,7 @@ var errValue = errors.New("damaged value")
 type stored struct {
 	counters.Record
 	expiry int64  // Unix seconds, >= 0
+	queue  int64  // how much of the log was ahead of the clock when it was written, in nanoseconds
 	seq    uint64 // number of the checkpoint that wrote it
 }
 
@@ -50,12 +53,25 @@ func parseKey(b []byte) counters.Key {
 	return counters.Key{Hi: binary.BigEndian.Uint64(b), Lo: binary.BigEndian.Uint64(b[8:])}
 }
 
-// appendValue appends the value of r under key. delta takes steady times to the wall clock, in nanoseconds.
-func appendValue(b, key []byte, r *counters.Record, delta, expiry int64, seq uint64) []byte {
+// queueOf is how much of a log is ahead of the clock, because its checks wait for their turn: nanoseconds.
+func queueOf(r *counters.Record, steady int64) int64 {
+	if n := len(r.Log); n > 0 {
+		return max(0, r.Log[n-1].At-steady)
+	}
+	return 0
+}
+
+// appendValue appends the value of r under key, which has such a queue. delta takes steady times to the wall clock, in
+// nanoseconds.
+func appendValue(b, key []byte, r *counters.Record, delta, expiry int64, seq uint64, queue int64) []byte {
 	begin := len(b)
 	b = append(b, valueVersion, 0, 0, 0, 0, byte(r.Kind), r.Level)
 	b = binary.AppendUvarint(b, uint64(expiry))
 	b = binary.AppendUvarint(b, seq)
+	if queue > 0 {
+		b[begin+5] |= valueQueue
+		b = binary.AppendUvarint(b, uint64(queue))
+	}
 	if r.Kind == algorithms.SlidingLog {
 		b = appendLog(b, r.Log, delta)
 	} else {
@@ -94,10 +110,15 @@ func parseValue(key, value []byte, log []algorithms.Entry) (stored, error) {
 		return s, errValue
 	}
 	s.Key = parseKey(key)
-	s.Kind, s.Level = algorithms.Kind(value[5]), value[6]
+	s.Kind, s.Level = algorithms.Kind(value[5]&^valueQueue), value[6]
 	r := reader{rest: value[valueHeader:]}
 	s.expiry = r.amount()
 	s.seq = r.uvarint()
+	if value[5]&valueQueue != 0 {
+		if s.queue = r.amount(); s.queue == 0 || s.Kind != algorithms.SlidingLog {
+			return s, errValue
+		}
+	}
 	switch {
 	case s.Kind > algorithms.SlidingLog:
 		return s, errValue

@@ -14,6 +14,7 @@ func TestValueRoundTrip(t *testing.T) {
 		name  string
 		have  counters.Record
 		delta int64
+		queue int64
 		want  counters.Record
 	}{
 		{name: "fresh", have: counters.Record{}, want: counters.Record{}},
@@ -35,18 +36,24 @@ func TestValueRoundTrip(t *testing.T) {
 			delta: 3,
 			want:  counters.Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: 13, N: 1}, {At: 8, N: math.MaxInt64}}},
 		},
+		{
+			name:  "a queue ahead of the clock",
+			have:  counters.Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: 5, N: 1}, {At: 100, N: 2}}},
+			queue: 95,
+			want:  counters.Record{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: 5, N: 1}, {At: 100, N: 2}}},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.have.Key = counters.Key{Hi: 1, Lo: math.MaxUint64}
 			tt.want.Key = tt.have.Key
 			key := appendKey(nil, tt.have.Key)
-			value := appendValue(nil, key, &tt.have, tt.delta, 99, 12)
+			value := appendValue(nil, key, &tt.have, tt.delta, 99, 12, tt.queue)
 			have, err := parseValue(key, value, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (stored{Record: tt.want, expiry: 99, seq: 12}); !reflect.DeepEqual(have, want) {
+			if want := (stored{Record: tt.want, expiry: 99, seq: 12, queue: tt.queue}); !reflect.DeepEqual(have, want) {
 				t.Errorf("have %+v\nwant %+v", have, want)
 			}
 			if _, err := parseValue(appendKey(nil, counters.Key{Hi: 2}), value, nil); err == nil {
@@ -69,11 +76,11 @@ func TestLogIsBounded(t *testing.T) {
 		r.Log[i] = algorithms.Entry{At: int64(i), N: 1}
 	}
 	key := appendKey(nil, r.Key)
-	if _, err := parseValue(key, appendValue(nil, key, &r, 0, 1, 1), nil); err == nil {
+	if _, err := parseValue(key, appendValue(nil, key, &r, 0, 1, 1, 0), nil); err == nil {
 		t.Error("a log of too many entries was accepted")
 	}
 	r.Log = r.Log[1:]
-	if s, err := parseValue(key, appendValue(nil, key, &r, 0, 1, 1), nil); err != nil || len(s.Log) != len(r.Log) {
+	if s, err := parseValue(key, appendValue(nil, key, &r, 0, 1, 1, 0), nil); err != nil || len(s.Log) != len(r.Log) {
 		t.Errorf("have %d entries, %v; want %d", len(s.Log), err, len(r.Log))
 	}
 }
@@ -82,7 +89,7 @@ func TestLogIsBounded(t *testing.T) {
 func FuzzParseValue(f *testing.F) {
 	for _, r := range sample(newClock().Now(), 10) {
 		key := appendKey(nil, r.Key)
-		f.Add(appendValue(nil, key, &r, 5, 1<<40, 1))
+		f.Add(appendValue(nil, key, &r, 5, 1<<40, 1, 0))
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, value []byte) {
@@ -98,7 +105,7 @@ func FuzzParseValue(f *testing.F) {
 		if s.State.Count < 0 || s.State.Part < 0 || s.expiry < 0 || len(s.Log) > algorithms.MaxLogEntries {
 			t.Fatalf("illegal state %+v", s)
 		}
-		again, err := parseValue(key, appendValue(nil, key, &s.Record, 0, s.expiry, s.seq), nil)
+		again, err := parseValue(key, appendValue(nil, key, &s.Record, 0, s.expiry, s.seq, s.queue), nil)
 		if err != nil || !reflect.DeepEqual(s, again) {
 			t.Fatalf("have %+v, then %+v (%v)", s, again, err)
 		}

@@ -223,7 +223,7 @@ func (w *decisionWriter) write(inputs []Input, t int64, r *record, a *limiter.An
 			retry = -1
 		}
 		d.Rule, d.Limit, d.Unit, d.Remaining, d.RetryAfter = la.Rule.Name, la.Limit.Name, la.Limit.Unit, &la.Remaining, &retry
-		d.Delay = int64((la.Delay + time.Millisecond - 1) / time.Millisecond)
+		d.Delay = int64((a.Delay() + time.Millisecond - 1) / time.Millisecond)
 		d.Key = Key(la.Rule.SubjectOf(r.attributes))
 	}
 	for i := range a.Limits {

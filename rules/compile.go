@@ -109,6 +109,9 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 	if spec.Cost != nil {
 		r.cost = c.costTable(spec.Cost)
 	}
+	if r.Block > 0 {
+		r.block = blockLimit(r.Name, r.Block)
+	}
 	if !r.Tiered {
 		r.own = c.limits(spec, spec.Limits)
 		return r
@@ -127,10 +130,7 @@ func (c *compiler) settings(r *Rule, s *Settings) {
 	d := &c.doc.Defaults.Settings
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
 	r.OnPartition = map[string]OnPartition{"": Share, "share": Share, "full": Full, "allow": AllowUncounted, "deny": RefuseUncounted}[cmp.Or(s.OnPartition, d.OnPartition)]
-	if cmp.Or(s.OnLimit, d.OnLimit) == "delay" {
-		r.OnLimit = DelayCheck
-	}
-	r.MaxDelay = cmp.Or(s.MaxDelay.Duration, d.MaxDelay.Duration, defaultMaxDelay)
+	r.OnLimit, r.MaxDelay = c.onLimit(s)
 	r.IPv6Prefix = cmp.Or(s.IPv6Prefix, d.IPv6Prefix, defaultIPv6Prefix)
 	r.Lease = Lease{
 		Threshold: cmp.Or(s.Lease.Threshold, d.Lease.Threshold, defaultThreshold),
@@ -140,6 +140,16 @@ func (c *compiler) settings(r *Rule, s *Settings) {
 	if s.Lease.AutoTTL {
 		r.Lease.TTL = 0
 	}
+}
+
+// onLimit is what a rule does with a check over a limit, and for how long it may delay it.
+func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
+	d := &c.doc.Defaults.Settings
+	longest := cmp.Or(s.MaxDelay.Duration, d.MaxDelay.Duration, defaultMaxDelay)
+	if cmp.Or(s.OnLimit, d.OnLimit) == "delay" {
+		return DelayCheck, longest
+	}
+	return Refuse, longest
 }
 
 func (c *compiler) limits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
@@ -159,6 +169,9 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	id := c.doc.identity(spec, c.doc.zoneOf(rule))
 	l.Unit, l.UnitID, l.Window = id.unit, c.unit(id.unit), spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
+	if onLimit, longest := c.onLimit(&rule.Settings); onLimit == DelayCheck {
+		l.MaxDelay = longest
+	}
 	if l.Kind.Bucket() {
 		l.Burst = cmp.Or(spec.Burst, spec.Limit)
 	}
@@ -166,6 +179,14 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 		l.Calendar = c.calendar(id.word, id.zone)
 	}
 	l.ID = id.hash()
+}
+
+// blockLimit is a block as a limit: one unit, back after the block's length. Its identity leaves that out, so that a block
+// that is on stays on when the length changes.
+func blockLimit(rule string, length time.Duration) *Limit {
+	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
+	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
+	return l
 }
 
 // calendar returns the one Calendar of a unit and zone: it remembers the window found last.

@@ -164,7 +164,7 @@ func (s *Set) try(r *Rule, m *Match) {
 // hit adds what r says about the subject, whose values are all there.
 func (m *Match) hit(r *Rule, cost int64) {
 	if limits := r.limits(m); limits != nil {
-		m.Hits = append(m.Hits, Hit{Rule: r, Limits: limits, Subject: r.hash(m), Cost: cost})
+		m.Hits = append(m.Hits, Hit{Rule: r, Limits: limits, Block: r.block, Subject: r.hash(m), Cost: cost})
 	}
 }
 

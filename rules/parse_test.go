@@ -46,7 +46,7 @@ func TestParse_contractExample(t *testing.T) {
 	for _, w := range doc.Warnings() {
 		warned = append(warned, fmt.Sprintf("%s at %d", w.Path, w.Line))
 	}
-	wantWarned := "rules[5].block at 47, rules[6].adaptive at 54, rules[7].scope at 59, rules[7].regions at 60, profiles.web at 80"
+	wantWarned := "rules[6].adaptive at 54, rules[7].scope at 59, rules[7].regions at 60, profiles.web at 80"
 	if have := strings.Join(warned, ", "); have != wantWarned {
 		t.Errorf("warnings: have %s, want %s", have, wantWarned)
 	}
@@ -211,8 +211,8 @@ rules:
   - {name: b, key: [], on_limit: refuse, consistency: exact, lease: {idle: 0.1}, limits: [{limit: 1, per: 1m}]}
 `)
 	checkErrors(t, Errors(doc.Warnings()), []string{
-		"1:12 defaults.on_limit|not in force", "1:29 defaults.max_delay|not in force", "1:44 defaults.consistency|with a cluster",
-		"6:5 rules[0].on_limit|not in force", "7:5 rules[0].max_delay|not in force", "8:5 rules[0].consistency|with a cluster",
+		"1:44 defaults.consistency|with a cluster",
+		"8:5 rules[0].consistency|with a cluster",
 	})
 }
 

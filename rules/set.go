@@ -118,6 +118,7 @@ type Rule struct {
 	byTier   [][]*Limit // of tiered rules, by number of tier
 	fallback int32      // number of the tier for subjects without one, −1 for none
 	cost     *costTable // nil: 1
+	block    *Limit     // nil: none; see Hit.Block
 	seed     []byte     // the rule's part of what is hashed: length and name
 }
 
@@ -138,7 +139,10 @@ type Hit struct {
 	Rule    *Rule
 	Limits  []*Limit
 	Subject Hash
-	Cost    int64 // of Requests when the check names none: 1, or what the rule's cost table says
+	// Block is the rule's block, as a limit that no answer shows: a token bucket of one, taken by a refusal and full again
+	// when the block is over. nil: none. It belongs to the rule and the subject, whatever its length.
+	Block *Limit
+	Cost  int64 // of Requests when the check names none: 1, or what the rule's cost table says
 }
 
 // Rule returns the rule called name, or nil.

@@ -13,10 +13,8 @@ func (d *Document) Warnings() []Error {
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.at["defaults."+key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		for _, key := range []string{"block", "adaptive"} {
-			if r.has(key) {
-				w.add(r.place(key), path+"."+key, "%s is not in force in this version", key)
-			}
+		if r.has("adaptive") {
+			w.add(r.place("adaptive"), path+".adaptive", "adaptive is not in force in this version")
 		}
 		if r.Scope == "global" {
 			w.add(r.place("scope"), path+".scope", "scope: global takes effect with a cluster")
@@ -40,12 +38,6 @@ func (d *Document) Warnings() []Error {
 
 // warn is for what defaults and rules share.
 func (s *Settings) warn(w *collector, path string, place func(key string) yaml.Pos) {
-	if s.OnLimit == "delay" {
-		w.add(place("on_limit"), path+".on_limit", "on_limit: delay is not in force in this version")
-	}
-	if s.MaxDelay.Text != "" {
-		w.add(place("max_delay"), path+".max_delay", "max_delay is not in force in this version")
-	}
 	if s.Consistency == "local" {
 		w.add(place("consistency"), path+".consistency", "consistency: local takes effect with a cluster")
 	}

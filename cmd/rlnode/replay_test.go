@@ -132,7 +132,7 @@ func TestReplayMistakes(t *testing.T) {
 		{"two from standard input", []string{"--rules", "-", "-"}, 2, "once"},
 		{"top below 0", []string{"--rules", rules, log, "--top=-1"}, 2, "--top"},
 		{"no counters", []string{"--rules", rules, log, "--max-counters", "0"}, 2, "--max-counters"},
-		{"a feature not in force", []string{"--rules", file(t, "block.yaml", strings.Replace(minuteRule, "key: [ip],", "key: [ip], block: 1m,", 1)), log}, 0, "block"},
+		{"a feature not in force", []string{"--rules", file(t, "local.yaml", strings.Replace(minuteRule, "key: [ip],", "key: [ip], consistency: local,", 1)), log}, 0, "consistency"},
 	} {
 		code, _, stderr := tool(t, "", append([]string{"replay"}, test.args...)...)
 		if code != test.code || !strings.Contains(stderr, test.stderr) {

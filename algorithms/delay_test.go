@@ -1,0 +1,333 @@
+package algorithms
+
+import (
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// line is a queue in front of one counter, and all that it let go on.
+type line struct {
+	rng   *rand.Rand
+	limit Limit
+	real  counter
+	now   Now
+	on    []passed
+	most  time.Duration // the longest MaxDelay so far
+}
+
+// passed is a check that was allowed, at the time at which it goes on.
+type passed struct {
+	at, cost int64
+	from     Taken
+}
+
+var allKinds = []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}
+
+func newLine(rng *rand.Rand, kind Kind) *line {
+	h := history{rng: rng}
+	q := &line{rng: rng, limit: Limit{Kind: kind, Window: h.window()}}
+	q.limit.Amount, q.limit.Burst = 1+rng.Int64N(20), 1+rng.Int64N(20)
+	if rng.IntN(8) == 0 {
+		q.limit.Amount, q.limit.Burst = MaxAmount-rng.Int64N(3), 1+rng.Int64N(MaxAmount)
+	}
+	q.now = At(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rng.Int64N(int64(q.limit.Window)))))
+	q.real.l = &q.limit
+	q.delay()
+	return q
+}
+
+// delay draws a MaxDelay.
+func (q *line) delay() {
+	w := int64(q.limit.Window)
+	d := 1 + q.rng.Int64N(3*w)
+	switch q.rng.IntN(6) {
+	case 0:
+		d = 1 + q.rng.Int64N(w/10)
+	case 1:
+		d = int64(MaxMaxDelay)
+	}
+	q.limit.MaxDelay = min(time.Duration(d), MaxMaxDelay)
+	q.most = max(q.most, q.limit.MaxDelay)
+}
+
+func (q *line) pass() {
+	w := int64(q.limit.Window)
+	by := int64(0)
+	switch q.rng.IntN(8) {
+	case 0, 1:
+		by = q.rng.Int64N(w/8 + 1)
+	case 2:
+		by = q.rng.Int64N(w + 2)
+	case 3:
+		by = w*q.rng.Int64N(4) + q.rng.Int64N(3) - 1
+	}
+	q.now = q.at(max(0, by))
+}
+
+func (q *line) at(d int64) Now { return Now{Steady: q.now.Steady + d, Wall: q.now.Wall + d} }
+
+func (q *line) cost() int64 {
+	c := q.limit.Capacity()
+	switch q.rng.IntN(10) {
+	case 0:
+		return 0
+	case 1:
+		return c
+	case 2:
+		return min(MaxAmount, c+1)
+	}
+	return 1 + q.rng.Int64N(max(1, c/2))
+}
+
+// ask takes cost and looks whether the answer is a legal one.
+func (q *line) ask(cost int64) (Decision, string) {
+	before := counter{l: q.real.l, state: q.real.state, log: *q.real.log.Clone()}
+	ask := func(d time.Duration) Decision {
+		c := counter{l: before.l, state: before.state, log: *before.log.Clone()}
+		return c.take(q.at(int64(d)), cost)
+	}
+	d := q.real.take(q.now, cost)
+	switch {
+	case d.Allowed && (d.Delay < 0 || d.Delay > q.limit.MaxDelay && q.limit.Kind != LeakyBucket || d.RetryAfter != 0):
+		return d, "allowed with a wrong delay"
+	case d.Allowed && cost == 0 && d.Delay != 0:
+		return d, "a cost of 0 is delayed"
+	case d.Allowed && d.Delay > 0 && d.Remaining != 0 && q.limit.Kind != LeakyBucket:
+		return d, "delayed with some remaining"
+	case d.Allowed:
+		if cost > 0 {
+			from := q.limit.Taken(q.real.state, q.now)
+			if q.limit.Kind == SlidingLog {
+				from = q.real.log.Taken()
+			}
+			q.on = append(q.on, passed{q.now.Wall + int64(d.Delay), cost, from})
+		}
+		return d, ""
+	case cost > q.limit.Capacity():
+		if d.RetryAfter != Never {
+			return d, "above the capacity, but not never"
+		}
+		return d, ""
+	case d.RetryAfter <= 0:
+		return d, "refused, but to be retried at once"
+	case d.RetryAfter > q.most+2*q.limit.Window+q.refill():
+		return d, "blocked for longer than a queue and a window"
+	}
+	if then := ask(d.RetryAfter); !then.Allowed {
+		return d, "refused again after RetryAfter"
+	} else if q.limit.MaxDelay > 0 && then.Delay != q.limit.MaxDelay && q.limit.Kind != LeakyBucket {
+		return d, fmt.Sprintf("after RetryAfter the delay is %d, not the longest", then.Delay)
+	}
+	if ask(d.RetryAfter - 1).Allowed {
+		return d, "allowed before RetryAfter"
+	}
+	return d, ""
+}
+
+// refill is how long a bucket takes to fill.
+func (q *line) refill() time.Duration {
+	if !q.limit.Kind.Bucket() {
+		return 0
+	}
+	return q.limit.drainTime(q.limit.Burst, 0, 0)
+}
+
+// naive is the algorithm without a queue, done naively.
+func (q *line) naive() model {
+	switch q.limit.Kind {
+	case FixedWindow:
+		return &windowModel{used_: map[int64]int64{}}
+	case SlidingWindow:
+		return &slidingModel{windowModel{used_: map[int64]int64{}}}
+	case SlidingLog:
+		return &logModel{}
+	}
+	return &bucketModel{}
+}
+
+// At the times at which they go on, the checks of a queue are what the algorithm admits; none could go on earlier, nor
+// overtakes another.
+func TestQueues(t *testing.T) {
+	for _, kind := range allKinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			eachLine(t, func(rng *rand.Rand) string {
+				q := newLine(rng, kind)
+				m, last := q.naive(), int64(0)
+				for i := range 60 {
+					q.pass()
+					cost := q.cost()
+					d, why := q.ask(cost)
+					if why == "" && d.Allowed && cost > 0 {
+						why = q.judge(m, d, cost, last)
+						last = q.on[len(q.on)-1].at
+					}
+					if why != "" {
+						return fmt.Sprintf("check %d of %d, %+v: %+v: %s", i, cost, q.limit, d, why)
+					}
+				}
+				return ""
+			})
+		})
+	}
+}
+
+func eachLine(t *testing.T, run func(*rand.Rand) string) {
+	t.Helper()
+	n := 6000
+	if testing.Short() {
+		n = 600
+	}
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	for i := range n {
+		if why := run(rand.New(rand.NewPCG(seed, uint64(i)))); why != "" {
+			t.Fatalf("-seed=%d, queue %d: %s", seed, i, why)
+		}
+	}
+}
+
+// judge compares one allowed check with the model.
+func (q *line) judge(m model, d Decision, cost, last int64) string {
+	on := q.now.Wall + int64(d.Delay)
+	moment := func(wall int64) Now { return Now{Steady: wall, Wall: wall} }
+	if q.limit.Kind == LeakyBucket {
+		// Its turn comes when all before it has drained.
+		b := m.(*bucketModel)
+		b.advance(&q.limit, q.now)
+		wait := new(big.Int).Add(&b.owed, big.NewInt(q.limit.Amount-1))
+		if wait.Div(wait, big.NewInt(q.limit.Amount)); wait.Cmp(big.NewInt(int64(d.Delay))) != 0 {
+			return fmt.Sprintf("its turn comes in %s", wait)
+		}
+		b.add(cost, Taken{})
+		return ""
+	}
+	if on < last {
+		return "overtakes the one before"
+	}
+	if before := on - 1; d.Delay > 0 && before >= max(last, q.now.Wall) {
+		if m.advance(&q.limit, moment(before)); m.allows(cost) {
+			return "could go on earlier"
+		}
+	}
+	if m.advance(&q.limit, moment(on)); !m.allows(cost) {
+		return "goes on when the algorithm would refuse it"
+	}
+	m.add(cost, m.taken())
+	return ""
+}
+
+// A queue ends as it was told to when MaxDelay changes or goes, and when others on it are given back: nothing goes on that
+// the algorithm would not admit, and nobody is blocked for longer than the queue.
+func TestQueuesThatChange(t *testing.T) {
+	for _, kind := range allKinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			eachLine(t, func(rng *rand.Rand) string {
+				q := newLine(rng, kind)
+				for i := range 60 {
+					q.pass()
+					switch rng.IntN(8) {
+					case 0:
+						q.limit.MaxDelay = 0
+					case 1:
+						q.delay()
+					case 2:
+						q.limit.MaxDelay /= 2
+					case 3:
+						q.giveOne()
+					}
+					cost := q.cost()
+					if d, why := q.ask(cost); why != "" {
+						return fmt.Sprintf("check %d of %d, %+v: %+v: %s", i, cost, q.limit, d, why)
+					}
+				}
+				return q.judgeAll()
+			})
+		})
+	}
+}
+
+// giveOne gives one of those who wait back, not from a bucket: what that forgets drains anyway.
+func (q *line) giveOne() {
+	if len(q.on) == 0 || q.limit.Kind.Bucket() {
+		return
+	}
+	i := q.rng.IntN(len(q.on))
+	p := q.on[i]
+	if p.at <= q.now.Wall {
+		return
+	}
+	q.on = slices.Delete(q.on, i, i+1)
+	if q.limit.Kind == SlidingLog {
+		q.real.log.Give(&q.limit, p.from, q.now, p.cost)
+	} else {
+		q.real.state = q.limit.Give(q.real.state, p.from, q.now, p.cost)
+	}
+}
+
+func (q *line) judgeAll() string {
+	if q.limit.Kind == LeakyBucket {
+		return "" // its times are turns, not admissions
+	}
+	slices.SortStableFunc(q.on, func(a, b passed) int { return compare(a.at, b.at) })
+	m := q.naive()
+	for i, p := range q.on {
+		m.advance(&q.limit, Now{Steady: p.at, Wall: p.at})
+		if !m.allows(p.cost) {
+			return fmt.Sprintf("the %d-th of %v goes on when %+v would refuse it", i, q.on, q.limit)
+		}
+		m.add(p.cost, m.taken())
+	}
+	return ""
+}
+
+func TestQueueVectors(t *testing.T) {
+	const s = time.Second
+	noon := float64(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC).Unix())
+	late := func(t float64, cost int64, delay time.Duration) step {
+		return step{t: noon + t, cost: cost, allowed: true, delay: delay}
+	}
+	refused := func(t float64, cost int64, retry time.Duration) step { return no(noon+t, cost, 0, retry) }
+	tests := []struct {
+		name  string
+		limit Limit
+		steps []step
+	}{
+		{"token bucket", Limit{Kind: TokenBucket, Amount: 1, Burst: 3, Window: s, MaxDelay: 2 * s}, []step{
+			late(0, 3, 0), late(0, 1, s), late(0.5, 1, 1500*time.Millisecond), refused(0.5, 1, s/2), late(1, 1, 2*s), late(1, 0, 0),
+			refused(1, 4, Never),
+		}},
+		{"leaky bucket", Limit{Kind: LeakyBucket, Amount: 1, Burst: 2, Window: s, MaxDelay: 3 * s}, []step{
+			{noon, 1, true, 1, 0, 0}, late(0, 1, s), late(0, 1, 2*s), late(0, 1, 3*s), refused(0, 1, s), refused(0, 3, Never),
+		}},
+		{"fixed window", Limit{Kind: FixedWindow, Amount: 2, Window: 10 * s, MaxDelay: 15 * s}, []step{
+			late(1, 2, 0), late(1, 1, 9*s), late(2, 2, 18*s-0)}[:2:2]},
+		{"fixed window, full", Limit{Kind: FixedWindow, Amount: 2, Window: 10 * s, MaxDelay: 15 * s}, []step{
+			late(1, 2, 0), late(1, 1, 9*s), refused(1, 2, 4*s), late(2, 1, 8*s), late(5, 1, 15*s), refused(4.5, 2, 10500*time.Millisecond),
+		}},
+		{"sliding log", Limit{Kind: SlidingLog, Amount: 2, Window: 10 * s, MaxDelay: 15 * s}, []step{
+			late(0, 1, 0), late(4, 1, 0), late(5, 1, 5*s), late(5, 1, 9*s), late(5, 1, 15*s), refused(5, 1, 4*s),
+		}},
+		{"sliding window", Limit{Kind: SlidingWindow, Amount: 10, Window: 10 * s, MaxDelay: 15 * s}, []step{
+			late(5, 10, 0), late(5, 1, 6*s), late(6, 2, 7*s), refused(6, 10, 9*s),
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := counter{l: &tt.limit}
+			for i, want := range tt.steps {
+				have := c.take(atSecond(want.t), want.cost)
+				if have.Allowed != want.allowed || have.RetryAfter != want.retry || have.Delay != want.delay {
+					t.Errorf("step %d, %+v: have %+v", i, want, have)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,52 @@
+package counters
+
+import "github.com/rlnode/rlnode/algorithms"
+
+// decideBlock reports whether a block, found with allowed as for a cost of 1, is not on. Then the op's state is as if it
+// began now.
+func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
+	if allowed {
+		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
+		return
+	}
+	op.Decision = op.Limit.Describe(op.state, now, 1, false)
+}
+
+// beginBlocks begins the blocks of ops beside which an op of the same subject refuses; the check hears of it. Those
+// that are on already are not prolonged. Shards are held.
+func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
+	for i := range ops {
+		op := &ops[i]
+		if !op.Block || !op.Decision.Allowed || !refusedBeside(ops, op.Key.Hi) {
+			continue
+		}
+		d := op.Limit.Peek(op.state, now, 1)
+		if !store || t.storeBlock(now, op, d, ops) {
+			op.Decision = d
+		}
+	}
+}
+
+// refusedBeside reports whether a limit of one subject refuses. A table without room is no limit.
+func refusedBeside(ops []Op, hi uint64) bool {
+	for i := range ops {
+		if op := &ops[i]; op.Key.Hi == hi && !op.Block && !op.Decision.Allowed && !op.Full {
+			return true
+		}
+	}
+	return false
+}
+
+// storeBlock stores a block that begins. It reports false where there is no room for it: then the limits alone refuse.
+func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, ops []Op) bool {
+	s := t.shardOf(op.Key)
+	p := s.find(op.Key)
+	if !p.found() {
+		if !t.makeRoom(s, now.Steady, t.added(s, ops), ops) {
+			return false
+		}
+		p = s.insert(op.Key)
+	}
+	s.store(p, op.Limit, op.state, refusedLevel, freshAt(now, op.Limit, d))
+	return true
+}

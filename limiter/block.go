@@ -1,0 +1,95 @@
+package limiter
+
+import (
+	"slices"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A block is one more counter of its rule and subject, so that replication, hand-over, checkpoints and eviction need to
+// know nothing of it. While a check is decided its op stands behind those of the rule's limits, and in Answer.Limits too;
+// conclude folds it into them.
+
+// opsOf is how many ops a hit has: its limits, and its block.
+func opsOf(h *rules.Hit) int {
+	if h.Block != nil {
+		return len(h.Limits) + 1
+	}
+	return len(h.Limits)
+}
+
+func blockOp(h *rules.Hit) counters.Op {
+	return counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
+}
+
+// askBlock lists the block of a hit, behind its limits.
+func (a *Answer) askBlock(h *rules.Hit) {
+	a.scratch.blocks = true
+	a.scratch.ops = append(a.scratch.ops, blockOp(h))
+	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
+}
+
+// foldBlocks takes the blocks out of what was asked. Where one is on, all limits of its rule refuse until it is over.
+func (a *Answer) foldBlocks() {
+	s := &a.scratch
+	ops, limits := s.ops[:0], a.Limits[:0]
+	first := 0
+	for i := range s.match.Hits {
+		h := &s.match.Hits[i]
+		n := len(h.Limits)
+		own := s.ops[first : first+n]
+		blocked := h.Block != nil && !s.ops[first+n].Decision.Allowed
+		if blocked {
+			blockOps(own, &s.ops[first+n].Decision)
+		}
+		for j := range own {
+			la := a.Limits[first+j]
+			la.Blocked = blocked
+			ops, limits = append(ops, own[j]), append(limits, la)
+		}
+		first += opsOf(h)
+	}
+	s.ops, a.Limits, s.blocks = ops, limits, false
+}
+
+// blockOps makes ops, of one subject, refuse for as long as block does.
+func blockOps(ops []counters.Op, block *algorithms.Decision) {
+	for j := range ops {
+		d := &ops[j].Decision
+		retry := block.RetryAfter
+		if !d.Allowed && (d.RetryAfter == algorithms.Never || d.RetryAfter > retry) {
+			retry = d.RetryAfter
+		}
+		*d = algorithms.Decision{RetryAfter: retry, ResetAfter: max(d.ResetAfter, block.ResetAfter)}
+	}
+}
+
+// held reports whether a part waits until those without a block are decided: what it takes for a check that another rule
+// refuses looks used until it is given back, and a refusal for that would begin a block.
+func (c *journey) held(i int) bool {
+	hits := c.answer.scratch.match.Hits
+	if !c.answer.scratch.blocks || hits[c.parts[i].hit].Block == nil {
+		return false
+	}
+	return slices.ContainsFunc(c.parts, func(p part) bool { return p.state != partDecided && hits[p.hit].Block == nil })
+}
+
+// blockAlone begins here what a copy's refusal begins: the copy may be one that is only looked at.
+func (c *journey) blockAlone(list []int) {
+	if c.peek {
+		return
+	}
+	for _, i := range list {
+		p := &c.parts[i]
+		ops := c.ops(p)
+		for j := range ops {
+			op := &ops[j]
+			// With all of its length before it, it began just now.
+			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.private[p.private-1+j].Decision.Allowed {
+				_ = c.limiter.member.Private.Table().Penalize(c.now, op.Key, op.Limit, 1) // full: the limits still refuse
+			}
+		}
+	}
+}

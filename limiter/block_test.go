@@ -1,0 +1,175 @@
+package limiter
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+const loginRules = `
+rules:
+  - name: login
+    key: [ip]
+    limits: [{limit: 3, per: 1m, algorithm: sliding-window-log}, {limit: 5, per: 1h, algorithm: fixed-window}]
+    block: 30m
+`
+
+// blocked says how a check of a rule with a block ended.
+type blocked struct {
+	after   time.Duration
+	cost    int64
+	peek    bool
+	allowed bool
+	retry   time.Duration // of the tightest
+}
+
+func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
+	t.Helper()
+	q := byKey(rule, "k")
+	q.Costs, q.Peek = []UnitCost{{"requests", b.cost}}, b.peek
+	a := check(t, l, after(b.after), q)
+	have := blocked{b.after, b.cost, b.peek, a.Allowed, a.Limits[max(0, a.Tightest)].RetryAfter}
+	if have != b {
+		t.Errorf("have %+v, want %+v", have, b)
+	}
+	return a
+}
+
+func TestBlock(t *testing.T) {
+	const s, m = time.Second, time.Minute
+	tests := []struct {
+		name  string
+		steps []blocked
+	}{
+		{"the check that is refused begins it, and is told its length", []blocked{
+			{cost: 3, allowed: true}, {after: s, cost: 1, retry: 30 * m}, {after: 2 * s, cost: 1, retry: 30*m - s},
+		}},
+		{"a refusal during a block does not prolong it", []blocked{
+			{cost: 4, retry: algorithms.Never}, {after: 29 * m, cost: 1, retry: m}, {after: 30*m - 1, cost: 1, retry: 1}, {after: 30 * m, cost: 1, allowed: true},
+		}},
+		{"a cost of 0 is refused during a block, and begins none", []blocked{
+			{cost: 3, allowed: true}, {cost: 0, allowed: true}, {cost: 1, retry: 30 * m}, {after: m, cost: 0, retry: 29 * m}, {after: 30 * m, cost: 0, allowed: true},
+		}},
+		{"a peek tells, and begins none", []blocked{
+			{cost: 3, allowed: true}, {cost: 1, peek: true, retry: 30 * m}, {after: m, cost: 1, allowed: true},
+		}},
+		{"a limit that refuses for longer says so", []blocked{
+			{cost: 3, allowed: true}, {after: m, cost: 2, allowed: true}, {after: m, cost: 1, retry: 59 * m},
+		}},
+		{"above the capacity", []blocked{
+			{cost: 4, retry: algorithms.Never}, {after: m, cost: 4, retry: algorithms.Never}, {after: m, cost: 3, retry: 29 * m},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := open(t, loginRules)
+			for _, step := range tt.steps {
+				a := step.ask(t, l, "login")
+				if len(a.Limits) != 2 || len(a.scratch.ops) != 2 {
+					t.Fatalf("have %d limits and %d ops, want the rule's two", len(a.Limits), len(a.scratch.ops))
+				}
+				for _, la := range a.Limits {
+					if a.Allowed != la.Allowed || la.Blocked == a.Allowed || !a.Allowed && la.Remaining != 0 {
+						t.Errorf("%+v: have %+v", step, la)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A block is its rule's and its subject's alone.
+func TestBlockOfOneRule(t *testing.T) {
+	l := open(t, `
+rules:
+  - {name: a, key: [ip], limits: [{limit: 1, per: 1s}], block: 1m}
+  - {name: b, key: [ip], limits: [{limit: 2, per: 1s}], block: 1h}
+  - {name: s, key: [ip], limits: [{limit: 1, per: 1s}], block: 1m, shadow: true}`)
+	ask := func(d time.Duration, ip string) *Answer {
+		return check(t, l, after(d), Query{Attributes: attrs("ip", ip)})
+	}
+	ask(0, "192.0.2.1")
+	if a := ask(0, "192.0.2.1"); a.Allowed || a.Limits[0].RetryAfter != time.Minute || !a.Limits[1].Allowed || a.Limits[1].Remaining != 1 {
+		t.Errorf("have %+v", a.Limits)
+	} else if a.Limits[2].Allowed || !a.Limits[2].Blocked || a.Limits[2].RetryAfter != time.Minute {
+		t.Errorf("shadow: have %+v", a.Limits[2])
+	}
+	if a := ask(0, "192.0.2.2"); !a.Allowed {
+		t.Error("another subject is blocked")
+	}
+	// Of a, and the shadow of s, are over; b refused nothing.
+	if a := ask(time.Minute, "192.0.2.1"); !a.Allowed || !a.Limits[2].Allowed {
+		t.Errorf("after a minute: have %+v", a.Limits)
+	}
+}
+
+func TestBlockOfAShadowRuleRefusesNothing(t *testing.T) {
+	l := open(t, "rules: [{name: s, key: [k], limits: [{limit: 1, per: 1s}], block: 1m, shadow: true}]")
+	var have []bool
+	for _, d := range []time.Duration{0, 0, 30 * time.Second, time.Minute} {
+		a := check(t, l, after(d), byKey("s", "x"))
+		have = append(have, a.Allowed, a.Limits[0].Allowed)
+	}
+	if want := []bool{true, true, true, false, true, false, true, true}; !slices.Equal(have, want) {
+		t.Errorf("have %v, want %v", have, want)
+	}
+}
+
+func TestBlockKeepsOnWhenItsLengthChanges(t *testing.T) {
+	text := func(length string) string {
+		return "version: 1\nrules: [{name: r, key: [k], limits: [{limit: 1, per: 1s}], block: " + length + "}]"
+	}
+	l := open(t, "")
+	l.Use(compile(t, 2, text("10m")))
+	blocked{cost: 1, allowed: true}.ask(t, l, "r")
+	blocked{cost: 1, retry: 10 * time.Minute}.ask(t, l, "r")
+	l.Use(compile(t, 3, text("20m")))
+	blocked{after: 5 * time.Minute, cost: 1, retry: 15 * time.Minute}.ask(t, l, "r")
+	l.Use(compile(t, 4, text("6m")))
+	blocked{after: 5 * time.Minute, cost: 1, retry: time.Minute}.ask(t, l, "r")
+	blocked{after: 6 * time.Minute, cost: 1, allowed: true}.ask(t, l, "r")
+}
+
+// Usage tells of a block, reset lifts it, adjust does neither; and failed attempts alone may be counted.
+func TestBlockInUsage(t *testing.T) {
+	l := open(t, loginRules)
+	key := []string{"192.0.2.9"}
+	attempt := func() *Answer {
+		a := &Answer{}
+		q := Query{Rule: "login", Key: key, ByKey: true, Costs: []UnitCost{{"requests", 0}}}
+		if err := l.Check(&q, a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for range 3 {
+		if !attempt().Allowed {
+			t.Fatal("refused before three failures")
+		}
+		if _, err := l.Adjust("login", key, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u, err := l.Usage("login", key)
+	if err != nil || u.Blocked != 0 || len(u.Limits) != 2 || u.Limits[0].Used != 3 {
+		t.Errorf("have %+v, %v", u, err)
+	}
+	q := Query{Rule: "login", Key: key, ByKey: true}
+	if a := check(t, l, l.clock.Now(), q); a.Allowed || !a.Limits[0].Blocked {
+		t.Errorf("have %+v", a.Limits)
+	}
+	if u, err = l.Adjust("login", key, -5); err != nil || u.Blocked < 29*time.Minute || u.Limits[0].Used != 0 {
+		t.Errorf("after a reward: have %+v, %v", u, err)
+	}
+	if attempt().Allowed {
+		t.Error("a reward lifted the block")
+	}
+	if err := l.Reset("login", key); err != nil {
+		t.Fatal(err)
+	}
+	if u, err = l.Usage("login", key); err != nil || u.Blocked != 0 || !attempt().Allowed {
+		t.Errorf("after a reset: have %+v, %v", u, err)
+	}
+}
