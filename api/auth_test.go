@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -355,6 +357,33 @@ func TestAuthAllocatesNothing(t *testing.T) {
 			if a := x.check.Attributes; len(a) != 3 || a[0].Name != "ip" || a[1] != (rules.Attribute{Name: "endpoint", Value: "/chat"}) {
 				t.Errorf("attributes: have %v", a)
 			}
+		}
+	}
+}
+
+// BenchmarkServerAuth is a proxy's question through the server library, without a connection.
+func BenchmarkServerAuth(b *testing.B) {
+	f := newFixed()
+	doc, err := rules.Parse([]byte(authRules))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if f.set, err = rules.Compile(doc, 17); err != nil {
+		b.Fatal(err)
+	}
+	s := &dataServer{plane: newPlane(f)}
+	var ctx fasthttp.RequestCtx
+	ctx.Init(&fasthttp.Request{}, nil, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		ctx.Request.Reset()
+		ctx.Response.Reset()
+		ctx.Request.SetRequestURI("/v1/auth/web?deny_status=403")
+		ctx.Request.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.7")
+		ctx.Request.Header.Set("X-Forwarded-Uri", "/chat?x=y")
+		ctx.Request.Header.Set("X-Api-Key", "k1")
+		if s.handle(&ctx); ctx.Response.StatusCode() != 200 {
+			b.Fatal(ctx.Response.String())
 		}
 	}
 }
