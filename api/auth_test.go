@@ -378,6 +378,7 @@ func BenchmarkServerAuth(b *testing.B) {
 	for b.Loop() {
 		ctx.Request.Reset()
 		ctx.Response.Reset()
+		ctx.Request.Header.SetMethod("GET")
 		ctx.Request.SetRequestURI("/v1/auth/web?deny_status=403")
 		ctx.Request.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.7")
 		ctx.Request.Header.Set("X-Forwarded-Uri", "/chat?x=y")
