@@ -10,7 +10,7 @@ import (
 )
 
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":`
+	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
 // tightest is the limit that a describes, nil where none but shadow limits were looked at.
 func tightest(a *limiter.Answer) *limiter.LimitAnswer {
@@ -27,6 +27,8 @@ func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 	if !a.Allowed {
 		x.spare = appendReason(x.spare[:0], a, tightest(a))
 		b = append(b, quotaExceeded...)
+		b = strconv.AppendInt(b, int64(x.status), 10)
+		b = append(b, `,"detail":`...)
 		b = appendString(b, view(x.spare))
 		b = appendViolated(append(b, `,"violated-policies":[`...), a)
 		b = append(b, "],"...)

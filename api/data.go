@@ -52,15 +52,19 @@ type dataPlane struct {
 // route is one address of the data plane.
 type route struct {
 	path    string
-	allow   string // methods
+	below   string // what paths may begin with instead of being path; empty: none
+	allow   string // methods; empty: any
 	open    bool   // without the token
 	maxBody int
-	serve   func(*dataPlane, *exchange)
+	// bodyIgnored: a body is thrown away, and one that is larger than maxBody ends the connection, not the request.
+	bodyIgnored bool
+	serve       func(*dataPlane, *exchange)
 }
 
 // dataRoutes are all addresses of the data plane, the busiest first.
 var dataRoutes = [...]route{
 	{path: "/v1/check", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).check},
+	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*dataPlane).auth},
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*dataPlane).batch},
 	{path: "/v1/reserve", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).reserve},
 	{path: "/v1/settle", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).settle},
@@ -71,8 +75,8 @@ var dataRoutes = [...]route{
 
 func routeOf(path string) *route {
 	for i := range dataRoutes {
-		if dataRoutes[i].path == path {
-			return &dataRoutes[i]
+		if r := &dataRoutes[i]; r.path == path || r.below != "" && strings.HasPrefix(path, r.below) {
+			return r
 		}
 	}
 	return nil
@@ -104,7 +108,7 @@ func (p *dataPlane) admit(x *exchange) (*route, *Error) {
 	switch {
 	case r == nil:
 		return nil, errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(x.path, "�")))
-	case x.method != r.allow && !allows(r.allow, x.method):
+	case x.method != r.allow && r.allow != "" && !allows(r.allow, x.method):
 		e := errorf(MethodNotAllowed, "%s takes %s", r.path, r.allow)
 		e.allow = r.allow
 		return nil, e

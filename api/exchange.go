@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net"
 	"time"
 
 	"github.com/rlnode/rlnode/limiter"
@@ -17,9 +18,16 @@ const (
 type request struct {
 	method        string
 	path          string
+	query         string // of what is below authPrefix; elsewhere no query is looked at
 	authorization string
 	body          []byte
+	header        headerLines
+	peer          net.Addr
 }
+
+// headerLines finds the lines of a header, given its name in canonical case, in the order in which they came. What is
+// returned holds until the next call, the lines themselves as long as the request.
+type headerLines interface{ PeekAll(name string) [][]byte }
 
 // response is what the data plane answers.
 type response struct {
@@ -52,8 +60,9 @@ type exchange struct {
 	answer limiter.Answer
 	// values holds the headers' values. It grows only by append: values already handed out stay as they are.
 	values []byte
-	order  []int32 // of answer.Limits, tightest first
-	spare  []byte  // a sentence before it is quoted
+	order  []int32  // of answer.Limits, tightest first
+	spare  []byte   // a sentence before it is quoted
+	lines  []string // of a header
 	stripe *latencyStripe
 	chunk  chunk // of a batch
 }
@@ -65,6 +74,7 @@ func (x *exchange) reset() {
 	x.scan.reset(nil)
 	x.scan.scratch = kept(x.scan.scratch)
 	x.check.reset()
+	clear(x.lines)
 	x.chunk.reset()
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)

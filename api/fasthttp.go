@@ -111,7 +111,8 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
 	x.method = view(ctx.Method())
-	x.path = view(ctx.Path())
+	x.path, x.query = target(ctx)
+	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
 	x.authorization = view(ctx.Request.Header.Peek("Authorization"))
 	r, refusal := s.plane.admit(x)
 	if p := view(ctx.Request.Header.Protocol()); p != "HTTP/1.1" && p != "HTTP/1.0" {
@@ -120,6 +121,9 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	held, e := s.readBody(ctx, x, r.bodyLimit())
 	defer s.held.Add(-held)
 	x.hangUp = e != nil
+	if r != nil && r.bodyIgnored && x.hangUp && e.Code == TooLarge {
+		e = nil
+	}
 	switch {
 	case refusal != nil:
 		x.refuse(refusal)
@@ -129,6 +133,16 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 		s.plane.serve(r, x)
 	}
 	s.answer(ctx, x)
+}
+
+// target is the path of a request, and its query where that is looked at. Below authPrefix it is what was sent: proxies
+// append their callers' paths there, whose dots may not lead anywhere else.
+func target(ctx *fasthttp.RequestCtx) (path, query string) {
+	if sent := view(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
+		path, query, _ = strings.Cut(sent, "?")
+		return path, query
+	}
+	return view(ctx.Path()), view(ctx.URI().QueryString())
 }
 
 // answer hands x's response over to the library.
@@ -250,8 +264,10 @@ func (s *dataServer) malformed(ctx *fasthttp.RequestCtx, err error) {
 
 // expect decides on Expect: 100-continue: a body that would be refused is not asked for.
 func (s *dataServer) expect(ctx *fasthttp.RequestCtx) int {
-	most := routeOf(view(ctx.Path())).bodyLimit()
-	if ctx.Request.Header.ContentLength() <= most {
+	path, _ := target(ctx)
+	r := routeOf(path)
+	most := r.bodyLimit()
+	if ctx.Request.Header.ContentLength() <= most || r != nil && r.bodyIgnored {
 		return fasthttp.StatusContinue
 	}
 	x := s.plane.acquire()

@@ -23,7 +23,7 @@ type hostile struct {
 	r *rand.Rand
 }
 
-var hostilePaths = []string{"/v1/check", "/v1/check", "/v1/check", "/v1/check/batch", "/v1/adjust", "/healthz", "/readyz", "/v1/reserve", "/", "/%00", "//v1//check", "*"}
+var hostilePaths = []string{"/v1/check", "/v1/check", "/v1/check", "/v1/check/batch", "/v1/adjust", "/healthz", "/readyz", "/v1/reserve", "/v1/auth/web", "/v1/auth/", "/v1/auth/web/../%zz?deny_status=4", "/", "/%00", "//v1//check", "*"}
 
 func (h hostile) pick(list ...string) string { return list[h.r.IntN(len(list))] }
 

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 var (
@@ -66,24 +68,9 @@ func (r *record) addRequest(request string) {
 	} else if strings.HasPrefix(target, "HTTP/") {
 		return
 	}
-	if endpoint := pathOf(target); endpoint != "" {
+	if endpoint := rules.PathOf(target); endpoint != "" {
 		r.add("endpoint", endpoint)
 	}
-}
-
-// pathOf is the path of a request's target, without the query. A proxy's absolute target loses its host.
-func pathOf(target string) string {
-	if i := strings.IndexAny(target, "?#"); i >= 0 {
-		target = target[:i]
-	}
-	scheme, rest, ok := strings.Cut(target, "://")
-	if !ok || strings.Contains(scheme, "/") {
-		return target
-	}
-	if i := strings.IndexByte(rest, '/'); i >= 0 {
-		return rest[i:]
-	}
-	return "/"
 }
 
 // readableAddress reports whether s is an IP address, or the name that a server with look-ups writes instead:

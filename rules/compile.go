@@ -46,6 +46,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	}
 	s.rules = buildIndex(entries)
 	s.deny, s.allow = c.list(doc.Deny), c.list(doc.Allow)
+	s.profiles = compileProfiles(doc.Profiles)
 	return s, nil
 }
 

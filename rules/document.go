@@ -35,7 +35,7 @@ type Document struct {
 	Tiers       []*TierSpec
 	DefaultTier string
 	Subjects    []*Group
-	Profiles    []*Profile
+	Profiles    []*ProfileSpec
 
 	source string // the whole text it was parsed from; empty after a change
 	asJSON bool   // source is JSON
@@ -178,11 +178,11 @@ type Override struct {
 	pos    yaml.Pos
 }
 
-// Profile says which of a proxied request's headers become attributes.
-type Profile struct {
+// ProfileSpec says which of a proxied request's headers become attributes.
+type ProfileSpec struct {
 	Name        string
 	Sources     []ProfileSource
-	TrustedHops int // 0 when left out
+	TrustedHops int // 0 when left out, which means 1
 	pos         yaml.Pos
 }
 

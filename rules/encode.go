@@ -302,7 +302,7 @@ func (s *SubjectSpec) node() *yaml.Node {
 	return n
 }
 
-func (p *Profile) node() *yaml.Node {
+func (p *ProfileSpec) node() *yaml.Node {
 	n := yaml.NewMap()
 	for _, s := range p.Sources {
 		n.Set(s.Attribute, text(s.Source))

@@ -253,7 +253,7 @@ func TestDocumentThatDoesNotFit(t *testing.T) {
 	// As if its text were compact: every rendering of it is too large.
 	fat := *h.doc
 	fat.Tiers = append([]*TierSpec{}, h.doc.Tiers...)
-	fat.Profiles = []*Profile{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
+	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
 	fat.size = 2 * MaxDocument
 	h.doc = &fat
 	const writes = fullEvery + 2

@@ -311,32 +311,3 @@ func (d *decoder) subjectValue(attribute string, key *yaml.Node) string {
 	}
 	return usualAddress(attribute, s)
 }
-
-func (d *decoder) profile(key, n *yaml.Node) *Profile {
-	p := &Profile{Name: d.checkName(key, key.Text), pos: key.Pos}
-	d.open(n, func(key, v *yaml.Node) {
-		if key.Text == "trusted_hops" {
-			p.TrustedHops = int(d.integer(v, 1, maxTrustedHops))
-			return
-		}
-		source, ok := d.text(v)
-		if ok && !headerSource(source) {
-			d.fail(v, "%q is not a source such as header:X-Api-Key", shorten(source))
-		}
-		p.Sources = append(p.Sources, ProfileSource{d.checkName(key, key.Text), source})
-	})
-	if n.Kind == yaml.Map && len(p.Sources) == 0 {
-		d.fail(n, "a profile needs at least one attribute")
-	}
-	if len(p.Sources) > maxAttributes {
-		d.fail(n, "more than %d attributes", maxAttributes)
-	}
-	return p
-}
-
-// headerSource reports whether s is header: and a header's name.
-func headerSource(s string) bool {
-	name, ok := strings.CutPrefix(s, "header:")
-	return ok && name != "" && len(name) <= maxNameBytes && strings.Trim(name,
-		"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
-}

@@ -46,7 +46,7 @@ func TestParse_contractExample(t *testing.T) {
 	for _, w := range doc.Warnings() {
 		warned = append(warned, fmt.Sprintf("%s at %d", w.Path, w.Line))
 	}
-	wantWarned := "rules[6].adaptive at 54, rules[7].scope at 59, rules[7].regions at 60, profiles.web at 80"
+	wantWarned := "rules[6].adaptive at 54, rules[7].scope at 59, rules[7].regions at 60"
 	if have := strings.Join(warned, ", "); have != wantWarned {
 		t.Errorf("warnings: have %s, want %s", have, wantWarned)
 	}
@@ -174,6 +174,9 @@ func TestParse_mistakes(t *testing.T) {
 		{"list entry", "lists: {deny: [{}, {ip: 1.2.3}]}", []string{"1:16 lists.deny[0]|at least one", `1:25 lists.deny[1].ip|no address`}},
 		{"headers", "headers: {reset: never}", []string{"1:18 headers.reset|unix, delta"}},
 		{"profile", "profiles: {web: {ip: cookie:x, trusted_hops: 0}, no: {}}", []string{"1:22 profiles.web.ip|not a source", "1:46 profiles.web.trusted_hops|1…32", "1:54 profiles.no|at least one attribute"}},
+		{"profile's hops", "profiles: {a: {user: header:X-User, trusted_hops: 1}, b: {client: header:x-forwarded-for, trusted_hops: 2}}", []string{"1:51 profiles.a|trusted_hops is for addresses"}},
+		{"profile's sources", "profiles: {web: {ip: header:Forwarded, a: 'header:X Y', b: 'header:', c: method, d: {}}}",
+			[]string{"1:22 profiles.web.ip|X-Forwarded-For", "1:43 profiles.web.a|not a source", "1:60 profiles.web.b|not a source", "1:74 profiles.web.c|not a source", "1:85 profiles.web.d|text is expected"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -39,6 +39,7 @@ type Set struct {
 	attributes  map[string]int // numbers of the attributes that some part of the set looks at
 	rules       index
 	deny, allow list
+	profiles    map[string]*Profile
 }
 
 // Headers says which families of response headers are sent.
@@ -147,6 +148,9 @@ type Hit struct {
 
 // Rule returns the rule called name, or nil.
 func (s *Set) Rule(name string) *Rule { return s.byName[name] }
+
+// Profile returns the profile called name, or nil.
+func (s *Set) Profile(name string) *Profile { return s.profiles[name] }
 
 // UnitID returns the id of a unit that some limit has.
 func (s *Set) UnitID(name string) (int, bool) {

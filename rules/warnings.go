@@ -24,9 +24,6 @@ func (d *Document) Warnings() []Error {
 		}
 		r.warn(&w, path, r.place)
 	}
-	for _, p := range d.Profiles {
-		w.add(p.pos, keyPath("profiles", p.Name), "profiles are not in force in this version")
-	}
 	if d.source == "" {
 		for i := range w.errs {
 			w.errs[i].Line, w.errs[i].Column = 0, 0

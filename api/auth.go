@@ -1,0 +1,135 @@
+package api
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	authPrefix = "/v1/auth/"
+	// maxAuthBody is how much of a body, in bytes, is read to keep a connection that nobody should have sent one on.
+	maxAuthBody = 32 << 10
+	// maxProfileName bounds a profile's name as it stands in a path, in bytes, each of which may be written as three.
+	maxProfileName = 3 * 128
+
+	statusAllowed = 200
+	statusRefused = 429
+)
+
+// auth answers a proxy that asks about a request of its own: whether it may pass, by status and headers. What
+// follows the profile's name in the path, and the query then, are of the request that is asked about.
+func (p *dataPlane) auth(x *exchange) {
+	began := time.Now()
+	if e := p.readiness.checks(); e != nil {
+		x.refuse(e)
+		return
+	}
+	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
+	deny := statusRefused
+	if !below {
+		var e *Error
+		if deny, e = denyStatus(x.query); e != nil {
+			x.refuse(e)
+			return
+		}
+	}
+	profile := p.profile(name)
+	if profile == nil {
+		x.refuse(errorf(NotFound, "there is no profile %q in the rules", excerpt(strings.ToValidUTF8(name, "�"))))
+		return
+	}
+	x.readHeaders(profile)
+	if err := p.decider.Check(&x.check.Query, &x.answer); err != nil {
+		x.refuse(p.explain(err))
+		return
+	}
+	x.status = statusAllowed
+	x.rateHeaders()
+	if !x.answer.Allowed {
+		x.status, x.contentType = deny, typeProblem
+		x.retryAfter()
+		x.response.body = x.appendAnswer(x.response.body, p.node)
+	}
+	x.stripe.observe(time.Since(began))
+}
+
+// profile finds a profile by its name in a path, nil when there is none.
+func (p *dataPlane) profile(name string) *rules.Profile {
+	if len(name) > maxProfileName {
+		return nil
+	}
+	name, err := url.PathUnescape(name)
+	if err != nil {
+		return nil
+	}
+	return p.decider.Rules().Profile(name)
+}
+
+// denyStatus is the status that a refusal has by the query: 400 to 499. Of several the first counts; what else the
+// query has may be of the request that is asked about.
+func denyStatus(query string) (int, *Error) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		value, ok := strings.CutPrefix(pair, "deny_status=")
+		if !ok {
+			continue
+		}
+		if len(value) != 3 || value[0] != '4' || value[1] < '0' || value[1] > '9' || value[2] < '0' || value[2] > '9' {
+			return 0, errorf(BadValue, "deny_status must be from 400 to 499")
+		}
+		return 400 + int(value[1]-'0')*10 + int(value[2]-'0'), nil
+	}
+	return statusRefused, nil
+}
+
+// readHeaders makes the check's attributes of the headers.
+func (x *exchange) readHeaders(profile *rules.Profile) {
+	c := &x.check
+	for i := range profile.Sources {
+		s := &profile.Sources[i]
+		x.lines = x.lines[:0]
+		for _, line := range x.header.PeekAll(s.Header) {
+			x.lines = append(x.lines, view(line))
+		}
+		value, ok := s.Value(x.lines)
+		if !ok && s.Hops > 0 {
+			value, ok = x.peerAddress(), true
+		}
+		if ok {
+			c.attributes = append(c.attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
+		}
+	}
+	c.Attributes = c.attributes
+}
+
+// bounded makes of a header what may be an attribute: its first maxValue bytes, in UTF-8. A proxy could do nothing
+// with an error about it.
+func bounded(value string) string {
+	value = value[:min(len(value), maxValue)]
+	if utf8.ValidString(value) {
+		return value
+	}
+	return strings.ToValidUTF8(value, "?") // no longer than it was
+}
+
+// peerAddress is the address that the request came from.
+func (x *exchange) peerAddress() string {
+	tcp, ok := x.peer.(*net.TCPAddr)
+	if !ok {
+		return "unknown"
+	}
+	var a netip.Addr
+	if a, ok = netip.AddrFromSlice(tcp.IP); !ok {
+		return "unknown"
+	}
+	from := len(x.values)
+	x.values = a.Unmap().AppendTo(x.values)
+	return view(x.values[from:])
+}

@@ -1,0 +1,405 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const proxyExamples = "../../examples/proxies"
+
+// example is a proxy with its example configuration.
+type example struct {
+	program string
+	ip      string            // of all that listens, instead of 127.0.0.1
+	files   map[string]string // where they are written: where they stand in the examples
+	extra   map[string]string // what stands before an example's text, or by itself
+	args    []string
+	away    []int // what /login is answered when rlnode is away
+	tells   bool  // what is left, with every answer
+}
+
+func proxies() []example {
+	return []example{
+		{
+			program: "nginx", ip: "127.0.62.11", tells: true, away: []int{503},
+			files: map[string]string{"conf.d/rlnode.conf": "nginx/rlnode.conf", "conf.d/rlnode.ask": "nginx/rlnode.ask"},
+			extra: map[string]string{"nginx.conf": `
+pid nginx.pid; error_log stderr; daemon off; worker_processes 1;
+events {}
+http {
+	access_log off; client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+	include conf.d/*.conf;
+}`},
+			args: []string{"-p", ".", "-c", "nginx.conf", "-e", "stderr"},
+		},
+		{
+			program: "caddy", ip: "127.0.62.12", away: []int{502, 503, 504},
+			files: map[string]string{"Caddyfile": "caddy/Caddyfile"},
+			extra: map[string]string{"Caddyfile": "{\n\tadmin off\n}\n"},
+			args:  []string{"run", "--adapter", "caddyfile", "--config", "Caddyfile"},
+		},
+		{
+			program: "haproxy", ip: "127.0.62.13", tells: true, away: []int{503},
+			files: map[string]string{"haproxy.cfg": "haproxy/haproxy.cfg", "rlnode.lua": "haproxy/rlnode.lua"},
+			args:  []string{"-db", "-f", "haproxy.cfg"},
+		},
+	}
+}
+
+// The proxies let ten requests pass and refuse the eleventh, and go on as their configurations say when rlnode hangs
+// or is stopped. The limits of their patience are those of the examples where rlnode hangs; for the rest they are
+// longer, so that a slow machine does not look like an absent node.
+func TestProxies(t *testing.T) {
+	for _, e := range proxies() {
+		t.Run(e.program, func(t *testing.T) {
+			t.Parallel()
+			if _, err := exec.LookPath(e.program); err != nil {
+				if os.Getenv("CI") == "true" {
+					t.Fatalf("%s is not installed, and this is CI", e.program)
+				}
+				t.Skipf("%s is not installed", e.program)
+			}
+			s := newProxied(t, e)
+			proxy := s.proxy(false)
+			s.hangs()
+			proxy.stop()
+			proxy = s.proxy(true)
+			s.limits()
+			s.leavesAlone()
+			s.stops()
+			proxy.stop()
+		})
+	}
+}
+
+// proxied is an application behind a proxy that asks a node.
+type proxied struct {
+	example
+	t    *testing.T
+	dir  string
+	node *serving
+
+	mu   sync.Mutex // guards seen
+	seen []string   // requests that the application got: method, target, body
+}
+
+func newProxied(t *testing.T, e example) *proxied {
+	s := &proxied{example: e, t: t, dir: t.TempDir()}
+	s.start()
+	ln, err := net.Listen("tcp", e.ip+":9000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := &http.Server{Handler: http.HandlerFunc(s.app)}
+	var serving sync.WaitGroup
+	serving.Go(func() { app.Serve(ln) })
+	t.Cleanup(func() {
+		app.Close()
+		serving.Wait()
+	})
+	return s
+}
+
+// start starts the node.
+func (s *proxied) start() {
+	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// The example's rules, but their windows do not turn during a test.
+	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
+	if text == string(src) {
+		s.t.Fatal("the example's rule per-address is not what it was")
+	}
+	s.node = start(s.t, filepath.Join(s.dir, "node"), "--rules", file(s.t, "rules.yaml", text),
+		"--bind", s.ip, "--http-port", "8080", "--admin-port", "8081", "--name", "n1")
+}
+
+// app is the application.
+func (s *proxied) app(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	s.mu.Lock()
+	s.seen = append(s.seen, fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, body))
+	s.mu.Unlock()
+	w.Header().Set("X-App", r.Header.Get("X-Forwarded-For"))
+	if status, err := strconv.Atoi(strings.Trim(r.URL.Path, "/")); err == nil {
+		w.WriteHeader(status)
+	}
+	fmt.Fprint(w, "app")
+}
+
+// reached is what the application got since the last call.
+func (s *proxied) reached() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.seen = nil }()
+	return s.seen
+}
+
+// running is a running proxy.
+type running struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// proxy starts the proxy with the example's configuration.
+func (s *proxied) proxy(patient bool) *running {
+	t := s.t
+	dir := t.TempDir()
+	write := func(name, text string) {
+		text = strings.NewReplacer("127.0.0.1", s.ip, "/etc/haproxy", dir).Replace(text)
+		if patient {
+			text = strings.NewReplacer("200ms", "15s", "patience = 400", "patience = 15000").Replace(text)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range s.extra {
+		write(name, text)
+	}
+	for name, from := range s.files {
+		text, err := os.ReadFile(filepath.Join(proxyExamples, from))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(name, s.extra[name]+string(text))
+	}
+	log := &output{}
+	p := &running{t: t, cmd: exec.Command(s.program, s.args...), exited: make(chan struct{})}
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
+	p.cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		defer close(p.exited)
+		p.cmd.Wait()
+	})
+	t.Cleanup(func() {
+		p.stop()
+		waiting.Wait()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", s.program, log)
+		}
+	})
+	eventually(t, s.program+" listens", func() bool {
+		select {
+		case <-p.exited:
+			t.Fatalf("%s ended:\n%s", s.program, log)
+		default:
+		}
+		c, err := net.Dial("tcp", s.ip+":8000")
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	return p
+}
+
+// stop ends the proxy; its workers end with it only if it is asked to.
+func (p *running) stop() {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+		p.cmd.Process.Kill()
+		p.t.Errorf("%v does not end", p.cmd.Args)
+	}
+}
+
+// from asks the proxy as a caller with an address of its own, 127.0.62.last, who forges what can be forged.
+func (s *proxied) from(last int, method, target, body string) *http.Response {
+	s.t.Helper()
+	r, err := http.NewRequest(method, "http://"+s.ip+":8000", strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	path, query, _ := strings.Cut(target, "?")
+	r.URL.Opaque, r.URL.RawQuery = "//"+s.ip+":8000"+path, query
+	if !strings.HasPrefix(path, "//") {
+		r.URL.Opaque = path
+	}
+	for name, value := range map[string]string{
+		"X-Forwarded-For": fmt.Sprintf("203.0.113.%d", time.Now().UnixNano()%250), "X-Real-Ip": "203.0.113.1", "Forwarded": "for=203.0.113.1",
+		"X-Forwarded-Uri": "/forged", "X-Forwarded-Method": "FORGED", "Cookie": strings.Repeat("x", 6000), "Connection": "X-Forwarded-For",
+	} {
+		r.Header.Set(name, value)
+	}
+	local := &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
+	resp, err := client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp.Body = io.NopCloser(strings.NewReader(string(text)))
+	return resp
+}
+
+// expect asks and holds the answer's status to one of want.
+func (s *proxied) expect(what string, last int, method, target string, want ...int) *http.Response {
+	s.t.Helper()
+	resp := s.from(last, method, target, "")
+	for _, status := range want {
+		if resp.StatusCode == status {
+			return resp
+		}
+	}
+	s.t.Errorf("%s: %s %s: have %d, want %v", what, method, target, resp.StatusCode, want)
+	return resp
+}
+
+// hangs: a node that does not answer holds nobody up.
+func (s *proxied) hangs() {
+	s.node.signal(syscall.SIGSTOP)
+	began := time.Now()
+	s.expect("rlnode hangs", 90, "GET", "/", 200)
+	s.expect("rlnode hangs", 90, "POST", "/login", s.away...)
+	if took := time.Since(began); took > patience/4 {
+		s.t.Errorf("rlnode hangs: two requests took %v", took)
+	}
+	s.node.signal(syscall.SIGCONT)
+	eventually(s.t, "rlnode is asked again", func() bool {
+		return s.from(90, "POST", "/login", "").StatusCode == 200
+	})
+	s.reached()
+}
+
+// limits: ten pass, the eleventh is refused, whatever the caller says who it is.
+func (s *proxied) limits() {
+	for i := range 10 {
+		resp := s.expect("within the limit", 91, "GET", fmt.Sprintf("/a?%d", i), 200)
+		if have, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(9-i); s.tells && have != want {
+			s.t.Errorf("request %d: %q remain, want %s", i, have, want)
+		}
+		if forwarded := resp.Header.Get("X-App"); !strings.HasSuffix(forwarded, "127.0.62.91") {
+			s.t.Errorf("the application takes %q for the caller", forwarded)
+		}
+	}
+	resp := s.expect("over the limit", 91, "GET", "/a", 429)
+	s.refusal(resp)
+	if have := resp.Header.Get("RateLimit"); !strings.HasPrefix(have, `"per-address";r=0;t=`) {
+		s.t.Errorf("over the limit: RateLimit %q", have)
+	}
+	s.refusal(s.expect("over the limit", 91, "HEAD", "/a", 429))
+	s.refusal(s.expect("over the limit", 91, "POST", "/a", 429))
+	s.expect("another caller", 92, "GET", "/a", 200)
+	if have, want := len(s.reached()), 11; have != want {
+		s.t.Errorf("the application got %d requests, want %d", have, want)
+	}
+	for i, spelling := range []string{"/login", "//login", "/%6Cogin", "/login?next=/", "/login"} {
+		s.expect(fmt.Sprintf("login %d", i), 93, "POST", spelling, 200)
+	}
+	s.refusal(s.expect("sixth login", 93, "POST", "//login", 429))
+	s.expect("no login", 93, "GET", "/a", 200)
+	s.reached()
+}
+
+// refusal checks what a caller sees of one.
+func (s *proxied) refusal(resp *http.Response) {
+	s.t.Helper()
+	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || after < 1 {
+		s.t.Errorf("refused: Retry-After %q", resp.Header.Get("Retry-After"))
+	}
+	body, _ := io.ReadAll(resp.Body)
+	var problem struct{ Status int }
+	if resp.Request.Method == "HEAD" {
+		return
+	}
+	if err := json.Unmarshal(body, &problem); err != nil || problem.Status != 429 || resp.Header.Get("Content-Type") != "application/problem+json" {
+		s.t.Errorf("refused: have %s %q", resp.Header.Get("Content-Type"), body)
+	}
+}
+
+// leavesAlone: what the application gets and answers is not changed.
+func (s *proxied) leavesAlone() {
+	for _, status := range []int{403, 404, 429, 500, 503} {
+		if resp := s.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status), status); resp.Header.Get("Retry-After") != "" {
+			s.t.Errorf("%d: Retry-After %q", status, resp.Header.Get("Retry-After"))
+		}
+	}
+	s.reached()
+	body := strings.Repeat("b", 100_000)
+	if resp := s.from(94, "PUT", "/x?y=z", body); resp.StatusCode != 200 {
+		s.t.Errorf("have %d", resp.StatusCode)
+	}
+	if have := s.reached(); len(have) != 1 || have[0] != "PUT /x?y=z "+body {
+		s.t.Errorf("the application got %.100q", have)
+	}
+}
+
+// stops: without rlnode requests pass, but no logins; with it, what was used is used.
+func (s *proxied) stops() {
+	s.node.stop()
+	resp := s.expect("rlnode is stopped", 91, "GET", "/a", 200)
+	if have := resp.Header.Get("RateLimit"); have != "" {
+		s.t.Errorf("rlnode is stopped: RateLimit %q", have)
+	}
+	s.expect("rlnode is stopped", 95, "POST", "/a", 200)
+	if have, want := len(s.reached()), 2; have != want {
+		s.t.Errorf("the application got %d requests, want %d", have, want)
+	}
+	s.expect("rlnode is stopped", 95, "POST", "/login", s.away...)
+	s.expect("rlnode is stopped", 95, "GET", "//login", s.away...)
+	if have := s.reached(); len(have) > 0 {
+		s.t.Errorf("the application got %q", have)
+	}
+	s.start()
+	eventually(s.t, "rlnode is asked again", func() bool { return s.from(91, "GET", "/a", "").StatusCode == 429 })
+}
+
+// The examples that are not run here can be read, and ask for a profile that there is.
+func TestProxyExamplesAreWhole(t *testing.T) {
+	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := rules.Parse(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := doc.Warnings(); len(doc.Profiles) != 1 || doc.Profiles[0].Name != "web" || len(w) > 0 {
+		t.Errorf("profiles: have %d, warnings %v", len(doc.Profiles), w)
+	}
+	for name, asks := range map[string]string{"traefik/traefik.yaml": "", "traefik/rlnode.yaml": "/v1/auth/web", "envoy/envoy.yaml": "/v1/auth/web"} {
+		text, err := os.ReadFile(filepath.Join(proxyExamples, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var content map[string]any
+		if err := yaml.Unmarshal(text, &content); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := json.Marshal(content); err != nil || !strings.Contains(string(text), asks) {
+			t.Errorf("%s: does not ask %s, %v", name, asks, err)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package rules
+
+import (
+	"net/textproto"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// Profile is a compiled profile: how the headers of a request that a proxy asks about become a check's attributes.
+type Profile struct {
+	Name    string
+	Sources []Source // each for another attribute
+}
+
+// Source is where an attribute's value comes from.
+type Source struct {
+	Attribute string
+	Header    string // in canonical case
+	// Hops is, where the header is a list of addresses, which one counts: the n-th from the right, from 1. 0 means
+	// that the header is no such list.
+	Hops int
+	// Path is set where the header is a request's target, of which the path counts.
+	Path bool
+}
+
+// defaultHops believes the one proxy that asks, and nobody before it.
+const defaultHops = 1
+
+func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
+	out := make(map[string]*Profile, len(specs))
+	for _, spec := range specs {
+		p := &Profile{Name: spec.Name}
+		for _, s := range spec.Sources {
+			source := Source{Attribute: s.Attribute, Header: s.header(), Path: s.isTarget()}
+			if s.listsAddresses() {
+				if source.Hops = spec.TrustedHops; source.Hops == 0 {
+					source.Hops = defaultHops
+				}
+			}
+			p.Sources = append(p.Sources, source)
+		}
+		out[p.Name] = p
+	}
+	return out
+}
+
+// header is the name of the header that s names.
+func (s *ProfileSource) header() string {
+	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(s.Source, "header:"))
+}
+
+// listsAddresses reports whether the header lists addresses, the last one added by the nearest proxy.
+func (s *ProfileSource) listsAddresses() bool {
+	return holdsAddresses(s.Attribute) || s.header() == "X-Forwarded-For"
+}
+
+// isTarget reports whether the header has a request's target.
+func (s *ProfileSource) isTarget() bool {
+	return s.Attribute == "endpoint" || s.header() == "X-Forwarded-Uri"
+}
+
+// Value finds the attribute's value in the header's lines, which are in the order in which they came. It refers to
+// them. What is not there, or empty, has no value; a list of addresses has none either where there is no address
+// to believe.
+func (s *Source) Value(lines []string) (value string, ok bool) {
+	if s.Hops > 0 {
+		return trustedAddress(lines, s.Hops)
+	}
+	if len(lines) == 0 {
+		return "", false
+	}
+	value = strings.Trim(lines[0], " \t")
+	if s.Path {
+		value = PathOf(value)
+	}
+	return value, value != ""
+}
+
+// trustedAddress finds the n-th entry from the right of a list of addresses, or the leftmost where there are fewer.
+// Entries are counted whether or not they are addresses: a proxy that can't tell writes "unknown", and what stands
+// left of it is still not for it to vouch for. Where the entry is no address, the next one to its right that is
+// one counts, since that is nearer to whom we trust.
+func trustedAddress(lines []string, n int) (address string, ok bool) {
+	for i := len(lines) - 1; i >= 0; i-- {
+		for rest, more := lines[i], true; more; {
+			var entry string
+			if comma := strings.LastIndexByte(rest, ','); comma >= 0 {
+				rest, entry = rest[:comma], rest[comma+1:]
+			} else {
+				entry, more = rest, false
+			}
+			if entry = strings.Trim(entry, " \t"); entry == "" {
+				continue // is no entry: RFC 9110, 5.6.1
+			}
+			if a, valid := entryAddress(entry); valid {
+				address, ok = a, true
+			}
+			if n--; n == 0 {
+				return address, ok
+			}
+		}
+	}
+	return address, ok
+}
+
+// entryAddress is the address in an entry of a list: by itself, in brackets, in quotes, with a port.
+func entryAddress(s string) (string, bool) {
+	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
+		s = s[1 : len(s)-1]
+	}
+	if inside, ok := strings.CutPrefix(s, "["); ok {
+		host, port, closed := strings.Cut(inside, "]")
+		if !closed || port != "" && !isPort(port) || strings.IndexByte(host, ':') < 0 {
+			return "", false
+		}
+		s = host
+	} else if i := strings.IndexByte(s, ':'); i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
+		if !isPort(s[i:]) {
+			return "", false
+		}
+		s = s[:i]
+	}
+	_, ok := parseAddress(s)
+	return s, ok
+}
+
+// isPort reports whether s is a colon and a port.
+func isPort(s string) bool {
+	return len(s) >= 2 && len(s) <= 6 && s[0] == ':' && strings.Trim(s[1:], "0123456789") == ""
+}
+
+// PathOf is the path of a request's target, without the query. A target in absolute form loses its host.
+func PathOf(target string) string {
+	if i := strings.IndexAny(target, "?#"); i >= 0 {
+		target = target[:i]
+	}
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok || strings.Contains(scheme, "/") {
+		return target
+	}
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		return rest[i:]
+	}
+	return "/"
+}
+
+func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
+	p := &ProfileSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
+	var hops *yaml.Node
+	lists := false
+	d.open(n, func(key, v *yaml.Node) {
+		if key.Text == "trusted_hops" {
+			hops = v
+			p.TrustedHops = int(d.integer(v, 1, maxTrustedHops))
+			return
+		}
+		s := d.source(d.checkName(key, key.Text), v)
+		lists = lists || s.listsAddresses()
+		p.Sources = append(p.Sources, s)
+	})
+	if n.Kind != yaml.Map {
+		return p
+	}
+	switch {
+	case len(p.Sources) == 0:
+		d.fail(n, "a profile needs at least one attribute")
+	case len(p.Sources) > maxAttributes:
+		d.fail(n, "more than %d attributes", maxAttributes)
+	case hops != nil && !lists:
+		d.fail(hops, "trusted_hops is for addresses: the profile has no ip, no *_ip, and nothing from X-Forwarded-For")
+	}
+	return p
+}
+
+// source reads where an attribute's value comes from.
+func (d *decoder) source(attribute string, v *yaml.Node) ProfileSource {
+	text, ok := d.text(v)
+	s := ProfileSource{attribute, text}
+	switch {
+	case !ok:
+	case !headerSource(text):
+		d.fail(v, "%q is not a source such as header:X-Api-Key", shorten(text))
+	case holdsAddresses(attribute) && s.header() == "Forwarded":
+		d.fail(v, "addresses are not read from Forwarded; let the proxy send X-Forwarded-For")
+	}
+	return s
+}
+
+// headerSource reports whether s is header: and a header's name.
+func headerSource(s string) bool {
+	name, ok := strings.CutPrefix(s, "header:")
+	return ok && name != "" && len(name) <= maxNameBytes && strings.Trim(name,
+		"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
