@@ -166,7 +166,7 @@ func (s *proxied) proxy(patient bool) *running {
 	write := func(name, text string) {
 		text = strings.NewReplacer("127.0.0.1", s.ip, "/etc/haproxy", dir).Replace(text)
 		if patient {
-			text = strings.NewReplacer("200ms", "15s", "patience = 400", "patience = 15000").Replace(text)
+			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400", "patience = 15000").Replace(text)
 		}
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -280,6 +280,7 @@ func (s *proxied) expect(what string, last int, method, target string, want ...i
 // hangs: a node that does not answer holds nobody up.
 func (s *proxied) hangs() {
 	s.node.signal(syscall.SIGSTOP)
+	eventually(s.t, "the node has stopped", s.node.paused)
 	began := time.Now()
 	s.expect("rlnode hangs", 90, "GET", "/", 200)
 	s.expect("rlnode hangs", 90, "POST", "/login", s.away...)
@@ -291,6 +292,18 @@ func (s *proxied) hangs() {
 		return s.from(90, "POST", "/login", "").StatusCode == 200
 	})
 	s.reached()
+}
+
+// paused reports whether all threads of the process have taken note of SIGSTOP, where the system tells.
+func (s *serving) paused() bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
+	for _, name := range threads {
+		text, err := os.ReadFile(name)
+		if _, state, _ := strings.Cut(string(text), ") "); err == nil && !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
 }
 
 // limits: ten pass, the eleventh is refused, whatever the caller says who it is.
