@@ -2,6 +2,7 @@ package api
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -166,7 +167,13 @@ func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 func appendBlocked(b []byte, t *limiter.LimitAnswer) []byte {
 	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
 	b = append(b, " blocks this for "...)
-	b = append(b, t.Rule.Block.String()...)
+	length := strings.TrimSuffix(t.Rule.Block.String(), "m0s") // 30m0s and 1h0m0s are 30m and 1h
+	if whole := strings.TrimSuffix(length, "h0"); whole != length {
+		length = whole + "h"
+	} else if length != t.Rule.Block.String() {
+		length += "m"
+	}
+	b = append(b, length...)
 	b = append(b, " after a refusal; "...)
 	if t.RetryAfter == algorithms.Never {
 		return append(b, "this can never be allowed: the cost is above the capacity."...)

@@ -1,0 +1,54 @@
+package limiter
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// What is a block, and how long a limit delays, travels with questions; what is neither is refused.
+func TestPoliciesTravel(t *testing.T) {
+	block := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: time.Hour}
+	slow := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 5, Window: time.Hour, MaxDelay: 24 * time.Hour}
+	bucket := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 7, Window: time.Hour, MaxDelay: 1}
+	message := func(ops ...counters.Op) []byte {
+		for i := range ops {
+			ops[i].Key = counters.Key{Hi: 1, Lo: uint64(i)}
+		}
+		q := &question{count: 1, ops: ops}
+		return q.appendBody(q.appendHead(nil))
+	}
+	var z zones
+	var have question
+	if err := have.read(message(counters.Op{Limit: &slow, Cost: 3}, counters.Op{Limit: &bucket, Shadow: true}, counters.Op{Limit: &block, Block: true, Shadow: true}), &z); err != nil {
+		t.Fatal(err)
+	}
+	want := []algorithms.Limit{slow, bucket, block}
+	if !slices.Equal(have.limits, want) || !have.ops[2].Block || !have.ops[2].Shadow || have.ops[0].Block || have.ops[1].Block || !have.ops[1].Shadow {
+		t.Errorf("have %+v", have.ops)
+	}
+	two, never := block, slow
+	two.Burst, never.MaxDelay = 2, algorithms.MaxMaxDelay+1
+	for name, op := range map[string]counters.Op{
+		"a block of another kind": {Limit: &slow, Block: true},
+		"a block of two":          {Limit: &two, Block: true},
+		"a block with a cost":     {Limit: &block, Block: true, Cost: 1},
+		"too long a delay":        {Limit: &never},
+	} {
+		if err := (&question{}).read(message(op), &z); err == nil {
+			t.Errorf("%s is read", name)
+		}
+	}
+	g := gift{ops: []counters.Op{{Limit: &slow, Cost: 1}}, lineage: []uint64{1}, window: []int64{5}}
+	b := g.append(nil)
+	if err := (&gift{}).read(b, &z); err != nil {
+		t.Error(err)
+	}
+	b[8+8+1+3*8] |= limitBlock
+	if err := (&gift{}).read(b, &z); err == nil {
+		t.Error("a block is given back")
+	}
+}
