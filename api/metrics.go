@@ -46,6 +46,7 @@ type collector struct {
 	epoch, rulesVersion, ready, panics, build      *prometheus.Desc
 	forward, coalesced, unanswered, fallback       *prometheus.Desc
 	acted, served, relayed, given, busy            *prometheus.Desc
+	waiting, waitingMax, notHeld                   *prometheus.Desc
 	leases                                         leaseDescs
 }
 
@@ -86,6 +87,9 @@ func newCollector(a *API) *collector {
 		relayed:      desc("relayed_total", "Questions of other nodes passed on to the owner."),
 		given:        desc("given_back_total", "Messages that gave back what was taken for a check that another node refused."),
 		busy:         desc("busy_total", "Questions of other nodes turned away because too many were waiting."),
+		waiting:      desc("waiting", "Answers of checks with wait that are held back now."),
+		waitingMax:   desc("waiting_max", "Bound on the answers held back at once."),
+		notHeld:      desc("wait_refused_total", "Checks with wait that were answered at once because too many were held back."),
 		leases:       newLeaseDescs(desc),
 		build:        desc("build_info", "Version of the program; always 1.", "version", "go"),
 	}
@@ -97,6 +101,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		c.checks, c.headroom, c.latency, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
 		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
 		c.panics, c.build, c.forward, c.coalesced, c.unanswered, c.fallback, c.acted, c.served, c.relayed, c.given, c.busy,
+		c.waiting, c.waitingMax, c.notHeld,
 	} {
 		ch <- d
 	}
@@ -150,6 +155,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s.flag(c.ready, c.api.readiness.probe() == nil)
 	c.cluster(s)
 	s.count(c.panics, c.api.plane.panics.Load())
+	w := c.api.data.waiting
+	s.gauge(c.waiting, float64(w.count()))
+	s.gauge(c.waitingMax, float64(w.most))
+	s.count(c.notHeld, w.turned.Load())
 	s.gauge(c.build, 1, c.api.config.Version, runtime.Version())
 }
 

@@ -51,6 +51,7 @@ func (c *serveCmd) Run(env *environment) error {
 	s := &server{settings: c, env: env, log: c.logger(env.stderr), world: realWorld(c)}
 	adaptGRPC(s.log)
 	c.warn(s.log, os.Environ())
+	raiseFiles(s.log)
 	return s.run(signals)
 }
 
