@@ -104,6 +104,7 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []strin
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
 	b = appendUsage(b, u)
+	b = s.appendAdaptive(b, u.Rule)
 	s.sendJSON(w, append(b, `,"shares":{},"blocked_until_ms":0}`...))
 	return nil
 }

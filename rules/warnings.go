@@ -13,7 +13,7 @@ func (d *Document) Warnings() []Error {
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.at["defaults."+key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		for _, key := range []string{"block", "adaptive"} {
+		for _, key := range []string{"block"} {
 			if r.has(key) {
 				w.add(r.place(key), path+"."+key, "%s is not in force in this version", key)
 			}

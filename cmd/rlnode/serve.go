@@ -210,6 +210,7 @@ func (s *server) listen() (err error) {
 		Rules:          s.mates,
 		Cluster:        s.mates,
 		Membership:     s.mates,
+		Loads:          s.mates.loads,
 		RuleStats:      s.limiter.Stats,
 		ClusterStats:   s.limiter.ClusterStats,
 		Condition:      s.mates.condition,
