@@ -110,6 +110,7 @@ func errInternal() *Error { return errorf(Internal, "something went wrong; the n
 func asError(err error) *Error {
 	var known *Error
 	var invalid rules.Errors
+	var report loads.ReportError
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -133,8 +134,8 @@ func asError(err error) *Error {
 		return &Error{Code: UnknownRule, Detail: err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrKey):
 		return &Error{Code: BadValue, Detail: "key: " + err.Error(), Err: err}
-	case errors.Is(err, loads.ErrReport):
-		return &Error{Code: BadValue, Detail: err.Error(), Err: err}
+	case errors.As(err, &report):
+		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
 	case errors.Is(err, limiter.ErrUnit):
 		return &Error{Code: BadValue, Detail: "rule: " + err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrFull), errors.Is(err, loads.ErrFull):

@@ -15,7 +15,7 @@ import (
 
 // Loads are what adaptive rules follow. *loads.Loads is one.
 type Loads interface {
-	// Tell takes a load that is valid for ttl. The error wraps loads.ErrReport or loads.ErrFull.
+	// Tell takes a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
 	Tell(source string, load float64, ttl time.Duration) error
 	// Load is what is known of one source.
 	Load(source string) (load float64, known bool)
@@ -77,7 +77,12 @@ func readLoad(body []byte) (*loadRequest, *Error) {
 			given[name] = true
 			switch name {
 			case "source":
-				q.source = strings.Clone(s.filled("source"))
+				if s.next() != '"' {
+					s.skip()
+					s.mean(BadValue, "source must be a string")
+					continue
+				}
+				q.source = strings.Clone(s.text())
 			case "load":
 				q.load = s.decimal("load")
 			case "ttl_ms":
@@ -188,4 +193,21 @@ func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
 		b = append(b, "null"...)
 	}
 	return append(appendDecimal(append(b, `,"factor":`...), s.api.config.Subjects.Factor(r)), '}')
+}
+
+// loadFigures sends what adaptive rules follow: only sources that the rules in force name, since anybody may tell of others.
+func (c *collector) loadFigures(s sink) {
+	told := map[string]bool{}
+	for _, r := range c.api.admin.adaptive() {
+		s.gauge(c.factor, c.api.config.Subjects.Factor(r), r.Name)
+		told[r.Adaptive.Source] = true
+	}
+	if c.api.config.Loads == nil {
+		return
+	}
+	for _, l := range c.api.config.Loads.Sources() {
+		if told[l.Name] || l.Name == loads.NodeCPU {
+			s.gauge(c.load, l.Load, l.Name)
+		}
+	}
 }

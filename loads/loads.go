@@ -22,8 +22,9 @@ const NodeCPU = "node-cpu"
 const (
 	MaxName = 128  // bytes of a source's name
 	MaxLoad = 1000 // as in rules
-	// MaxSources is how many sources are known at once.
-	MaxSources = 256
+	// MaxSources is how many sources are known at once: there is room for one of each rule. Beyond it, one that no rule follows
+	// makes room for one that some rule does.
+	MaxSources = 1024
 
 	MinTTL     = 100 * time.Millisecond
 	MaxTTL     = time.Hour
@@ -33,13 +34,14 @@ const (
 	remember = 5 * time.Minute
 )
 
-// Errors of Tell.
-var (
-	// ErrReport: the source, the load or its TTL is out of bounds.
-	ErrReport = errors.New("bad load")
-	// ErrFull: so many sources are known that there is no room for another one.
-	ErrFull = errors.New("too many sources of load")
-)
+// ErrFull is an error of Tell: so many sources are known that there is no room for another one.
+var ErrFull = errors.New("too many sources of load")
+
+// ReportError says what is wrong with a report: which field, and its bounds.
+type ReportError string
+
+// Error returns what is wrong.
+func (e ReportError) Error() string { return string(e) }
 
 // Config says whose loads they are.
 type Config struct {
@@ -91,22 +93,23 @@ func (l *Loads) signal() {
 	}
 }
 
-// Check says what is wrong with a report, nil if nothing is. The error wraps ErrReport and names the field.
+// Check says what is wrong with a report, nil if nothing is. The error is a ReportError.
 func Check(source string, load float64, ttl time.Duration) error {
+	wrong := func(format string, args ...any) error { return ReportError(fmt.Sprintf(format, args...)) }
 	switch {
 	case source == "" || len(source) > MaxName || !utf8.ValidString(source) || strings.ContainsFunc(source, unicode.IsControl):
-		return fmt.Errorf("%w: source must have 1 to %d bytes of text without control characters", ErrReport, MaxName)
+		return wrong("source must have 1 to %d bytes of text without control characters", MaxName)
 	case source == NodeCPU:
-		return fmt.Errorf("%w: source must not be %s, which each node measures itself", ErrReport, NodeCPU)
+		return wrong("source must not be %s, which each node measures itself", NodeCPU)
 	case math.IsNaN(load) || load < 0 || load > MaxLoad:
-		return fmt.Errorf("%w: load must be a number from 0 to %d", ErrReport, MaxLoad)
+		return wrong("load must be a number from 0 to %d", MaxLoad)
 	case ttl < MinTTL || ttl > MaxTTL:
-		return fmt.Errorf("%w: ttl_ms must be a whole number from %d to %d", ErrReport, MinTTL.Milliseconds(), MaxTTL.Milliseconds())
+		return wrong("ttl_ms must be a whole number from %d to %d", MinTTL.Milliseconds(), MaxTTL.Milliseconds())
 	}
 	return nil
 }
 
-// Tell takes a report that is valid for ttl from now on. The error is as of Check, or wraps ErrFull.
+// Tell takes a report that is valid for ttl from now on. The error wraps a ReportError or ErrFull.
 func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
 	if err := Check(source, load, ttl); err != nil {
 		return err
@@ -126,7 +129,7 @@ func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
 
 // put makes r the last report of source. It reports false when there is no room. The caller holds l.mu.
 func (l *Loads) put(now time.Duration, source string, r report) bool {
-	if l.known[source] == nil && len(l.known) >= MaxSources && !l.evict(now) {
+	if l.known[source] == nil && len(l.known) >= MaxSources && !l.evict(now, source) {
 		return false
 	}
 	r.sends = l.sends()
@@ -135,11 +138,16 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 	return true
 }
 
-// evict drops the report that expired first. It reports false when none has expired.
-func (l *Loads) evict(now time.Duration) bool {
+// evict drops the report that expires first, of those that have expired, and if source is followed by a rule also of those
+// that are not. It reports false when there is none. The caller holds l.mu.
+func (l *Loads) evict(now time.Duration, source string) bool {
+	followed := make(map[string]bool, len(l.held))
+	for _, h := range l.held {
+		followed[h.source] = true
+	}
 	first := ""
 	for name, r := range l.known {
-		if r.until <= now && (first == "" || r.until < l.known[first].until) {
+		if (r.until <= now || followed[source] && !followed[name]) && (first == "" || r.until < l.known[first].until) {
 			first = name
 		}
 	}
