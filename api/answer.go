@@ -83,6 +83,20 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 // delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'.
 func delay(a *limiter.Answer) time.Duration { return a.Delay() }
 
+// wait has the answer of a check that was decided just before now held back for its delay, as far as the rules that
+// delay it hold answers back.
+func (x *exchange) wait(now time.Time) {
+	hold := time.Duration(0)
+	for i := range x.answer.Limits {
+		if l := &x.answer.Limits[i]; !l.Rule.Shadow {
+			hold = max(hold, min(l.Delay, l.Rule.MaxDelay))
+		}
+	}
+	if hold > 0 {
+		x.due, x.after = now.Add(hold), delay(&x.answer)-hold
+	}
+}
+
 // appendLimits appends every limit that was looked at.
 func appendLimits(b []byte, a *limiter.Answer) []byte {
 	b = append(b, `,"limits":[`...)

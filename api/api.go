@@ -88,8 +88,11 @@ func (a *API) Ready() {
 	a.readiness.advance(condition{state: stateReady})
 }
 
-// Drain answers readiness probes with 503 draining from now on; checks go on.
-func (a *API) Drain() { a.readiness.advance(condition{state: stateDraining, since: time.Now()}) }
+// Drain answers readiness probes with 503 draining from now on; checks go on. Those that are held back are answered now.
+func (a *API) Drain() {
+	a.readiness.advance(condition{state: stateDraining, since: time.Now()})
+	a.data.waiting.end()
+}
 
 // Close drains, stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
 // A later call returns what the first did.

@@ -21,6 +21,8 @@ type Subjects interface {
 	Reset(rule string, key []string) error
 	// Top returns the n subjects refused most, most refused first.
 	Top(n int) []limiter.TopSubject
+	// Factor is what a rule's limits are multiplied by now.
+	Factor(*rules.Rule) float64
 }
 
 // Membership takes nodes out of the cluster.
@@ -117,6 +119,9 @@ type Config struct {
 	RuleStats   func() []limiter.RuleStats
 	Counters    func() counters.Stats
 	Checkpoints func() CheckpointStatus // nil: counters are not saved
+
+	// Loads are what adaptive rules follow; nil: none is told.
+	Loads Loads
 
 	// In a cluster; all nil for a node by itself.
 

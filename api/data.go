@@ -16,8 +16,6 @@ import (
 const (
 	maxCheckBody = 64 << 10 // bytes
 	maxBatchBody = 8 << 20
-	// maxHold bounds how long a check with wait is held back.
-	maxHold = 5 * time.Second
 )
 
 // Decider decides checks. *limiter.Limiter is one.
@@ -178,7 +176,7 @@ func (p *dataPlane) check(x *exchange) {
 		x.status, x.contentType = 429, typeProblem
 		x.retryAfter()
 	} else if x.check.wait && !x.check.Peek {
-		x.hold = min(delay(&x.answer), maxHold)
+		x.wait(time.Now())
 	}
 	x.response.body = x.appendAnswer(x.response.body, p.node)
 	x.stripe.observe(time.Since(began))

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/loads"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -111,6 +112,7 @@ func errInternal() *Error { return errorf(Internal, "something went wrong; the n
 func asError(err error) *Error {
 	var known *Error
 	var invalid rules.Errors
+	var report loads.ReportError
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -138,9 +140,11 @@ func asError(err error) *Error {
 		return &Error{Code: BadValue, Detail: err.Error(), Err: err}
 	case errors.Is(err, limiter.ErrKey):
 		return &Error{Code: BadValue, Detail: "key: " + err.Error(), Err: err}
+	case errors.As(err, &report):
+		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
 	case errors.Is(err, limiter.ErrUnit):
 		return &Error{Code: BadValue, Detail: "rule: " + err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrFull):
+	case errors.Is(err, limiter.ErrFull), errors.Is(err, loads.ErrFull):
 		return &Error{Code: Overloaded, Detail: err.Error(), Err: err}
 	}
 	return &Error{Code: Internal, Detail: errInternal().Detail, Err: err}

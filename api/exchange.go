@@ -35,8 +35,9 @@ type response struct {
 	contentType string
 	headers     []header
 	body        []byte
-	// hold is how long the answer is held back.
-	hold time.Duration
+	// due is when the answer is sent, zero: at once; after, what is left of its delay then.
+	due   time.Time
+	after time.Duration
 	// hangUp closes the connection after the answer.
 	hangUp bool
 }

@@ -38,16 +38,17 @@ type dataServer struct {
 	held   atomic.Int64 // bytes of large bodies
 	// mostHeld bounds held, but for the one body that finds it reached.
 	mostHeld int64
-	ending   chan struct{} // closed when answers are no longer held back
-	done     chan error    // from Serve
+	waiting  *waiting
+	done     chan error // from Serve
 	once     sync.Once
 }
 
 // serveData begins to serve plane on ln, with TLS if config is not nil.
 func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
 	s := &dataServer{
-		plane: plane, conns: newConnections(), mostHeld: heldBodies, ending: make(chan struct{}), done: make(chan error, 1),
+		plane: plane, conns: newConnections(), mostHeld: heldBodies, done: make(chan error, 1),
 	}
+	s.waiting = newWaiting(mostHeldOf(maxFiles()), s.send)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
@@ -68,6 +69,7 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		ReadBufferSize:        dataHeaderBytes,
 		Concurrency:           dataConnections,
 		CloseOnShutdown:       true,
+		KeepHijackedConns:     true, // see hold
 
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
@@ -84,7 +86,8 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 
 // close stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
 func (s *dataServer) close(ctx context.Context) error {
-	s.once.Do(func() { close(s.ending) })
+	s.waiting.end()
+	s.waiting.settle(ctx)
 	s.conns.closeSilent() // the library would wait for their first request
 	err := s.server.ShutdownWithContext(ctx)
 	_ = s.ln.Close() // which the library does not do when it had not begun to serve
@@ -95,6 +98,7 @@ func (s *dataServer) close(ctx context.Context) error {
 	serveErr := <-s.done
 	s.done <- nil // for the next close
 	s.conns.wait()
+	s.once.Do(s.waiting.close)
 	return errors.Join(err, serveErr)
 }
 
@@ -147,8 +151,8 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 
 // answer hands x's response over to the library.
 func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
-	if x.hold > 0 {
-		s.hold(x.hold)
+	if !x.due.IsZero() && s.hold(ctx, x) {
+		return
 	}
 	r := &ctx.Response
 	r.SetStatusCode(x.status)
@@ -169,24 +173,10 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	}
 }
 
-// hold waits, but not into the server's end.
-func (s *dataServer) hold(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.ending:
-	}
-}
-
 // hangUp ends the connection after the answer, in a way that lets a caller who is still sending read it.
 func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
-	c := ctx.Conn()
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	if c, ok := c.(*connection); ok {
+	if c := tracked(ctx.Conn()); c != nil {
 		c.linger.Store(true)
 	}
 }

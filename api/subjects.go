@@ -105,7 +105,7 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []strin
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
 	b = appendUsage(b, u)
-	b = append(b, `,"shares":{}`...)
+	b = append(s.appendAdaptive(b, u.Rule), `,"shares":{}`...)
 	s.sendJSON(w, append(appendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
 	return nil
 }

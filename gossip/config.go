@@ -31,6 +31,8 @@ type Config struct {
 
 	// Accept may refuse a member. It must not block: memberlist waits for it under a lock.
 	Accept func(Member) error
+	// News are told and heard beside; nil: none.
+	News News
 	// Transport takes the place of the network; Close shuts it down.
 	Transport memberlist.Transport
 	// Lookup resolves the names of seeds; the system's resolver by default.

@@ -239,8 +239,3 @@ func (e events) NodeMeta(int) []byte {
 	defer e.g.mu.Unlock()
 	return bytes.Clone(e.g.metadata)
 }
-
-// This package sends no messages of its own.
-
-func (events) NotifyMsg([]byte)                {}
-func (events) GetBroadcasts(int, int) [][]byte { return nil }

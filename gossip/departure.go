@@ -71,15 +71,8 @@ func (t *table) depart(d departure) (Member, bool) {
 	return e.Member, true
 }
 
-// LocalState is what goes along with the list of members.
-func (e events) LocalState(bool) []byte {
-	e.g.mu.Lock()
-	defer e.g.mu.Unlock()
-	return appendDepartures(nil, e.g.table.departures())
-}
-
-// MergeRemoteState takes what came along with another node's list.
-func (e events) MergeRemoteState(b []byte, _ bool) {
+// takeDepartures takes the departures that came along with another node's list.
+func (e events) takeDepartures(b []byte) {
 	all, err := parseDepartures(b)
 	if err != nil {
 		e.g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)

@@ -9,6 +9,9 @@
 // living processes with one ID are a copied data directory: whoever knows the older keeps it, refuses the newer and
 // says so; [Gossip.Twin] tells either of them.
 //
+// Beside that, nodes tell each other [News], of which this package knows nothing: in small packets as they come, and whole to
+// one that joins.
+//
 // Members of another cluster, of another region, and those that [Config.Accept] refuses, are kept out of Members.
 //
 // memberlist forgets the dead, so a long cut would never heal on its own. Here members that failed or left are

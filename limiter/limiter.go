@@ -27,7 +27,8 @@ type Limiter struct {
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
 	zones        zones    // of limits in reservations
 
-	mu sync.Mutex // serialises Use
+	mu    sync.Mutex // serialises Use and Adapt, and guards steps
+	steps func(*rules.Set) []int
 }
 
 // book is a version of the rules with the figures kept by its rules.
@@ -35,6 +36,8 @@ type book struct {
 	set   *rules.Set
 	stats []*ruleStats // by Rule.Index
 	none  *ruleStats   // checks that no rule decided
+	// steps are one above the steps in force, by Rule.Index; 0: none. nil: no rule is adaptive.
+	steps []atomic.Int32
 }
 
 // New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
@@ -64,7 +67,11 @@ func (l *Limiter) Use(set *rules.Set) {
 			s = newRuleStats()
 		}
 		next.stats = append(next.stats, s)
+		if r.Adaptive != nil && next.steps == nil {
+			next.steps = make([]atomic.Int32, len(set.Rules))
+		}
 	}
+	next.adapt(l.steps)
 	l.inForce.Store(next)
 }
 
@@ -111,6 +118,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 		a.Allowed, a.DecidedBy = !b.set.DefaultDeny, ByNone
 		return true, nil
 	}
+	b.lower(m)
 	a.ask(q)
 	return false, nil
 }

@@ -31,10 +31,12 @@ type LimitUsage struct {
 // Locate names a subject and its limits, without what is used of them. The error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	var m rules.Match
-	r, err := l.inForce.Load().match(&Query{Rule: rule, Key: key, ByKey: true}, &m)
+	b := l.inForce.Load()
+	r, err := b.match(&Query{Rule: rule, Key: key, ByKey: true}, &m)
 	if err != nil {
 		return nil, err
 	}
+	b.lower(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block

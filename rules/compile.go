@@ -163,6 +163,9 @@ func (c *compiler) limits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
 			out[i].Name = rule.Name + "/" + out[i].Unit + "/" + spec.Per
 		}
 	}
+	if rule.Adaptive != nil && len(out) > 0 {
+		out[0].lowering = &lowering{}
+	}
 	return out
 }
 

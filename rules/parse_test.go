@@ -46,7 +46,7 @@ func TestParse_contractExample(t *testing.T) {
 	for _, w := range doc.Warnings() {
 		warned = append(warned, fmt.Sprintf("%s at %d", w.Path, w.Line))
 	}
-	wantWarned := "rules[6].adaptive at 54, rules[7].scope at 59, rules[7].regions at 60"
+	wantWarned := "rules[7].scope at 59, rules[7].regions at 60"
 	if have := strings.Join(warned, ", "); have != wantWarned {
 		t.Errorf("warnings: have %s, want %s", have, wantWarned)
 	}

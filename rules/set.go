@@ -133,6 +133,8 @@ type Limit struct {
 	// ID is a hash of unit, algorithm and window (with its zone, for calendar windows): with the subject's hash
 	// it identifies the counter, so that amounts and names can change without losing what was used.
 	ID uint64
+
+	lowering *lowering // of the first limit of a list that steps lower; nil: none
 }
 
 // Hit is a rule that applies to a check, for one subject.

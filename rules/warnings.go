@@ -13,9 +13,6 @@ func (d *Document) Warnings() []Error {
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.at["defaults."+key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		if r.has("adaptive") {
-			w.add(r.place("adaptive"), path+".adaptive", "adaptive is not in force in this version")
-		}
 		if r.Scope == "global" {
 			w.add(r.place("scope"), path+".scope", "scope: global takes effect with a cluster")
 		}

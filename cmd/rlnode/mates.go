@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/gossip"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/loads"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/peer"
@@ -35,6 +36,7 @@ type mates struct {
 	peers   *peer.Peers
 	keeper  *partitions.Keeper
 	limiter *limiter.Limiter
+	loads   *loads.Loads
 	recent  recent
 	cluster atomic.Pointer[cluster.Cluster] // nil until join
 	left    atomic.Bool                     // this node has left the cluster for good
@@ -80,6 +82,7 @@ func (m *mates) open() error {
 	if err != nil {
 		return err
 	}
+	m.adapt()
 	m.recent.read = m.limiter.Stats
 	m.done.Go(func() { m.recent.follow(m.ctx.Done()) })
 	return nil
@@ -119,7 +122,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, s.store, m.peers, s.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.Bind, Port: c.GossipPort, Advertise: c.Advertise, Key: key, Join: c.Join,
-		Remembered: m.remembered(), Transport: s.world.gossip, Logger: s.log,
+		Remembered: m.remembered(), News: m.loads, Transport: s.world.gossip, Logger: s.log,
 	}
 	config.Seed = func() ([]byte, string) {
 		text, err := doc.YAML()

@@ -51,6 +51,7 @@ func (c *serveCmd) Run(env *environment) error {
 	s := &server{settings: c, env: env, log: c.logger(env.stderr), world: realWorld(c)}
 	adaptGRPC(s.log)
 	c.warn(s.log, os.Environ())
+	raiseFiles(s.log)
 	return s.run(signals)
 }
 
@@ -209,6 +210,7 @@ func (s *server) listen() (err error) {
 		Rules:          s.mates,
 		Cluster:        s.mates,
 		Membership:     s.mates,
+		Loads:          s.mates.loads,
 		RuleStats:      s.limiter.Stats,
 		ClusterStats:   s.limiter.ClusterStats,
 		Condition:      s.mates.condition,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/authority"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/loads"
 )
 
 // dialBound is how long a connection to another node may take.
@@ -23,6 +24,8 @@ type world struct {
 	gossip   memberlist.Transport // nil: the network
 	boottime func() time.Duration
 	recorder limiter.Recorder // of who decides what; nil outside of tests
+	// cpu is how busy the processors are, 0…1; nil: nobody measures.
+	cpu func(now time.Duration) (load float64, ok bool)
 }
 
 // realWorld is the machine's.
@@ -35,7 +38,7 @@ func realWorld(c *serveCmd) world {
 		dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		boottime: authority.NewClock().Boottime, recorder: recorder(),
+		boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load,
 	}
 }
 

@@ -36,13 +36,14 @@ var mayImport = map[string][]string{
 	"localcache": {"algorithms", "counters", "rules", "ring"},
 	"grants":     {"algorithms", "counters", "ring", "localcache"},
 	"partitions": {"algorithms", "counters", "ring", "agreement", "peer"},
+	"loads":      {"rules"},
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter"},
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "replay", "api", "internal/yaml",
+		"limiter", "loads", "replay", "api", "internal/yaml",
 	},
 
 	"peer":    {"ring"},

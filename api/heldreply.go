@@ -1,0 +1,72 @@
+package api
+
+import (
+	"bytes"
+	"strconv"
+	"time"
+)
+
+// heldReply is an answer with status 200 that is held back: all that is known of it, in one piece, since there may be tens
+// of thousands.
+type heldReply struct {
+	text []byte // header lines, then the body
+	body int    // where it begins
+	from int    // where the body tells the delay
+	to   int    // and where it goes on
+	keep bool   // HTTP/1.0, whose connections stay open only if they are told to
+}
+
+// delayField begins what a body tells of the delay. No string in a body has it: its quotes would be escaped.
+const delayField = `,"delay_ms":`
+
+// newHeldReply copies x's answer.
+func newHeldReply(x *exchange) heldReply {
+	size := len(x.contentType) + len(x.response.body) + 64
+	for i := range x.headers {
+		size += len(x.headers[i].name) + len(x.headers[i].value) + 4
+	}
+	b := make([]byte, 0, size)
+	b = appendHeader(b, "Content-Type", []byte(x.contentType))
+	for i := range x.headers {
+		b = appendHeader(b, x.headers[i].name, x.headers[i].value)
+	}
+	r := heldReply{body: len(b)}
+	r.text = append(b, x.response.body...)
+	if i := bytes.Index(x.response.body, []byte(delayField)); i >= 0 {
+		r.from = r.body + i
+		for r.to = r.from + len(delayField); r.to < len(r.text) && r.text[r.to] != ',' && r.text[r.to] != '}'; {
+			r.to++
+		}
+	}
+	return r
+}
+
+func appendHeader(b []byte, name string, value []byte) []byte {
+	b = append(append(b, name...), ": "...)
+	return append(append(b, value...), "\r\n"...)
+}
+
+// append appends the answer as it goes over the wire at now. Of what was held for all of its delay, the delay stays as it
+// was and `waited` says that it is over; else the delay is what is left of it.
+func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes bool) []byte {
+	var room [64]byte
+	delay := room[:0]
+	if left > 0 {
+		delay = appendInt(delay, delayField, millis(left))
+	} else {
+		delay = appendBool(append(delay, r.text[r.from:r.to]...), `,"waited":`, true)
+	}
+	b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
+	b = now.UTC().AppendFormat(b, "Mon, 02 Jan 2006 15:04:05 GMT")
+	b = append(b, "\r\nContent-Length: "...)
+	b = strconv.AppendInt(b, int64(len(r.text)-r.body-(r.to-r.from)+len(delay)), 10)
+	b = append(append(b, "\r\n"...), r.text[:r.body]...)
+	switch {
+	case closes:
+		b = append(b, "Connection: close\r\n"...)
+	case r.keep:
+		b = append(b, "Connection: keep-alive\r\n"...)
+	}
+	b = append(append(b, "\r\n"...), r.text[r.body:r.from]...)
+	return append(append(b, delay...), r.text[r.to:]...)
+}

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// How a connection leaves the server library while its answer is held back, and comes back to it.
+
+// spareConnections are left for new ones where a connection that was answered goes on.
+const spareConnections = 256
+
+// hold takes the connection out of the library's hands until x's answer is due. It reports false where the answer is to
+// be sent at once: the node goes away, or too many wait.
+func (s *dataServer) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
+	if !s.waiting.enter() {
+		return false
+	}
+	w := &waiter{due: x.due, after: x.after, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	w.reply.keep = !ctx.Request.Header.IsHTTP11()
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(c net.Conn) { s.park(w, c) })
+	return true
+}
+
+// park holds w's answer back, whose connection is c.
+func (s *dataServer) park(w *waiter, c net.Conn) {
+	raw, ok := c.(interface{ UnsafeConn() net.Conn })
+	if !ok {
+		s.plane.log.Error("the connection of a check with wait is not known")
+		s.waiting.leave()
+		_ = c.Close()
+		return
+	}
+	w.conn = raw.UnsafeConn()
+	w.fd = descriptor(w.conn)
+	if more, err := arrived(c, w.conn); err != nil {
+		w.closes = true // what is left of it is its answer
+	} else if len(more) > 0 {
+		w.conn = &rewound{Conn: w.conn, first: more}
+	}
+	s.waiting.hold(w)
+}
+
+// arrived reads what the library had read beyond the request from c, and nothing from the connection under it: its deadline
+// is in the past meanwhile.
+func arrived(c, under net.Conn) (more []byte, err error) {
+	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		return nil, err
+	}
+	var room [512]byte
+	for {
+		n, err := c.Read(room[:])
+		more = append(more, room[:n]...)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return more, under.SetReadDeadline(time.Time{})
+		}
+		if err != nil {
+			return more, err
+		}
+	}
+}
+
+// rewound is a connection of which something has been read before.
+type rewound struct {
+	net.Conn
+	first []byte
+}
+
+// Read reads that first.
+func (c *rewound) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// tracked is the connection of the listener's that c stands on; nil: none.
+func tracked(c net.Conn) *connection {
+	if r, ok := c.(*rewound); ok {
+		c = r.Conn
+	}
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	one, _ := c.(*connection)
+	return one
+}
+
+// descriptor is the number of the file that c is, -1 if that is not known. It is only asked about, and only while c is
+// held; if c is closed meanwhile, what is heard about another file of that number makes no difference.
+func descriptor(c net.Conn) int {
+	one := tracked(c)
+	if one == nil {
+		return -1
+	}
+	file, ok := one.Conn.(syscall.Conn)
+	if !ok {
+		return -1
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	fd := -1
+	if err := raw.Control(func(n uintptr) { fd = int(n) }); err != nil {
+		return -1
+	}
+	return fd
+}
+
+// send answers w, with so much left of its delay, and serves its connection on.
+func (s *dataServer) send(w *waiter, left time.Duration) {
+	now := time.Now()
+	full := int(s.server.GetCurrentConcurrency())+spareConnections > dataConnections
+	closes := w.closes || full || s.plane.readiness.leaving()
+	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
+	w.reply = heldReply{}
+	err := w.conn.SetWriteDeadline(now.Add(dataWriteTimeout))
+	if err == nil {
+		_, err = w.conn.Write(text)
+	}
+	s.waiting.leave()
+	if err == nil && !closes {
+		err = s.server.ServeConn(w.conn)
+	} else {
+		if c := tracked(w.conn); c != nil && err == nil && saysMore(w) {
+			c.linger.Store(true) // or its next request would make it lose this answer
+		}
+		err = errors.Join(err, w.conn.Close())
+	}
+	if err != nil {
+		s.plane.log.Debug("data plane: connection after a wait", "error", err)
+	}
+}

@@ -1,0 +1,213 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Loads are what adaptive rules follow. *loads.Loads is one.
+type Loads interface {
+	// Tell takes a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
+	Tell(source string, load float64, ttl time.Duration) error
+	// Load is what is known of one source.
+	Load(source string) (load float64, known bool)
+	// Sources lists what is known.
+	Sources() []loads.Source
+}
+
+// maxLoadBody bounds the body of a report, in bytes.
+const maxLoadBody = 4 << 10
+
+// loadRequest is a report as it was sent.
+type loadRequest struct {
+	source string
+	load   float64
+	ttl    time.Duration
+}
+
+// postLoad takes a report.
+func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
+	if s.api.config.Loads == nil {
+		return errorf(NotFound, "this node follows no load")
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxLoadBody+1))
+	if err != nil {
+		return receiveError(err)
+	}
+	if len(body) > maxLoadBody {
+		return tooLarge(maxLoadBody)
+	}
+	q, e := readLoad(body)
+	if e != nil {
+		return e
+	}
+	if err := s.api.config.Loads.Tell(q.source, q.load, q.ttl); err != nil {
+		return fmt.Errorf("take load: %w", err)
+	}
+	b := appendLoad([]byte(`{"source":`), q.source, q.load)
+	b = appendInt(b, `,"ttl_ms":`, q.ttl.Milliseconds())
+	b = append(b, `,"rules":`...)
+	s.sendJSON(w, append(appendStrings(b, s.followers(q.source)), '}'))
+	return nil
+}
+
+// readLoad reads a report, as strictly as a check.
+func readLoad(body []byte) (*loadRequest, *Error) {
+	q := &loadRequest{ttl: loads.DefaultTTL}
+	var s scanner
+	given := map[string]bool{}
+	if s.reset(body); s.object() {
+		s.open()
+		for n := 0; s.more(n, '}'); n++ {
+			name := s.name()
+			if s.syntax != nil {
+				break
+			}
+			if given[name] {
+				s.fail(excerpt(name) + " is given twice, the second time")
+			}
+			given[name] = true
+			switch name {
+			case "source":
+				if s.next() != '"' {
+					s.skip()
+					s.mean(BadValue, "source must be a string")
+					continue
+				}
+				q.source = strings.Clone(s.text())
+			case "load":
+				q.load = s.decimal("load")
+			case "ttl_ms":
+				// What is too long for a TTL is no longer than what is too long for a duration.
+				q.ttl = time.Duration(min(s.amount("ttl_ms", 0), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+			default:
+				s.unknown(name, "source, load, ttl_ms")
+			}
+		}
+		s.end()
+	}
+	switch e := s.err(); {
+	case e != nil:
+		return nil, e
+	case !given["source"]:
+		return nil, errorf(MissingKey, "source is missing")
+	case !given["load"]:
+		return nil, errorf(MissingKey, "load is missing")
+	}
+	return q, nil
+}
+
+// decimal reads a number of at least 0.
+func (s *scanner) decimal(field string) float64 {
+	if c := s.next(); c != '-' && (c < '0' || c > '9') {
+		s.skip()
+		s.mean(BadValue, "%s must be a number", field)
+		return 0
+	}
+	v, err := strconv.ParseFloat(s.number(), 64)
+	if s.syntax == nil && (err != nil || math.Signbit(v) && v != 0) {
+		s.mean(BadValue, "%s must be a number from 0 to %d", field, loads.MaxLoad)
+	}
+	return math.Abs(v)
+}
+
+// appendLoad appends a source's name, and its load.
+func appendLoad(b []byte, source string, load float64) []byte {
+	b = append(appendString(b, source), `,"load":`...)
+	return appendDecimal(b, load)
+}
+
+func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }
+
+// followers are the rules in force that follow a source.
+func (s *adminServer) followers(source string) (names []string) {
+	for _, r := range s.adaptive() {
+		if r.Adaptive.Source == source {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// adaptive are the rules in force that are.
+func (s *adminServer) adaptive() (out []*rules.Rule) {
+	set := s.api.config.Decider.Rules()
+	if set == nil || s.api.config.Loads == nil {
+		return nil
+	}
+	for _, r := range set.Rules {
+		if r.Adaptive != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// getLoad lists the sources that this node knows, and what it makes of them.
+func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
+	b := []byte(`{"sources":[`)
+	if s.api.config.Loads != nil {
+		for i, l := range s.api.config.Loads.Sources() {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendLoad(append(b, `{"source":`...), l.Name, l.Load)
+			if l.Name != loads.NodeCPU {
+				b = appendInt(b, `,"ttl_ms":`, millis(l.Left))
+			}
+			b = append(b, '}')
+		}
+	}
+	b = append(b, `],"rules":[`...)
+	for i, r := range s.adaptive() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendString(append(b, `{"rule":`...), r.Name), `,"source":`...)
+		b = append(appendString(b, r.Adaptive.Source), `,"factor":`...)
+		b = append(appendDecimal(b, s.api.config.Subjects.Factor(r)), '}')
+	}
+	s.sendJSON(w, append(b, "]}"...))
+	return nil
+}
+
+// appendAdaptive appends what an adaptive rule follows, and how far its limits are lowered now. load is null while it is not
+// known.
+func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
+	if r.Adaptive == nil || s.api.config.Loads == nil {
+		return b
+	}
+	load, known := s.api.config.Loads.Load(r.Adaptive.Source)
+	b = append(appendString(append(b, `,"adaptive":{"source":`...), r.Adaptive.Source), `,"load":`...)
+	if known {
+		b = appendDecimal(b, load)
+	} else {
+		b = append(b, "null"...)
+	}
+	return append(appendDecimal(append(b, `,"factor":`...), s.api.config.Subjects.Factor(r)), '}')
+}
+
+// loadFigures sends what adaptive rules follow: only sources that the rules in force name, since anybody may tell of others.
+func (c *collector) loadFigures(s sink) {
+	told := map[string]bool{}
+	for _, r := range c.api.admin.adaptive() {
+		s.gauge(c.factor, c.api.config.Subjects.Factor(r), r.Name)
+		told[r.Adaptive.Source] = true
+	}
+	if c.api.config.Loads == nil {
+		return
+	}
+	for _, l := range c.api.config.Loads.Sources() {
+		if told[l.Name] || l.Name == loads.NodeCPU {
+			s.gauge(c.load, l.Load, l.Name)
+		}
+	}
+}

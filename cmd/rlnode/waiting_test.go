@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// waiters is how many connections TestManyWaiters holds; 20000 is what docs/operations.md tells the figures of.
+var waiters = flag.Int("waiters", 0, "connections that wait at once in TestManyWaiters; 0: 2,000")
+
+// waitRate is how many checks a second are admitted.
+const waitRate = 2000
+
+// waitingCheck is one connection with a check that waits.
+type waitingCheck struct {
+	conn   net.Conn
+	reader *bufio.Reader
+	sent   time.Time
+	got    time.Time
+	status int
+	delay  time.Duration
+	waited bool
+	err    error
+}
+
+func (w *waitingCheck) send() {
+	const body = `{"rule":"queue","key":"k","wait":true}`
+	w.sent = time.Now()
+	_, w.err = fmt.Fprintf(w.conn, "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+func (w *waitingCheck) receive() {
+	if w.err != nil {
+		return
+	}
+	w.conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
+	if _, w.err = w.reader.Peek(1); w.err != nil {
+		return
+	}
+	w.got = time.Now()
+	resp, err := http.ReadResponse(w.reader, nil)
+	if err != nil {
+		w.err = err
+		return
+	}
+	defer resp.Body.Close()
+	var a struct {
+		DelayMS int64 `json:"delay_ms"`
+		Waited  bool  `json:"waited"`
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &a)
+	}
+	w.err, w.status, w.delay, w.waited = err, resp.StatusCode, time.Duration(a.DelayMS)*time.Millisecond, a.Waited
+}
+
+// ask opens n connections to s with a check each, at most at twice the rate at which they are admitted, after the queue has
+// been filled for so many seconds. It returns when the last one is sent, and whether the first one still waits then.
+func ask(t *testing.T, s *serving, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, atOnce bool) {
+	t.Helper()
+	began := time.Now()
+	if status := s.check(fmt.Sprintf(`{"rule":"queue","key":"k","cost":%d}`, fill*waitRate)); status != 200 {
+		t.Fatalf("fill the queue: %d", status)
+	}
+	done = &sync.WaitGroup{}
+	for i := range n {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(s.data, "http://"))
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		w := &waitingCheck{conn: conn, reader: bufio.NewReaderSize(conn, 1024)}
+		if due := began.Add(time.Duration(i) * time.Second / (2 * waitRate)); time.Until(due) > time.Millisecond {
+			time.Sleep(time.Until(due)) // the pace of the load, no wait for anything
+		}
+		w.send()
+		done.Go(w.receive)
+		all = append(all, w)
+	}
+	return all, done, time.Since(began) < time.Duration(fill-1)*time.Second
+}
+
+func waitRules(n, fill int) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: queue, key: [ip], max_delay: 1h, limits: [{limit: %d, per: 1s, algorithm: leaky-bucket, burst: %d}]}\n",
+		waitRate, 2*n+fill*waitRate)
+}
+
+// figure is one metric of s.
+func figure(t *testing.T, s *serving, name string) (v float64) {
+	t.Helper()
+	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if n, _ := fmt.Sscanf(line, name+" %g", &v); n == 1 {
+			return v
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// live is what s uses of its heap and for stacks, garbage left out.
+func live(t *testing.T, s *serving) float64 {
+	t.Helper()
+	if status, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); status != 200 || err != nil {
+		t.Fatalf("collect garbage: %d, %v", status, err)
+	}
+	return figure(t, s, "go_memstats_heap_alloc_bytes") + figure(t, s, "go_memstats_stack_inuse_bytes")
+}
+
+// Each of many checks that wait is answered when its own delay is over, and while they wait they take memory only.
+func TestManyWaiters(t *testing.T) {
+	n, fill := *waiters, 20
+	if n == 0 {
+		n, fill = 2000, 3
+		if testing.Short() || raceDetector {
+			n = 300
+		}
+	}
+	raiseFiles(slog.New(slog.DiscardHandler))
+	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, fill)))
+	s.check(`{"rule":"queue","key":"other"}`)
+	before, empty := resident(t, s), live(t, s)
+	all, done, atOnce := ask(t, s, n, fill)
+	most, goroutines, waiting := 0.0, 0.0, int64(0)
+	eventually(t, "all wait, or did", func() bool {
+		have := figure(t, s, "rlnode_waiting")
+		if goroutines = figure(t, s, "go_goroutines"); have > most {
+			most, waiting = have, resident(t, s)
+		}
+		return goroutines < float64(n)/2 // those that served the connections stay for some seconds
+	})
+	still, heap := figure(t, s, "rlnode_waiting"), live(t, s)-empty
+	done.Wait()
+	if atOnce && most < 0.9*float64(n) { // on a busy machine the first are answered before the last have asked
+		t.Errorf("have %g waiting at once, want %d", most, n)
+	}
+	var late []time.Duration
+	for i, w := range all {
+		if w.err != nil || w.status != 200 || !w.waited || w.delay <= 0 {
+			t.Fatalf("waiter %d: have %d, delay %v, waited %v, %v", i, w.status, w.delay, w.waited, w.err)
+		}
+		// The delay is rounded up to a millisecond.
+		if early := w.delay - time.Millisecond - w.got.Sub(w.sent); early > 0 {
+			t.Fatalf("waiter %d: %v too early for a delay of %v", i, early, w.delay)
+		}
+		late = append(late, w.got.Sub(w.sent)-w.delay)
+	}
+	slices.Sort(late)
+	at := func(p float64) time.Duration { return late[int(p*float64(len(late)-1))] }
+	t.Logf("%.0f bytes of heap and stacks each, while %g were left", heap/max(1, still), still)
+	t.Logf("%d waiters: late p50 %v, p99 %v, most %v; resident %d kB, waiting %d kB: %d bytes each of %g waiters; %g goroutines",
+		n, at(0.5), at(0.99), at(1), before>>10, waiting>>10, (waiting-before)/max(1, int64(most)), most, goroutines)
+	if bound := 2 * time.Second; at(0.99) > bound { // what a very busy machine keeps; an idle one 20 ms
+		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
+	}
+	if have := figure(t, s, "rlnode_waiting"); have != 0 {
+		t.Errorf("have %g waiting at the end, want none", have)
+	}
+	s.stop()
+}
+
+// SIGTERM answers all that wait at once, with what is left of their delays.
+func TestStopAnswersWaiters(t *testing.T) {
+	n := max(*waiters, 300)
+	raiseFiles(slog.New(slog.DiscardHandler))
+	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, 60)))
+	all, done, _ := ask(t, s, n, 60)
+	eventually(t, "all wait", func() bool { return figure(t, s, "rlnode_waiting") == float64(n) })
+	began := time.Now()
+	s.signal(syscall.SIGTERM)
+	done.Wait()
+	t.Logf("%d waiters answered within %v", n, time.Since(began))
+	for i, w := range all {
+		if w.err != nil || w.status != 200 || w.waited || w.delay <= 0 {
+			t.Fatalf("waiter %d: have %d, delay %v, waited %v, %v", i, w.status, w.delay, w.waited, w.err)
+		}
+		if took := w.got.Sub(began); took > 5*time.Second {
+			t.Errorf("waiter %d: answered after %v", i, took)
+		}
+	}
+	within(t, 10*time.Second, "the end", func() bool {
+		select {
+		case <-s.exited:
+			return true
+		default:
+			return false
+		}
+	})
+}

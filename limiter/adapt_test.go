@@ -1,0 +1,76 @@
+package limiter
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+const adaptiveRules = `
+rules:
+  - {name: plain, key: [k], limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}
+  - name: busy
+    key: [k]
+    limits: [{limit: 100, per: 1h, algorithm: fixed-window}]
+    adaptive: {source: s, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.1}]}
+`
+
+// A step lowers the limits of the rule that follows it: the same counters, so that what is used stays used, both ways. Answers
+// and usage tell the limit in force.
+func TestAdapt(t *testing.T) {
+	l := open(t, adaptiveRules)
+	step := -1
+	l.Follow(func(s *rules.Set) []int { return []int{-1, step} })
+	query := func(rule string) Query { return Query{Rule: rule, Key: []string{"a"}, ByKey: true} }
+	ask := func(rule string) (bool, int64, int64) {
+		a := check(t, l, epoch, query(rule))
+		return a.Allowed, a.Limits[0].Limit.Amount, a.Limits[0].Remaining
+	}
+	for range 30 {
+		ask("busy")
+	}
+	for _, tt := range []struct {
+		step      int
+		allowed   bool
+		limit     int64
+		remaining int64
+		factor    float64
+	}{
+		{0, true, 50, 19, 0.5}, {1, false, 10, 0, 0.1}, {0, true, 50, 18, 0.5}, {-1, true, 100, 67, 1},
+	} {
+		step = tt.step
+		l.Adapt()
+		if allowed, limit, remaining := ask("busy"); allowed != tt.allowed || limit != tt.limit || remaining != tt.remaining {
+			t.Errorf("step %d: have %v of %d, %d left, want %+v", tt.step, allowed, limit, remaining, tt)
+		}
+		if allowed, limit, _ := ask("plain"); !allowed || limit != 100 {
+			t.Errorf("step %d: the other rule has %d", tt.step, limit)
+		}
+		u, err := l.Locate("busy", []string{"a"})
+		if err != nil || u.Limits[0].Limit.Amount != tt.limit || l.Factor(u.Rule) != tt.factor {
+			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step, u.Limits[0].Limit.Amount, l.Factor(u.Rule), err, tt)
+		}
+	}
+	// New rules begin with the step that is in force.
+	step = 1
+	l.Use(compile(t, 2, "version: 1\n"+adaptiveRules))
+	if allowed, limit, _ := ask("busy"); allowed || limit != 10 {
+		t.Errorf("new rules: have %v of %d", allowed, limit)
+	}
+}
+
+// A check that a step lowers allocates as little as any other.
+func TestAdaptAllocatesNothing(t *testing.T) {
+	l := open(t, adaptiveRules)
+	l.Follow(func(s *rules.Set) []int { return []int{-1, 0} })
+	l.Adapt()
+	q, a := Query{Rule: "busy", Key: []string{"a"}, ByKey: true}, &Answer{}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := l.CheckAt(after(time.Second), &q, a); err != nil || a.Limits[0].Limit.Amount != 50 {
+			t.Errorf("have %v of %+v", err, a.Limits)
+		}
+	}); n > 0 {
+		t.Errorf("have %v allocations a check, want none", n)
+	}
+}

@@ -1,0 +1,140 @@
+package loads
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// CPUInterval is how often NodeCPU is to be measured.
+	CPUInterval = time.Second
+	// newPart is how much of what is measured counts at once: a load that jumps is seen in full after some seconds, and one
+	// busy second lowers little.
+	newPart = 0.5
+)
+
+// errNoCPU means that the system does not tell how busy its processors are.
+var errNoCPU = errors.New("how busy the processors are is not known")
+
+// CPU measures how busy the processors are that this process may use: within a control group with a limit (cgroup v2), the
+// time that the group has used of its limit; else the part of all the machine's processors' time that was not idle.
+type CPU struct {
+	root    string // of the file system
+	last    usage
+	load    float64
+	measure bool // there is a last
+}
+
+// usage is the time that was used, and that there was, since some beginning.
+type usage struct {
+	group       string // that it is of; empty: the machine
+	used, there time.Duration
+}
+
+// NewCPU returns a meter of this machine.
+func NewCPU() *CPU { return &CPU{root: "/"} }
+
+// Load returns the load since the last call, 0…1, smoothed over some calls. It reports false at the first one, and where it
+// can't be measured.
+func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
+	u, err := c.read(now)
+	if err != nil {
+		c.measure = false
+		return 0, false
+	}
+	last, first := c.last, !c.measure || c.last.group != u.group
+	c.last, c.measure = u, true
+	there := u.there - last.there
+	if first || there <= 0 {
+		return c.load, !first
+	}
+	part := min(1, max(0, float64(u.used-last.used)/float64(there)))
+	c.load += newPart * (part - c.load)
+	return c.load, true
+}
+
+func (c *CPU) read(now time.Duration) (usage, error) {
+	if group, processors, ok := c.limited(); ok {
+		text, err := os.ReadFile(filepath.Join(group, "cpu.stat"))
+		if err != nil {
+			return usage{}, err
+		}
+		for line := range strings.Lines(string(text)) {
+			if rest, found := strings.CutPrefix(line, "usage_usec "); found {
+				n, err := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+				return usage{group, time.Duration(n) * time.Microsecond, time.Duration(float64(now) * processors)}, err
+			}
+		}
+		return usage{}, errNoCPU
+	}
+	return c.machine()
+}
+
+// limited finds the control group above this process that has the lowest limit, in processors.
+func (c *CPU) limited() (group string, processors float64, ok bool) {
+	text, err := os.ReadFile(filepath.Join(c.root, "proc/self/cgroup"))
+	if err != nil {
+		return "", 0, false
+	}
+	path := ""
+	for line := range strings.Lines(string(text)) {
+		if rest, found := strings.CutPrefix(line, "0::"); found {
+			path = strings.TrimSpace(rest)
+		}
+	}
+	top := filepath.Join(c.root, "sys/fs/cgroup")
+	for dir := filepath.Join(top, filepath.Clean("/"+path)); ; dir = filepath.Dir(dir) {
+		if n, limits := quota(filepath.Join(dir, "cpu.max")); limits && (!ok || n < processors) {
+			group, processors, ok = dir, n, true
+		}
+		if len(dir) <= len(top) {
+			return group, processors, ok
+		}
+	}
+}
+
+// quota reads a cpu.max: how many processors a group may use, such as "150000 100000" for one and a half.
+func quota(file string) (processors float64, limits bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) != 2 {
+		return 0, false
+	}
+	most, err1 := strconv.ParseFloat(fields[0], 64) // "max" is none
+	period, err2 := strconv.ParseFloat(fields[1], 64)
+	if err1 != nil || err2 != nil || most <= 0 || period <= 0 {
+		return 0, false
+	}
+	return most / period, true
+}
+
+// machine reads the first line of /proc/stat, in ticks since the system began.
+func (c *CPU) machine() (usage, error) {
+	text, err := os.ReadFile(filepath.Join(c.root, "proc/stat"))
+	if err != nil {
+		return usage{}, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 6 || fields[0] != "cpu" {
+		return usage{}, errNoCPU
+	}
+	var u usage
+	for i, field := range fields[1:min(len(fields), 9)] { // user nice system idle iowait irq softirq steal; guests are in user
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return usage{}, err
+		}
+		if u.there += time.Duration(n); i != 3 && i != 4 {
+			u.used += time.Duration(n)
+		}
+	}
+	return u, nil
+}

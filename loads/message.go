@@ -1,0 +1,126 @@
+package loads
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// A message is a format byte and reports:
+//
+//	number uvarint | node 16 | load 8 | left, in ms, uvarint | length of the name, a byte | name
+//
+// The number of a report that has expired travels too, with 0 ms left, while it is remembered: whoever has an older one
+// that still lasts learns that it counts no more.
+const messageFormat = 1
+
+// maxNumber bounds the numbers of reports. Nobody gets there by counting.
+const maxNumber = 1 << 62
+
+// errMessage is a message that nobody can have sent.
+var errMessage = errors.New("bad message")
+
+func (r *report) append(b []byte, now time.Duration, source string) []byte {
+	b = binary.AppendUvarint(b, r.number)
+	b = append(b, r.node[:]...)
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(r.load))
+	b = binary.AppendUvarint(b, uint64(max(0, (r.until-now).Milliseconds())))
+	return append(append(b, byte(len(source))), source...)
+}
+
+// Packets returns messages that tell the other nodes what is new, of at most limit bytes together, each with so many bytes
+// of overhead.
+func (l *Loads) Packets(overhead, limit int) [][]byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out [][]byte
+	now := l.config.Now()
+	for source, r := range l.known {
+		if r.sends == 0 {
+			continue
+		}
+		b := r.append([]byte{messageFormat}, now, source)
+		if limit -= overhead + len(b); limit < 0 {
+			break // the next packet has it
+		}
+		r.sends--
+		out = append(out, b)
+	}
+	return out
+}
+
+// Whole returns a message that tells all that is known.
+func (l *Loads) Whole() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := []byte{messageFormat}
+	now := l.config.Now()
+	for source, r := range l.known {
+		b = r.append(b, now, source)
+	}
+	return b
+}
+
+// Hear takes a message of another node.
+func (l *Loads) Hear(b []byte) error {
+	if len(b) == 0 || b[0] != messageFormat {
+		return fmt.Errorf("read loads: %w", errMessage)
+	}
+	for b = b[1:]; len(b) > 0; {
+		source, r, left, rest, ok := readReport(b)
+		if !ok {
+			return fmt.Errorf("read loads: %w", errMessage)
+		}
+		l.hear(source, r, left)
+		b = rest
+	}
+	return nil
+}
+
+func readReport(b []byte) (source string, r report, left time.Duration, rest []byte, ok bool) {
+	const fixed = 16 + 8
+	number, n := binary.Uvarint(b)
+	if n <= 0 || number == 0 || number > maxNumber || len(b) < n+fixed {
+		return "", report{}, 0, nil, false
+	}
+	r.number = number
+	b = b[n:]
+	copy(r.node[:], b)
+	r.load = math.Float64frombits(binary.LittleEndian.Uint64(b[16:]))
+	b = b[fixed:]
+	ms, n := binary.Uvarint(b)
+	if n <= 0 || ms > uint64(MaxTTL.Milliseconds()) || len(b) < n+1 || len(b) < n+1+int(b[n]) {
+		return "", report{}, 0, nil, false
+	}
+	left = time.Duration(ms) * time.Millisecond
+	source, rest = string(b[n+1:n+1+int(b[n])]), b[n+1+int(b[n]):]
+	return source, r, left, rest, Check(source, r.load, MaxTTL) == nil
+}
+
+// hear takes one report of another node, if it is later than what is known. What is known already lasts no longer for
+// coming again.
+func (l *Loads) hear(source string, r report, left time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.config.Now()
+	r.until = now + left
+	old := l.known[source]
+	switch {
+	case old == nil && left == 0:
+		// Expired, and not known here: there is nothing that it could end.
+	case old == nil || r.after(old):
+		l.put(now, source, r)
+	case r.number == old.number && r.node == old.node:
+		old.until = min(old.until, r.until)
+	}
+}
+
+// after reports whether r counts rather than old.
+func (r *report) after(old *report) bool {
+	if r.number != old.number {
+		return r.number > old.number
+	}
+	return string(r.node[:]) > string(old.node[:])
+}

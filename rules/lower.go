@@ -1,0 +1,63 @@
+package rules
+
+import (
+	"math/big"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// lowering keeps limits as the step in force lowers them, so that a check makes nothing. There is one for each list of limits
+// of a rule with `adaptive`, at its first limit.
+type lowering struct{ last atomic.Pointer[lowered] }
+
+type lowered struct {
+	step   int
+	limits []*Limit
+}
+
+// Lowered returns limits, which are a hit's of r, as they are while a step of r.Adaptive is in force: amounts and bursts
+// multiplied by its factor, rounded down, and at least 1. They are the same counters. The list is made anew only when it is
+// asked for by another step than the last time.
+func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
+	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].lowering == nil {
+		return limits
+	}
+	kept := &limits[0].lowering.last
+	if l := kept.Load(); l != nil && l.step == step {
+		return l.limits
+	}
+	factor := exactly(r.Adaptive.Steps[step].Factor)
+	all := make([]Limit, len(limits))
+	out := make([]*Limit, len(limits))
+	for i, l := range limits {
+		all[i], out[i] = *l, &all[i]
+		all[i].lowering = nil
+		all[i].Amount = part(l.Amount, factor)
+		if l.Kind.Bucket() {
+			all[i].Burst = part(l.Burst, factor)
+		}
+	}
+	kept.Store(&lowered{step, out})
+	return out
+}
+
+// exactly is a factor as it was written: 0.29 of 100 is 29, though no float64 is 0.29.
+func exactly(factor float64) *big.Rat {
+	r, ok := new(big.Rat).SetString(strconv.FormatFloat(factor, 'g', -1, 64))
+	if !ok {
+		return big.NewRat(1, 1) // not a number: the document has none
+	}
+	return r
+}
+
+// part is amount times factor, rounded down, 1…amount.
+func part(amount int64, factor *big.Rat) int64 {
+	n := new(big.Int).Mul(big.NewInt(amount), factor.Num())
+	n.Quo(n, factor.Denom())
+	if !n.IsInt64() {
+		return amount
+	}
+	return max(1, min(amount, algorithms.MaxAmount, n.Int64()))
+}
