@@ -129,7 +129,9 @@ func TestOnError(t *testing.T) {
 		}
 	}
 	c := connect(t, Options{}, f)
-	f.set(func() { f.decide = func(map[string]any) (int, string) { return 404, `{"code":"unknown-rule","title":"T","detail":"x"}` } })
+	f.set(func() {
+		f.decide = func(map[string]any) (int, string) { return 404, `{"code":"unknown-rule","title":"T","detail":"x"}` }
+	})
 	_, err := c.Check(background, byIP("a"))
 	var have *Error
 	if !errors.As(err, &have) || *have != (Error{404, "unknown-rule", "T", "x", f.URL}) {

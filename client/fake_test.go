@@ -12,11 +12,7 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait of a test.
 const patience = 20 * time.Second
@@ -49,8 +45,8 @@ type fake struct {
 	mu     sync.Mutex // guards the rest
 	got    []asked
 	decide func(check map[string]any) (status int, body string) // nil: allow
-	answer func(w http.ResponseWriter, r *http.Request) bool     // in place of all that; false: as usual
-	ready  int                                                   // status of /readyz
+	answer func(w http.ResponseWriter, r *http.Request) bool    // in place of all that; false: as usual
+	ready  int                                                  // status of /readyz
 }
 
 const allowed = `{"allowed":true,"rule":"r","limit":10,"remaining":9,"unit":"requests","window_ms":60000,"reset_after_ms":6000,` +
