@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -73,7 +74,7 @@ func (c *Client) failed(n *node, how condition, err error) {
 func (c *Client) watch(n *node) {
 	for {
 		n.mu.Lock()
-		pause := min(firstPause<<(n.failures-1), lastPause)
+		pause := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 after a call that was under way has been answered
 		if n.condition == well {
 			pause = 0 // a call has found out
 		}
@@ -249,8 +250,12 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bo
 
 // explain tells a node's silence from other failures.
 func explain(ctx context.Context, n *node, err error) error {
-	if ctx.Err() != nil {
+	var outer *url.Error // it only says which address
+	switch {
+	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case errors.As(err, &outer):
+		err = outer.Err
 	}
 	return fmt.Errorf("%s: %w", n.base, err)
 }

@@ -190,3 +190,19 @@ func TestNodesComeAndGo(t *testing.T) {
 	close(stop)
 	all.Wait()
 }
+
+// TestFailsAndAnswersAtOnce: calls that are under way may find a node well while another one has just found it failing.
+func TestFailsAndAnswersAtOnce(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{}, f)
+	n := c.nodes[0]
+	for range 200 {
+		c.failed(n, failing, errors.New("cut"))
+		n.answered()
+		eventually(t, "nobody watches it", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return !n.watched && n.condition == well
+		})
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 
 // program is the real node, built once.
 var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(folder, "rlnode")
+path := filepath.Join(folder, "rlnode")
 	if out, err := exec.Command("go", "build", "-o", path, "../cmd/rlnode").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
@@ -68,7 +69,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		if ok() {
@@ -89,7 +90,7 @@ type node struct {
 var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
 
 // start runs a node with rules; more are further flags.
-func start(t *testing.T, rules string, more ...string) *node {
+func start(t testing.TB, rules string, more ...string) *node {
 	t.Helper()
 	path, err := program()
 	if err != nil {
@@ -142,7 +143,7 @@ func start(t *testing.T, rules string, more ...string) *node {
 	return n
 }
 
-func connect(t *testing.T, o client.Options) *client.Client {
+func connect(t testing.TB, o client.Options) *client.Client {
 	t.Helper()
 	c, err := client.New(o)
 	if err != nil {
@@ -324,6 +325,71 @@ func TestRealNodeHeaders(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestRealNodesStop: one node ends in good order and the next is killed, under load, and each check is decided.
+func TestRealNodesStop(t *testing.T) {
+	nodes := []*node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
+	o := client.Options{OnError: client.Closed, Timeout: patience}
+	for _, n := range nodes {
+		o.Nodes = append(o.Nodes, n.url)
+	}
+	c := connect(t, o)
+	var by [3]atomic.Int64
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for j := 0; ; j++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				d, err := c.Check(context.Background(), client.Request{Attributes: map[string]string{"ip": fmt.Sprintf("10.%d.%d.%d", i, j/250%250, j%250)}})
+				if err != nil {
+					t.Errorf("have %+v, %v", d, err)
+					return
+				}
+				by[d.Node[1]-'0'].Add(1)
+			}
+		})
+	}
+	for i, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		eventually(t, "the node is asked", func() bool { return by[i].Load() > 50 })
+		nodes[i].stop(signal)
+	}
+	eventually(t, "the last node is asked", func() bool { return by[2].Load() > 50 })
+	close(stop)
+	all.Wait()
+}
+
+// BenchmarkRealNode is a check against a node on this machine: alone, and by 64 callers at once, sharing requests or not.
+func BenchmarkRealNode(b *testing.B) {
+	n := start(b, nodeRules)
+	for _, test := range []struct {
+		name               string
+		callers, batch, at int
+	}{
+		{"alone", 1, 1, 1}, {"64-sharing", 64, client.DefaultMaxBatch, client.DefaultMaxInFlight}, {"64-each-its-own", 64, 1, 64},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			c := connect(b, client.Options{Nodes: []string{n.url}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: patience})
+			var all sync.WaitGroup
+			for i := range test.callers {
+				all.Go(func() {
+					q := client.Request{Attributes: map[string]string{"ip": fmt.Sprintf("192.0.2.%d", i)}}
+					for range b.N/test.callers + 1 {
+						if _, err := c.Check(context.Background(), q); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
 }
 
 var seconds = regexp.MustCompile(`t=\d+`)

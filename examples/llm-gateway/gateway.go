@@ -158,7 +158,7 @@ func refuse(w http.ResponseWriter, d *client.Decision, asked int64) {
 		return
 	}
 	e := apiError{Type: d.Unit, Code: "rate_limit_exceeded"}
-	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit, duration(d.Window), d.Limit, d.Remaining)
+	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit, strings.TrimSuffix(d.Window.String(), "0s"), d.Limit, d.Remaining)
 	if d.Unit == tokens {
 		what += fmt.Sprintf(", requested %d", asked)
 	}
