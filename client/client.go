@@ -16,6 +16,8 @@ const (
 	maxHeaderBytes   = 64 << 10
 	// idleConnection is well under the three minutes after which a node closes a connection.
 	idleConnection = 90 * time.Second
+	// ownerPause is between two tries of what no node could do, since the owner was away.
+	ownerPause = 50 * time.Millisecond
 	// defaultTTL is a node's own.
 	defaultTTL = time.Minute
 )
@@ -166,16 +168,13 @@ func (c *Client) hold(ctx context.Context, d time.Duration) error {
 		return ErrClosed
 	}
 	defer c.work.Done()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	ctx, release := context.WithCancelCause(ctx)
+	defer release(nil)
+	defer context.AfterFunc(c.life, func() { release(ErrClosed) })()
+	if !pause(ctx, d) {
 		return context.Cause(ctx)
-	case <-c.life.Done():
-		return ErrClosed
 	}
+	return nil
 }
 
 // Reserve takes q's costs as an estimate of what is not known yet, such as the tokens of an answer, for Settle to
@@ -219,6 +218,8 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 // Settle replaces a reservation's estimate by what was really used, by unit: what is more becomes a debt, what is less is
 // given back. A unit that is not named stays as reserved; an empty map, or nil, cancels all of it. A reservation is settled
 // once: a repeated call changes nothing, and returns what the first one did.
+//
+// While the owner of a reservation can't be reached, Settle tries again until Options.Timeout.
 //
 // An empty id, as of a Reservation that no node has made, settles nothing and is no error. An *Error with the Code
 // "unknown-reservation" says that the reservation is over (it stays charged as reserved) or never was.
@@ -295,5 +296,23 @@ func (c *Client) tell(ctx context.Context, path string, body []byte, again repea
 	}
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	return c.ask(ctx, path, body, maxAnswer, again)
+	for {
+		r, err := c.ask(ctx, path, body, maxAnswer, again)
+		var e *Error
+		if again == once || !errors.As(err, &e) || e.Code != codeNoOwner || !pause(ctx, ownerPause) {
+			return r, err
+		}
+	}
+}
+
+// pause reports whether d has passed before ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -3,8 +3,11 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
+	"log"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -369,5 +372,22 @@ func TestTokenStaysWithTheNode(t *testing.T) {
 	}
 	if n := len(other.requests()); n > 0 {
 		t.Errorf("%d requests were redirected", n)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	f := &fake{t: t, ready: http.StatusOK}
+	f.Server = httptest.NewUnstartedServer(f)
+	f.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that fails
+	f.StartTLS()
+	t.Cleanup(f.Close)
+	trusting := f.Client().Transport.(*http.Transport).TLSClientConfig
+	if d, err := connect(t, Options{TLS: trusting, Token: "secret"}, f).Check(background, byIP("a")); err != nil || d.DecidedBy != ByOwner {
+		t.Errorf("have %+v, %v", d, err)
+	}
+	_, err := connect(t, Options{Token: "secret"}, f).Check(background, byIP("a"))
+	wantError(t, err, ErrUnavailable)
+	if n := len(f.requests()); n != 1 {
+		t.Errorf("a node with a certificate of nobody's was asked: %d requests", n)
 	}
 }

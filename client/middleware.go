@@ -109,10 +109,10 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}
-	if r.Context().Err() != nil {
-		return // who asked has gone
-	}
-	if d.Allowed && d.Delay > 0 && !o.IgnoreDelay && !g.hold(r.Context(), &d) {
+	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.hold(r.Context(), &d)
+	if r.Context().Err() != nil && (err != nil || waited) {
+		// Who asked has gone, mostly; but a deadline of the server's may have ended, and no answer at all would be 200.
+		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
 	d.SetHeaders(w.Header())
@@ -137,23 +137,17 @@ func (g *guard) request(r *http.Request) Request {
 	return q
 }
 
-// hold waits for d's turn, or makes d a refusal if that is too far away. It reports whether there is still somebody to
-// answer.
+// hold waits for d's turn, or makes d a refusal if that is too far away. It reports whether it has waited, to the turn or
+// the end of the context.
 func (g *guard) hold(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed, d.RetryAfter = false, d.Delay
 		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", span(d.Delay))
-		return true
-	}
-	t := time.NewTimer(d.Delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
 		return false
 	}
+	pause(ctx, d.Delay)
+	return true
 }
 
 // Refuse answers a refused request with application/problem+json: 429, or 503 where no node has decided. It is what

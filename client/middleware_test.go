@@ -216,7 +216,11 @@ func TestMiddlewareDelays(t *testing.T) {
 	h := Middleware(c, MiddlewareOptions{MaxHeld: 1})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it has passed") }))
 	ctx, cancel := context.WithCancel(background)
 	var one sync.WaitGroup
-	one.Go(func() { get(h, "/", func(r *http.Request) { *r = *r.WithContext(ctx) }) })
+	one.Go(func() {
+		if r := get(h, "/", func(r *http.Request) { *r = *r.WithContext(ctx) }); r.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("what has not passed: have %d", r.StatusCode)
+		}
+	})
 	eventually(t, "one is held", func() bool { return h.(*guard).held.Load() == 1 })
 	if r := get(h, "/"); r.StatusCode != 429 {
 		t.Errorf("beyond MaxHeld: have %d", r.StatusCode)
@@ -225,6 +229,10 @@ func TestMiddlewareDelays(t *testing.T) {
 	one.Wait()
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %v", took)
+	}
+	over := func(r *http.Request) { *r = *r.WithContext(ctx) }
+	if r := get(h, "/", over); r.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a context that is over: have %d", r.StatusCode)
 	}
 	if n := h.(*guard).held.Load(); n != 0 {
 		t.Errorf("%d are held", n)

@@ -74,15 +74,15 @@ func (c *Client) failed(n *node, how condition, err error) {
 func (c *Client) watch(n *node) {
 	for {
 		n.mu.Lock()
-		pause := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 after a call that was under way has been answered
+		rest := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 after a call that was under way has been answered
 		if n.condition == well {
-			pause = 0 // a call has found out
+			rest = 0 // a call has found out
 		}
 		n.mu.Unlock()
-		if pause > 0 && !c.sleep(pause) {
+		if rest > 0 && !pause(c.life, rest) {
 			return
 		}
-		if pause == 0 || c.ready(n) {
+		if rest == 0 || c.ready(n) {
 			n.mu.Lock()
 			// Its failures stay until it has answered a check: one that is ready and decides nothing is asked less often.
 			n.condition, n.watched = well, false
@@ -93,18 +93,6 @@ func (c *Client) watch(n *node) {
 		n.mu.Lock()
 		n.failures = min(n.failures+1, 16)
 		n.mu.Unlock()
-	}
-}
-
-// sleep reports whether d has passed before the client was closed.
-func (c *Client) sleep(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-c.life.Done():
-		return false
 	}
 }
 
@@ -184,8 +172,8 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 			return r, nil
 		case err == nil: // it can say so: what is 5xx is not carried out, or not to its end
 			e := r.problem()
-			if e.Code == "overloaded" {
-				n.answered() // and the next node may have room
+			if e.elsewhere() {
+				n.answered()
 			} else {
 				c.failed(n, failing, e)
 			}
@@ -269,6 +257,13 @@ func (r *reply) problem() *Error {
 	}
 	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.base}
 }
+
+// elsewhere reports whether e comes from a node that is well: it has too much to do, or can't reach another one. The next
+// node may be better off.
+func (e *Error) elsewhere() bool { return e.Code == "overloaded" || e.Code == codeNoOwner }
+
+// codeNoOwner is of what no other node than the owner may do, and may soon be able to.
+const codeNoOwner = "no-owner"
 
 // decode reads r's JSON, of which there may be more than v has room for.
 func (r *reply) decode(v any) error {

@@ -94,6 +94,36 @@ func TestOverloadedIsNotAway(t *testing.T) {
 	}
 }
 
+// TestSettleWaitsForTheOwner: it is tried again, and nobody is passed over for it.
+func TestSettleWaitsForTheOwner(t *testing.T) {
+	a, b := newFake(t), newFake(t)
+	c := connect(t, Options{Timeout: patience}, a, b)
+	away := says(503, `{"status":503,"code":"no-owner"}`)
+	a.set(func() { a.answer = away })
+	b.set(func() { b.answer = away })
+	var err error
+	var one sync.WaitGroup
+	one.Go(func() { _, err = c.Settle(background, "id", nil) })
+	eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
+	for i, n := range c.nodes {
+		if n.is() != well {
+			t.Errorf("node %d is passed over", i)
+		}
+	}
+	b.set(func() {
+		b.answer = nil
+		b.decide = func(map[string]any) (int, string) { return 200, `{"settled":true}` }
+	})
+	one.Wait()
+	if err != nil {
+		t.Error(err)
+	}
+	short := connect(t, Options{Timeout: 60 * time.Millisecond}, a)
+	if _, err := short.Settle(background, "id", nil); err == nil {
+		t.Error("no owner: no error")
+	}
+}
+
 // TestAdjustIsMadeOnce: it is repeated only where the first node can't have made it.
 func TestAdjustIsMadeOnce(t *testing.T) {
 	down := httptest.NewUnstartedServer(nil)

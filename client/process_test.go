@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 
 // program is the real node, built once.
 var program = sync.OnceValues(func() (string, error) {
-path := filepath.Join(folder, "rlnode")
+	path := filepath.Join(folder, "rlnode")
 	if out, err := exec.Command("go", "build", "-o", path, "../cmd/rlnode").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}

@@ -188,7 +188,7 @@ func TestModelFails(t *testing.T) {
 		status int
 		want   int64
 	}{
-		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", 503) }, plain, 503, 0},
+		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }, plain, 503, 0},
 		{"no answer", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, plain, 502, 0},
 		{"no usage", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, plain, 200, prompt + 100},
 		{"cut off", func(w http.ResponseWriter, _ *http.Request) {
