@@ -184,7 +184,7 @@ func TestDeadlinesOfABatch(t *testing.T) {
 
 // TestBadBatches: an answer that doesn't fit its batch decides none of it.
 func TestBadBatches(t *testing.T) {
-	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
+	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: patience}, f)
 		release := f.held()

@@ -34,7 +34,8 @@
 // All nodes of a cluster are equal. The first of Options.Nodes that is well gets all calls; so give each process the
 // node next to it first. A node that can't be reached, does not answer in time, or answers 5xx (503 while it starts and
 // drains) is passed over, for a quarter of a second at first and up to five while it goes on failing, until its /readyz
-// is well again. The call that found out is repeated at the next node.
+// is well again. The call that found out is repeated at the next node. (A node that only has too much to do, or can't reach
+// the owner of a reservation, is not passed over.)
 //
 // A call that is repeated may count twice: the first node may have taken the cost before it fell silent. That costs
 // quota, and never makes any. Settle can be repeated without harm. Adjust is repeated only where the first node can't have

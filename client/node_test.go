@@ -171,6 +171,11 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	if d.DecidedBy != ByError {
 		t.Errorf("have %+v", d)
 	}
+	// Nor does a call that had waited so long that little of its time was left.
+	late, cancelLate := context.WithTimeoutCause(background, 20*time.Millisecond, ErrTimeout)
+	defer cancelLate()
+	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, repeat)
+	wantError(t, err, ErrTimeout)
 	if have := c.nodes[0].is(); have != well {
 		t.Errorf("the node is taken for %d", have)
 	}
