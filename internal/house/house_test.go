@@ -51,13 +51,15 @@ var mayImport = map[string][]string{
 
 	"simulation": {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "limiter"},
 
+	"client": {}, // for those who use rlnode; standard library only
+
 	"faults":          {}, // tests of the program from outside
 	"internal/memnet": {},
 	"internal/yaml":   {},
 }
 
 // standardOnly are the packages that import nothing but the project and the standard library.
-var standardOnly = []string{"algorithms", "counters", "limiter"}
+var standardOnly = []string{"algorithms", "counters", "limiter", "client"}
 
 func TestImportsPointDownward(t *testing.T) {
 	eachSource(t, func(path string, _ []byte, file *ast.File) {

@@ -1,0 +1,276 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// crowd makes n checks at once and returns their decisions and errors.
+func crowd(c *Client, n int, q func(i int) Request) (ds []Decision, errs []error, wait func()) {
+	ds, errs = make([]Decision, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { ds[i], errs[i] = c.Check(background, q(i)) })
+	}
+	return ds, errs, all.Wait
+}
+
+func (c *Client) waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue)
+}
+
+func eachIP(i int) Request { return byIP(fmt.Sprint("ip", i)) }
+
+// sizes are how many checks each request of f had.
+func (f *fake) sizes() (n []int) {
+	for _, r := range f.requests() {
+		n = append(n, len(r.checks))
+	}
+	return n
+}
+
+// TestCallsShareRequests: what comes while MaxInFlight requests are under way goes out together, and each caller gets
+// its own answer.
+func TestCallsShareRequests(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: patience}, f)
+	release := f.held()
+	f.set(func() {
+		f.decide = func(q map[string]any) (int, string) {
+			ip := q["attributes"].(map[string]any)["ip"].(string)
+			if ip == "ip7" || ip == "ip8" {
+				return 400, `{"status":400,"code":"bad-value","detail":"` + ip + `"}`
+			}
+			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+ip+`"`, 1)
+		}
+	})
+	ds, errs, wait := crowd(c, 34, eachIP)
+	eventually(t, "two are under way and the rest waits", func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
+	release()
+	wait()
+	for i := range ds {
+		bad := i == 7 || i == 8
+		if (errs[i] != nil) != bad || !bad && ds[i].Rule != fmt.Sprint("ip", i) {
+			t.Errorf("check %d: have %+v, %v", i, ds[i], errs[i])
+		}
+		if e, ok := errs[i].(*Error); bad && (!ok || e.Status != 400 || e.Detail != fmt.Sprint("ip", i)) {
+			t.Errorf("check %d: have error %v", i, errs[i])
+		}
+	}
+	sum := 0
+	for i, n := range f.sizes() {
+		if sum += n; n > 10 || i < 2 && n != 1 {
+			t.Errorf("request %d has %d checks", i, n)
+		}
+	}
+	if n := len(f.sizes()); sum != 34 || n != 6 {
+		t.Errorf("have %d checks in %d requests, want 34 in 6: %v", sum, n, f.sizes())
+	}
+}
+
+// TestLoneCallsGoAlone: one after the other, each is a plain check.
+func TestLoneCallsGoAlone(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 1}, f)
+	for range 5 {
+		if _, err := c.Check(background, byIP("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range f.requests() {
+		if r.path != "/v1/check" {
+			t.Errorf("have a request to %s", r.path)
+		}
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: patience, OnError: Open}, f)
+	release := f.held()
+	_, errs, wait := crowd(c, 4, eachIP)
+	eventually(t, "the queue is full", func() bool { return c.waiting() == 3 })
+	began := time.Now()
+	d, err := c.Check(background, byIP("x"))
+	wantError(t, err, ErrQueueFull)
+	if !d.Allowed || time.Since(began) > patience/2 {
+		t.Errorf("have %+v after %v", d, time.Since(began))
+	}
+	// Other calls have a bound of their own.
+	var three sync.WaitGroup
+	for range 3 {
+		three.Go(func() { c.Adjust(background, "r", nil, 1) })
+	}
+	eventually(t, "three adjustments are under way", func() bool { return len(c.direct) == 3 })
+	_, err = c.Adjust(background, "r", nil, 1)
+	wantError(t, err, ErrQueueFull)
+	release()
+	wait()
+	three.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("check %d: %v", i, err)
+		}
+	}
+}
+
+// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent, and the others are.
+func TestWhoLeavesIsNotAsked(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: patience}, f)
+	release := f.held()
+	_, errs, wait := crowd(c, 3, eachIP)
+	eventually(t, "two wait", func() bool { return c.waiting() == 2 })
+	ctx, cancel := context.WithCancel(background)
+	left := make(chan error)
+	go func() {
+		_, err := c.Check(ctx, byIP("left"))
+		left <- err
+	}()
+	eventually(t, "three wait", func() bool { return c.waiting() == 3 })
+	cancel()
+	wantError(t, <-left, context.Canceled)
+	release()
+	wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("check %d: %v", i, err)
+		}
+	}
+	for _, r := range f.requests() {
+		for _, q := range r.checks {
+			if q["attributes"].(map[string]any)["ip"] == "left" {
+				t.Error("the check that nobody waits for was sent")
+			}
+		}
+	}
+	if _, err := c.Check(ctx, byIP("late")); err == nil || len(f.sizes()) > 3 {
+		t.Errorf("a context that is over: have %v, %d requests", err, len(f.sizes()))
+	}
+}
+
+// TestDeadlinesOfABatch: each caller's own counts, and Timeout runs from the call's beginning.
+func TestDeadlinesOfABatch(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: 150 * time.Millisecond}, f)
+	defer f.held()()
+	began := time.Now()
+	_, errs, wait := crowd(c, 5, eachIP)
+	wait()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("they took %v", took)
+	}
+	for _, err := range errs {
+		if !errors.Is(err, ErrUnavailable) { // one that came late, on a slow machine
+			wantError(t, err, ErrTimeout)
+		}
+	}
+	// The node is silent: nobody else waits for it.
+	began = time.Now()
+	_, err := c.Check(background, byIP("x"))
+	wantError(t, err, ErrUnavailable)
+	if took := time.Since(began); took > 100*time.Millisecond {
+		t.Errorf("a check of a silent node took %v", took)
+	}
+}
+
+// TestBadBatches: an answer that doesn't fit its batch decides none of it.
+func TestBadBatches(t *testing.T) {
+	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
+		f := newFake(t)
+		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: patience}, f)
+		release := f.held()
+		ds, errs, wait := crowd(c, 1, eachIP)
+		eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
+		more, moreErrs, waitMore := crowd(c, 2, eachIP)
+		eventually(t, "two wait", func() bool { return c.waiting() == 2 })
+		f.set(func() {
+			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
+				w.Write([]byte(answer))
+				return r.URL.Path == "/v1/check/batch"
+			}
+		})
+		release()
+		wait()
+		waitMore()
+		if errs[0] != nil || !ds[0].Allowed {
+			t.Errorf("%s: the lone check: have %+v, %v", answer, ds[0], errs[0])
+		}
+		for i := range more {
+			wantError(t, moreErrs[i], ErrBadAnswer)
+			if more[i].Allowed {
+				t.Errorf("%s: have %+v", answer, more[i])
+			}
+		}
+	}
+}
+
+// TestCloseEndsCalls: those under way and those that wait; nothing is left.
+func TestCloseEndsCalls(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 2, Timeout: time.Minute}, f)
+	defer f.held()()
+	_, errs, wait := crowd(c, 20, eachIP)
+	var reserve error
+	var one sync.WaitGroup
+	one.Go(func() { _, reserve = c.Reserve(background, byIP("r"), 0) })
+	eventually(t, "all are on their way", func() bool { return c.waiting() == 18 && len(f.requests()) == 3 })
+	c.Close()
+	wait()
+	one.Wait()
+	for _, err := range append(errs, reserve) {
+		wantError(t, err, ErrClosed)
+	}
+	d, err := c.Check(background, byIP("late"))
+	wantError(t, err, ErrClosed)
+	if !d.Allowed {
+		t.Errorf("have %+v", d)
+	}
+	c.Close()
+	if c.waiting() != 0 || c.inFlight != 0 {
+		t.Errorf("%d wait, %d are under way", c.waiting(), c.inFlight)
+	}
+}
+
+// TestRush: many callers, over and over; each is answered, and nothing stays behind.
+func TestRush(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{Timeout: patience}, f)
+	f.set(func() {
+		f.decide = func(q map[string]any) (int, string) {
+			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+q["attributes"].(map[string]any)["ip"].(string)+`"`, 1)
+		}
+	})
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			for j := range 20 {
+				ip := fmt.Sprintf("%d-%d", i, j)
+				if d, err := c.Check(background, byIP(ip)); err != nil || d.Rule != ip {
+					t.Errorf("%s: have %+v, %v", ip, d, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "nothing is under way", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.queue) == 0 && c.inFlight == 0
+	})
+	sum, requests := 0, f.sizes()
+	for _, n := range requests {
+		sum += n
+	}
+	if sum != 4000 || len(requests) > 2000 {
+		t.Errorf("%d checks in %d requests", sum, len(requests))
+	}
+}

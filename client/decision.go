@@ -1,0 +1,245 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// DecidedBy says how a decision came about.
+type DecidedBy string
+
+// The ways to decide, as a node names them, and one of the client's.
+const (
+	ByOwner    DecidedBy = "owner"    // the node that was asked owns the subject
+	ByForward  DecidedBy = "forward"  // it asked the owner
+	ByLease    DecidedBy = "lease"    // it spent what the owner had leased it
+	ByStandby  DecidedBy = "standby"  // by the node that acts for an owner that can't be reached
+	ByFallback DecidedBy = "fallback" // by itself, cut off
+	ByList     DecidedBy = "list"     // the allow or the deny list
+	ByNone     DecidedBy = "none"     // no rule applied
+	ByError    DecidedBy = "error"    // no node has decided: Options.OnError has
+)
+
+// Never is the RetryAfter of a check that can't ever be allowed: its cost is above the limit's capacity, or a list
+// refuses it.
+const Never time.Duration = -1
+
+// Decision is the answer to a check. Its fields describe the tightest limit: the one that refused, else the one with the
+// smallest part left. Rule is empty, and there are no figures, where no limit was looked at.
+type Decision struct {
+	Allowed    bool
+	Rule       string
+	Unit       string        // of Limit and Remaining: requests, tokens, …
+	Limit      int64         // the capacity: of a bucket its burst
+	Remaining  int64         // at least 0
+	Window     time.Duration // what Limit is per
+	ResetAfter time.Duration // when the counter would be fresh again if left alone
+	RetryAfter time.Duration // when the same check could be allowed; 0 if it was, or Never
+	Delay      time.Duration // of an allowed check: how long to hold what it is about, to keep the rule's rate
+
+	DecidedBy    DecidedBy
+	Node         string // the name of the node that answered
+	RulesVersion int64
+
+	// Reason is a sentence for a person on why a check was refused, and Violated has the names of the limits that
+	// refused it, as far as they are known: of calls that shared a request, the rule's.
+	Reason   string
+	Violated []string
+
+	// Limits are all limits that were looked at, if Request.Detail has asked for them.
+	Limits []LimitDecision
+
+	headers rateHeaders
+}
+
+// LimitDecision is what one limit said.
+type LimitDecision struct {
+	Rule       string
+	Name       string // of the limit; the rule's if that has one limit
+	Algorithm  string
+	Unit       string
+	Limit      int64
+	Window     time.Duration
+	Remaining  int64
+	ResetAfter time.Duration
+	RetryAfter time.Duration // or Never
+	Allowed    bool
+	Shadow     bool // it only reports, and refuses nothing
+}
+
+// Reservation is an estimate that was taken, and has to be settled.
+type Reservation struct {
+	Decision
+	// ID names it to Settle, at every node of the cluster. Empty if nothing was reserved: the check was refused, or no
+	// node has answered.
+	ID string
+}
+
+// Settlement says how a reservation was settled.
+type Settlement struct {
+	Settled   bool
+	Costs     map[string]int64 // by unit, as settled: a repeated call gets those of the first
+	Remaining int64
+}
+
+// Usage is what a subject has used of a rule's limits.
+type Usage struct {
+	Rule   string
+	Key    []string
+	Limits []LimitUsage
+}
+
+// LimitUsage is what a subject has used of one limit.
+type LimitUsage struct {
+	Name       string
+	Algorithm  string
+	Unit       string
+	Limit      int64
+	Window     time.Duration
+	Used       int64 // above Limit in debt
+	Remaining  int64
+	ResetAfter time.Duration
+}
+
+// answer is the JSON of a decision, or of the error in a batch.
+type answer struct {
+	Allowed      *bool         `json:"allowed"`
+	Rule         string        `json:"rule"`
+	Limit        int64         `json:"limit"`
+	Remaining    int64         `json:"remaining"`
+	Unit         string        `json:"unit"`
+	WindowMS     int64         `json:"window_ms"`
+	ResetAfterMS int64         `json:"reset_after_ms"`
+	RetryAfterMS int64         `json:"retry_after_ms"`
+	DelayMS      int64         `json:"delay_ms"`
+	DecidedBy    DecidedBy     `json:"decided_by"`
+	Node         string        `json:"node"`
+	RulesVersion int64         `json:"rules_version"`
+	Limits       []limitAnswer `json:"limits"`
+	Detail       string        `json:"detail"`            // of a refusal
+	Violated     []string      `json:"violated-policies"` // of a refusal
+	Reservation  string        `json:"reservation"`
+	Error        *problem      `json:"error"`
+}
+
+type limitAnswer struct {
+	Rule         string `json:"rule"`
+	Name         string `json:"name"`
+	Algorithm    string `json:"algorithm"`
+	Unit         string `json:"unit"`
+	Limit        int64  `json:"limit"`
+	WindowMS     int64  `json:"window_ms"`
+	Used         int64  `json:"used"` // of usage
+	Remaining    int64  `json:"remaining"`
+	ResetAfterMS int64  `json:"reset_after_ms"`
+	RetryAfterMS int64  `json:"retry_after_ms"`
+	Allowed      bool   `json:"allowed"`
+	Shadow       bool   `json:"shadow"`
+}
+
+type problem struct {
+	Status int    `json:"status"`
+	Code   string `json:"code"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+}
+
+// decision is a as a Decision.
+func (a *answer) decision() (Decision, error) {
+	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError {
+		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
+	}
+	d := Decision{
+		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Remaining: max(a.Remaining, 0),
+		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: orNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
+		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated,
+	}
+	if a.Limits != nil {
+		d.Limits = make([]LimitDecision, len(a.Limits))
+	}
+	for i, l := range a.Limits {
+		d.Limits[i] = LimitDecision{
+			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Remaining: max(l.Remaining, 0),
+			ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), Allowed: l.Allowed, Shadow: l.Shadow,
+		}
+	}
+	if !d.Allowed {
+		d.explain()
+	}
+	return d, nil
+}
+
+// explain fills in what is missing of a refusal: in a batch there are no reasons.
+func (d *Decision) explain() {
+	if len(d.Violated) == 0 {
+		for _, l := range d.Limits {
+			if !l.Allowed && !l.Shadow {
+				d.Violated = append(d.Violated, l.Name)
+			}
+		}
+	}
+	if len(d.Violated) == 0 && d.Rule != "" {
+		d.Violated = []string{d.Rule}
+	}
+	switch {
+	case d.Reason != "":
+	case d.Rule == "":
+		d.Reason = "This is not allowed."
+	case d.RetryAfter == Never:
+		d.Reason = fmt.Sprintf("The limit of %d %s per %s can never allow this.", d.Limit, d.Unit, span(d.Window))
+	default:
+		d.Reason = fmt.Sprintf("The limit of %d %s per %s is used up; retry in %s.", d.Limit, d.Unit, span(d.Window), span(d.RetryAfter))
+	}
+}
+
+// span is d as people write it: 15m and not 15m0s.
+func span(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// usage is the JSON of a Usage.
+type usage struct {
+	Rule   string          `json:"rule"`
+	Key    json.RawMessage `json:"key"` // a string, or an array of them
+	Limits []limitAnswer   `json:"limits"`
+}
+
+func (u *usage) usage() (Usage, error) {
+	all := Usage{Rule: u.Rule, Limits: make([]LimitUsage, len(u.Limits))}
+	var one string
+	if json.Unmarshal(u.Key, &one) == nil {
+		all.Key = []string{one}
+	} else if err := json.Unmarshal(u.Key, &all.Key); err != nil {
+		return Usage{}, fmt.Errorf("%w: key: %w", ErrBadAnswer, err)
+	}
+	for i, l := range u.Limits {
+		all.Limits[i] = LimitUsage{
+			Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: l.Limit, Window: millis(l.WindowMS), Used: l.Used, Remaining: l.Remaining,
+			ResetAfter: millis(l.ResetAfterMS),
+		}
+	}
+	return all, nil
+}
+
+// millis is n milliseconds, within what a Duration can say.
+func millis(n int64) time.Duration {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	return time.Duration(min(max(n, 0), most)) * time.Millisecond
+}
+
+// orNever is millis, where -1 is never.
+func orNever(n int64) time.Duration {
+	if n < 0 {
+		return Never
+	}
+	return millis(n)
+}

@@ -1,0 +1,185 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/rlnode/rlnode/client"
+)
+
+// exampleNode stands for a node in these examples: it knows one limit, two requests a minute.
+func exampleNode() *httptest.Server {
+	left := 2
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/settle":
+			io.WriteString(w, `{"reservation":"id-1","settled":true,"costs":{"tokens":812},"remaining":188}`)
+		case r.URL.Path == "/v1/reserve":
+			io.WriteString(w, `{"allowed":true,"rule":"llm","limit":2000,"remaining":0,"unit":"tokens","window_ms":60000,"reset_after_ms":60000,
+				"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":1,"reservation":"id-1"}`)
+		case left > 0:
+			left--
+			w.Header().Set("RateLimit", fmt.Sprintf(`"per-ip";r=%d;t=60`, left))
+			fmt.Fprintf(w, `{"allowed":true,"rule":"per-ip","limit":2,"remaining":%d,"unit":"requests","window_ms":60000,"reset_after_ms":60000,
+				"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":1}`, left)
+		default:
+			w.Header().Set("RateLimit", `"per-ip";r=0;t=60`)
+			w.WriteHeader(http.StatusTooManyRequests)
+			io.WriteString(w, `{"allowed":false,"rule":"per-ip","limit":2,"remaining":0,"unit":"requests","window_ms":60000,"reset_after_ms":60000,
+				"retry_after_ms":29100,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":1}`)
+		}
+	}))
+}
+
+func ExampleClient_Check() {
+	node := exampleNode() // in life: rlnode serve
+	defer node.Close()
+
+	limiter, err := client.New(client.Options{Nodes: []string{node.URL}, OnError: client.Open})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer limiter.Close()
+
+	for range 3 {
+		d, err := limiter.Check(context.Background(), client.Request{
+			Attributes: map[string]string{"ip": "198.51.100.7", "endpoint": "/search"},
+		})
+		if err != nil {
+			fmt.Println(err) // to the log; the decision was made by OnError
+		}
+		if !d.Allowed {
+			fmt.Printf("refused by %s; again in %v\n", d.Rule, d.RetryAfter)
+			continue
+		}
+		fmt.Printf("allowed: %d of %d %s left\n", d.Remaining, d.Limit, d.Unit)
+	}
+	// Output:
+	// allowed: 1 of 2 requests left
+	// allowed: 0 of 2 requests left
+	// refused by per-ip; again in 29.1s
+}
+
+func ExampleClient_Reserve() {
+	node := exampleNode()
+	defer node.Close()
+	limiter, err := client.New(client.Options{Nodes: []string{node.URL}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer limiter.Close()
+	ctx := context.Background()
+
+	// At most 1,000 tokens; how many it will be nobody knows yet.
+	r, err := limiter.Reserve(ctx, client.Request{
+		Attributes: map[string]string{"api_key": "k1"},
+		Costs:      map[string]int64{"tokens": 1000},
+	}, 5*time.Minute)
+	if err != nil {
+		fmt.Println(err)
+	}
+	if !r.Allowed {
+		return
+	}
+	used := int64(812) // by the model
+
+	s, err := limiter.Settle(ctx, r.ID, map[string]int64{"tokens": used})
+	if err != nil {
+		fmt.Println(err) // it stays charged as reserved
+	}
+	fmt.Println("used", s.Costs["tokens"], "and", s.Remaining, "are left")
+	// Output: used 812 and 188 are left
+}
+
+func ExampleMiddleware() {
+	node := exampleNode()
+	defer node.Close()
+	limiter, err := client.New(client.Options{Nodes: []string{node.URL}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer limiter.Close()
+
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello\n") })
+	limit := client.Middleware(limiter, client.MiddlewareOptions{
+		TrustedHops: 1, // behind one proxy
+		Skip:        func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+	})
+	server := httptest.NewServer(limit(hello)) // in life: http.ListenAndServe(":8000", limit(hello))
+	defer server.Close()
+
+	for range 3 {
+		r, err := http.Get(server.URL)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		r.Body.Close()
+		fmt.Printf("%d, %s, Retry-After %q\n", r.StatusCode, r.Header.Get("RateLimit"), r.Header.Get("Retry-After"))
+	}
+	http.DefaultClient.CloseIdleConnections()
+	// Output:
+	// 200, "per-ip";r=1;t=60, Retry-After ""
+	// 200, "per-ip";r=0;t=60, Retry-After ""
+	// 429, "per-ip";r=0;t=60, Retry-After "30"
+}
+
+// Attributes of one's own beside the usual ones, and a cost.
+func ExampleRequestAttributes() {
+	usual := client.RequestAttributes(1)
+	_ = client.MiddlewareOptions{
+		Attributes: func(r *http.Request) map[string]string {
+			attributes := usual(r)
+			if key := r.Header.Get("X-Api-Key"); key != "" {
+				attributes["api_key"] = key // an absent one is no attribute: rules keyed by it do not apply
+			}
+			return attributes
+		},
+		Cost: func(r *http.Request) map[string]int64 {
+			return map[string]int64{"requests": 1, "bytes": max(r.ContentLength, 0)}
+		},
+	}
+}
+
+// A password was wrong: that costs more than to ask.
+func ExampleClient_Adjust() {
+	var limiter *client.Client // from client.New
+	failedLogin := func(ctx context.Context, ip string) {
+		if _, err := limiter.Adjust(ctx, "login", []string{ip}, 4); err != nil {
+			fmt.Println(err)
+		}
+	}
+	_ = failedLogin
+}
+
+func ExampleError() {
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"status":404,"code":"unknown-rule","title":"Unknown rule","detail":"there is no rule \"lgoin\""}`)
+	}))
+	defer node.Close()
+	limiter, err := client.New(client.Options{Nodes: []string{node.URL}, OnError: client.Closed})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer limiter.Close()
+
+	d, err := limiter.Check(context.Background(), client.Request{Rule: "lgoin", Key: []string{"198.51.100.7"}})
+	var answered *client.Error
+	if errors.As(err, &answered) {
+		fmt.Println(answered.Code, "-", answered.Detail)
+	}
+	fmt.Println(d.Allowed, d.DecidedBy)
+	// Output:
+	// unknown-rule - there is no rule "lgoin"
+	// false error
+}

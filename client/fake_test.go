@@ -1,0 +1,167 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait of a test.
+const patience = 20 * time.Second
+
+// eventually polls until ok is true, or fails the test.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if ok() {
+			return
+		}
+		timer := time.NewTimer(time.Millisecond)
+		<-timer.C
+	}
+	t.Fatalf("%s: not within %v", what, patience)
+}
+
+// asked is a request that a fake node has got.
+type asked struct {
+	path   string
+	checks []map[string]any // one, or those of a batch
+	header http.Header
+}
+
+// fake is a node that answers as it is told.
+type fake struct {
+	*httptest.Server
+	t *testing.T
+
+	mu     sync.Mutex // guards the rest
+	got    []asked
+	decide func(check map[string]any) (status int, body string) // nil: allow
+	answer func(w http.ResponseWriter, r *http.Request) bool    // in place of all that; false: as usual
+	ready  int                                                  // status of /readyz
+}
+
+const allowed = `{"allowed":true,"rule":"r","limit":10,"remaining":9,"unit":"requests","window_ms":60000,"reset_after_ms":6000,` +
+	`"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":3}`
+
+const refused = `{"allowed":false,"rule":"r","limit":10,"remaining":0,"unit":"requests","window_ms":60000,"reset_after_ms":60000,` +
+	`"retry_after_ms":5500,"delay_ms":0,"decided_by":"lease","node":"n1","rules_version":3}`
+
+func newFake(t *testing.T) *fake {
+	f := &fake{t: t, ready: http.StatusOK}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// requests returns what has been asked so far, but for /readyz.
+func (f *fake) requests() []asked {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.got)
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	ready, decide, answer := f.ready, f.decide, f.answer
+	f.mu.Unlock()
+	if r.URL.Path == "/readyz" {
+		w.WriteHeader(ready)
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	one := map[string]any{}
+	if err := json.Unmarshal(body, &one); err != nil {
+		f.t.Errorf("%s is sent %q: %v", r.URL.Path, body, err)
+	}
+	got := asked{path: r.URL.Path, header: r.Header, checks: []map[string]any{one}}
+	if list, ok := one["checks"].([]any); ok {
+		got.checks = nil
+		for _, q := range list {
+			got.checks = append(got.checks, q.(map[string]any))
+		}
+	}
+	f.mu.Lock()
+	f.got = append(f.got, got)
+	f.mu.Unlock()
+	if answer != nil && answer(w, r) {
+		return
+	}
+	if decide == nil {
+		decide = func(map[string]any) (int, string) { return 200, allowed }
+	}
+	if r.URL.Path != "/v1/check/batch" {
+		status, text := decide(one)
+		w.WriteHeader(status)
+		io.WriteString(w, text)
+		return
+	}
+	io.WriteString(w, `{"results":[`)
+	for i, q := range got.checks {
+		if i > 0 {
+			io.WriteString(w, ",")
+		}
+		status, text := decide(q)
+		if status != 200 && status != 429 {
+			text = fmt.Sprintf(`{"error":%s}`, text)
+		}
+		io.WriteString(w, text)
+	}
+	io.WriteString(w, "]}")
+}
+
+// connect makes a client of nodes, which is closed in the end.
+func connect(t *testing.T, o Options, nodes ...*fake) *Client {
+	t.Helper()
+	for _, f := range nodes {
+		o.Nodes = append(o.Nodes, f.URL)
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// byIP is a check for tests.
+func byIP(ip string) Request { return Request{Attributes: map[string]string{"ip": ip}} }
+
+// wantError fails unless err is what is wanted.
+func wantError(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("error: have %v, want %v", err, want)
+	}
+}
+
+// held makes f hold requests back until release is called.
+func (f *fake) held() (release func()) {
+	gate := make(chan struct{})
+	f.set(func() {
+		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+			select {
+			case <-gate:
+			case <-r.Context().Done():
+			}
+			return false
+		}
+	})
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+var background = context.Background()

@@ -1,0 +1,56 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"testing"
+	"unicode/utf8"
+)
+
+// FuzzAnswer: whatever a node says is a decision within bounds, or an error.
+func FuzzAnswer(f *testing.F) {
+	f.Add(200, []byte(allowed))
+	f.Add(429, []byte(refused))
+	f.Add(404, []byte(`{"code":"unknown-rule"}`))
+	f.Add(200, []byte(`{"allowed":true,"decided_by":"none","limits":[{}]}`))
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		r := &reply{node: &node{base: "http://x"}, status: status, body: body}
+		var a answer
+		d, err := r.decision(&a)
+		var answered *Error
+		switch {
+		case err != nil:
+			if !errors.Is(err, ErrBadAnswer) && !errors.As(err, &answered) {
+				t.Errorf("have error %v", err)
+			}
+		case d.Allowed != (status == 200), d.DecidedBy == "", d.DecidedBy == ByError, d.Remaining < 0, d.Window < 0, d.Delay < 0, d.ResetAfter < 0, d.RetryAfter < Never:
+			t.Errorf("have %+v", d)
+		}
+		d.SetHeaders(http.Header{})
+		ietfHeaders(d.Limits)
+	})
+}
+
+// FuzzRequest: what goes out is JSON with values that a node takes.
+func FuzzRequest(f *testing.F) {
+	f.Add("login", "198.51.100.7", int64(1))
+	f.Add("", "\xff\"\\\u2028\x00", int64(1<<62))
+	f.Fuzz(func(t *testing.T, rule, value string, cost int64) {
+		q := Request{Rule: rule, Attributes: map[string]string{"ip": value}, Cost: cost}
+		body, err := q.append(nil, false, 0)
+		if err != nil {
+			return
+		}
+		var have struct {
+			Attributes map[string]string
+			Cost       int64
+		}
+		if err := json.Unmarshal(body, &have); err != nil || !utf8.Valid(body) {
+			t.Fatalf("have %q, %v", body, err)
+		}
+		if v := have.Attributes["ip"]; v != fit(value) || len(v) > maxValue || have.Cost > maxAmount {
+			t.Errorf("have %q, %d", v, have.Cost)
+		}
+	})
+}

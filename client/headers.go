@@ -1,0 +1,173 @@
+package client
+
+import (
+	"cmp"
+	"math/big"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// The rate headers of a node, as http.Header spells them; the first two are draft-ietf-httpapi-ratelimit-headers'.
+const (
+	headerPolicy     = "Ratelimit-Policy"
+	headerRateLimit  = "Ratelimit"
+	headerLimit      = "X-Ratelimit-Limit"
+	headerRemaining  = "X-Ratelimit-Remaining"
+	headerReset      = "X-Ratelimit-Reset"
+	headerRetryAfter = "Retry-After"
+)
+
+// maxHeaderItems bounds the limits that are named, as a node does.
+const maxHeaderItems = 64
+
+// rateHeaders are values of headers; an empty one is not sent.
+type rateHeaders struct {
+	policy, rateLimit       string
+	limit, remaining, reset string
+}
+
+func headersOf(h http.Header) rateHeaders {
+	return rateHeaders{
+		policy: h.Get(headerPolicy), rateLimit: h.Get(headerRateLimit),
+		limit: h.Get(headerLimit), remaining: h.Get(headerRemaining), reset: h.Get(headerReset),
+	}
+}
+
+// SetHeaders sets the headers that tell a client what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
+// X-RateLimit-Remaining and X-RateLimit-Reset, those of them that the rules file has turned on, as the node has sent
+// them; and Retry-After (whole seconds, at least 1) if d refuses and may allow later. All but Retry-After only if
+// Request.Headers has asked for them. The answers of a batch have no headers: those are made from the decision.
+func (d *Decision) SetHeaders(h http.Header) {
+	for _, one := range [...]struct{ name, value string }{
+		{headerPolicy, d.headers.policy},
+		{headerRateLimit, d.headers.rateLimit},
+		{headerLimit, d.headers.limit},
+		{headerRemaining, d.headers.remaining},
+		{headerReset, d.headers.reset},
+	} {
+		if one.value != "" {
+			h.Set(one.name, one.value)
+		}
+	}
+	if !d.Allowed && d.RetryAfter > 0 {
+		h.Set(headerRetryAfter, strconv.FormatInt(ceil(d.RetryAfter, time.Second), 10))
+	}
+}
+
+// style is which headers the rules in force have turned on, as the last answers with headers have shown. Batches have
+// none; when one shows a new version of the rules, one check is asked by itself to see.
+type style struct {
+	version int64 // of the rules
+	ietf, x bool
+	delta   bool // X-RateLimit-Reset is seconds from now, not Unix time
+	stale   bool // a batch has shown another version
+	asking  bool // by a check of its own
+}
+
+// ask reports whether to ask a check by itself, to learn.
+func (s *style) ask() bool {
+	if !s.stale || s.asking {
+		return false
+	}
+	s.asking = true
+	return true
+}
+
+// learn looks at the headers of d, which was asked by itself.
+func (c *Client) learn(d *Decision) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.style.asking = false
+	if d.Rule == "" || d.RulesVersion == 0 {
+		return // there are none without a limit
+	}
+	h := &d.headers
+	c.style = style{
+		version: d.RulesVersion, ietf: h.rateLimit != "", x: h.limit != "",
+		delta: h.reset != "" && h.reset == strconv.FormatInt(ceil(d.ResetAfter, time.Second), 10),
+	}
+}
+
+// derive makes the headers of d, which comes from a batch and has its Limits.
+func (c *Client) derive(d *Decision) {
+	c.mu.Lock()
+	s := &c.style
+	s.stale = s.stale || d.RulesVersion != s.version
+	ietf, x, delta := s.ietf, s.x, s.delta
+	c.mu.Unlock()
+	if d.Rule == "" {
+		return
+	}
+	if x {
+		reset := ceil(d.ResetAfter, time.Second)
+		if !delta {
+			at := time.Now().Add(d.ResetAfter)
+			if reset = at.Unix(); at.Nanosecond() > 0 {
+				reset++
+			}
+		}
+		d.headers.limit = strconv.FormatInt(d.Limit, 10)
+		d.headers.remaining = strconv.FormatInt(d.Remaining, 10)
+		d.headers.reset = strconv.FormatInt(reset, 10)
+	}
+	if ietf {
+		d.headers.policy, d.headers.rateLimit = ietfHeaders(d.Limits)
+	}
+}
+
+// ietfHeaders names all limits that may refuse, the tightest first.
+func ietfHeaders(limits []LimitDecision) (policy, rateLimit string) {
+	order := make([]*LimitDecision, 0, len(limits))
+	for i := range limits {
+		if !limits[i].Shadow {
+			order = append(order, &limits[i])
+		}
+	}
+	slices.SortStableFunc(order, tighter)
+	var q, r []byte
+	for i, l := range order[:min(len(order), maxHeaderItems)] {
+		if i > 0 {
+			q, r = append(q, ", "...), append(r, ", "...)
+		}
+		q, r = appendToken(q, l.Name), appendToken(r, l.Name)
+		q = strconv.AppendInt(append(q, ";q="...), l.Limit, 10)
+		q = strconv.AppendInt(append(q, ";w="...), max(1, ceil(l.Window, time.Second)), 10)
+		r = strconv.AppendInt(append(r, ";r="...), l.Remaining, 10)
+		r = strconv.AppendInt(append(r, ";t="...), max(1, ceil(l.ResetAfter, time.Second)), 10)
+	}
+	return string(q), string(r)
+}
+
+// tighter orders refusals first, of them the longest; then what has the smallest part left.
+func tighter(a, b *LimitDecision) int {
+	switch {
+	case a.Allowed != b.Allowed && b.Allowed:
+		return -1
+	case a.Allowed != b.Allowed:
+		return 1
+	case !a.Allowed:
+		return cmp.Compare(uint64(b.RetryAfter), uint64(a.RetryAfter)) // Never, without its sign, is the longest
+	}
+	product := func(x, y int64) *big.Int { return new(big.Int).Mul(big.NewInt(x), big.NewInt(y)) }
+	return product(a.Remaining, b.Limit).Cmp(product(b.Remaining, a.Limit))
+}
+
+// appendToken appends s as a string of a structured field (RFC 9651): other bytes than printable ASCII stand
+// percent-encoded.
+func appendToken(b []byte, s string) []byte {
+	const hex = "0123456789ABCDEF"
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~':
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,181 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// The defaults of MiddlewareOptions.
+const (
+	DefaultMaxDelay = 30 * time.Second
+	DefaultMaxHeld  = 10_000
+)
+
+// MiddlewareOptions configure Middleware. None is needed: without any, all rules are asked that match the attributes ip,
+// endpoint and method.
+type MiddlewareOptions struct {
+	// Rule asks only this rule.
+	Rule string
+	// Key is the subject, a value for each of Rule's key attributes; no rule but Rule is asked then, and Attributes is
+	// not called. Nil: by attributes.
+	Key func(*http.Request) []string
+	// Attributes are what the rules match by. Nil: those of RequestAttributes, with TrustedHops.
+	Attributes func(*http.Request) map[string]string
+	// TrustedHops is how many proxies stand between the world and this server; see Address. 0: none.
+	TrustedHops int
+	// Cost is by unit, as Request.Costs; Nil, or a nil result: what the rules say, or 1 request.
+	Cost func(*http.Request) map[string]int64
+	// Skip lets a request pass without a check. Nil: none.
+	Skip func(*http.Request) bool
+
+	// OnRefuse answers a refused request; the headers are set already. With d.DecidedBy ByError no node has answered, and
+	// Options.OnError is Closed. Nil: Refuse.
+	OnRefuse func(w http.ResponseWriter, r *http.Request, d Decision)
+	// OnError is told why no node has decided, whether the request passes or not. Nil: nobody is.
+	OnError func(r *http.Request, err error)
+
+	// IgnoreDelay passes requests on at once that a rule has delayed. Decision.Delay says what it asked for.
+	IgnoreDelay bool
+	// MaxDelay bounds how long a request is held until its turn. One whose turn is later is refused, with the delay as
+	// RetryAfter; what it has taken stays taken. 0: DefaultMaxDelay.
+	MaxDelay time.Duration
+	// MaxHeld bounds the requests that are held at once; more are refused likewise. 0: DefaultMaxHeld.
+	MaxHeld int
+	// NoHeaders sets no rate headers but Retry-After.
+	NoHeaders bool
+}
+
+// Middleware checks each request before next gets it. On every answer it sets the rate headers that the rules have turned
+// on. A request that is refused gets 429, or what OnRefuse makes of it. One that is to be delayed is held until its turn,
+// and dropped if its context ends before. The Decision is in the context of those that pass: FromContext.
+//
+// It panics if Key is given without Rule.
+func Middleware(c *Client, o MiddlewareOptions) func(next http.Handler) http.Handler {
+	if o.Key != nil && o.Rule == "" {
+		panic("client: MiddlewareOptions.Key needs Rule")
+	}
+	if o.Attributes == nil {
+		o.Attributes = RequestAttributes(o.TrustedHops)
+	}
+	if o.OnRefuse == nil {
+		o.OnRefuse = Refuse
+	}
+	o.MaxDelay = cmp.Or(o.MaxDelay, DefaultMaxDelay)
+	o.MaxHeld = cmp.Or(o.MaxHeld, DefaultMaxHeld)
+	return func(next http.Handler) http.Handler {
+		return &guard{client: c, options: o, next: next}
+	}
+}
+
+// RequestAttributes returns a function that has the attributes ip (see Address), endpoint (the path, without the query)
+// and method of a request. Use it to add more of them.
+func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
+	address := Address(trustedHops)
+	return func(r *http.Request) map[string]string {
+		return map[string]string{"ip": address(r), "endpoint": r.URL.Path, "method": r.Method}
+	}
+}
+
+// decisionKey is the Decision's in a context.
+type decisionKey struct{}
+
+// FromContext returns the Decision that let a request pass Middleware.
+func FromContext(ctx context.Context) (Decision, bool) {
+	d, ok := ctx.Value(decisionKey{}).(Decision)
+	return d, ok
+}
+
+// guard is the handler that Middleware makes.
+type guard struct {
+	client  *Client
+	options MiddlewareOptions
+	next    http.Handler
+	held    atomic.Int64 // requests that wait for their turn
+}
+
+// ServeHTTP checks r.
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	o := &g.options
+	if o.Skip != nil && o.Skip(r) {
+		g.next.ServeHTTP(w, r)
+		return
+	}
+	d, err := g.client.Check(r.Context(), g.request(r))
+	if err != nil && o.OnError != nil {
+		o.OnError(r, err)
+	}
+	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.hold(r.Context(), &d)
+	if r.Context().Err() != nil && (err != nil || waited) {
+		// Who asked has gone, mostly; but a deadline of the server's may have ended, and no answer at all would be 200.
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	d.SetHeaders(w.Header())
+	if !d.Allowed {
+		o.OnRefuse(w, r, d)
+		return
+	}
+	g.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), decisionKey{}, d)))
+}
+
+func (g *guard) request(r *http.Request) Request {
+	o := &g.options
+	q := Request{Rule: o.Rule, Headers: !o.NoHeaders}
+	if o.Key != nil {
+		q.Key = o.Key(r)
+	} else {
+		q.Attributes = o.Attributes(r)
+	}
+	if o.Cost != nil {
+		q.Costs = o.Cost(r)
+	}
+	return q
+}
+
+// hold waits for d's turn, or makes d a refusal if that is too far away. It reports whether it has waited, to the turn or
+// the end of the context.
+func (g *guard) hold(ctx context.Context, d *Decision) bool {
+	defer g.held.Add(-1)
+	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
+		d.Allowed, d.RetryAfter = false, d.Delay
+		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", span(d.Delay))
+		return false
+	}
+	pause(ctx, d.Delay)
+	return true
+}
+
+// Refuse answers a refused request with application/problem+json: 429, or 503 where no node has decided. It is what
+// Middleware does without OnRefuse.
+func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
+	type problem struct {
+		Type     string   `json:"type"`
+		Title    string   `json:"title"`
+		Status   int      `json:"status"`
+		Detail   string   `json:"detail"`
+		Violated []string `json:"violated-policies,omitempty"`
+	}
+	p := problem{
+		Type:  "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		Title: "Request cannot be satisfied as assigned quota has been exceeded", Status: http.StatusTooManyRequests,
+		Detail: d.Reason, Violated: d.Violated,
+	}
+	h := w.Header()
+	if d.DecidedBy == ByError {
+		p = problem{
+			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable,
+			Detail: "Nothing passes while the rate limiter does not answer.",
+		}
+		h.Set(headerRetryAfter, "1")
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	h.Del("Content-Length")
+	w.WriteHeader(p.Status)
+	json.NewEncoder(w).Encode(p) // an error is the connection's, and there is nobody to tell
+}

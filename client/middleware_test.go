@@ -1,0 +1,411 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// headed makes f send rate headers with each plain check, as a node does.
+func (f *fake) headed(h map[string]string) {
+	f.set(func() {
+		f.answer = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/v1/check" {
+				for name, value := range h {
+					w.Header().Set(name, value)
+				}
+			}
+			return false
+		}
+	})
+}
+
+var nodeHeaders = map[string]string{
+	"RateLimit-Policy": `"r";q=10;w=60`, "RateLimit": `"r";r=9;t=6`,
+	"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "1790000000",
+}
+
+var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	d, there := FromContext(r.Context())
+	fmt.Fprintf(w, "%t %s", there, d.Rule)
+})
+
+func get(h http.Handler, target string, change ...func(*http.Request)) *http.Response {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	for _, f := range change {
+		f(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func text(r *http.Response) string {
+	b, _ := io.ReadAll(r.Body)
+	return string(b)
+}
+
+func TestMiddlewarePasses(t *testing.T) {
+	f := newFake(t)
+	f.headed(nodeHeaders)
+	c := connect(t, Options{}, f)
+	r := get(Middleware(c, MiddlewareOptions{})(ok), "http://example.com/login?x=y")
+	if have := text(r); r.StatusCode != 200 || have != "true r" {
+		t.Errorf("have %d %s", r.StatusCode, have)
+	}
+	for name, want := range nodeHeaders {
+		if have := r.Header.Get(name); have != want {
+			t.Errorf("%s: have %q, want %q", name, have, want)
+		}
+	}
+	if r.Header.Get("Retry-After") != "" {
+		t.Error("Retry-After with what is allowed")
+	}
+	want := map[string]any{"attributes": map[string]any{"ip": "192.0.2.1", "endpoint": "/login", "method": "GET"}}
+	if have := f.requests()[0].checks[0]; !reflect.DeepEqual(have, want) {
+		t.Errorf("have %v, want %v", have, want)
+	}
+}
+
+func TestMiddlewareRefuses(t *testing.T) {
+	f := newFake(t)
+	f.headed(nodeHeaders)
+	f.set(func() {
+		f.decide = func(map[string]any) (int, string) {
+			return 429, `{"detail":"Used up.","violated-policies":["r/requests/1m"],` + refused[1:]
+		}
+	})
+	c := connect(t, Options{}, f)
+	never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request has passed") })
+	r := get(Middleware(c, MiddlewareOptions{})(never), "/")
+	var have map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&have); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Request cannot be satisfied as assigned quota has been exceeded",
+		"status": 429.0, "detail": "Used up.", "violated-policies": []any{"r/requests/1m"},
+	}
+	if !reflect.DeepEqual(have, want) || r.StatusCode != 429 || r.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("have %d %s %v, want %v", r.StatusCode, r.Header.Get("Content-Type"), have, want)
+	}
+	if have := r.Header.Get("Retry-After"); have != "6" { // 5.5 s
+		t.Errorf("Retry-After: have %q, want 6", have)
+	}
+	if have := r.Header.Get("RateLimit"); have == "" {
+		t.Error("no RateLimit with a refusal")
+	}
+
+	own := MiddlewareOptions{NoHeaders: true, OnRefuse: func(w http.ResponseWriter, _ *http.Request, d Decision) {
+		http.Error(w, d.Rule, http.StatusTeapot)
+	}}
+	r = get(Middleware(c, own)(never), "/")
+	if r.StatusCode != http.StatusTeapot || text(r) != "r\n" || r.Header.Get("RateLimit") != "" || r.Header.Get("Retry-After") != "6" {
+		t.Errorf("OnRefuse: have %d %v", r.StatusCode, r.Header)
+	}
+
+	f.set(func() {
+		f.decide = func(map[string]any) (int, string) {
+			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`
+		}
+	})
+	if r = get(Middleware(c, MiddlewareOptions{})(never), "/"); r.StatusCode != 429 || r.Header.Get("Retry-After") != "" {
+		t.Errorf("a deny list: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
+	}
+}
+
+func TestMiddlewareWithoutNodes(t *testing.T) {
+	f := newFake(t)
+	f.Close()
+	for policy, want := range map[OnError]int{Open: 200, Closed: 503} {
+		c := connect(t, Options{OnError: policy}, f)
+		told := 0
+		h := Middleware(c, MiddlewareOptions{OnError: func(_ *http.Request, err error) {
+			wantError(t, err, ErrUnavailable)
+			told++
+		}})(ok)
+		r := get(h, "/")
+		if r.StatusCode != want || told != 1 {
+			t.Errorf("OnError %d: have %d, told %d times, want %d", policy, r.StatusCode, told, want)
+		}
+		if want == 503 && (r.Header.Get("Retry-After") != "1" || r.Header.Get("Content-Type") != "application/problem+json") {
+			t.Errorf("have %v", r.Header)
+		}
+	}
+}
+
+func TestMiddlewareAsks(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{}, f)
+	for _, test := range []struct {
+		name string
+		have MiddlewareOptions
+		want map[string]any
+	}{
+		{
+			"key", MiddlewareOptions{Rule: "login", Key: func(r *http.Request) []string { return []string{r.Host} }},
+			map[string]any{"rule": "login", "key": "example.com"},
+		},
+		{
+			"attributes", MiddlewareOptions{Attributes: func(r *http.Request) map[string]string { return map[string]string{"tenant": r.Host} }},
+			map[string]any{"attributes": map[string]any{"tenant": "example.com"}},
+		},
+		{
+			"rule and hops", MiddlewareOptions{Rule: "r", TrustedHops: 1},
+			map[string]any{"rule": "r", "attributes": map[string]any{"ip": "198.51.100.7", "endpoint": "/", "method": "GET"}},
+		},
+		{
+			"cost", MiddlewareOptions{Rule: "r", Key: func(*http.Request) []string { return nil }, Cost: func(*http.Request) map[string]int64 { return map[string]int64{"requests": 5} }},
+			map[string]any{"rule": "r", "costs": map[string]any{"requests": 5.0}},
+		},
+	} {
+		r := get(Middleware(c, test.have)(ok), "/", func(r *http.Request) {
+			r.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.7")
+		})
+		all := f.requests()
+		if have := all[len(all)-1].checks[0]; r.StatusCode != 200 || !reflect.DeepEqual(have, test.want) {
+			t.Errorf("%s: have %d %v, want %v", test.name, r.StatusCode, have, test.want)
+		}
+	}
+	before := len(f.requests())
+	skip := MiddlewareOptions{Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" }}
+	if r := get(Middleware(c, skip)(ok), "/healthz"); text(r) != "false " || len(f.requests()) != before {
+		t.Error("what is skipped was checked")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("Key without Rule: no panic")
+		}
+	}()
+	Middleware(c, MiddlewareOptions{Key: func(*http.Request) []string { return nil }})
+}
+
+func TestMiddlewareDelays(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{}, f)
+	delay := func(ms int) {
+		f.set(func() {
+			f.decide = func(map[string]any) (int, string) {
+				return 200, strings.Replace(allowed, `"delay_ms":0`, fmt.Sprintf(`"delay_ms":%d`, ms), 1)
+			}
+		})
+	}
+	delay(50)
+	began := time.Now()
+	if r := get(Middleware(c, MiddlewareOptions{})(ok), "/"); r.StatusCode != 200 || time.Since(began) < 50*time.Millisecond {
+		t.Errorf("have %d after %v", r.StatusCode, time.Since(began))
+	}
+	delay(25_000)
+	began = time.Now()
+	if r := get(Middleware(c, MiddlewareOptions{IgnoreDelay: true})(ok), "/"); r.StatusCode != 200 {
+		t.Errorf("ignored: have %d", r.StatusCode)
+	}
+	r := get(Middleware(c, MiddlewareOptions{MaxDelay: time.Second})(ok), "/")
+	if r.StatusCode != 429 || r.Header.Get("Retry-After") != "25" || !strings.Contains(text(r), "25s") {
+		t.Errorf("beyond MaxDelay: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
+	}
+	// One is held and leaves again; a second one at the same time is too many.
+	h := Middleware(c, MiddlewareOptions{MaxHeld: 1})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it has passed") }))
+	ctx, cancel := context.WithCancel(background)
+	var one sync.WaitGroup
+	one.Go(func() {
+		if r := get(h, "/", func(r *http.Request) { *r = *r.WithContext(ctx) }); r.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("what has not passed: have %d", r.StatusCode)
+		}
+	})
+	eventually(t, "one is held", func() bool { return h.(*guard).held.Load() == 1 })
+	if r := get(h, "/"); r.StatusCode != 429 {
+		t.Errorf("beyond MaxHeld: have %d", r.StatusCode)
+	}
+	cancel()
+	one.Wait()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	over := func(r *http.Request) { *r = *r.WithContext(ctx) }
+	if r := get(h, "/", over); r.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a context that is over: have %d", r.StatusCode)
+	}
+	if n := h.(*guard).held.Load(); n != 0 {
+		t.Errorf("%d are held", n)
+	}
+}
+
+func TestAddress(t *testing.T) {
+	const peer = "192.0.2.1"
+	for _, test := range []struct {
+		hops    int
+		forward []string
+		want    string
+	}{
+		{0, []string{"198.51.100.7"}, peer},
+		{-1, []string{"198.51.100.7"}, peer},
+		{1, nil, peer},
+		{1, []string{"198.51.100.7"}, "198.51.100.7"},
+		{1, []string{"6.6.6.6, 198.51.100.7"}, "198.51.100.7"},
+		{2, []string{"6.6.6.6, 198.51.100.7, 10.0.0.1"}, "198.51.100.7"},
+		{2, []string{"6.6.6.6,198.51.100.7", "10.0.0.1"}, "198.51.100.7"},
+		{3, []string{"6.6.6.6", "198.51.100.7", "10.0.0.1"}, "6.6.6.6"},
+		{9, []string{"198.51.100.7, 10.0.0.1"}, "198.51.100.7"},
+		{9, []string{"198.51.100.7", "10.0.0.1"}, "198.51.100.7"},
+		{1, []string{"6.6.6.6, unknown"}, peer},
+		{1, []string{"6.6.6.6,"}, peer},
+		{1, []string{""}, peer},
+		{1, []string{"198.51.100.7:4711"}, "198.51.100.7"},
+		{1, []string{"[2001:db8::1]:4711"}, "2001:db8::1"},
+		{1, []string{"[2001:db8::1]"}, "2001:db8::1"},
+		{1, []string{"2001:DB8::0:1"}, "2001:db8::1"},
+		{1, []string{"::ffff:198.51.100.7"}, "198.51.100.7"},
+		{1, []string{"fe80::1%eth0"}, "fe80::1"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		for _, line := range test.forward {
+			r.Header.Add("X-Forwarded-For", line)
+		}
+		if have := Address(test.hops)(r); have != test.want {
+			t.Errorf("%d hops, %q: have %s, want %s", test.hops, test.forward, have, test.want)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "[2001:db8::2%x]:80"
+	if have := Address(0)(r); have != "2001:db8::2" {
+		t.Errorf("have %s", have)
+	}
+}
+
+// TestHeadersOfABatch: they are what the node would have sent, in the style that its last plain answer had.
+func TestHeadersOfABatch(t *testing.T) {
+	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"allowed":true},` +
+		`{"rule":"x","name":"shadow","unit":"requests","limit":1,"window_ms":1000,"remaining":0,"reset_after_ms":1,"allowed":false,"shadow":true},` +
+		`{"rule":"r","name":"a\"ü","unit":"requests","limit":10,"window_ms":100,"remaining":1,"reset_after_ms":10,"retry_after_ms":0,"allowed":true}]`
+	full := map[string]string{
+		"RateLimit-Policy": `"a\"%C3%BC";q=10;w=1, "day";q=1000;w=86400`, "RateLimit": `"a\"%C3%BC";r=1;t=1, "day";r=900;t=2`,
+		"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "1790000000",
+	}
+	only := func(names ...string) map[string]string {
+		h := map[string]string{}
+		for _, n := range names {
+			h[n] = full[n]
+		}
+		return h
+	}
+	delta := only("X-RateLimit-Limit", "X-RateLimit-Remaining")
+	delta["X-RateLimit-Reset"] = "6"
+	for name, sent := range map[string]map[string]string{
+		"all": full, "none": {}, "ietf": only("RateLimit", "RateLimit-Policy"), "delta": delta,
+		"x": only("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"),
+	} {
+		f := newFake(t)
+		c := connect(t, Options{MaxInFlight: 1, Timeout: patience}, f)
+		f.headed(sent)
+		f.set(func() {
+			f.decide = func(q map[string]any) (int, string) {
+				if q["detail"] == true {
+					return 200, allowed[:len(allowed)-1] + "," + limits + "}"
+				}
+				return 200, allowed
+			}
+		})
+		headed := func(i int) Request {
+			q := eachIP(i)
+			q.Headers = true
+			return q
+		}
+		c.Check(background, headed(0)) // it shows the style
+		plain := f.answer
+		release := f.held()
+		_, _, wait := crowd(c, 1, eachIP)
+		eventually(t, "one is under way", func() bool { return len(f.requests()) == 2 })
+		f.set(func() { f.answer = plain })
+		ds, errs, waitMore := crowd(c, 5, headed)
+		eventually(t, "five wait", func() bool { return c.waiting() == 5 })
+		began := time.Now()
+		release()
+		wait()
+		waitMore()
+		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 5}) {
+			t.Errorf("%s: have requests of %v checks", name, have)
+		}
+		for i := range ds {
+			h := http.Header{}
+			ds[i].SetHeaders(h)
+			if errs[i] != nil || len(h) != len(sent) || ds[i].Limits != nil {
+				t.Errorf("%s: have %v, %v, want %v", name, h, errs[i], sent)
+			}
+			for header, want := range sent {
+				have := h.Get(header)
+				if header == "X-RateLimit-Reset" && name != "delta" {
+					// Six seconds from when it was made.
+					var unix int64
+					fmt.Sscan(have, &unix)
+					if from, to := began.Add(6*time.Second).Unix(), time.Now().Add(7*time.Second).Unix(); unix < from || unix > to {
+						t.Errorf("%s: %s: have %d, want %d to %d", name, header, unix, from, to)
+					}
+				} else if have != want {
+					t.Errorf("%s: %s: have %q, want %q", name, header, have, want)
+				}
+			}
+		}
+	}
+}
+
+// TestStyleIsLearntAnew: when a batch shows new rules, one check is asked by itself, for its headers.
+func TestStyleIsLearntAnew(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: patience}, f)
+	f.headed(nodeHeaders)
+	headed := func(i int) Request {
+		q := eachIP(i)
+		q.Headers = true
+		return q
+	}
+	c.Check(background, headed(0))
+	f.set(func() {
+		f.decide = func(map[string]any) (int, string) {
+			return 200, strings.Replace(allowed, `"rules_version":3`, `"rules_version":4`, 1)
+		}
+		f.answer = nil // and the new rules want no headers
+	})
+	var last Decision
+	for range 2 { // the first batch still has the old style, and shows the new version
+		n := len(f.requests())
+		release := f.held()
+		_, _, wait := crowd(c, 1, eachIP)
+		eventually(t, "one is under way", func() bool { return len(f.requests()) == n+1 })
+		ds, _, waitMore := crowd(c, 5, headed)
+		eventually(t, "five wait", func() bool { return c.waiting() == 5 })
+		release()
+		wait()
+		waitMore()
+		last = ds[4]
+	}
+	if have, want := f.sizes(), []int{1, 1, 5, 1, 1, 4}; !reflect.DeepEqual(have, want) {
+		t.Errorf("have requests of %v checks, want %v", have, want)
+	}
+	h := http.Header{}
+	if last.SetHeaders(h); len(h) != 0 {
+		t.Errorf("have %v, want none", h)
+	}
+}
+
+// FuzzAddress: what comes out is an address, whatever is in the header.
+func FuzzAddress(f *testing.F) {
+	for _, s := range []string{"", ",", "1.2.3.4, [::1]:80", "::ffff:1.2.3.4", "a,b,c", "fe80::1%e"} {
+		f.Add(s, 2)
+	}
+	f.Fuzz(func(t *testing.T, line string, hops int) {
+		r := &http.Request{RemoteAddr: "192.0.2.1:5", Header: http.Header{"X-Forwarded-For": {line}}}
+		have := Address(hops)(r)
+		if a, ok := parseAddress(have); !ok || a != have {
+			t.Errorf("have %q", have)
+		}
+	})
+}

@@ -1,0 +1,243 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// cut ends the connection of a request without an answer.
+func cut(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
+
+func says(status int, body string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(status)
+		w.Write([]byte(body))
+		return true
+	}
+}
+
+// TestFailover: whatever is wrong with the first node, the second one decides, and is asked at once from then on; when the
+// first is well again it is asked again.
+func TestFailover(t *testing.T) {
+	for name, wrong := range map[string]func(http.ResponseWriter, *http.Request) bool{
+		"draining":  says(503, `{"status":503,"code":"draining"}`),
+		"not ready": says(503, `{"status":503,"code":"not-ready"}`),
+		"a proxy's": says(502, "<html>"),
+		"cut":       cut,
+		"silent": func(_ http.ResponseWriter, r *http.Request) bool {
+			<-r.Context().Done()
+			return true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newFake(t), newFake(t)
+			c := connect(t, Options{Timeout: 400 * time.Millisecond, OnError: Closed}, a, b)
+			a.set(func() { a.ready, a.answer = 503, wrong })
+			for i := range 10 {
+				if d, err := c.Check(background, byIP("x")); err != nil || !d.Allowed {
+					t.Errorf("check %d: have %+v, %v", i, d, err)
+				}
+			}
+			if have := len(a.requests()); have != 1 {
+				t.Errorf("the first node was asked %d times, want once", have)
+			}
+			before := len(b.requests())
+			a.set(func() { a.ready, a.answer = 200, nil })
+			eventually(t, "the first node is asked again", func() bool {
+				if d, err := c.Check(background, byIP("x")); err != nil || !d.Allowed {
+					t.Errorf("have %+v, %v", d, err)
+				}
+				return len(a.requests()) == 2
+			})
+			if len(b.requests()) < before {
+				t.Error("nobody asked the second node meanwhile")
+			}
+		})
+	}
+}
+
+// TestAlone: one node is asked again though it has just failed, as long as it fails fast.
+func TestAlone(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{}, f)
+	f.set(func() { f.ready, f.answer = 503, says(503, `{"code":"draining"}`) })
+	for range 3 {
+		var e *Error
+		if _, err := c.Check(background, byIP("x")); !errors.As(err, &e) || e.Code != "draining" || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("have %v", err)
+		}
+	}
+	f.set(func() { f.answer = nil })
+	if _, err := c.Check(background, byIP("x")); err != nil {
+		t.Errorf("well again: have %v", err)
+	}
+}
+
+// TestOverloadedIsNotAway: the node that has too much to do is asked again for the next check.
+func TestOverloadedIsNotAway(t *testing.T) {
+	a, b := newFake(t), newFake(t)
+	c := connect(t, Options{}, a, b)
+	a.set(func() { a.answer = says(503, `{"code":"overloaded"}`) })
+	for range 3 {
+		if _, err := c.Check(background, byIP("x")); err != nil {
+			t.Error(err)
+		}
+	}
+	if have := len(a.requests()); have != 3 {
+		t.Errorf("it was asked %d times, want 3", have)
+	}
+}
+
+// TestSettleWaitsForTheOwner: it is tried again, and nobody is passed over for it.
+func TestSettleWaitsForTheOwner(t *testing.T) {
+	a, b := newFake(t), newFake(t)
+	c := connect(t, Options{Timeout: patience}, a, b)
+	away := says(503, `{"status":503,"code":"no-owner"}`)
+	a.set(func() { a.answer = away })
+	b.set(func() { b.answer = away })
+	var err error
+	var one sync.WaitGroup
+	one.Go(func() { _, err = c.Settle(background, "id", nil) })
+	eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
+	for i, n := range c.nodes {
+		if n.is() != well {
+			t.Errorf("node %d is passed over", i)
+		}
+	}
+	b.set(func() {
+		b.answer = nil
+		b.decide = func(map[string]any) (int, string) { return 200, `{"settled":true}` }
+	})
+	one.Wait()
+	if err != nil {
+		t.Error(err)
+	}
+	short := connect(t, Options{Timeout: 60 * time.Millisecond}, a)
+	if _, err := short.Settle(background, "id", nil); err == nil {
+		t.Error("no owner: no error")
+	}
+}
+
+// TestAdjustIsMadeOnce: it is repeated only where the first node can't have made it.
+func TestAdjustIsMadeOnce(t *testing.T) {
+	down := httptest.NewUnstartedServer(nil)
+	down.Close() // nobody listens
+	for _, test := range []struct {
+		name   string
+		first  func(http.ResponseWriter, *http.Request) bool
+		second int // requests that the second node gets
+	}{
+		{"draining", says(503, `{"code":"draining"}`), 1},
+		{"cut", cut, 0},
+		{"500", says(500, ""), 0},
+	} {
+		a, b := newFake(t), newFake(t)
+		b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
+		a.set(func() { a.answer = test.first })
+		c := connect(t, Options{}, a, b)
+		_, err := c.Adjust(background, "r", []string{"k"}, -5)
+		if have := len(b.requests()); have != test.second || (err == nil) != (test.second == 1) {
+			t.Errorf("%s: the second node got %d requests, want %d; error %v", test.name, have, test.second, err)
+		}
+	}
+	b := newFake(t)
+	b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	c := connect(t, Options{Nodes: []string{"http://" + l.Addr().String()}}, b)
+	if _, err := c.Adjust(background, "r", []string{"k"}, -5); err != nil {
+		t.Errorf("nobody listens at the first node: %v", err)
+	}
+}
+
+// TestWhoLeavesBlamesNobody: a caller whose context ends does not make a node silent.
+func TestWhoLeavesBlamesNobody(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{Timeout: patience}, f)
+	release := f.held()
+	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	defer cancel()
+	d, err := c.Check(ctx, byIP("x"))
+	wantError(t, err, context.DeadlineExceeded)
+	if d.DecidedBy != ByError {
+		t.Errorf("have %+v", d)
+	}
+	// Nor does a call that had waited so long that little of its time was left.
+	late, cancelLate := context.WithTimeoutCause(background, 20*time.Millisecond, ErrTimeout)
+	defer cancelLate()
+	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, repeat)
+	wantError(t, err, ErrTimeout)
+	if have := c.nodes[0].is(); have != well {
+		t.Errorf("the node is taken for %d", have)
+	}
+	release()
+	if _, err := c.Check(background, byIP("x")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNodesComeAndGo: two nodes fall silent and come back in turn under load, and no check is decided by nobody.
+func TestNodesComeAndGo(t *testing.T) {
+	a, b := newFake(t), newFake(t)
+	c := connect(t, Options{Timeout: patience}, a, b)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if d, err := c.Check(background, byIP("x")); err != nil || d.DecidedBy != ByOwner {
+					t.Errorf("have %+v, %v", d, err)
+					return
+				}
+			}
+		})
+	}
+	for range 3 {
+		for _, f := range []*fake{a, b} {
+			before := len(f.requests())
+			f.set(func() { f.ready, f.answer = 503, cut })
+			other := a
+			if f == a {
+				other = b
+			}
+			n := len(other.requests())
+			eventually(t, "the other one is asked", func() bool { return len(other.requests()) > n+20 })
+			f.set(func() { f.ready, f.answer = 200, nil })
+			if f == a {
+				eventually(t, "it is asked again", func() bool { return len(f.requests()) > before+20 })
+			}
+		}
+	}
+	close(stop)
+	all.Wait()
+}
+
+// TestFailsAndAnswersAtOnce: calls that are under way may find a node well while another one has just found it failing.
+func TestFailsAndAnswersAtOnce(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, Options{}, f)
+	n := c.nodes[0]
+	for range 200 {
+		c.failed(n, failing, errors.New("cut"))
+		n.answered()
+		eventually(t, "nobody watches it", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return !n.watched && n.condition == well
+		})
+	}
+}

@@ -1,0 +1,397 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rlnode/rlnode/client"
+)
+
+const patience = 20 * time.Second
+
+// folder is where the real node is built.
+var folder string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "rlnode-client-*")
+	if err != nil {
+		panic(err)
+	}
+	folder = dir
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// program is the real node, built once.
+var program = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(folder, "rlnode")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/rlnode").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// output collects what a process prints; it may be read meanwhile.
+type output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if ok() {
+			return
+		}
+		timer := time.NewTimer(5 * time.Millisecond)
+		<-timer.C
+	}
+	t.Fatalf("%s: not within %v", what, patience)
+}
+
+// node is a running node.
+type node struct {
+	url  string
+	stop func(os.Signal) // ends it and waits
+}
+
+var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
+
+// start runs a node with rules; more are further flags.
+func start(t testing.TB, rules string, more ...string) *node {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rules.yaml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, append([]string{
+		"serve", "--data-dir", filepath.Join(dir, "data"), "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0",
+		"--gossip-port", "0", "--peer-port", "0", "--rules", file,
+	}, more...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	log := &output{}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		defer close(exited)
+		cmd.Wait() // how it ended shows in its log
+	})
+	n := &node{stop: func(s os.Signal) {
+		cmd.Process.Signal(s) // if it still runs
+		<-exited
+	}}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		waiting.Wait()
+		if t.Failed() {
+			t.Logf("the node's log:\n%s", log)
+		}
+	})
+	eventually(t, "the node is ready", func() bool {
+		select {
+		case <-exited:
+			t.Fatalf("the node ended:\n%s", log)
+		default:
+		}
+		m := readyLine.FindStringSubmatch(log.String())
+		if m != nil {
+			n.url = m[1]
+		}
+		return m != nil
+	})
+	return n
+}
+
+func connect(t testing.TB, o client.Options) *client.Client {
+	t.Helper()
+	c, err := client.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+const nodeRules = `version: 1
+rules:
+  - {name: address, key: [ip], limits: [{limit: 5, per: 1h, algorithm: fixed-window}]}
+  - {name: crowd, key: [tenant], limits: [{limit: 700, per: 8760h, algorithm: fixed-window}]}
+  - {name: llm, match: {plan: llm}, key: [user], limits: [{limit: 100, per: 1h, algorithm: fixed-window}, {limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: queue, match: {plan: queue}, key: [user], limits: [{limit: 10, per: 1s, algorithm: leaky-bucket, burst: 5}]}
+`
+
+// TestRealNode asks a real node everything.
+func TestRealNode(t *testing.T) {
+	n := start(t, nodeRules, "--api-token", "secret", "--name", "n1")
+	c := connect(t, client.Options{Nodes: []string{n.url}, Token: "secret", Timeout: patience})
+	ctx := context.Background()
+	by := func(attributes ...string) client.Request {
+		m := map[string]string{}
+		for i := 0; i < len(attributes); i += 2 {
+			m[attributes[i]] = attributes[i+1]
+		}
+		return client.Request{Attributes: m}
+	}
+
+	for i := range 6 {
+		d, err := c.Check(ctx, by("ip", "192.0.2.1"))
+		if err != nil || d.Allowed != (i < 5) || d.Rule != "address" || d.Limit != 5 || d.Remaining != max(4-int64(i), 0) || d.Node != "n1" ||
+			d.Window != time.Hour || d.Unit != "requests" || (d.RetryAfter > 0) == d.Allowed {
+			t.Errorf("check %d: have %+v, %v", i, d, err)
+		}
+		if !d.Allowed && (d.Reason == "" || len(d.Violated) != 1 || d.Violated[0] != "address") {
+			t.Errorf("refusal: have %+v", d)
+		}
+	}
+	if d, err := c.Peek(ctx, client.Request{Rule: "address", Key: []string{"192.0.2.2"}, Cost: 6}); err != nil || d.Allowed || d.RetryAfter != client.Never {
+		t.Errorf("peek: have %+v, %v", d, err)
+	}
+	if d, err := c.Check(ctx, by("nobody", "asks")); err != nil || !d.Allowed || d.DecidedBy != client.ByNone || d.Rule != "" {
+		t.Errorf("no rule: have %+v, %v", d, err)
+	}
+	q := by("plan", "llm", "user", "u")
+	q.Costs, q.Detail = map[string]int64{"tokens": 400}, true
+	if d, err := c.Check(ctx, q); err != nil || !d.Allowed || len(d.Limits) != 2 || d.Unit != "tokens" || d.Remaining != 600 {
+		t.Errorf("two units: have %+v, %v", d, err)
+	}
+	u, err := c.Adjust(ctx, "address", []string{"192.0.2.1"}, -3)
+	if err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 2 || u.Rule != "address" || len(u.Key) != 1 {
+		t.Errorf("adjust: have %+v, %v", u, err)
+	}
+	var e *client.Error
+	if _, err := c.Check(ctx, client.Request{Rule: "nosuch", Key: []string{"x"}}); !errors.As(err, &e) || e.Status != 404 || e.Code != "unknown-rule" {
+		t.Errorf("unknown rule: have %v", err)
+	}
+	stranger := connect(t, client.Options{Nodes: []string{n.url}, Token: "wrong"})
+	if d, err := stranger.Check(ctx, by("ip", "192.0.2.9")); !errors.As(err, &e) || e.Status != 401 || !d.Allowed || d.DecidedBy != client.ByError {
+		t.Errorf("wrong token: have %+v, %v", d, err)
+	}
+	hostile := by("ip", strings.Repeat("\xff\x00\"", 5000), "user", strings.Repeat("<", 100_000), "tenant", "a\u2028b")
+	if d, err := c.Check(ctx, hostile); err != nil || d.Rule != "address" {
+		t.Errorf("hostile values: have %+v, %v", d, err)
+	}
+}
+
+// TestRealNodeCrowd: many callers at once get exactly what the limit has, through batches.
+func TestRealNodeCrowd(t *testing.T) {
+	n := start(t, nodeRules)
+	c := connect(t, client.Options{Nodes: []string{n.url}, Timeout: patience, OnError: client.Closed})
+	var admitted, wrong atomic.Int64
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			for range 10 {
+				q := client.Request{Attributes: map[string]string{"tenant": "acme"}}
+				if i == 50 {
+					q = client.Request{Rule: "nosuch", Key: []string{"x"}}
+				}
+				d, err := c.Check(context.Background(), q)
+				switch {
+				case i == 50 && err == nil, i != 50 && err != nil:
+					t.Errorf("have %+v, %v", d, err)
+				case i == 50:
+					wrong.Add(1)
+				case d.Allowed:
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if admitted.Load() != 700 || wrong.Load() != 10 {
+		t.Errorf("%d of 700 were admitted, %d of 10 were wrong", admitted.Load(), wrong.Load())
+	}
+}
+
+// TestRealNodeDelays: a leaky bucket's delays are kept by Wait and by the middleware.
+func TestRealNodeDelays(t *testing.T) {
+	n := start(t, nodeRules)
+	c := connect(t, client.Options{Nodes: []string{n.url}, Timeout: patience})
+	ctx := context.Background()
+	began := time.Now()
+	q := client.Request{Rule: "queue", Key: []string{"u"}, Wait: true}
+	var last client.Decision
+	for range 3 {
+		d, err := c.Check(ctx, q)
+		if err != nil || !d.Allowed {
+			t.Fatalf("have %+v, %v", d, err)
+		}
+		last = d
+	}
+	if took := time.Since(began); last.Delay > 0 && took < 150*time.Millisecond {
+		t.Errorf("three of ten a second took %v; the last had a delay of %v", took, last.Delay)
+	}
+}
+
+// TestRealNodeHeaders: whether a check was asked by itself or in a batch, the middleware's headers are the node's.
+func TestRealNodeHeaders(t *testing.T) {
+	n := start(t, nodeRules)
+	c := connect(t, client.Options{Nodes: []string{n.url}, Timeout: patience, MaxInFlight: 1})
+	server := httptest.NewServer(client.Middleware(c, client.MiddlewareOptions{
+		Attributes: func(r *http.Request) map[string]string {
+			return map[string]string{"plan": "llm", "user": r.URL.Query().Get("user"), "ip": r.URL.Query().Get("user")}
+		},
+	})(http.NotFoundHandler()))
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+
+	want, err := http.Post(n.url+"/v1/check", "", strings.NewReader(`{"attributes":{"plan":"llm","user":"direct","ip":"direct"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Body.Close()
+	names := []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining"}
+	var all sync.WaitGroup
+	for i := range 60 {
+		all.Go(func() {
+			for j := range 7 {
+				r, err := http.Get(fmt.Sprintf("%s/?user=u%d", server.URL, i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				body, _ := io.ReadAll(r.Body)
+				r.Body.Close()
+				for _, name := range names {
+					// The seconds until a counter is fresh again depend on the time.
+					have, want := timeless(r.Header.Get(name)), timeless(want.Header.Get(name))
+					if j == 0 && have != want || have == "" {
+						t.Errorf("%s: have %q, want %q", name, have, want)
+					}
+				}
+				if reset := r.Header.Get("X-RateLimit-Reset"); len(reset) != 10 {
+					t.Errorf("X-RateLimit-Reset: have %q", reset)
+				}
+				status := http.StatusNotFound // it has passed
+				if j >= 5 {
+					status = http.StatusTooManyRequests
+				}
+				if r.StatusCode != status {
+					t.Errorf("request %d: have %d, want %d", j, r.StatusCode, status)
+				}
+				if j < 5 {
+					continue
+				}
+				var p struct {
+					Violated []string `json:"violated-policies"`
+					Detail   string
+				}
+				if err := json.Unmarshal(body, &p); err != nil || len(p.Violated) != 1 || p.Violated[0] != "address" || p.Detail == "" ||
+					r.Header.Get("Retry-After") == "" || r.Header.Get("Content-Type") != "application/problem+json" {
+					t.Errorf("refusal: have %v %s, %v", r.Header, body, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestRealNodesStop: one node ends in good order and the next is killed, under load, and each check is decided.
+func TestRealNodesStop(t *testing.T) {
+	nodes := []*node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
+	o := client.Options{OnError: client.Closed, Timeout: patience}
+	for _, n := range nodes {
+		o.Nodes = append(o.Nodes, n.url)
+	}
+	c := connect(t, o)
+	var by [3]atomic.Int64
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for j := 0; ; j++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				d, err := c.Check(context.Background(), client.Request{Attributes: map[string]string{"ip": fmt.Sprintf("10.%d.%d.%d", i, j/250%250, j%250)}})
+				if err != nil {
+					t.Errorf("have %+v, %v", d, err)
+					return
+				}
+				by[d.Node[1]-'0'].Add(1)
+			}
+		})
+	}
+	for i, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		eventually(t, "the node is asked", func() bool { return by[i].Load() > 50 })
+		nodes[i].stop(signal)
+	}
+	eventually(t, "the last node is asked", func() bool { return by[2].Load() > 50 })
+	close(stop)
+	all.Wait()
+}
+
+// BenchmarkRealNode is a check against a node on this machine: alone, and by 64 callers at once, sharing requests or not.
+func BenchmarkRealNode(b *testing.B) {
+	n := start(b, nodeRules)
+	for _, test := range []struct {
+		name               string
+		callers, batch, at int
+	}{
+		{"alone", 1, 1, 1}, {"64-sharing", 64, client.DefaultMaxBatch, client.DefaultMaxInFlight}, {"64-each-its-own", 64, 1, 64},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			c := connect(b, client.Options{Nodes: []string{n.url}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: patience})
+			var all sync.WaitGroup
+			for i := range test.callers {
+				all.Go(func() {
+					q := client.Request{Attributes: map[string]string{"ip": fmt.Sprintf("192.0.2.%d", i)}}
+					for range b.N/test.callers + 1 {
+						if _, err := c.Check(context.Background(), q); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+var seconds = regexp.MustCompile(`t=\d+`)
+
+func timeless(header string) string { return seconds.ReplaceAllString(header, "t=") }

@@ -1,0 +1,188 @@
+package client
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	maxValue  = 1024      // bytes of a value
+	maxAmount = 1<<53 - 1 // of a cost
+	maxBody   = 64 << 10  // bytes of a check
+)
+
+// Request is a check: may this happen now, at this cost?
+//
+// Either Rule and Key are given, to ask one rule about one subject, or Attributes, to ask every rule that matches; with
+// Rule as well, only that one.
+//
+// Values that a stranger may have chosen need no care: of a value in Key or Attributes over 1,024 bytes the first and the
+// last 512 are sent, bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as that. Two subjects
+// may thereby become one, and share a limit. What is still over the node's 64 KiB is refused, whatever OnError says.
+type Request struct {
+	// Rule is a rule's name.
+	Rule string
+	// Key has a value for each key attribute of the rule, in its order; none for a rule with one counter for all.
+	Key []string
+	// Attributes are what is known of the request, such as ip, tenant, api_key, endpoint. At most 32.
+	Attributes map[string]string
+
+	// Cost is in requests. 0: what the rule's cost table says, or 1. To cost nothing, say Costs{"requests": 0}.
+	Cost int64
+	// Costs are by unit, such as tokens; at most 16. A unit that is not named costs 0, requests 1. Either Cost is given or
+	// Costs["requests"].
+	Costs map[string]int64
+
+	// Wait makes an allowed check return when its turn has come, after Decision.Delay. The client does the waiting,
+	// until the context ends, beyond Options.Timeout if need be.
+	Wait bool
+	// Detail fills Decision.Limits.
+	Detail bool
+	// Headers fills in what Decision.SetHeaders sets.
+	Headers bool
+}
+
+// append appends q as JSON.
+func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error) {
+	switch {
+	case q.Rule == "" && q.Attributes == nil:
+		return nil, fmt.Errorf("%w: neither Rule nor Attributes are given", ErrRequest)
+	case q.Key != nil && q.Attributes != nil:
+		return nil, fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
+	case q.Cost < 0:
+		return nil, fmt.Errorf("%w: Cost is %d; it must not be negative", ErrRequest, q.Cost)
+	}
+	b = append(b, '{')
+	if q.Rule != "" {
+		b = appendString(append(b, `"rule":`...), q.Rule)
+		b = append(b, ',')
+	}
+	if q.Key != nil {
+		b = appendKey(append(b, `"key":`...), q.Key)
+		b = append(b, ',')
+	}
+	if q.Attributes != nil {
+		b = append(b, `"attributes":{`...)
+		for name, value := range q.Attributes {
+			b = appendString(b, name)
+			b = appendString(append(b, ':'), fit(value))
+			b = append(b, ',')
+		}
+		b = append(end(b, '}'), ',')
+	}
+	if q.Cost > 0 {
+		b = append(b, `"cost":`...)
+		b = append(strconv.AppendInt(b, min(q.Cost, maxAmount), 10), ',')
+	}
+	if q.Costs != nil {
+		var err error
+		if b, err = appendCosts(append(b, `"costs":`...), q.Costs); err != nil {
+			return nil, err
+		}
+		b = append(b, ',')
+	}
+	if peek {
+		b = append(b, `"peek":true,`...)
+	}
+	if q.Detail {
+		b = append(b, `"detail":true,`...)
+	}
+	if ttl > 0 {
+		b = append(b, `"ttl_ms":`...)
+		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
+	}
+	b = end(b, '}')
+	if len(b) > maxBody {
+		return nil, fmt.Errorf("%w: %d bytes are more than the %d of a check", errTooLarge, len(b), maxBody)
+	}
+	return b, nil
+}
+
+// errTooLarge is of a check that must not be let through.
+var errTooLarge = fmt.Errorf("%w: too large", ErrRequest)
+
+// appendCosts appends costs by unit, in order: a node names the first that is wrong.
+func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
+	b = append(b, '{')
+	for _, unit := range slices.Sorted(maps.Keys(costs)) {
+		cost := costs[unit]
+		if cost < 0 {
+			return nil, fmt.Errorf("%w: Costs[%q] is %d; it must not be negative", ErrRequest, unit, cost)
+		}
+		b = appendString(b, unit)
+		b = append(b, ':')
+		b = append(strconv.AppendInt(b, min(cost, maxAmount), 10), ',')
+	}
+	return end(b, '}'), nil
+}
+
+// appendKey appends a key as a node wants it: a string where there is one value, else an array.
+func appendKey(b []byte, key []string) []byte {
+	if len(key) == 1 {
+		return appendString(b, fit(key[0]))
+	}
+	b = append(b, '[')
+	for _, v := range key {
+		b = append(appendString(b, fit(v)), ',')
+	}
+	return end(b, ']')
+}
+
+// end closes an object or an array, after the comma of its last item.
+func end(b []byte, bracket byte) []byte {
+	if b[len(b)-1] == ',' {
+		b = b[:len(b)-1]
+	}
+	return append(b, bracket)
+}
+
+// fit makes a value one that a node takes. Its beginning and its end both stay, since rules match by either.
+func fit(v string) string {
+	if !utf8.ValidString(v) {
+		v = strings.ToValidUTF8(v, "\uFFFD")
+	}
+	if len(v) <= maxValue {
+		return v
+	}
+	head, tail := maxValue/2, len(v)-maxValue/2
+	for !utf8.RuneStart(v[head]) {
+		head--
+	}
+	for tail < len(v) && !utf8.RuneStart(v[tail]) {
+		tail++
+	}
+	return v[:head] + v[tail:]
+}
+
+// appendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD. encoding/json makes six bytes of each <, >
+// and &, of which a hostile path may be made.
+func appendString(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ':
+			b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return append(b, '"')
+}
+
+// ceil is d in units, rounded up.
+func ceil(d, unit time.Duration) int64 {
+	n := int64(d / unit)
+	if d%unit > 0 && n < math.MaxInt64 {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/client"
+)
+
+const (
+	endpoint = "/v1/chat/completions"
+	tokens   = "tokens"
+	requests = "requests"
+
+	maxRequest = 4 << 20  // bytes
+	maxAnswer  = 16 << 20 // bytes of an answer that does not stream
+	maxEvent   = 1 << 20  // bytes of a line of a stream
+
+	// A call is cut off well before its reservation ends: after that nothing could be settled.
+	callBound = 9 * time.Minute
+	ttl       = 10 * time.Minute
+)
+
+// gateway is the proxy.
+type gateway struct {
+	limiter  *client.Client
+	upstream *url.URL
+	http     *http.Client
+	log      *slog.Logger
+}
+
+func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *gateway {
+	return &gateway{limiter: limiter, upstream: upstream, log: log, http: &http.Client{
+		Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// ServeHTTP passes a call on if the limits allow it.
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != endpoint || r.Method != http.MethodPost {
+		writeError(w, http.StatusNotFound, apiError{Message: "There is only POST " + endpoint + " here.", Type: "invalid_request_error"})
+		return
+	}
+	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || key == "" {
+		writeError(w, http.StatusUnauthorized, apiError{Message: "Send an API key: Authorization: Bearer …", Type: "invalid_request_error", Code: "invalid_api_key"})
+		return
+	}
+	call, err := readCall(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"})
+		return
+	}
+
+	reserved, err := g.limiter.Reserve(r.Context(), client.Request{
+		Attributes: map[string]string{"api_key": fingerprint(key), "endpoint": endpoint},
+		Costs:      map[string]int64{tokens: call.estimate()},
+		Detail:     true, // both limits go into the headers
+	}, ttl)
+	if err != nil {
+		g.log.Warn("no node has decided", "allowed", reserved.Allowed, "error", err)
+	}
+	setHeaders(w.Header(), reserved.Limits)
+	if !reserved.Allowed {
+		refuse(w, &reserved.Decision, call.estimate())
+		return
+	}
+	used := g.pass(w, r, call)
+	// Also when the caller has gone: then most of all.
+	ctx := context.WithoutCancel(r.Context())
+	settled, err := g.limiter.Settle(ctx, reserved.ID, map[string]int64{tokens: used})
+	if err != nil {
+		g.log.Warn("not settled: it stays charged as reserved", "error", err)
+	}
+	g.log.Info("settled", "reserved", call.estimate(), "used", used, "settled", settled.Settled)
+}
+
+// fingerprint stands for an API key where others may read it.
+func fingerprint(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:8])
+}
+
+// pass makes the call upstream, and returns the tokens it has used as far as that is known.
+func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call) (used int64) {
+	ctx, cancel := context.WithTimeout(r.Context(), callBound)
+	defer cancel() // also ends what upstream is still doing when the caller hangs up
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(endpoint).String(), bytes.NewReader(call.body))
+	if err != nil {
+		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is not set up well.", Type: "server_error"})
+		return 0
+	}
+	out.Header.Set("Content-Type", "application/json")
+	out.Header.Set("Authorization", r.Header.Get("Authorization"))
+	answer, err := g.http.Do(out)
+	if err != nil {
+		g.log.Warn("the model does not answer", "error", err)
+		writeError(w, http.StatusBadGateway, apiError{Message: "The model does not answer.", Type: "server_error"})
+		if ctx.Err() != nil {
+			return call.prompt // it may be reading: hanging up early is no way to use it for nothing
+		}
+		return 0
+	}
+	defer answer.Body.Close()
+	if contentType := answer.Header.Get("Content-Type"); contentType != "" {
+		w.Header().Set("Content-Type", contentType)
+	}
+	switch {
+	case answer.StatusCode != http.StatusOK:
+		// A failed call has used nothing, as far as we are told.
+		w.WriteHeader(answer.StatusCode)
+		io.Copy(w, io.LimitReader(answer.Body, maxAnswer))
+		return 0
+	case call.Stream:
+		return g.stream(w, answer.Body, call)
+	}
+	return g.whole(w, answer.Body, call)
+}
+
+// whole passes on an answer that does not stream.
+func (g *gateway) whole(w http.ResponseWriter, body io.Reader, call *call) int64 {
+	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	var a completion
+	switch {
+	case err != nil, len(text) > maxAnswer:
+		g.log.Warn("the model's answer is cut off", "error", err)
+		writeError(w, http.StatusBadGateway, apiError{Message: "The model's answer is cut off.", Type: "server_error"})
+		return call.prompt + count(string(text)) // the model has worked for it
+	case json.Unmarshal(text, &a) != nil || a.Usage == nil:
+		g.log.Warn("the model does not say what was used")
+	}
+	w.Write(text) // an error shows that the caller has gone, and changes nothing
+	if a.Usage == nil {
+		return call.estimate()
+	}
+	return a.Usage.total()
+}
+
+// total is what u counts; never less than nothing.
+func (u *usage) total() int64 { return max(u.TotalTokens, 0) }
+
+// refuse answers a call that d refuses as OpenAI does.
+func refuse(w http.ResponseWriter, d *client.Decision, asked int64) {
+	if d.DecidedBy == client.ByError {
+		w.Header().Set("Retry-After", "1")
+		writeError(w, http.StatusServiceUnavailable, apiError{Message: "The rate limiter does not answer.", Type: "server_error"})
+		return
+	}
+	e := apiError{Type: d.Unit, Code: "rate_limit_exceeded"}
+	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit, strings.TrimSuffix(d.Window.String(), "0s"), d.Limit, d.Remaining)
+	if d.Unit == tokens {
+		what += fmt.Sprintf(", requested %d", asked)
+	}
+	switch {
+	case d.Rule == "":
+		e.Message = "This API key is not allowed."
+	case d.RetryAfter == client.Never:
+		e.Message = "Request too large for " + what + ". It can never be allowed."
+	default:
+		e.Message = fmt.Sprintf("Rate limit reached on %s. Please try again in %s.", what, duration(d.RetryAfter))
+		w.Header().Set("Retry-After-Ms", fmt.Sprint(d.RetryAfter.Milliseconds()))
+	}
+	d.SetHeaders(w.Header()) // Retry-After
+	writeError(w, http.StatusTooManyRequests, e)
+}
