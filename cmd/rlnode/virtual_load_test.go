@@ -57,7 +57,11 @@ func TestLoadReachesAllNodes(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		c := p.crowd("year", keys, 3)
+		workers := 3
+		if testing.Short() {
+			workers = 1
+		}
+		c := p.crowd("year", keys, workers)
 		p.eventually("some are admitted", func() bool { return c.total() > 100 })
 		tell(0, 0.9, time.Minute)
 		p.adapted(limit/4, 2*time.Second)
