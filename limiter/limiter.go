@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,9 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
+	process uint64        // marks this process's counts
+	began   time.Time
+	rounds  rounds
 
 	mu sync.Mutex // serialises Use
 }
@@ -29,13 +33,13 @@ type Limiter struct {
 type book struct {
 	set   *rules.Set
 	stats []*ruleStats // by Rule.Index
-	none  *ruleStats   // checks that no rule decided
+	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
 }
 
 // New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
 // methods that are given the time may be called. It is a node by itself; for a cluster see Join.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	return &Limiter{table: table, clock: clock, top: newTop()}
+	return &Limiter{table: table, clock: clock, top: newTop(), process: rand.Uint64(), began: time.Now()}
 }
 
 // Use makes set the rules in force; checks that have begun end by the rules they began with. Rules keep their
@@ -44,9 +48,9 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
-	next := &book{set: set, none: newRuleStats()}
+	next := &book{set: set, whole: newRuleStats()}
 	if old := l.inForce.Load(); old != nil {
-		next.none = old.none
+		next.whole = old.whole
 		for i, r := range old.set.Rules {
 			kept[r.Name] = old.stats[i]
 		}

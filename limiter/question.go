@@ -18,6 +18,7 @@ const (
 	MethodTop                              // the subjects refused most, with a reply
 	MethodLeftover                         // one way: what is left of leases
 	MethodForget                           // one way: what is leased and known of a subject holds no more
+	MethodActivity                         // what was decided so far, with a reply
 )
 
 // verb is what a question asks for.

@@ -210,6 +210,7 @@ func (s *server) listen() (err error) {
 		Cluster:        s.mates,
 		Membership:     s.mates,
 		RuleStats:      s.limiter.Stats,
+		Activity:       s.limiter.Activity,
 		ClusterStats:   s.limiter.ClusterStats,
 		Condition:      s.mates.condition,
 		ClusterFigures: s.mates.figures,

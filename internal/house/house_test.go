@@ -39,7 +39,8 @@ var mayImport = map[string][]string{
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter"},
+	"ui":         {}, // files for browsers
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "ui"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
 		"limiter", "replay", "api", "internal/yaml",
