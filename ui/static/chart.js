@@ -32,6 +32,7 @@ function paths(history, name, most) {
   let area = '';
   let stroke = '';
   let run = [];
+  if (!history.some((h) => h?.[name])) return ['', '']; // a line along the bottom says nothing
   const end = () => {
     if (run.length > 1) {
       const points = run.map(([x, y]) => `${x} ${y.toFixed(1)}`).join('L');

@@ -27,7 +27,7 @@ export function showMembers(cluster, report, meter) {
 const create = () =>
   make('tr', {},
     make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small')),
-    make('td'), make('td', { class: 'num' }), make('td', { class: 'num' }));
+    make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }));
 
 // troubles are what a person should know of first, the worst first.
 export function troubles(cluster, report, meter) {
