@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"testing"
 )
 
@@ -45,6 +46,11 @@ func fitsAllViews(t *testing.T, s *site) {
 	}
 	if list, _ := s.eval(nameless).([]any); len(list) > 0 {
 		t.Errorf("without a label: %v", list)
+	}
+	if os.Getenv("SHOTS") != "" { // a picture is worth the two minutes that the charts show
+		for range 6 {
+			s.eval(`new Promise(done => setTimeout(done, 18000))`)
+		}
 	}
 	s.shots("load")
 	s.calm(t)

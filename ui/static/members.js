@@ -45,7 +45,7 @@ export function troubles(cluster, report, meter) {
   const silent = (report?.nodes ?? []).filter((n) => !n.answered && alive.has(n.id));
   if (silent.length) list.push(['warn', 'silent', `The figures leave out ${names(silent)}, which did not tell theirs.`]);
   const odd = (meter.rates?.ways.fallback ?? 0) + (meter.rates?.ways.standby ?? 0);
-  if (odd > 0) list.push(['warn', 'odd', `${rate(odd)} checks a second are decided without their owner, each within a share of its limit.`]);
+  if (odd > 0) list.push(['warn', 'odd', `${rate(odd)} checks a second are decided without their owner: by its standby, or as the rule’s on_partition says.`]);
   return list;
 }
 
