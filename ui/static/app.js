@@ -1,7 +1,7 @@
 // The page: asks its node each second while somebody looks, and shows what it hears.
 import { byId, keyed, make, setClass, setText, span } from './dom.js';
 import { Meter } from './rates.js';
-import { get } from './node.js';
+import { get, getLarge } from './node.js';
 import { showNow } from './now.js';
 import { showMembers, troubles } from './members.js';
 import { showRules } from './rules.js';
@@ -10,6 +10,7 @@ import { Subject } from './subject.js';
 import { Try } from './try.js';
 
 const pace = 1000; // milliseconds from question to question
+const rulesPace = 5000; // milliseconds until the rules are asked for again
 const lateAfter = 3000; // milliseconds without an answer
 
 const meter = new Meter();
@@ -19,6 +20,7 @@ let report = null; // the last of /v1/activity
 let cluster = null; // and of /v1/cluster
 let doc = null; // the rules in force
 let asking = false; // for the rules
+let askAgain = 0; // when, after they were not told
 let heard = 0; // when the last answer came; 0: none yet
 let turn = 0;
 let timer = 0;
@@ -48,18 +50,18 @@ function hearActivity(r) {
 
 // askRules asks for the rules when there is another version of them.
 async function askRules() {
-  if (!cluster || asking || doc?.rules_version === cluster.rules_version) return;
+  if (!cluster || asking || Date.now() < askAgain || doc?.rules_version === cluster.rules_version) return;
   asking = true;
   const version = cluster.rules_version;
   try {
-    const next = await get('v1/rules');
+    const next = await getLarge('v1/rules');
     next.rules_version = version;
     doc = next;
     subject.choice.use(doc);
     trial.choice.use(doc);
     show();
   } catch {
-    // asked again at the next turn
+    askAgain = Date.now() + rulesPace;
   } finally {
     asking = false;
   }

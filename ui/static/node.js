@@ -1,6 +1,7 @@
 // Questions to the node that the page came from.
 
 const patience = 4000; // milliseconds
+const longPatience = 30000; // for what may be megabytes
 
 // Failure is an answer that tells an error, or none at all (status 0).
 export class Failure extends Error {
@@ -28,7 +29,10 @@ async function ask(path, options) {
   return body;
 }
 
-export const get = (path) => ask(path, { headers: { Accept: 'application/json' } });
+const json = { Accept: 'application/json' };
+
+export const get = (path) => ask(path, { headers: json });
+export const getLarge = (path) => ask(path, { headers: json, signal: AbortSignal.timeout(longPatience) });
 
 // post sends the token along when there is one. It is kept nowhere but in the form.
 export function post(path, body, token) {
