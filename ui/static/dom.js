@@ -73,5 +73,14 @@ export function span(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+const longest = 80; // characters of a name as it is shown
+const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu; // what would not be seen, or turn the text around
+
+// shown is a name as a person can read it: not for asking with.
+export function shown(name) {
+  const all = [...name.slice(0, 4 * longest).replace(unseen, '\uFFFD')];
+  return all.length > longest ? `${all.slice(0, longest - 1).join('')}…` : all.join('');
+}
+
 // keyText writes a key for people: one value as it is, several with a separator.
-export const keyText = (key) => (Array.isArray(key) ? (key.length ? key.join(' · ') : 'all') : key === '' ? '(empty)' : key);
+export const keyText = (key) => (Array.isArray(key) ? (key.length ? shown(key.join(' · ')) : 'all') : key === '' ? '(empty)' : shown(key));

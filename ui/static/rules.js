@@ -1,9 +1,9 @@
 // The rules in force with what they decide, the busiest first. A document may have a thousand: a few are shown, and a
 // filter finds the others.
-import { byId, keyed, make, number, rate, setClass, setText } from './dom.js';
+import { byId, keyed, make, number, rate, setClass, setText, shown } from './dom.js';
 import { line, stack } from './chart.js';
 
-const shown = 25;
+const rows = 25;
 const settle = 5000; // milliseconds that an order stays, so that rows can be read and hit
 
 let order = []; // names
@@ -31,11 +31,11 @@ export function showRules(doc, meter, choose) {
   const filter = byId('rules-filter').value.trim().toLowerCase();
   const rules = new Map((doc?.rules ?? []).map((r) => [r.name, r]));
   reorder(rules, meter, filter, doc);
-  const list = order.slice(0, shown).map((name) => ({ name, rule: rules.get(name), live: meter.rules.get(name) }));
+  const list = order.slice(0, rows).map((name) => ({ name, rule: rules.get(name), live: meter.rules.get(name) }));
   let note = `${number(rules.size)} in force`;
   if (doc) note += `, version ${doc.rules_version}`;
   if (filter) note += `, ${number(order.length)} with “${filter}”`;
-  if (order.length > shown) note += `; the ${shown} busiest are shown`;
+  if (order.length > rows) note += `; the ${rows} busiest are shown`;
   setText(byId('rules-note'), doc ? note : 'Not known yet.');
   keyed(byId('rules'), list, (r) => r.name, (r) => create(r.name, choose), update);
 }
@@ -54,7 +54,7 @@ function reorder(rules, meter, filter, doc) {
 }
 
 function create(name, choose) {
-  const button = make('button', { type: 'button', class: 'link', title: 'Use it in the forms below' }, name);
+  const button = make('button', { type: 'button', class: 'link', title: 'Use it in the forms' }, shown(name));
   button.addEventListener('click', () => choose(name));
   return make('tr', {}, make('td', {}, button, make('span'), make('small')), make('td', { class: 'num' }), make('td', { class: 'num' }),
     make('td', { class: 'wide' }, make('div', { class: 'stack' })), make('td', { class: 'wide' }));

@@ -1,5 +1,5 @@
 // What a subject has used. It is asked again every other second while it is shown.
-import { byId, keyText, make, number, setClass, setText, span } from './dom.js';
+import { byId, keyText, make, number, setClass, setText, shown, span } from './dom.js';
 import { Choice } from './choice.js';
 import { get, subject } from './node.js';
 
@@ -48,7 +48,7 @@ export class Subject {
       this.result.replaceChildren(make('p', { class: 'who' }, make('b', { class: 'mono' }, keyText(usage.key)), make('span')), make('p', { class: 'bad-text' }), ...limits.map(() => bar()));
     }
     const [who, blocked, ...bars] = this.result.children;
-    setText(who.children[1], ` of ${usage.rule}${usage.owner ? `, owned by ${usage.owner}` : ''}`);
+    setText(who.children[1], ` of ${shown(usage.rule)}${usage.owner ? `, owned by ${usage.owner}` : ''}`);
     setText(blocked, blockedText(usage.blocked_until_ms));
     blocked.hidden = !usage.blocked_until_ms;
     limits.forEach((l, i) => fill(bars[i], l));

@@ -1,5 +1,5 @@
 // The subjects refused most.
-import { byId, keyed, keyText, make, number, setText } from './dom.js';
+import { byId, keyed, keyText, make, number, setText, shown } from './dom.js';
 
 export const topShown = 10;
 
@@ -14,7 +14,7 @@ export function showTop(top, look) {
 }
 
 function create(s, look) {
-  const button = make('button', { type: 'button', class: 'link mono', title: 'Look at its usage' }, keyText(s.key));
+  const button = make('button', { type: 'button', class: 'link mono', title: 'Look at its usage', dir: 'auto' }, keyText(s.key));
   button.addEventListener('click', () => look(s.rule, [s.key].flat()));
-  return make('tr', {}, make('td', {}, button, make('small', {}, s.rule)), make('td', { class: 'num' }), make('td', { class: 'num' }));
+  return make('tr', {}, make('td', {}, button, make('small', {}, shown(s.rule))), make('td', { class: 'num' }), make('td', { class: 'num' }));
 }
