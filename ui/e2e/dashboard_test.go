@@ -35,8 +35,9 @@ func TestDashboard(t *testing.T) {
 		name string
 		run  func(*testing.T, *site)
 	}{
-		{"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"hostile", showsHostileKeys}, {"rules", filtersRules}, {"usage", looksUpUsage}, {"try", triesChecks},
-		{"views", fitsAllViews}, {"hidden", pauses}, {"member", showsMemberDown}, {"restart", survivesRestart}, {"many", boundsRows},
+		{"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"rules", filtersRules}, {"usage", looksUpUsage},
+		{"try", triesChecks}, {"views", fitsAllViews}, {"hidden", pauses}, {"member", showsMemberDown}, {"hostile", showsHostileKeys},
+		{"restart", survivesRestart}, {"many", boundsRows},
 	} {
 		if part.name == "rates" {
 			s.cluster.load()
@@ -105,6 +106,11 @@ func showsHostileKeys(t *testing.T, s *site) {
 		s.cluster.check(0, fmt.Sprintf(`{"rule":"login","key":%q}`, long))
 	}
 	s.until("a long one is cut, and what turns it around is not kept", `[...document.querySelectorAll('#top button')].some(b => /^\uFFFDlong.{74}…$/.test(b.textContent))`)
+	s.look(390, 844, "light")
+	if have := s.eval(`document.documentElement.scrollWidth`); have != 390.0 {
+		t.Errorf("they make the page %v pixels wide", have)
+	}
+	s.look(1280, 900, "light")
 	if have := s.eval(`document.querySelectorAll('main img, main script').length`); have != 0.0 {
 		t.Errorf("%v elements were made of it", have)
 	}
