@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// patience is how long the browser may take for one thing, and a page until it shows what it should.
-const patience = 30 * time.Second
+// patience is how long the browser may take for one thing, and nodes and page until they are as they should: on a
+// machine that does much else, too.
+const patience = time.Minute
 
 // browser is a Chromium with one page, steered over a pipe: messages of JSON, each ended by a zero byte.
 type browser struct {

@@ -219,7 +219,7 @@ func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.start(2)
 	s.cluster.awaitReady(2)
 	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'by 3 of 3 nodes'`)
-	s.calm(t)
+	s.calm(t, "/v1/usage") // of a subject that n3 owned
 }
 
 func survivesRestart(t *testing.T, s *site) {

@@ -71,7 +71,7 @@ type cluster struct {
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
-	if text, err := exec.Command("go", "build", "-o", filepath.Join(c.dir, "rlnode"), "../../cmd/rlnode").CombinedOutput(); err != nil {
+	if text, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(c.dir, "rlnode"), "../../cmd/rlnode").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
 	if err := os.WriteFile(filepath.Join(c.dir, "rules.yaml"), []byte(someRules), 0o644); err != nil {
@@ -82,6 +82,11 @@ func startCluster(t *testing.T) *cluster {
 			c.kill(i)
 		}
 		c.gone.Wait()
+		for i := range c.nodes {
+			if log, err := os.ReadFile(c.log(i)); err == nil && t.Failed() {
+				t.Logf("the end of the log of node %d:\n%s", i+1, log[max(0, len(log)-2000):])
+			}
+		}
 	})
 	for i := range c.nodes {
 		c.start(i)
@@ -93,6 +98,7 @@ func startCluster(t *testing.T) *cluster {
 }
 
 func (c *cluster) ip(i int) string    { return fmt.Sprintf("%s.%d", c.net, i+1) }
+func (c *cluster) log(i int) string   { return filepath.Join(c.dir, fmt.Sprintf("n%d.log", i+1)) }
 func (c *cluster) admin(i int) string { return "http://" + c.ip(i) + ":8081" }
 
 func (c *cluster) start(i int) {
@@ -101,7 +107,7 @@ func (c *cluster) start(i int) {
 		"--bind", c.ip(i), "--data-dir", filepath.Join(c.dir, fmt.Sprintf("n%d", i+1)), "--bootstrap-expect", "3",
 		"--join", strings.Join([]string{c.ip((i + 1) % 3), c.ip((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
 		"--admin-token", adminToken, "--max-counters", "100000")
-	log, err := os.OpenFile(filepath.Join(c.dir, fmt.Sprintf("n%d.log", i+1)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(c.log(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		c.t.Fatal(err)
 	}
