@@ -13,6 +13,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/ui"
 )
 
 // Bounds of the admin plane's server.
@@ -42,7 +44,7 @@ type adminServer struct {
 // methods are what one address of the admin plane takes.
 type methods map[string]func(http.ResponseWriter, *http.Request) error
 
-// adminRoutes are all addresses of the admin plane but those of pprof.
+// routes are all addresses of the admin plane but those of pprof, and /ui, which leads to /ui/.
 func (s *adminServer) routes() map[string]methods {
 	get := func(f func(http.ResponseWriter, *http.Request) error) methods { return methods{http.MethodGet: f} }
 	piece := methods{http.MethodGet: s.getPiece, http.MethodPut: s.putPiece, http.MethodDelete: s.deletePiece}
@@ -58,12 +60,15 @@ func (s *adminServer) routes() map[string]methods {
 		"/v1/usage":                        {http.MethodGet: s.getUsage, http.MethodDelete: s.deleteUsage},
 		"/v1/top":                          get(s.getTop),
 		"/v1/load":                         {http.MethodGet: s.getLoad, http.MethodPost: s.postLoad},
+		"/v1/activity":                     get(s.getActivity),
+		tryPath:                            {http.MethodPost: s.try},
 		"/v1/leave":                        {http.MethodPost: s.leave},
 		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
 		"/metrics":                         get(s.metrics()),
 		"/healthz":                         get(s.getHealth),
 		"/readyz":                          get(s.getReady),
 		"/openapi.yaml":                    get(getOpenAPI),
+		"/ui/":                             get(dashboard(ui.Open())),
 	}
 }
 
@@ -111,6 +116,7 @@ func (s *adminServer) handler() http.Handler {
 	for pattern, m := range s.routes() {
 		mux.Handle(pattern, s.endpoint(m))
 	}
+	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.HandleFunc("/debug/pprof/", s.profile(pprof.Index))
 	mux.HandleFunc("/debug/pprof/profile", s.profile(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", s.profile(pprof.Symbol))
@@ -157,16 +163,24 @@ func (s *adminServer) endpoint(m methods) http.Handler {
 			w.Header().Set("Allow", m.allow())
 			s.refuse(w, r, errorf(MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
-		case method != http.MethodGet && s.api.config.AdminToken != "" &&
-			!authorized(r.Header.Get("Authorization"), s.api.config.AdminToken):
-			w.Header().Set("WWW-Authenticate", `Bearer realm="rlnode"`)
-			s.refuse(w, r, errorf(Unauthorized, "send the admin token as Authorization: Bearer"))
+		case method != http.MethodGet && r.Pattern != tryPath && !s.mayWrite(r):
+			s.refuse(w, r, errNoToken())
 			return
 		}
 		if err := f(w, r); err != nil {
 			s.refuse(w, r, asError(err))
 		}
 	})
+}
+
+// mayWrite reports whether r carries the admin token, if one is needed.
+func (s *adminServer) mayWrite(r *http.Request) bool {
+	token := s.api.config.AdminToken
+	return token == "" || authorized(r.Header.Get("Authorization"), token)
+}
+
+func errNoToken() *Error {
+	return errorf(Unauthorized, "send the admin token as Authorization: Bearer")
 }
 
 func (m methods) allow() string {
@@ -205,6 +219,9 @@ func (s *adminServer) refuse(w http.ResponseWriter, r *http.Request, e *Error) {
 	h := w.Header()
 	h.Set("Content-Type", typeProblem)
 	h.Set("Cache-Control", "no-store")
+	if e.Code == Unauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="rlnode"`)
+	}
 	w.WriteHeader(e.Status())
 	s.send(w, appendProblem(nil, e))
 }

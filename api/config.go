@@ -117,6 +117,7 @@ type Config struct {
 	Rules       RuleStore
 	Cluster     Cluster
 	RuleStats   func() []limiter.RuleStats
+	Activity    func() []limiter.NodeActivity
 	Counters    func() counters.Stats
 	Checkpoints func() CheckpointStatus // nil: counters are not saved
 
@@ -156,6 +157,7 @@ func (c *Config) Validate() error {
 	need(c.Rules != nil, "Rules")
 	need(c.Cluster != nil, "Cluster")
 	need(c.RuleStats != nil, "RuleStats")
+	need(c.Activity != nil, "Activity")
 	need(c.Counters != nil, "Counters")
 	return errors.Join(errs...)
 }

@@ -163,7 +163,7 @@ func startNode(t testing.TB, change func(*Config)) *node {
 	config := Config{
 		DataAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Node: "n1", Version: "test",
 		Decider: l, Subjects: l, Rules: store, Cluster: Alone{Name: "n1", ID: "id", Address: "127.0.0.1", Region: "default"},
-		RuleStats: l.Stats, Counters: table.Stats,
+		RuleStats: l.Stats, Activity: l.Activity, Counters: table.Stats,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	if change != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"math/bits"
+	mathrand "math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,9 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
+	process uint64        // marks this process's counts
+	began   time.Time
+	rounds  rounds
 
 	reservations reservationFigures
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
@@ -35,7 +39,7 @@ type Limiter struct {
 type book struct {
 	set   *rules.Set
 	stats []*ruleStats // by Rule.Index
-	none  *ruleStats   // checks that no rule decided
+	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
 	// steps are one above the steps in force, by Rule.Index; 0: none. nil: no rule is adaptive.
 	steps []atomic.Int32
 }
@@ -43,7 +47,7 @@ type book struct {
 // New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
 // methods that are given the time may be called. It is a node by itself; for a cluster see Join.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, top: newTop()}
+	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}
 	_, _ = rand.Read(l.ownKey[:]) // never fails
 	return l
 }
@@ -54,9 +58,9 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
-	next := &book{set: set, none: newRuleStats()}
+	next := &book{set: set, whole: newRuleStats()}
 	if old := l.inForce.Load(); old != nil {
-		next.none = old.none
+		next.whole = old.whole
 		for i, r := range old.set.Rules {
 			kept[r.Name] = old.stats[i]
 		}

@@ -20,6 +20,7 @@ const (
 	MethodForget                           // one way: what is leased and known of a subject holds no more
 	MethodSettle                           // what a reservation really used, with a reply
 	MethodRefund                           // one way: what a reservation did not use
+	MethodActivity                         // what was decided so far, with a reply
 )
 
 // verb is what a question asks for.

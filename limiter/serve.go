@@ -74,6 +74,8 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		l.member.leave(v)
 	case MethodTop:
 		l.serveTop(body, to)
+	case MethodActivity:
+		l.serveActivity(to)
 	case MethodLeftover:
 		if list, err := readLeftovers(body, &l.member.zones); err == nil {
 			l.receiveLeftovers(list)

@@ -198,14 +198,14 @@ func (l *Limiter) rest(r *reservation, s *reserved, rc *reservedCost, now algori
 	if rc.limit.Kind.Windowed() {
 		return 0
 	}
-	if s.process == l.process() {
+	if s.process == l.clockMark() {
 		return time.Duration(rc.when - (now.Steady - s.steady))
 	}
 	return time.Duration(rc.when - max(0, now.Wall-r.made) - int64(strangeClock))
 }
 
-// process marks readings of this process's clock.
-func (l *Limiter) process() uint64 {
+// clockMark marks readings of this process's clock.
+func (l *Limiter) clockMark() uint64 {
 	if l.member == nil {
 		return 0
 	}

@@ -62,7 +62,16 @@ func (l *Limiter) Stats() []RuleStats {
 	for i, s := range b.stats {
 		out = append(out, s.read(b.set.Rules[i].Name))
 	}
-	return append(out, b.none.read(""))
+	return append(out, b.unruled())
+}
+
+// unruled are the checks that no rule decided.
+func (b *book) unruled() RuleStats {
+	s := b.whole.read("")
+	for d := range s.Checks {
+		clear(s.Checks[d][:ByList])
+	}
+	return s
 }
 
 // count adds a decided check to the figures.
@@ -75,12 +84,12 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		a.scratch.stripe = l.answers.Add(1)%stripes + 1
 	}
 	stripe := a.scratch.stripe - 1
+	whole := DecisionAllowed
+	if !a.Allowed {
+		whole = DecisionRefused
+	}
+	b.whole.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
 	if a.DecidedBy >= ByList {
-		d := DecisionAllowed
-		if !a.Allowed {
-			d = DecisionRefused
-		}
-		b.none.stripe[stripe].checks[d][a.DecidedBy].Add(1)
 		return
 	}
 	limits, ops := a.Limits, a.scratch.ops

@@ -212,6 +212,7 @@ func (s *server) listen() (err error) {
 		Membership:     s.mates,
 		Loads:          s.mates.loads,
 		RuleStats:      s.limiter.Stats,
+		Activity:       s.limiter.Activity,
 		ClusterStats:   s.limiter.ClusterStats,
 		Condition:      s.mates.condition,
 		ClusterFigures: s.mates.figures,

@@ -40,7 +40,8 @@ var mayImport = map[string][]string{
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads"},
+	"ui":         {}, // files for browsers
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "ui"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
 		"limiter", "loads", "replay", "api", "internal/yaml",

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+)
+
+// tryPath is a write only when the check is to take; so it asks for the token by itself.
+const tryPath = "/v1/try"
+
+// try answers what a check would be answered, with its status and headers as data: nothing is taken, unless the check
+// says "peek": false.
+func (s *adminServer) try(w http.ResponseWriter, r *http.Request) error {
+	if e := s.api.readiness.checks(); e != nil {
+		return e
+	}
+	p := s.api.plane
+	x := p.acquire()
+	defer p.release(x)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCheckBody))
+	if err != nil {
+		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+			return tooLarge(maxCheckBody)
+		}
+		return receiveError(err)
+	}
+	x.request.body = append(x.request.body, body...)
+	if e := x.readCheck(); e != nil {
+		return e
+	}
+	q := &x.check
+	if q.given&fieldPeek == 0 {
+		q.Peek = true
+	}
+	switch e := p.complete(q); {
+	case e != nil:
+		return e
+	case q.wait:
+		return errorf(BadValue, "wait must be false: the answer to a try is not held")
+	case !q.Peek && !s.mayWrite(r):
+		return errNoToken()
+	}
+	if err := p.decider.Check(&q.Query, &x.answer); err != nil {
+		return err
+	}
+	s.sendJSON(w, x.appendTry(nil, p.node))
+	return nil
+}
+
+// appendTry appends what a check's caller would get.
+func (x *exchange) appendTry(b []byte, node []byte) []byte {
+	x.rateHeaders()
+	status := http.StatusOK
+	if !x.answer.Allowed {
+		status = http.StatusTooManyRequests
+		x.retryAfter()
+	}
+	b = strconv.AppendInt(append(b, `{"status":`...), int64(status), 10)
+	b = append(b, `,"headers":{`...)
+	for i, h := range x.headers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, h.name)
+		b = appendString(append(b, ':'), view(h.value))
+	}
+	b = x.appendAnswer(append(b, `},"answer":`...), node)
+	return append(b, '}')
+}

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestTry(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.AdminToken, c.APIToken = "secret", "other" })
+	try := func(body string, header map[string]string) (status int, told struct {
+		Status  int
+		Headers map[string]string
+		Answer  map[string]any
+		Code    Code
+	}) {
+		t.Helper()
+		resp, text := n.do(call{method: "POST", url: n.adm + "/v1/try", body: body, header: header})
+		if err := json.Unmarshal([]byte(text), &told); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return resp.StatusCode, told
+	}
+	const login = `{"rule":"login","key":"k","detail":true}`
+	for range 3 { // nothing is taken, and no token needed
+		status, told := try(login, nil)
+		if status != 200 || told.Status != 200 || told.Answer["remaining"] != 4.0 || told.Headers["X-Ratelimit-Limit"]+told.Headers["X-RateLimit-Limit"] != "5" ||
+			len(told.Answer["limits"].([]any)) != 1 {
+			t.Fatalf("have %d %+v", status, told)
+		}
+	}
+	taking := strings.Replace(login, `"detail"`, `"peek":false,"detail"`, 1)
+	for _, header := range []map[string]string{nil, {"Authorization": "Bearer other"}} {
+		if status, told := try(taking, header); status != 401 || told.Code != Unauthorized {
+			t.Errorf("without the token: have %d %+v", status, told)
+		}
+	}
+	admin := map[string]string{"Authorization": "Bearer secret"}
+	for i := range 7 {
+		status, told := try(taking, admin)
+		want := 200
+		if i >= 5 {
+			want = 429
+		}
+		if status != 200 || told.Status != want || told.Answer["allowed"] != (want == 200) || (told.Headers["Retry-After"] != "") != (want == 429) {
+			t.Errorf("take %d: have %d %+v", i, status, told)
+		}
+	}
+	if _, told := try(login, nil); told.Status != 429 || !strings.Contains(fmt.Sprint(told.Answer["detail"]), "used up") {
+		t.Errorf("have %+v", told)
+	}
+	if status, told := try(`{"attributes":{"ip":"192.0.2.9"}}`, nil); status != 200 || told.Status != 429 || told.Answer["decided_by"] != "list" {
+		t.Errorf("a listed address: have %d %+v", status, told)
+	}
+	for body, want := range map[string]Code{
+		``: BadJSON, `[]`: BadJSON, `{}`: MissingKey, `{"rule":"login"}`: MissingKey, `{"rule":"nothing","key":"k"}`: UnknownRule, `{"rule":"login","key":"k","x":1}`: UnknownField,
+		`{"rule":"login","key":["a","b"]}`: BadValue, `{"rule":"login","key":"k","wait":true}`: BadValue, `{"rule":"login","key":"k","cost":1.5}`: BadValue,
+		`{"rule":"login","key":"` + strings.Repeat("x", maxCheckBody) + `"}`: TooLarge, "{\"rule\":\"login\",\"key\":\"\xff\"}": BadJSON,
+	} {
+		if status, told := try(body, nil); told.Code != want || status != kinds[want].status {
+			t.Errorf("%.60s: have %d %s, want %s", body, status, told.Code, want)
+		}
+	}
+	if status, told := try(login, map[string]string{"Origin": "http://elsewhere.example", "Sec-Fetch-Site": "cross-site"}); status != 403 || told.Code != Forbidden {
+		t.Errorf("from another origin: have %d %+v", status, told)
+	}
+	if resp, _ := n.do(call{method: "GET", url: n.adm + "/v1/try"}); resp.StatusCode != 405 || resp.Header.Get("Allow") != "POST" {
+		t.Errorf("GET: have %d %v", resp.StatusCode, resp.Header)
+	}
+}

@@ -1,0 +1,203 @@
+package limiter
+
+import (
+	"encoding/binary"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// activityTime is how long Activity waits for other nodes.
+	activityTime = 500 * time.Millisecond
+	// activityAge is how old what Activity returns may be: however many look, the nodes are asked five times a second.
+	activityAge = 200 * time.Millisecond
+	// maxActiveRules bounds the rules of a node's counts: as many as a rules document may have.
+	maxActiveRules = 1000
+	// maxActivityName bounds the bytes of a rule's name in them; a longer one is left out.
+	maxActivityName = 4 << 10
+)
+
+// Counts are checks by decision, and by DecidedBy.
+type Counts [decisions][ByNone + 1]int64
+
+// Add adds what other counts.
+func (c *Counts) Add(other *Counts) {
+	for d := range c {
+		for by := range c[d] {
+			c[d][by] += other[d][by]
+		}
+	}
+}
+
+// RuleCounts are the checks that a rule was asked about.
+type RuleCounts struct {
+	Rule   string
+	Checks Counts
+}
+
+// NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once for each
+// rule that applied to it in Rules.
+type NodeActivity struct {
+	Node    ring.NodeID   // zero for a node by itself
+	Process uint64        // another one: the counts began anew
+	Uptime  time.Duration // when the counts were read, since the process began; whole milliseconds
+	Checks  Counts
+	Rules   []RuleCounts // those that were asked, at most 1,000
+}
+
+// rounds keeps the last round of questions, for others who look at the same time.
+type rounds struct {
+	mu   sync.Mutex // held during a round; guards what follows
+	at   time.Time
+	last []NodeActivity
+}
+
+// Activity returns what this node has decided, first, and all others that answer within half a second. The caller may not
+// change it: for a fifth of a second others are given the same.
+func (l *Limiter) Activity() []NodeActivity {
+	r := &l.rounds
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil || time.Since(r.at) > activityAge {
+		r.last, r.at = l.activityEverywhere(), time.Now()
+	}
+	return r.last
+}
+
+// activityHere is what this node has decided.
+func (l *Limiter) activityHere() NodeActivity {
+	a := NodeActivity{Process: l.process, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
+	if l.member != nil {
+		a.Node = l.member.Self
+	}
+	b := l.inForce.Load()
+	if b == nil {
+		return a
+	}
+	a.Checks = b.whole.read("").Checks
+	for i, s := range b.stats {
+		if c := Counts(s.read("").Checks); c != (Counts{}) && len(a.Rules) < maxActiveRules {
+			a.Rules = append(a.Rules, RuleCounts{Rule: b.set.Rules[i].Name, Checks: c})
+		}
+	}
+	return a
+}
+
+// activityEverywhere asks all nodes of the ring.
+func (l *Limiter) activityEverywhere() []NodeActivity {
+	m := l.member
+	all := []NodeActivity{l.activityHere()}
+	if m == nil {
+		return all
+	}
+	t := m.Ring()
+	if t == nil {
+		return all
+	}
+	var others []ring.NodeID
+	for _, id := range t.Members() {
+		if id != m.Self && m.Peers.Reachable(id) {
+			others = append(others, id)
+		}
+	}
+	answers := make(chan *NodeActivity, len(others)) // nil: no answer
+	for _, id := range others {
+		m.Peers.Go(id, MethodActivity, nil, activityTime, func(body []byte, err error) {
+			var a *NodeActivity
+			if err == nil {
+				a = readActivity(body) // a node that can't be understood is one that does not answer
+			}
+			if a != nil {
+				a.Node = id
+			}
+			answers <- a
+		})
+	}
+	timer := time.NewTimer(activityTime)
+	defer timer.Stop()
+	for range others {
+		select {
+		case a := <-answers:
+			if a != nil {
+				all = append(all, *a)
+			}
+		case <-timer.C:
+			return all
+		}
+	}
+	return all
+}
+
+// serveActivity answers with what was decided here.
+func (l *Limiter) serveActivity(to Answerer) {
+	if !l.member.spawn(func() { to.Reply(appendActivity(nil, l.activityHere())) }) {
+		to.Fail(CodeBusy, "too many questions wait here")
+	}
+}
+
+func appendActivity(b []byte, a NodeActivity) []byte {
+	b = binary.LittleEndian.AppendUint64(b, a.Process)
+	b = binary.AppendUvarint(b, uint64(a.Uptime.Milliseconds()))
+	b = appendCounts(b, &a.Checks)
+	for i := range a.Rules {
+		if r := &a.Rules[i]; len(r.Rule) <= maxActivityName {
+			b = append(binary.AppendUvarint(b, uint64(len(r.Rule))), r.Rule...)
+			b = appendCounts(b, &r.Checks)
+		}
+	}
+	return b
+}
+
+// appendCounts writes which counts are not zero, and those.
+func appendCounts(b []byte, c *Counts) []byte {
+	mask, bit := uint64(0), uint64(1)
+	for d := range c {
+		for by := range c[d] {
+			if c[d][by] != 0 {
+				mask |= bit
+			}
+			bit <<= 1
+		}
+	}
+	b = binary.AppendUvarint(b, mask)
+	for d := range c {
+		for _, n := range c[d] {
+			if n != 0 {
+				b = binary.AppendUvarint(b, uint64(n))
+			}
+		}
+	}
+	return b
+}
+
+// readActivity is nil for what is no activity.
+func readActivity(body []byte) *NodeActivity {
+	const maxUptime = int64(1<<63-1) / int64(time.Millisecond)
+	p := packet{rest: body}
+	a := &NodeActivity{Process: p.word(), Uptime: time.Duration(p.count(maxUptime)) * time.Millisecond, Checks: p.counts()}
+	for len(p.rest) > 0 && len(a.Rules) < maxActiveRules {
+		name := strings.ToValidUTF8(string(p.bytes(int(p.count(maxActivityName)))), "\uFFFD")
+		a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: p.counts()})
+	}
+	if p.end("activity") != nil {
+		return nil
+	}
+	return a
+}
+
+func (p *packet) counts() (c Counts) {
+	const maxCount = 1 << 53 // a sum over nodes stays far from the end of int64
+	mask := p.count(1<<(decisions*(ByNone+1)) - 1)
+	for d := range c {
+		for by := range c[d] {
+			if mask&1 != 0 {
+				c[d][by] = p.count(maxCount)
+			}
+			mask >>= 1
+		}
+	}
+	return c
+}

@@ -1,0 +1,132 @@
+package limiter
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+func someActivity() NodeActivity {
+	var c Counts
+	c[DecisionAllowed][ByFallback], c[DecisionRefused][ByNone], c[DecisionShadowRefused][ByNone] = 1, 1<<53-1, 7
+	return NodeActivity{Process: 1<<63 + 5, Uptime: 90 * time.Second, Checks: c, Rules: []RuleCounts{{Rule: "a", Checks: c}, {Rule: "é"}}}
+}
+
+func TestActivityComesBack(t *testing.T) {
+	want := someActivity()
+	have := readActivity(appendActivity(nil, want))
+	if have == nil || !reflect.DeepEqual(*have, want) {
+		t.Errorf("have %+v, want %+v", have, want)
+	}
+	if have = readActivity(appendActivity(nil, NodeActivity{})); have == nil || have.Rules != nil {
+		t.Errorf("have %+v", have)
+	}
+	whole := appendActivity(nil, want)
+	for n := range whole {
+		if have := readActivity(whole[:n]); have != nil && len(have.Rules) == len(want.Rules) {
+			t.Errorf("%d of %d bytes: have %+v", n, len(whole), have)
+		}
+	}
+	for range maxActiveRules {
+		want.Rules = append(want.Rules, RuleCounts{Rule: "more"})
+	}
+	if have := readActivity(appendActivity(nil, want)); have != nil {
+		t.Errorf("more rules than there may be: have %d", len(have.Rules))
+	}
+}
+
+func byAttribute(name, value string) Query {
+	return Query{Attributes: []rules.Attribute{{Name: name, Value: value}}}
+}
+
+func FuzzActivity(f *testing.F) {
+	f.Add(appendActivity(nil, someActivity()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if a := readActivity(b); a != nil && len(a.Rules) > maxActiveRules {
+			t.Errorf("%d rules", len(a.Rules))
+		}
+	})
+}
+
+// A check is one in the whole, and one for each rule that applied to it; what only looked is none.
+func TestActivityCountsChecksAndRules(t *testing.T) {
+	l := open(t, `
+lists: {deny: [{k: bad}]}
+rules:
+  - {name: tight, key: [k], limits: [{limit: 1, per: 1h}]}
+  - {name: wide, key: [k], limits: [{limit: 100, per: 1h}]}
+  - {name: idle, key: [other], limits: [{limit: 100, per: 1h}]}`)
+	var a Answer
+	ask := func(q Query) {
+		t.Helper()
+		if err := l.CheckAt(epoch, &q, &a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		ask(byAttribute("k", "x"))
+	}
+	ask(byAttribute("k", "bad"))
+	ask(byAttribute("nothing", "x"))
+	peek := byAttribute("k", "x")
+	peek.Peek = true
+	ask(peek)
+	have := l.Activity()
+	if len(have) != 1 || have[0].Node != (ring.NodeID{}) {
+		t.Fatalf("have %+v", have)
+	}
+	var want, tight, wide Counts
+	want[DecisionAllowed][ByOwner], want[DecisionRefused][ByOwner] = 1, 2
+	want[DecisionRefused][ByList], want[DecisionAllowed][ByNone] = 1, 1
+	tight[DecisionAllowed][ByOwner], tight[DecisionRefused][ByOwner] = 1, 2
+	wide[DecisionAllowed][ByOwner] = 3
+	if have[0].Checks != want {
+		t.Errorf("checks: have %v, want %v", have[0].Checks, want)
+	}
+	if asked := []RuleCounts{{"tight", tight}, {"wide", wide}}; !reflect.DeepEqual(have[0].Rules, asked) {
+		t.Errorf("rules: have %v, want %v", have[0].Rules, asked)
+	}
+	// The figures of no rule are only those that no rule decided.
+	stats := l.Stats()
+	var none Counts
+	none[DecisionRefused][ByList], none[DecisionAllowed][ByNone] = 1, 1
+	if last := stats[len(stats)-1]; last.Rule != "" || Counts(last.Checks) != none {
+		t.Errorf("have %+v, want %v", last, none)
+	}
+}
+
+func TestActivityOfAll(t *testing.T) {
+	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+	for i := range 30 {
+		w.nodes[i%3].check(byKey("r", "x"))
+	}
+	total := func(list []NodeActivity) (n int64) {
+		for _, one := range list {
+			for _, by := range one.Checks {
+				for _, c := range by {
+					n += c
+				}
+			}
+		}
+		return n
+	}
+	for i, n := range w.nodes {
+		if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 || have[0].Process == have[1].Process {
+			t.Errorf("node %d: have %+v", i, have)
+		}
+	}
+	w.nodes[0].rounds.at = time.Time{}
+	w.separate(w.nodes[0], w.nodes[1], true)
+	if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
+		t.Errorf("without one node: have %+v", have)
+	}
+	// Within a fifth of a second it is the same to all who ask.
+	before := w.nodes[0].Activity()
+	w.nodes[0].check(byKey("r", "x"))
+	if have := w.nodes[0].Activity(); total(have) != total(before) {
+		t.Errorf("asked again: have %+v", have)
+	}
+}

@@ -1,0 +1,322 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience is how long the browser may take for one thing, and nodes and page until they are as they should: on a
+// machine that does much else, too.
+const patience = time.Minute
+
+// browser is a Chromium with one page, steered over a pipe: messages of JSON, each ended by a zero byte.
+type browser struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	in      *os.File
+	session string // of the page
+	read    chan struct{}
+
+	mu       sync.Mutex // guards what follows, and writes to in
+	next     int
+	waiting  map[int]chan reply
+	troubles []string // errors that the page logged
+	requests int      // that the page sent
+}
+
+type reply struct {
+	ID     int             `json:"id"`
+	Result json.RawMessage `json:"result"`
+	Error  *struct{ Message string }
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+}
+
+// openBrowser starts Chromium with an empty page.
+func openBrowser(t *testing.T) *browser {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rlnode-chromium-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	toBrowser, in, err1 := os.Pipe()
+	out, fromBrowser, err2 := os.Pipe()
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	b := &browser{t: t, in: in, waiting: map[int]chan reply{}, read: make(chan struct{})}
+	b.cmd = exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+		"--hide-scrollbars", "--user-data-dir="+dir, "--remote-debugging-pipe", "about:blank")
+	b.cmd.ExtraFiles = []*os.File{toBrowser, fromBrowser} // its descriptors 3 and 4
+	if err := b.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	toBrowser.Close()
+	fromBrowser.Close()
+	go b.follow(out)
+	t.Cleanup(func() {
+		_, _ = b.command("", "Browser.close", nil)
+		in.Close()
+		killer := time.AfterFunc(5*time.Second, func() { _ = b.cmd.Process.Kill() })
+		_ = b.cmd.Wait()
+		killer.Stop()
+		<-b.read
+		eventually(t, "the browser's files are gone", func() bool { return os.RemoveAll(dir) == nil })
+	})
+	var target struct{ TargetID string }
+	b.must("", "Target.createTarget", map[string]any{"url": "about:blank"}, &target)
+	var session struct{ SessionID string }
+	b.must("", "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &session)
+	b.session = session.SessionID
+	for _, domain := range []string{"Page", "Runtime", "Log", "Network"} {
+		b.page(domain+".enable", nil, nil)
+	}
+	return b
+}
+
+// follow reads what the browser says until its end.
+func (b *browser) follow(out *os.File) {
+	defer close(b.read)
+	defer out.Close()
+	r := bufio.NewReader(out)
+	for {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			b.mu.Lock()
+			for _, ch := range b.waiting {
+				close(ch)
+			}
+			b.waiting = nil
+			b.mu.Unlock()
+			_, _ = io.Copy(io.Discard, out)
+			return
+		}
+		var m reply
+		if json.Unmarshal(text[:len(text)-1], &m) == nil {
+			b.hear(m)
+		}
+	}
+}
+
+func (b *browser) hear(m reply) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch m.Method {
+	case "":
+		if ch := b.waiting[m.ID]; ch != nil {
+			delete(b.waiting, m.ID)
+			ch <- m
+		}
+	case "Network.requestWillBeSent":
+		b.requests++
+	case "Runtime.exceptionThrown", "Page.javascriptDialogOpening":
+		b.troubles = append(b.troubles, m.Method+" "+string(m.Params))
+	case "Runtime.consoleAPICalled":
+		if strings.Contains(string(m.Params), `"type":"error"`) {
+			b.troubles = append(b.troubles, string(m.Params))
+		}
+	case "Log.entryAdded":
+		var p struct {
+			Entry struct{ Level, Text, URL string }
+		}
+		if json.Unmarshal(m.Params, &p) == nil && p.Entry.Level == "error" {
+			b.troubles = append(b.troubles, p.Entry.Text+" "+p.Entry.URL)
+		}
+	}
+}
+
+func (b *browser) command(session, method string, params any) (json.RawMessage, error) {
+	ch := make(chan reply, 1)
+	b.mu.Lock()
+	if b.waiting == nil {
+		b.mu.Unlock()
+		return nil, fmt.Errorf("%s: the browser has ended", method)
+	}
+	b.next++
+	m := map[string]any{"id": b.next, "method": method}
+	if params != nil {
+		m["params"] = params
+	}
+	if session != "" {
+		m["sessionId"] = session
+	}
+	text, err := json.Marshal(m)
+	if err == nil {
+		b.waiting[b.next] = ch
+		_, err = b.in.Write(append(text, 0))
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case m, ok := <-ch:
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%s: the browser has ended", method)
+		case m.Error != nil:
+			return nil, fmt.Errorf("%s: %s", method, m.Error.Message)
+		}
+		return m.Result, nil
+	case <-time.After(patience):
+		return nil, fmt.Errorf("%s: the browser does not answer", method)
+	}
+}
+
+func (b *browser) must(session, method string, params, result any) {
+	b.t.Helper()
+	text, err := b.command(session, method, params)
+	if err == nil && result != nil {
+		err = json.Unmarshal(text, result)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// page sends a command to the page.
+func (b *browser) page(method string, params, result any) {
+	b.t.Helper()
+	b.must(b.session, method, params, result)
+}
+
+// open loads an address.
+func (b *browser) open(url string) {
+	b.t.Helper()
+	b.page("Page.navigate", map[string]any{"url": url}, nil)
+	b.until("the page is loaded", `document.readyState === 'complete' && location.href !== 'about:blank'`)
+}
+
+// eval returns the value of an expression of JavaScript, which may be a promise.
+func (b *browser) eval(expression string) any {
+	b.t.Helper()
+	var r struct {
+		Result           struct{ Value any }
+		ExceptionDetails json.RawMessage
+	}
+	b.page("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
+	if r.ExceptionDetails != nil {
+		b.t.Fatalf("%s: %s", expression, r.ExceptionDetails)
+	}
+	return r.Result.Value
+}
+
+// text is what an element says.
+func (b *browser) text(selector string) string {
+	b.t.Helper()
+	s, _ := b.eval(fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ''`, selector)).(string)
+	return s
+}
+
+// until waits until an expression is true.
+func (b *browser) until(what, expression string) {
+	b.t.Helper()
+	eventually(b.t, what, func() bool { return b.eval(expression) == true })
+}
+
+// click presses the mouse on the middle of an element, which must not be covered.
+func (b *browser) click(selector string) {
+	b.t.Helper()
+	place, ok := b.eval(fmt.Sprintf(`(() => {
+		const e = document.querySelector(%q);
+		e.scrollIntoView({block: 'center', behavior: 'instant'});
+		const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
+		const hit = document.elementFromPoint(x, y);
+		return hit && (e.contains(hit) || hit.contains(e)) ? [x, y] : null;
+	})()`, selector)).([]any)
+	if !ok {
+		b.t.Fatalf("%s is covered", selector)
+	}
+	for _, kind := range []string{"mousePressed", "mouseReleased"} {
+		b.page("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1}, nil)
+	}
+}
+
+// fill types a text into a field, in place of what it has.
+func (b *browser) fill(selector, text string) {
+	b.t.Helper()
+	b.click(selector)
+	b.eval(fmt.Sprintf(`document.querySelector(%q).select()`, selector))
+	b.page("Input.insertText", map[string]any{"text": text}, nil)
+	if text == "" {
+		b.eval(fmt.Sprintf(`(e => { e.value = ''; e.dispatchEvent(new Event('input', {bubbles: true})); })(document.querySelector(%q))`, selector))
+	}
+}
+
+// choose takes an option of a select element.
+func (b *browser) choose(selector, value string) {
+	b.t.Helper()
+	b.eval(fmt.Sprintf(`(e => { e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector(%q))`, value, selector))
+}
+
+// look is how the page is seen.
+func (b *browser) look(width, height int, scheme string) {
+	b.t.Helper()
+	b.page("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.page("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+}
+
+// shot leaves a picture of the whole page in the folder SHOTS, if there is one.
+func (b *browser) shot(name string) {
+	b.t.Helper()
+	dir := os.Getenv("SHOTS")
+	if dir == "" {
+		return
+	}
+	b.eval(`scrollTo(0, 0)`)
+	var r struct{ Data string }
+	b.page("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true}, &r)
+	png, err := base64.StdEncoding.DecodeString(r.Data)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// trouble returns what the page has logged as errors since the last call, but for lines that have one of these in them.
+func (b *browser) trouble(expected ...string) (list []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+next:
+	for _, line := range b.troubles {
+		for _, e := range expected {
+			if strings.Contains(line, e) {
+				continue next
+			}
+		}
+		list = append(list, line)
+	}
+	b.troubles = nil
+	return list
+}
+
+func (b *browser) sent() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.requests
+}
+
+// eventually polls what must come true.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// hostile is a key that would run, if it ever became markup.
+const hostile = `<img src=x onerror=alert(1)>`
+
+// site is a browser that looks at a cluster under load.
+type site struct {
+	*browser
+	cluster *cluster
+}
+
+// TestDashboard clicks through the page, while nodes stop and come back. Its parts are one story.
+func TestDashboard(t *testing.T) {
+	switch _, err := exec.LookPath("chromium"); {
+	case err != nil && os.Getenv("CI") == "true":
+		t.Fatal("chromium is not on PATH, and CI has to look at the dashboard")
+	case err != nil:
+		t.Skip("chromium is not on PATH: the dashboard is not looked at")
+	case testing.Short():
+		t.Skip("three processes and a browser; without -short")
+	}
+	s := &site{cluster: startCluster(t)}
+	s.browser = openBrowser(t)
+	s.look(1280, 900, "light")
+	s.open(s.cluster.admin(0) + "/ui")
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, *site)
+	}{
+		{"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"rules", filtersRules}, {"usage", looksUpUsage},
+		{"try", triesChecks}, {"views", fitsAllViews}, {"hidden", pauses}, {"member", showsMemberDown}, {"hostile", showsHostileKeys},
+		{"restart", survivesRestart}, {"many", boundsRows},
+	} {
+		if part.name == "rates" {
+			s.cluster.load()
+		}
+		if !t.Run(part.name, func(t *testing.T) {
+			s.browser.t, s.cluster.t = t, t
+			part.run(t, s)
+		}) {
+			s.shot("failed-" + part.name)
+			t.Fatalf("the page says:\n%s\ntroubles: %q", s.text("body"), s.trouble())
+		}
+		s.browser.t, s.cluster.t = t, t
+	}
+}
+
+// calm fails when the page has logged an error.
+func (s *site) calm(t *testing.T, expected ...string) {
+	t.Helper()
+	if list := s.trouble(expected...); len(list) > 0 {
+		t.Errorf("the page logged %q", list)
+	}
+}
+
+const checksRate = `Number(document.getElementById('checks-rate').innerText.replaceAll(',', ''))`
+
+func showsNothing(t *testing.T, s *site) {
+	s.until("nothing happens", `document.getElementById('checks-rate').innerText === '0' && document.getElementById('refused-rate').innerText === '0'`)
+	s.until("the rules are there", `document.querySelectorAll('#rules tr').length === 7 && document.querySelectorAll('#members tr').length === 3`)
+	if have := s.text("#top-note"); have != "Nobody has been refused." {
+		t.Errorf("have %q", have)
+	}
+	s.shots("empty")
+	s.calm(t)
+}
+
+func showsRates(t *testing.T, s *site) {
+	s.until("there are checks a second", checksRate+` > 50`)
+	first := s.text("#checks-rate")
+	s.until("they change", fmt.Sprintf(`document.getElementById('checks-rate').innerText !== %q`, first))
+	s.until("somebody is refused", `document.getElementById('refused-rate').classList.contains('refusing')`)
+	s.until("there are ways to decide", `['owner', 'lease', 'forward', 'list'].every(way =>
+		[...document.querySelectorAll('#ways li:not(.zero)')].some(li => li.innerText.includes(way)))`)
+	s.until("rules have rates", `[...document.querySelectorAll('#rules tr')].filter(r => parseFloat(r.cells[1].innerText) > 0).length >= 5`)
+	s.until("all nodes tell theirs", `document.getElementById('checks-note').innerText === 'by 3 of 3 nodes' &&
+		[...document.querySelectorAll('#members tr')].every(r => parseFloat(r.cells[3].innerText) > 0)`)
+	if have := s.text("#facts"); !strings.Contains(have, "n1") || !strings.Contains(have, "connected") {
+		t.Errorf("have %q", have)
+	}
+	if have := s.text("#members"); strings.Count(have, "leader") != 1 || strings.Count(have, "voter") != 2 {
+		t.Errorf("have %q", have)
+	}
+	s.until("lines are drawn", `document.querySelector('#checks-chart path:last-child').getAttribute('d').split('L').length > 2`)
+	s.calm(t)
+}
+
+func showsHostileKeys(t *testing.T, s *site) {
+	for range 400 {
+		s.cluster.check(1, fmt.Sprintf(`{"rule":"login","key":%q}`, hostile))
+	}
+	s.until("the key is among those refused most", fmt.Sprintf(`[...document.querySelectorAll('#top button')].some(b => b.textContent === %q)`, hostile))
+	s.eval(fmt.Sprintf(`[...document.querySelectorAll('#top button')].find(b => b.textContent === %q).id = 'hostile'`, hostile))
+	s.click("#hostile")
+	s.until("its usage is shown", fmt.Sprintf(`document.getElementById('subject-result').innerText.includes(%q)`, hostile))
+	long := "\u202e" + strings.Repeat("long", 200)
+	for range 200 {
+		s.cluster.check(0, fmt.Sprintf(`{"rule":"login","key":%q}`, long))
+	}
+	s.until("a long one is cut, and what turns it around is not kept", `[...document.querySelectorAll('#top button')].some(b => /^\uFFFDlong.{74}…$/.test(b.textContent))`)
+	s.look(390, 844, "light")
+	if have := s.eval(`document.documentElement.scrollWidth`); have != 390.0 {
+		t.Errorf("they make the page %v pixels wide", have)
+	}
+	s.look(1280, 900, "light")
+	if have := s.eval(`document.querySelectorAll('main img, main script').length`); have != 0.0 {
+		t.Errorf("%v elements were made of it", have)
+	}
+	s.calm(t)
+}
+
+func filtersRules(t *testing.T, s *site) {
+	s.fill("#rules-filter", "LOG")
+	s.until("only what fits is listed", `document.querySelectorAll('#rules tr').length === 1 && document.querySelector('#rules button').textContent === 'login'`)
+	s.fill("#rules-filter", "no such rule")
+	s.until("nothing is listed", `document.querySelectorAll('#rules tr').length === 0`)
+	s.fill("#rules-filter", "")
+	s.until("all are listed", `document.querySelectorAll('#rules tr').length === 7`)
+	s.calm(t)
+}
+
+func looksUpUsage(t *testing.T, s *site) {
+	for range 3 {
+		s.cluster.check(2, `{"rule":"login","key":"198.18.0.1"}`)
+	}
+	s.choose("#subject-rule", "login")
+	s.fill("#subject-keys input", "198.18.0.1")
+	s.click("#subject button")
+	s.until("the count is shown", `/3 of 5 requests/.test(document.getElementById('subject-result').innerText)`)
+	s.cluster.check(0, `{"rule":"login","key":"198.18.0.1"}`)
+	s.until("it goes on", `/4 of 5 requests/.test(document.getElementById('subject-result').innerText)`)
+	if have := s.text("#subject-result"); !strings.Contains(have, "owned by n") || !strings.Contains(have, "sliding-window-log") {
+		t.Errorf("have %q", have)
+	}
+	s.choose("#subject-rule", "chat")
+	if have := s.eval(`[...document.querySelectorAll('#subject-keys label')].map(l => l.innerText.trim()).join()`); have != "tenant,endpoint" {
+		t.Errorf("have the fields %v", have)
+	}
+	s.fill("#subject-keys input[name=tenant]", "acme")
+	s.fill("#subject-keys input[name=endpoint]", "/chat/completions")
+	s.click("#subject button")
+	s.until("a key of two values is found", `/acme · .chat/.test(document.getElementById('subject-result').innerText)`)
+	s.calm(t)
+}
+
+func triesChecks(t *testing.T, s *site) {
+	result := func(what, pattern string) {
+		t.Helper()
+		s.until(what, fmt.Sprintf(`new RegExp(%q, 's').test(document.getElementById('try-result').innerText)`, pattern))
+	}
+	s.fill("#try-attributes", "ip=198.18.0.2\nendpoint=/login")
+	s.click("#try button")
+	result("allowed", "^Allowed.*would get 200.*Nothing was taken.*login.*4 of 5")
+	s.click("#try button")
+	result("nothing was taken", "4 of 5")
+	s.fill("#try-cost", "6")
+	s.click("#try button")
+	result("refused", "^Refused.*would get 429.*never.*refuses")
+	s.fill("#try-cost", "-1")
+	s.click("#try button")
+	result("a cost that is none", "whole number")
+	s.fill("#try-cost", "")
+	s.fill("#try-attributes", "nonsense")
+	s.click("#try button")
+	result("no attributes", "nonsense. is not name=value")
+	s.calm(t)
+	s.click("#try input[value=key]")
+	s.choose("#try-rule", "login")
+	s.fill("#try-keys input", "198.18.0.3")
+	s.click("#try-take")
+	s.click("#try button")
+	result("without the token nothing is taken", "admin token")
+	s.fill("#try-token", adminToken)
+	s.click("#try button")
+	result("taken", "^Allowed.*was taken.*4 of 5")
+	s.click("#try button")
+	result("taken again", "^Allowed.*was taken.*3 of 5")
+	if have := s.eval(`JSON.stringify([localStorage.length, sessionStorage.length, document.cookie])`); have != `[0,0,""]` {
+		t.Errorf("the page keeps %v", have)
+	}
+	s.click("#try-take")
+	s.calm(t, "/v1/try")
+}
+
+func pauses(t *testing.T, s *site) {
+	hide := func(hidden bool) {
+		s.eval(fmt.Sprintf(`Object.defineProperty(document, 'hidden', {value: %v, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
+	}
+	hide(true)
+	s.until("it says so", `document.getElementById('pulse-text').textContent === 'paused'`)
+	s.eval(`new Promise(done => setTimeout(done, 500))`) // what was under way comes to its end
+	before := s.sent()
+	s.eval(`new Promise(done => setTimeout(done, 2500))`)
+	if n := s.sent() - before; n > 0 {
+		t.Errorf("%d requests while nobody looked", n)
+	}
+	hide(false)
+	s.until("it goes on", `document.getElementById('pulse-text').textContent === 'live'`)
+	s.until("with rates", checksRate+` > 50`)
+	s.calm(t)
+}
+
+func showsMemberDown(t *testing.T, s *site) {
+	s.cluster.kill(2)
+	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText) &&
+		/n3[^]*(failed|suspect)/.test(document.getElementById('members').innerText)`)
+	s.until("it has failed", `/n3[^]*failed/.test(document.getElementById('members').innerText)`)
+	s.until("the others go on", `document.getElementById('checks-note').innerText === 'by 2 of 3 nodes' && `+checksRate+` > 30`)
+	s.until("and take over", `/n3[^]*–$/.test(document.querySelector('#members tr:last-child').innerText.trim())`)
+	s.shots("down")
+	s.cluster.start(2)
+	s.cluster.awaitReady(2)
+	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'by 3 of 3 nodes'`)
+	s.calm(t, "/v1/usage") // of a subject that n3 owned
+}
+
+func survivesRestart(t *testing.T, s *site) {
+	s.eval(`window.marked = true`)
+	s.cluster.kill(0)
+	s.until("what is shown is called old", `document.body.classList.contains('stale') && /No answer from n1 since/.test(document.getElementById('notices').innerText)`)
+	s.shots("stale")
+	s.cluster.start(0)
+	s.until("it goes on by itself", `window.marked && !document.body.classList.contains('stale') && document.getElementById('pulse-text').textContent === 'live'`)
+	s.until("with rates", checksRate+` > 50 && `+checksRate+` < 5000`)
+	s.calm(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING", "503")
+}
+
+func boundsRows(t *testing.T, s *site) {
+	var doc strings.Builder
+	doc.WriteString("version: 1\nrules:\n")
+	for i := range 1000 {
+		fmt.Fprintf(&doc, "  - {name: \"rule <b>%d</b>\", key: [ip], match: {n: \"%d\"}, limits: [{limit: 5, per: 1m}]}\n", i, i)
+	}
+	s.cluster.awaitReady(0)
+	s.cluster.put(doc.String())
+	s.until("a few of them are listed", `document.querySelectorAll('#rules tr').length === 25 && /1,000 in force/.test(document.getElementById('rules-note').innerText)`)
+	s.fill("#rules-filter", "<b>777<")
+	s.until("the others can be found", `document.querySelectorAll('#rules tr').length === 1 && document.querySelector('#rules button').textContent === 'rule <b>777</b>'`)
+	if have := s.eval(`document.querySelectorAll('main tbody b').length`); have != 0.0 {
+		t.Errorf("%v elements were made of names", have)
+	}
+	s.calm(t, "ERR_CONNECTION_REFUSED", "503", "/v1/usage") // of a rule that is gone
+}

@@ -1,0 +1,83 @@
+package ui
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+//go:embed static
+var files embed.FS
+
+// types are the content types of the files, by the ends of their names. The machine's own table is not asked: it may be
+// missing, or wrong.
+var types = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".svg":  "image/svg+xml",
+}
+
+// policy lets the page use what it came with, ask where it came from, and be framed by nobody.
+const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+
+// file is a file as it is served.
+type file struct {
+	body        []byte
+	contentType string
+	tag         string // of its content
+}
+
+// Site is the dashboard, as it is served. It does not change.
+type Site struct {
+	files map[string]*file // by path below the site's
+}
+
+// Open reads what is in the program.
+func Open() *Site {
+	s := &Site{files: map[string]*file{}}
+	// What is embedded can be read; a test holds that nothing is missing.
+	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		body, err := files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(body)
+		s.files[strings.TrimPrefix(name, "static/")] = &file{
+			body: body, contentType: types[path.Ext(name)], tag: `"` + hex.EncodeToString(sum[:12]) + `"`,
+		}
+		return nil
+	})
+	s.files[""] = s.files["index.html"]
+	return s
+}
+
+// Serve answers a GET or HEAD for the file at a path below the site's, "" for the page itself, and reports whether there
+// is one. Browsers keep files, and ask each time whether they still hold.
+func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
+	f := s.files[name]
+	if f == nil {
+		return false
+	}
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Content-Type", f.contentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("ETag", f.tag)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.body))
+	return true
+}

@@ -1,0 +1,103 @@
+package ui
+
+import (
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func serve(s *Site, method, name string, header map[string]string) (*http.Response, bool) {
+	r := httptest.NewRequest(method, "/ui/"+name, nil)
+	for k, v := range header {
+		r.Header.Set(k, v)
+	}
+	w := httptest.NewRecorder()
+	found := s.Serve(w, r, name)
+	return w.Result(), found
+}
+
+func TestFilesAreServed(t *testing.T) {
+	s := Open()
+	seen := 0
+	err := fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		seen++
+		name = strings.TrimPrefix(name, "static/")
+		resp, found := serve(s, "GET", name, nil)
+		if !found || resp.StatusCode != 200 || resp.ContentLength == 0 {
+			t.Errorf("%s: have %v %d", name, found, resp.StatusCode)
+		}
+		if have := resp.Header.Get("Content-Type"); have == "" || have != types[path.Ext(name)] {
+			t.Errorf("%s: have the type %q", name, have)
+		}
+		tag := resp.Header.Get("ETag")
+		again, _ := serve(s, "GET", name, map[string]string{"If-None-Match": tag})
+		if tag == "" || again.StatusCode != http.StatusNotModified || again.Header.Get("Content-Security-Policy") != policy {
+			t.Errorf("%s: ETag %s, have %d", name, tag, again.StatusCode)
+		}
+		if other, _ := serve(s, "GET", name, map[string]string{"If-None-Match": `"other"`}); other.StatusCode != 200 {
+			t.Errorf("%s: another version: have %d", name, other.StatusCode)
+		}
+		return nil
+	})
+	if err != nil || seen < 10 {
+		t.Fatalf("%d files, %v", seen, err)
+	}
+	for _, name := range []string{"nothing", "static/app.js", "../site.go", "/app.js", "app.js/", "APP.JS"} {
+		if _, found := serve(s, "GET", name, nil); found {
+			t.Errorf("%q is served", name)
+		}
+	}
+	page, _ := serve(s, "GET", "", nil)
+	if page.Header.Get("Content-Type") != types[".html"] {
+		t.Errorf("the page: have %v", page.Header)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	resp, _ := serve(Open(), "GET", "", nil)
+	for name, want := range map[string]string{
+		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
+	} {
+		if have := resp.Header.Get(name); have != want {
+			t.Errorf("%s: have %q, want %q", name, have, want)
+		}
+	}
+	have := resp.Header.Get("Content-Security-Policy")
+	for _, want := range []string{"default-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} {
+		if !strings.Contains(have, want) {
+			t.Errorf("have %q, without %q", have, want)
+		}
+	}
+	if strings.Contains(have, "unsafe") {
+		t.Errorf("have %q", have)
+	}
+}
+
+// Nothing comes from elsewhere, nothing is inline, what is named is there, and no text can become markup.
+func TestSourcesKeepThePolicy(t *testing.T) {
+	forbidden := regexp.MustCompile(`https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage|sessionStorage|document\.cookie|console\.|\bstyle="|\bon[a-z]+="|<style|javascript:`)
+	named := regexp.MustCompile(`(?:from|import\() ?'\./([^']+)'|(?:src|href)="([a-z][^":/]*)"`)
+	standing := regexp.MustCompile(`http://www\.w3\.org/2000/svg`) // a name, which nobody fetches
+	s := Open()
+	for name, f := range s.files {
+		text := standing.ReplaceAllString(string(f.body), "")
+		if have := forbidden.FindString(text); have != "" {
+			t.Errorf("%s has %s", name, have)
+		}
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if target := m[1] + m[2]; s.files[target] == nil {
+				t.Errorf("%s names %s, which is not there", name, target)
+			}
+		}
+		if n := strings.Count(text, "\n"); n > 300 {
+			t.Errorf("%s has %d lines", name, n)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// The page: asks its node each second while somebody looks, and shows what it hears.
+import { byId, keyed, make, setClass, setText, span } from './dom.js';
+import { Meter } from './rates.js';
+import { get, getLarge } from './node.js';
+import { showNow } from './now.js';
+import { showMembers, troubles } from './members.js';
+import { showRules } from './rules.js';
+import { showTop, topShown } from './top.js';
+import { Subject } from './subject.js';
+import { Try } from './try.js';
+
+const pace = 1000; // milliseconds from question to question
+const rulesPace = 5000; // milliseconds until the rules are asked for again
+const lateAfter = 3000; // milliseconds without an answer
+
+const meter = new Meter();
+const subject = new Subject();
+const trial = new Try();
+let report = null; // the last of /v1/activity
+let cluster = null; // and of /v1/cluster
+let doc = null; // the rules in force
+let asking = false; // for the rules
+let askAgain = 0; // when, after they were not told
+let heard = 0; // when the last answer came; 0: none yet
+let turn = 0;
+let timer = 0;
+
+async function tick() {
+  const began = Date.now();
+  turn++;
+  const questions = [
+    get('v1/activity').then(hearActivity),
+    get('v1/cluster').then((c) => { cluster = c; }),
+  ];
+  if (turn % 2) questions.push(get(`v1/top?n=${topShown}`).then((top) => showTop(top, (rule, key) => subject.show(rule, key))), subject.refresh());
+  const outcomes = await Promise.allSettled(questions);
+  if (document.hidden) return;
+  if (outcomes[0].status === 'fulfilled' && outcomes[1].status === 'fulfilled') heard = Date.now();
+  else if (report) meter.gap();
+  askRules();
+  show();
+  clearTimeout(timer);
+  timer = setTimeout(tick, Math.max(100, pace - (Date.now() - began)));
+}
+
+function hearActivity(r) {
+  meter.push(r);
+  report = r;
+}
+
+// askRules asks for the rules when there is another version of them.
+async function askRules() {
+  if (!cluster || asking || Date.now() < askAgain || doc?.rules_version === cluster.rules_version) return;
+  asking = true;
+  const version = cluster.rules_version;
+  try {
+    const next = await getLarge('v1/rules');
+    next.rules_version = version;
+    doc = next;
+    subject.choice.use(doc);
+    trial.choice.use(doc);
+    show();
+  } catch {
+    askAgain = Date.now() + rulesPace;
+  } finally {
+    asking = false;
+  }
+}
+
+function show() {
+  const late = Date.now() - heard > lateAfter;
+  if (report && cluster) {
+    showFacts();
+    showNow(meter, report);
+    showMembers(cluster, report, meter);
+    showRules(doc, meter, choose);
+  }
+  const list = late || !cluster ? [] : troubles(cluster, report, meter);
+  if (late && heard) list.push(['bad', 'stale', `No answer from ${report.node} since ${new Date(heard).toLocaleTimeString('en-GB')}. What you see is from then; it goes on by itself when the node is back.`]);
+  if (late && !heard) list.push(['bad', 'stale', 'The node does not answer yet.']);
+  keyed(byId('notices'), list, (n) => n[1], () => make('p'), (e, [kind, , text]) => {
+    setClass(e, `notice ${kind}`);
+    setText(e, text);
+  });
+  document.body.classList.toggle('stale', late);
+  const trouble = late ? 'bad' : list.length ? list[0][0] : 'good';
+  setClass(byId('pulse'), `pulse ${trouble}`);
+  setText(byId('pulse-text'), late ? (heard ? `no answer for ${span(Date.now() - heard)}` : 'no answer') : 'live');
+}
+
+function showFacts() {
+  const facts = [['node', report.node], ['view', cluster.view], ['leader', cluster.leader || 'none'], ['epoch', String(cluster.epoch)], ['rules', `version ${cluster.rules_version}`]];
+  keyed(byId('facts'), facts, (f) => f[0], ([name]) => make('span', {}, `${name} `, make('b')), (e, [, value]) => setText(e.lastChild, value));
+  setText(document.querySelector('title'), `${report.node} – rlnode`);
+}
+
+// choose puts a rule into both forms.
+function choose(name) {
+  subject.choice.set(name);
+  trial.set(name);
+  byId('subject-keys').querySelector('input')?.focus();
+  byId('subject').scrollIntoView({ block: 'center' });
+}
+
+byId('rules-filter').addEventListener('input', () => showRules(doc, meter, choose));
+
+// A page that nobody sees asks nothing. What happened meanwhile is a gap.
+document.addEventListener('visibilitychange', () => {
+  clearTimeout(timer);
+  if (document.hidden) {
+    meter.pause();
+    setClass(byId('pulse'), 'pulse');
+    setText(byId('pulse-text'), 'paused');
+  } else {
+    heard = heard && Date.now();
+    tick();
+  }
+});
+tick();

@@ -1,0 +1,55 @@
+// Who is there: the members, and what is wrong with the cluster.
+import { byId, keyed, make, number, rate, setClass, setText } from './dom.js';
+
+const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
+
+export function showMembers(cluster, report, meter) {
+  const answered = new Map((report?.nodes ?? []).map((n) => [n.id, n.answered]));
+  const members = [...cluster.members].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const there = members.filter((m) => m.state === 'alive').length;
+  const zones = new Set(members.map((m) => `${m.region}/${m.zone}`)).size > 1;
+  setText(byId('members-note'), `${there} of ${members.length} alive, epoch ${cluster.epoch}${cluster.settled ? '' : ', partitions are moving'}`);
+  keyed(byId('members'), members, (m) => m.id, create, (row, m) => {
+    const [node, role, partitions, checks] = row.cells;
+    const away = m.state === 'alive' && !m.reachable;
+    setClass(node.querySelector('.dot'), `dot ${away ? 'warn' : states[m.state] ?? ''}`);
+    setText(node.querySelector('.name'), m.name);
+    const state = node.querySelector('.word');
+    setText(state, away ? 'not reachable from here' : m.state);
+    setClass(state, m.state === 'alive' && !away ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
+    setText(node.querySelector('small'), [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).join(' · '));
+    setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
+    setText(partitions, m.in_ring || m.partitions ? number(m.partitions) : '–');
+    setText(checks, answered.get(m.id) ? rate(meter.nodes.get(m.id)) : '–');
+  });
+}
+
+const create = () =>
+  make('tr', {},
+    make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small')),
+    make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }));
+
+// troubles are what a person should know of first, the worst first.
+export function troubles(cluster, report, meter) {
+  const list = [];
+  if (cluster.view === 'cut-off') {
+    list.push(['bad', 'cut-off', `${report?.node ?? 'This node'} is cut off from the others: it decides by itself, within its share, and what it shows of them may be old.`]);
+  } else if (!cluster.leader) {
+    list.push(['bad', 'leader', 'The cluster has no leader: rules can’t be changed.']);
+  }
+  const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
+  if (failed.length) {
+    list.push(['bad', 'failed', `${names(failed)} ${failed.length === 1 ? 'does' : 'do'} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${failed.length === 1 ? 'it' : 'them'}.`]);
+  }
+  const alive = new Set(cluster.members.filter((m) => m.state === 'alive').map((m) => m.id));
+  const silent = (report?.nodes ?? []).filter((n) => !n.answered && alive.has(n.id));
+  if (silent.length) list.push(['warn', 'silent', `The figures leave out ${names(silent)}, which did not tell theirs.`]);
+  const odd = (meter.rates?.ways.fallback ?? 0) + (meter.rates?.ways.standby ?? 0);
+  if (odd > 0) list.push(['warn', 'odd', `${rate(odd)} checks a second are decided without their owner: by its standby, or as the rule’s on_partition says.`]);
+  return list;
+}
+
+function names(list) {
+  const all = list.map((m) => m.name).sort();
+  return all.length > 6 ? `${all.slice(0, 5).join(', ')} and ${all.length - 5} more` : all.join(', ');
+}

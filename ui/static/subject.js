@@ -1,0 +1,82 @@
+// What a subject has used. It is asked again every other second while it is shown.
+import { byId, keyText, make, number, setClass, setText, shown, span } from './dom.js';
+import { Choice } from './choice.js';
+import { get, subject } from './node.js';
+
+export class Subject {
+  constructor() {
+    this.choice = new Choice('subject');
+    this.result = byId('subject-result');
+    this.asked = null; // the query shown; null: none
+    byId('subject').addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.look();
+    });
+  }
+
+  show(rule, key) {
+    if (!this.choice.set(rule, key)) return;
+    byId('subject').scrollIntoView({ block: 'center' });
+    this.look();
+  }
+
+  look() {
+    this.asked = subject(this.choice.rule, this.choice.key);
+    return this.refresh();
+  }
+
+  async refresh() {
+    const asked = this.asked;
+    if (!asked) return;
+    try {
+      const usage = await get(`v1/usage?${asked}`);
+      if (asked === this.asked) this.tell(usage, asked);
+    } catch (e) {
+      if (asked !== this.asked) return;
+      this.told = null;
+      this.result.replaceChildren(make('p', { class: 'bad-text' }, e.message));
+      // What the node does not know now it will not know in two seconds either.
+      if (e.status >= 400 && e.status < 500) this.asked = null;
+    }
+  }
+
+  tell(usage, asked) {
+    const limits = usage.limits ?? [];
+    const shape = `${asked} ${limits.map((l) => l.name).join()}`;
+    if (this.told !== shape) {
+      this.told = shape;
+      this.result.replaceChildren(make('p', { class: 'who' }, make('b', { class: 'mono' }, keyText(usage.key)), make('span')), make('p', { class: 'bad-text' }), ...limits.map(() => bar()));
+    }
+    const [who, blocked, ...bars] = this.result.children;
+    setText(who.children[1], ` of ${shown(usage.rule)}${usage.owner ? `, owned by ${usage.owner}` : ''}`);
+    setText(blocked, blockedText(usage.blocked_until_ms));
+    blocked.hidden = !usage.blocked_until_ms;
+    limits.forEach((l, i) => fill(bars[i], l));
+  }
+}
+
+// blockedText reads both a time and a while.
+function blockedText(ms) {
+  if (!ms) return '';
+  const left = ms > 1e12 ? ms - Date.now() : ms;
+  return left > 0 ? `Blocked for another ${span(left)}.` : 'Blocked until just now.';
+}
+
+const bar = () =>
+  make('div', { class: 'limit' }, make('p', {}, make('span'), make('span')), make('div', { class: 'gauge', role: 'meter', 'aria-valuemin': '0' }, make('span')), make('p', { class: 'muted' }));
+
+function fill(e, l) {
+  const [line, gauge, note] = e.children;
+  const capacity = l.burst ?? l.used + l.remaining;
+  const all = Math.max(l.limit, capacity, 1);
+  const part = l.used / all;
+  setText(line.children[0], l.name);
+  setText(line.children[1], `${number(l.used)} of ${number(all)} ${l.unit}`);
+  setClass(gauge, part >= 1 ? 'gauge over' : part > 0.8 ? 'gauge near' : 'gauge');
+  gauge.setAttribute('aria-label', `used of ${l.name}`);
+  gauge.setAttribute('aria-valuemax', all);
+  gauge.setAttribute('aria-valuenow', Math.min(l.used, all));
+  gauge.firstElementChild.style.width = `${Math.min(100, 100 * part).toFixed(1)}%`;
+  const window = l.window_ms ? ` in ${span(l.window_ms)}` : '';
+  setText(note, `${l.algorithm}${window} · ${number(l.remaining)} left${l.used > 0 ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
+}

@@ -1,0 +1,109 @@
+// Trying a check: what would it be answered now?
+import { byId, make, number, span } from './dom.js';
+import { Choice } from './choice.js';
+import { post } from './node.js';
+
+export class Try {
+  constructor() {
+    this.choice = new Choice('try');
+    this.form = byId('try');
+    this.result = byId('try-result');
+    this.asked = 0; // how often; answers to earlier questions are not shown
+    this.form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.ask();
+    });
+    this.form.addEventListener('change', () => this.arrange());
+    this.arrange();
+  }
+
+  get byKey() { return this.form.elements.by.value === 'key'; }
+
+  arrange() {
+    byId('try-by-key').hidden = !this.byKey;
+    byId('try-by-attributes').hidden = this.byKey;
+    byId('try-token-label').hidden = !byId('try-take').checked;
+  }
+
+  set(rule) {
+    if (!this.choice.set(rule)) return;
+    this.form.elements.by.value = 'key';
+    this.arrange();
+  }
+
+  // check is what the form asks. The error says what is wrong with it.
+  check() {
+    const c = { detail: true, peek: !byId('try-take').checked };
+    if (this.byKey) {
+      c.rule = this.choice.rule;
+      const key = this.choice.key;
+      if (key.length) c.key = key;
+    } else c.attributes = attributes(byId('try-attributes').value);
+    const cost = byId('try-cost').value.trim();
+    const unit = byId('try-unit').value.trim();
+    if (cost !== '' || (unit && unit !== 'requests')) {
+      if (!/^\d{1,16}$/.test(cost)) throw new Error('Cost must be a whole number, 0 or more.');
+      if (!Number.isSafeInteger(Number(cost))) throw new Error(`Cost must be at most ${number(Number.MAX_SAFE_INTEGER)}.`);
+      if (unit && unit !== 'requests') c.costs = { [unit]: Number(cost) };
+      else c.cost = Number(cost);
+    }
+    return c;
+  }
+
+  async ask() {
+    const asked = ++this.asked;
+    try {
+      const check = this.check();
+      const told = await post('v1/try', check, check.peek ? '' : byId('try-token').value);
+      if (asked === this.asked) this.tell(told, check);
+    } catch (e) {
+      if (asked === this.asked) this.result.replaceChildren(make('p', { class: 'bad-text' }, e.message));
+    }
+  }
+
+  tell({ status, headers, answer }, check) {
+    const facts = make('dl');
+    const fact = (name, value) => facts.append(make('dt', {}, name), make('dd', {}, value));
+    if (answer.limit !== undefined) fact('left', `${number(answer.remaining)} of ${number(answer.limit)} ${answer.unit}, limit of rule ${answer.rule}`);
+    if (answer.retry_after_ms) fact('retry', answer.retry_after_ms < 0 ? 'never' : `in ${span(answer.retry_after_ms)}`);
+    if (answer.delay_ms) fact('delay', span(answer.delay_ms));
+    fact('decided by', `${answer.decided_by}, at ${answer.node}, rules version ${answer.rules_version}`);
+    this.result.replaceChildren(
+      make('p', { class: `verdict ${answer.allowed ? 'good-text' : 'bad-text'}` }, answer.allowed ? 'Allowed' : 'Refused'),
+      make('p', { class: 'muted' }, check.peek ? `A check would get ${status}. Nothing was taken.` : `The check got ${status}${answer.allowed ? ', and was taken.' : '. A refused check takes nothing.'}`),
+      answer.detail ? make('p', {}, answer.detail) : '',
+      facts, limits(answer.limits ?? []), raw(status, headers));
+  }
+}
+
+// attributes reads lines of name=value.
+function attributes(text) {
+  const out = Object.create(null);
+  for (const line of text.split('\n')) {
+    if (!line.trim()) continue;
+    const at = line.indexOf('=');
+    if (at < 1) throw new Error(`“${line.trim().slice(0, 60)}” is not name=value.`);
+    const name = line.slice(0, at).trim();
+    if (name in out) throw new Error(`“${name}” is given twice.`);
+    out[name] = line.slice(at + 1).trim();
+  }
+  if (!Object.keys(out).length) throw new Error('Give at least one attribute, such as ip=198.51.100.7.');
+  return out;
+}
+
+function limits(list) {
+  if (!list.length) return '';
+  const rows = list.map((l) => make('tr', {},
+    make('td', {}, l.rule, make('small', {}, [l.name === l.rule ? '' : l.name, l.algorithm, l.shadow ? 'shadow' : ''].filter(Boolean).join(' · '))),
+    make('td', { class: 'num' }, `${number(l.remaining)} of ${number(l.limit)}`, make('small', {}, l.unit)),
+    make('td', { class: `num ${l.allowed ? 'good-text' : 'bad-text'}` }, l.allowed ? 'allows' : 'refuses')));
+  return make('table', {}, make('caption', { class: 'hidden' }, 'Limits that were looked at'),
+    make('thead', {}, make('tr', {}, make('th', { scope: 'col' }, 'Limit'), make('th', { scope: 'col', class: 'num' }, 'Left'), make('th', { scope: 'col', class: 'num' }, 'Says'))),
+    make('tbody', {}, ...rows));
+}
+
+function raw(status, headers) {
+  const list = make('dl', { class: 'mono' });
+  for (const [name, value] of Object.entries(headers)) list.append(make('dt', {}, name), make('dd', {}, value));
+  return make('details', {}, make('summary', {}, `Status ${status} and headers`), list);
+}
