@@ -345,6 +345,9 @@ func TestQueueOverADay(t *testing.T) {
 	for range 2 {
 		c.state = l.Give(c.state, l.Taken(c.state, at(24, 23)), at(24, 23), 1)
 	}
+	if c.state.Fresh() {
+		t.Error("looks fresh, and would be forgotten, while the 24th is full")
+	}
 	if d := c.take(at(24, 23), 1); !d.Allowed || d.Delay != time.Hour {
 		t.Errorf("after it was given back: have %+v", d)
 	}

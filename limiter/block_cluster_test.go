@@ -116,6 +116,8 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 		for range 3 {
 			if a := n.check(q); a.Allowed || a.Limits[a.Tightest].Rule.Name != "other" || a.Limits[a.Tightest].Blocked {
 				t.Fatalf("owner %d: have %+v", i, a.Limits)
+			} else if len(a.Limits) != 1 {
+				t.Errorf("owner %d: rules with a block were asked before the others had admitted", i)
 			}
 		}
 		w.calls.Wait()
