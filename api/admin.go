@@ -57,6 +57,7 @@ func (s *adminServer) routes() map[string]methods {
 		"/v1/owner":                        get(s.getOwner),
 		"/v1/usage":                        {http.MethodGet: s.getUsage, http.MethodDelete: s.deleteUsage},
 		"/v1/top":                          get(s.getTop),
+		"/v1/feedback":                     {http.MethodPost: s.feedback},
 		"/v1/leave":                        {http.MethodPost: s.leave},
 		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
 		"/metrics":                         get(s.metrics()),

@@ -21,6 +21,9 @@ type Subjects interface {
 	Reset(rule string, key []string) error
 	// Top returns the n subjects refused most, most refused first.
 	Top(n int) []limiter.TopSubject
+	// Feedback counts a refusal that should not have been, and returns the subject and the rule's count here. Errors as
+	// of Locate.
+	Feedback(rule string, key []string) (*limiter.Usage, int64, error)
 }
 
 // Membership takes nodes out of the cluster.
