@@ -21,6 +21,7 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
+	meter   Meter         // nil: what is admitted is not counted for bills
 
 	mu sync.Mutex // serialises Use
 }

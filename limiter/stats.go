@@ -102,6 +102,9 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		b.none.stripe[stripe].checks[d][a.DecidedBy].Add(1)
 		return
 	}
+	if l.meter != nil && a.Allowed {
+		l.measure(q, a)
+	}
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]

@@ -38,11 +38,12 @@ var mayImport = map[string][]string{
 	"partitions": {"algorithms", "counters", "ring", "agreement", "peer"},
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
+	"usage":      {"ring", "rules", "peer"},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter"},
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "usage"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "replay", "api", "internal/yaml",
+		"limiter", "usage", "replay", "api", "internal/yaml",
 	},
 
 	"peer":    {"ring"},
