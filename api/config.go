@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/usage"
 )
 
 // Subjects tells and resets what subjects have used. *limiter.Limiter is one.
@@ -120,6 +121,9 @@ type Config struct {
 	RuleStats   func() []limiter.RuleStats
 	Counters    func() counters.Stats
 	Checkpoints func() CheckpointStatus // nil: counters are not saved
+
+	Months     Months             // nil: usage is not counted by month
+	UsageStats func() usage.Stats // nil as Months
 
 	// In a cluster; all nil for a node by itself.
 

@@ -20,6 +20,9 @@ func (s *adminServer) metrics() func(http.ResponseWriter, *http.Request) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newCollector(s.api), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if read := s.api.config.UsageStats; read != nil {
+		registry.MustRegister(newUsageCollector(read))
+	}
 	if read := s.api.config.ClusterFigures; read != nil {
 		registry.MustRegister(newClusterCollector(read))
 	}

@@ -154,35 +154,54 @@ func writeZeros(f *os.File, from, size int64) error {
 	return nil
 }
 
-const maxSetAside = 3 // damaged files kept of a month and source
+const (
+	maxSetAside = 3 // damaged files kept of a month and source
+	asideMark   = ".corrupt-"
+)
 
 // setAside keeps a damaged file under another name, and removes the oldest of those beyond maxSetAside. The file itself
 // stays until another takes its place.
 func setAside(path string, content []byte, log *slog.Logger) error {
-	const mark = ".corrupt-"
-	aside := path + mark + time.Now().UTC().Format("20060102T150405.000000000Z")
+	aside := path + asideMark + time.Now().UTC().Format("20060102T150405.000000000Z")
 	if os.Link(path, aside) != nil { // a file system without links
 		if err := os.WriteFile(aside, content, 0o600); err != nil {
 			return fmt.Errorf("set damaged file aside: %w", err)
 		}
 	}
-	list, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		return nil
-	}
-	var old []string
-	for _, f := range list {
-		if strings.HasPrefix(f.Name(), filepath.Base(path)+mark) {
-			old = append(old, f.Name())
-		}
-	}
-	slices.Sort(old) // by time
-	for ; len(old) > maxSetAside; old = old[1:] {
+	for old := setAsides(path); len(old) > maxSetAside; old = old[1:] {
 		if err := os.Remove(filepath.Join(filepath.Dir(path), old[0])); err != nil {
 			log.Warn("an old damaged file is not removed", "error", err)
 		}
 	}
 	return nil
+}
+
+// setAsides are the names of the files set aside of a path, by time.
+func setAsides(path string) (names []string) {
+	list, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil
+	}
+	for _, f := range list {
+		if strings.HasPrefix(f.Name(), filepath.Base(path)+asideMark) {
+			names = append(names, f.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// removeHalves removes what a killed process had begun to write.
+func removeHalves(dir string) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, f := range list {
+		if strings.HasSuffix(f.Name(), extension+".part") || strings.HasSuffix(f.Name(), extension+".new") {
+			_ = os.Remove(filepath.Join(dir, f.Name())) // it is written anew when it is needed
+		}
+	}
 }
 
 func syncDir(dir string) error {

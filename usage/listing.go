@@ -17,6 +17,7 @@ type listing struct {
 	file   *os.File
 	data   []byte
 	order  []uint32 // the rows' offsets in units of 8 bytes
+	end    int64    // of the rows
 	bad    int64    // bytes that can't be read
 	used   time.Time
 }
@@ -49,7 +50,7 @@ func openListing(path string) (_ *listing, err error) {
 			return err
 		}
 		var names Row
-		_, l.bad = scan(l.data, func(at, n int64) {
+		l.end, l.bad = scan(l.data, func(at, n int64) {
 			if _, err := names.readNames(l.data[at+recordHead : at+n]); err != nil {
 				l.bad += n
 				return

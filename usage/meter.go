@@ -93,6 +93,7 @@ func Open(cfg Config) (*Meter, error) {
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		cfg.Logger.Error("usage is counted in memory only", "error", err)
 	}
+	removeHalves(m.dir)
 	m.ledgerOf(cfg.Now())
 	m.drop()
 	ctx, cancel := context.WithCancel(context.Background())
