@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/tracing"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -121,6 +122,8 @@ type Config struct {
 	RuleStats   func() []limiter.RuleStats
 	Counters    func() counters.Stats
 	Checkpoints func() CheckpointStatus // nil: counters are not saved
+
+	Tracer *tracing.Tracer // is told of checks; nil: nothing is traced
 
 	Months     Months             // nil: usage is not counted by month
 	UsageStats func() usage.Stats // nil as Months

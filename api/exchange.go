@@ -18,7 +18,9 @@ type request struct {
 	method        string
 	path          string
 	authorization string
-	body          []byte
+	// Read only where there is a tracer.
+	traceparent, tracestate string
+	body                    []byte
 }
 
 // response is what the data plane answers.
@@ -56,6 +58,9 @@ type exchange struct {
 	spare  []byte  // a sentence before it is quoted
 	stripe *latencyStripe
 	chunk  chunk // of a batch
+
+	decided bool // answer holds the decision of this request
+	checks  int  // of a batch
 }
 
 // reset makes x ready for the next request.
@@ -66,6 +71,7 @@ func (x *exchange) reset() {
 	x.scan.scratch = kept(x.scan.scratch)
 	x.check.reset()
 	x.chunk.reset()
+	x.decided, x.checks = false, 0
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
 }

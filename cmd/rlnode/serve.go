@@ -22,6 +22,7 @@ import (
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/tracing"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -103,7 +104,8 @@ type server struct {
 	disk     func() persist.RaftStatus // how the store does; nil: it has no disk
 	table    *counters.Table
 	clock    *limiter.Clock
-	usage    *usage.Meter // nil: turned off
+	usage    *usage.Meter    // nil: turned off
+	tracer   *tracing.Tracer // nil: turned off
 	mates    *mates
 	limiter  *limiter.Limiter
 	api      *api.API
@@ -135,7 +137,7 @@ func (s *server) start() error {
 	}
 	s.table = counters.New(s.settings.MaxCounters)
 	s.clock = limiter.NewClock()
-	err := s.openUsage()
+	err := errors.Join(s.openUsage(), s.openTracing())
 	if err != nil {
 		return err
 	}
@@ -221,6 +223,7 @@ func (s *server) listen() (err error) {
 		Counters:       s.table.Stats,
 		Checkpoints:    s.checkpoints,
 		Catch:          s.mates.catch,
+		Tracer:         s.tracer,
 		Logger:         s.log,
 	}
 	if s.usage != nil {
@@ -279,6 +282,7 @@ func (s *server) release(ctx context.Context) error {
 	if s.api != nil {
 		errs = append(errs, s.closeListeners(ctx))
 	}
+	s.closeTracing(ctx)
 	if s.sweeper != nil {
 		s.sweeper.close()
 	}

@@ -55,6 +55,9 @@ type serveCmd struct {
 	APIToken       string `name:"api-token" env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token that the data plane needs."`
 	APITokenFile   string `name:"api-token-file" type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 
+	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector that spans of checks are sent to, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, nothing is traced)."`
+	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Part of the checks, 0 to 1, that is traced where the caller does not say it by a traceparent (default ${default})."`
+
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
 }
@@ -115,6 +118,11 @@ func (c *serveCmd) complete() error {
 	}
 	if c.MaxCounters < 1 || c.MaxCounters > maxTable {
 		wrong("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(maxTable))
+	}
+	if c.OTLPEndpoint != "" {
+		if err := c.tracing(slog.Default()).Validate(); err != nil {
+			wrong("--otlp-endpoint, --trace-ratio: %w", err)
+		}
 	}
 	if c.UsageMonths < 0 || c.UsageMonths > maxUsageMonths {
 		wrong("--usage-months: %d is not in 0…%d", c.UsageMonths, maxUsageMonths)

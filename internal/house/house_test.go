@@ -39,11 +39,12 @@ var mayImport = map[string][]string{
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"usage":      {"ring", "rules", "peer"},
+	"tracing":    {},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "usage"},
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "usage", "tracing"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "usage", "replay", "api", "internal/yaml",
+		"limiter", "usage", "tracing", "replay", "api", "internal/yaml",
 	},
 
 	"peer":    {"ring"},
