@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -62,6 +63,7 @@ func (c *Config) Validate() error {
 // Tracer makes spans of requests. All methods may be called concurrently.
 type Tracer struct {
 	ratio    float64
+	exporter *otlptrace.Exporter
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 	context  propagation.TraceContext
@@ -89,7 +91,7 @@ func Open(c Config) (*Tracer, error) {
 		attribute.String("service.name", "rlnode"), attribute.String("service.version", c.Version),
 		attribute.String("service.instance.id", c.Node), attribute.String("rlnode.region", c.Region),
 	)
-	t := &Tracer{ratio: c.Ratio}
+	t := &Tracer{ratio: c.Ratio, exporter: exporter}
 	t.provider = sdk.NewTracerProvider(sdk.WithResource(about), sdk.WithSampler(sdk.AlwaysSample()),
 		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSize), sdk.WithMaxExportBatchSize(batchSize),
 			sdk.WithBatchTimeout(batchInterval), sdk.WithExportTimeout(exportTimeout)))
@@ -101,8 +103,10 @@ func Open(c Config) (*Tracer, error) {
 
 // Close sends what waits, until ctx ends, and drops the rest.
 func (t *Tracer) Close(ctx context.Context) error {
-	if err := t.provider.Shutdown(ctx); err != nil {
-		return fmt.Errorf("close tracing: %w", err)
+	err := t.provider.Shutdown(ctx)
+	if err != nil {
+		// What is under way would go on beside: the exporter ends it.
+		return fmt.Errorf("close tracing: %w", errors.Join(err, t.exporter.Shutdown(context.WithoutCancel(ctx))))
 	}
 	return nil
 }

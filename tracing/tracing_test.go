@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -170,9 +171,21 @@ func TestCollectorHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began = time.Now()
-	if err := tracer.Close(ctx); err == nil || time.Since(began) > 5*time.Second {
+	if err := tracer.Close(ctx); err == nil || time.Since(began) > 3*time.Second {
 		t.Errorf("close took %v: %v, want an error soon", time.Since(began), err)
 	}
+	for end := began.Add(10 * time.Second); exporting() && time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	if exporting() {
+		t.Error("it sends still")
+	}
+}
+
+// exporting reports whether a goroutine of the library is left.
+func exporting() bool {
+	b := make([]byte, 1<<20)
+	return strings.Contains(string(b[:runtime.Stack(b, true)]), "otlptracehttp")
 }
 
 func TestValidate(t *testing.T) {

@@ -118,6 +118,11 @@ func (c *Cluster) here(month Month) ([]source, error) {
 		return nil, fmt.Errorf("list months of usage: %w", err)
 	}
 	var out []source
+	self := &c.meter.cfg
+	if c.meter.onlyInMemory(month) { // which is not read from here: it is missing
+		out = append(out, source{Source: self.Self, Own: true, Node: self.Name, Damaged: true})
+		list = slices.DeleteFunc(list, func(e entry) bool { return e.source == self.Self })
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range list {

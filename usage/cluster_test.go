@@ -247,6 +247,17 @@ func TestDamageIsTold(t *testing.T) {
 	if rows, missing := w.read(w.node(1), thisMonth); len(rows) != 1 || !slices.Equal(missing, []string{"n2"}) {
 		t.Errorf("have %d rows, missing %v", len(rows), missing)
 	}
+	meter := w.node(1).meter
+	meter.mu.Lock()
+	file := meter.live[thisMonth.Month]
+	meter.live[thisMonth.Month], _ = memoryLedger(thisMonth.Month, 10)
+	meter.mu.Unlock()
+	if _, missing := w.read(w.node(2), thisMonth); !slices.Equal(missing, []string{"n1", "n2"}) {
+		t.Errorf("in memory only: missing %v, want n1 too", missing)
+	}
+	meter.mu.Lock()
+	meter.live[thisMonth.Month] = file
+	meter.mu.Unlock()
 	os.Remove(aside)
 	if _, missing := w.read(w.node(1), thisMonth); len(missing) > 0 {
 		t.Errorf("missing %v", missing)

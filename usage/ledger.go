@@ -41,6 +41,7 @@ type ledger struct {
 	size    int64      // bytes that may be touched
 	rows    int        // but for those of others
 	retired bool       // nothing is entered any more
+	full    bool       // the disk was, a moment ago: not asked again for every check
 }
 
 // openLedger opens a month's file, which is made if missing. A damaged one is set aside; what is whole of it goes on.
@@ -278,12 +279,13 @@ func (l *ledger) room(need int64) bool {
 	if need <= l.size {
 		return true
 	}
-	if need > int64(len(l.data)) || l.file == nil {
+	if need > int64(len(l.data)) || l.file == nil || l.full {
 		return false
 	}
 	size := min(max(need, l.size+min(max(l.size/4, leastGrowth), mostGrowth)), int64(len(l.data)))
 	if allocate(l.file, l.size, size) != nil {
-		return false // the disk is full: there is a figure that says so
+		l.full = true // there is a figure that says so
+		return false
 	}
 	l.size = size
 	return true
@@ -312,8 +314,11 @@ func (l *ledger) retire() {
 	l.mu.Unlock()
 }
 
-// sync brings the file to the disk.
+// sync brings the file to the disk, and lets a full one be tried again.
 func (l *ledger) sync() error {
+	l.mu.Lock()
+	l.full = false
+	l.mu.Unlock()
 	if l.file == nil {
 		return nil
 	}

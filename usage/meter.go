@@ -329,6 +329,14 @@ func (m *Meter) Close() error {
 	return m.Sync()
 }
 
+// onlyInMemory reports whether what is counted of a month is in no file.
+func (m *Meter) onlyInMemory(month Month) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.live[month]
+	return l != nil && l.file == nil
+}
+
 // Stats returns figures.
 func (m *Meter) Stats() Stats {
 	f := &m.figures
