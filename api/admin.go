@@ -37,8 +37,10 @@ type adminServer struct {
 	addr   net.Addr
 	server *http.Server
 	writes chan struct{} // holds a token for each write under way
-	done   chan error    // from Serve
-	conns  *connections
+	// exports holds a token for each export under way.
+	exports chan struct{}
+	done    chan error // from Serve
+	conns   *connections
 }
 
 // methods are what one address of the admin plane takes.
@@ -58,10 +60,12 @@ func (s *adminServer) routes() map[string]methods {
 		"/v1/cluster":                      get(s.getCluster),
 		"/v1/owner":                        get(s.getOwner),
 		"/v1/usage":                        {http.MethodGet: s.getUsage, http.MethodDelete: s.deleteUsage},
+		"/v1/usage/monthly":                get(s.getMonthly),
 		"/v1/top":                          get(s.getTop),
 		"/v1/load":                         {http.MethodGet: s.getLoad, http.MethodPost: s.postLoad},
 		"/v1/activity":                     get(s.getActivity),
 		tryPath:                            {http.MethodPost: s.try},
+		"/v1/feedback":                     {http.MethodPost: s.feedback},
 		"/v1/leave":                        {http.MethodPost: s.leave},
 		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
 		"/metrics":                         get(s.metrics()),
@@ -75,7 +79,7 @@ func (s *adminServer) routes() map[string]methods {
 // serveAdmin begins to serve the admin plane on ln, with TLS if config is not nil.
 func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	s := &adminServer{
-		api: a, log: a.log, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), done: make(chan error, 1),
+		api: a, log: a.log, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
 		conns: newConnections(),
 	}
 	s.server = &http.Server{

@@ -43,6 +43,7 @@ func Open(config Config) (*API, error) {
 		readiness: &a.readiness,
 		health:    a.health,
 		log:       a.log,
+		tracer:    config.Tracer,
 	}
 	var secure *tls.Config
 	if config.CertFile != "" {

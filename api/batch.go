@@ -27,6 +27,7 @@ func (p *dataPlane) batch(x *exchange) {
 		x.refuse(e)
 		return
 	}
+	x.checks = count
 	x.json(200)
 	x.response.body = p.all(x, start, slices.Grow(x.response.body, count*usualResult))
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/usage"
 )
 
 // Subjects tells and resets what subjects have used. *limiter.Limiter is one.
@@ -23,6 +25,9 @@ type Subjects interface {
 	Top(n int) []limiter.TopSubject
 	// Factor is what a rule's limits are multiplied by now.
 	Factor(*rules.Rule) float64
+	// Feedback counts a refusal that should not have been, and returns the subject and the rule's count here. Errors as
+	// of Locate.
+	Feedback(rule string, key []string) (*limiter.Usage, int64, error)
 }
 
 // Membership takes nodes out of the cluster.
@@ -122,7 +127,11 @@ type Config struct {
 	Checkpoints func() CheckpointStatus // nil: counters are not saved
 
 	// Loads are what adaptive rules follow; nil: none is told.
-	Loads Loads
+	Loads  Loads
+	Tracer *tracing.Tracer // is told of checks; nil: nothing is traced
+
+	Months     Months             // nil: usage is not counted by month
+	UsageStats func() usage.Stats // nil as Months
 
 	// In a cluster; all nil for a node by itself.
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/tracing"
 )
 
 const (
@@ -42,6 +43,7 @@ type dataPlane struct {
 	readiness *readiness
 	health    func() []byte
 	log       *slog.Logger
+	tracer    *tracing.Tracer // nil: nothing is traced
 	latency   latency
 	exchanges sync.Pool // of *exchange
 	panics    atomic.Int64
@@ -119,7 +121,13 @@ func (p *dataPlane) admit(x *exchange) (*route, *Error) {
 // serve answers x, whose body has been read.
 func (p *dataPlane) serve(r *route, x *exchange) {
 	defer p.recover(x)
+	if p.tracer == nil {
+		r.serve(p, x)
+		return
+	}
+	began := time.Now()
 	r.serve(p, x)
+	p.trace(r, x, began)
 }
 
 // recover turns a panic into an answer that tells nothing about it.
@@ -170,6 +178,7 @@ func (p *dataPlane) check(x *exchange) {
 		x.refuse(p.explain(err))
 		return
 	}
+	x.decided = true
 	x.json(200)
 	x.rateHeaders()
 	if !x.answer.Allowed {

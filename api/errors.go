@@ -41,6 +41,7 @@ const (
 	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
 	WriteFailed      Code = "write-failed"
 	Overloaded       Code = "overloaded"
+	Incomplete       Code = "incomplete" // of an export: a node that has a part of it can't be asked
 )
 
 // kinds gives each code its status and title.
@@ -74,6 +75,7 @@ var kinds = map[Code]struct {
 	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
 	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},
+	Incomplete:       {http.StatusServiceUnavailable, "Not all nodes could be asked"},
 }
 
 // Error is an error that a caller is told about.

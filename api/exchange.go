@@ -20,9 +20,11 @@ type request struct {
 	path          string
 	query         string // of what is below authPrefix; elsewhere no query is looked at
 	authorization string
-	body          []byte
 	header        headerLines
 	peer          net.Addr
+	// Read only where there is a tracer.
+	traceparent, tracestate string
+	body                    []byte
 }
 
 // headerLines finds the lines of a header, given its name in canonical case, in the order in which they came. What is
@@ -66,6 +68,9 @@ type exchange struct {
 	lines  []string // of a header
 	stripe *latencyStripe
 	chunk  chunk // of a batch
+
+	decided bool // answer holds the decision of this request
+	checks  int  // of a batch
 }
 
 // reset makes x ready for the next request.
@@ -77,6 +82,7 @@ func (x *exchange) reset() {
 	x.check.reset()
 	clear(x.lines)
 	x.chunk.reset()
+	x.decided, x.checks = false, 0
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
 }

@@ -118,6 +118,10 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	x.path, x.query = target(ctx)
 	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
 	x.authorization = view(ctx.Request.Header.Peek("Authorization"))
+	if s.plane.tracer != nil {
+		x.traceparent = view(ctx.Request.Header.Peek("Traceparent"))
+		x.tracestate = view(ctx.Request.Header.Peek("Tracestate"))
+	}
 	r, refusal := s.plane.admit(x)
 	if p := view(ctx.Request.Header.Protocol()); p != "HTTP/1.1" && p != "HTTP/1.0" {
 		refusal = errorf(BadRequest, "the request can not be read as HTTP/1.1")

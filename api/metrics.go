@@ -21,6 +21,9 @@ func (s *adminServer) metrics() func(http.ResponseWriter, *http.Request) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newCollector(s.api), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if read := s.api.config.UsageStats; read != nil {
+		registry.MustRegister(newUsageCollector(read))
+	}
 	if read := s.api.config.ClusterFigures; read != nil {
 		registry.MustRegister(newClusterCollector(read))
 	}
@@ -39,7 +42,7 @@ func (s *adminServer) metrics() func(http.ResponseWriter, *http.Request) error {
 type collector struct {
 	api *API
 
-	checks, headroom, latency                      *prometheus.Desc
+	checks, headroom, latency, mistaken            *prometheus.Desc
 	counters, countersMax, bytes, logs, logEntries *prometheus.Desc
 	evicted, expired, refused                      *prometheus.Desc
 	saved, saveAge, saveTook, saveFailed, rows     *prometheus.Desc
@@ -61,6 +64,7 @@ func newCollector(a *API) *collector {
 		api:          a,
 		checks:       desc("checks_total", "Checks decided; rule is empty for those that no rule decided.", "rule", "decision", "decided_by"),
 		headroom:     desc("headroom_ratio", "What was left of the rule's tightest limit after a check, in tenths rounded up.", "rule"),
+		mistaken:     desc("false_positives_total", "Refusals said by feedback to be wrong.", "rule"),
 		latency:      desc("check_seconds", "Time from a check's body to its answer, single checks."),
 		counters:     desc("counters", "Counters held."),
 		countersMax:  desc("counters_max", "Bound on the counters held."),
@@ -104,7 +108,7 @@ func newCollector(a *API) *collector {
 // Describe sends the descriptions of all figures.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{
-		c.checks, c.headroom, c.latency, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
+		c.checks, c.headroom, c.latency, c.mistaken, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
 		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
 		c.panics, c.build, c.forward, c.coalesced, c.unanswered, c.fallback, c.acted, c.served, c.relayed, c.given, c.busy,
 		c.waiting, c.waitingMax, c.notHeld, c.load, c.factor,
@@ -211,6 +215,7 @@ func (c *collector) rule(s sink, r limiter.RuleStats) {
 	if r.Rule == "" {
 		return // no limit, no headroom
 	}
+	s.count(c.mistaken, r.FalsePositives, r.Rule)
 	atMost := make(map[float64]uint64, len(r.Headroom))
 	count, tenths := uint64(0), int64(0)
 	for i, n := range r.Headroom {

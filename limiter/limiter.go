@@ -26,6 +26,7 @@ type Limiter struct {
 	process uint64        // marks this process's counts
 	began   time.Time
 	rounds  rounds
+	meter   Meter // nil: what is admitted is not counted for bills
 
 	reservations reservationFigures
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known

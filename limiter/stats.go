@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"fmt"
 	"math/bits"
 	"sync/atomic"
 
@@ -21,6 +22,8 @@ type RuleStats struct {
 	Rule     string                       // empty: checks decided by a list, by the default, or by no rule
 	Checks   [decisions][ByNone + 1]int64 // by this rule's decision, and DecidedBy
 	Headroom [11]int64                    // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
+	// FalsePositives are refusals that were said, by Feedback, to be wrong.
+	FalsePositives int64
 }
 
 // stripes is how many copies of each figure there are, so that checks on different processors seldom write to
@@ -33,12 +36,13 @@ type ruleStats struct {
 		headroom [11]atomic.Int64
 		_        [64]byte
 	}
+	falsePositives atomic.Int64
 }
 
 func newRuleStats() *ruleStats { return &ruleStats{} }
 
 func (s *ruleStats) read(name string) RuleStats {
-	out := RuleStats{Rule: name}
+	out := RuleStats{Rule: name, FalsePositives: s.falsePositives.Load()}
 	for i := range s.stripe {
 		for d := range out.Checks {
 			for by := range out.Checks[d] {
@@ -74,6 +78,21 @@ func (b *book) unruled() RuleStats {
 	return s
 }
 
+// Feedback counts a refusal of a subject that should not have been, and returns the subject and how many the rule has
+// since the process began. The error wraps ErrUnknownRule or ErrKey.
+func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
+	u, err := l.Locate(rule, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	b := l.inForce.Load()
+	r := b.set.Rule(rule)
+	if r == nil {
+		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // it went meanwhile
+	}
+	return u, b.stats[r.Index].falsePositives.Add(1), nil
+}
+
 // count adds a decided check to the figures.
 func (l *Limiter) count(q *Query, a *Answer) {
 	if q.Peek {
@@ -91,6 +110,9 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	b.whole.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
 	if a.DecidedBy >= ByList {
 		return
+	}
+	if l.meter != nil && a.Allowed {
+		l.measure(q, a)
 	}
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {

@@ -19,6 +19,7 @@ type cli struct {
 	Members  membersCmd  `cmd:"" help:"Nodes, their state and their part of the ring."`
 	Owner    ownerCmd    `cmd:"" help:"Which node owns a subject."`
 	Top      topCmd      `cmd:"" help:"Subjects refused most."`
+	Usage    usageCmd    `cmd:"" help:"What subjects were admitted in a month, for bills."`
 	Leave    leaveCmd    `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
 	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name."`
 	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`

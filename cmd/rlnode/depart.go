@@ -19,8 +19,8 @@ type leaveCmd struct {
 
 // Help has an example.
 func (leaveCmd) Help() string {
-	return `The node that is asked hands its counters over and leaves the ring and Raft for good; nothing is forgotten. That
-takes a moment, up to a minute. From then on /readyz says 503; checks that still reach the node are decided by asking the
+	return `The node that is asked hands its counters, and what it has counted for bills, over and leaves the ring and Raft for good;
+nothing is forgotten. That takes a moment, up to a minute. From then on /readyz says 503; checks that still reach the node are decided by asking the
 others, so there is no hurry to stop it. But it hears of no new rules and no other change: do stop it. It is no member
 any more, and its data directory is of no more use: remove it.
 
@@ -74,7 +74,7 @@ type removeCmd struct {
 func (removeCmd) Help() string {
 	return `For a node that is gone for good: it votes no more, and is no member. Any node of the cluster takes the command.
 A node that is alive is refused, it can leave. Others own the counters of a dead node without this, seconds after it
-failed; and one that has been failed for three days is removed by itself.
+failed; and one that has been failed for three days is removed by itself. What it has counted for bills goes with it.
 
 Examples:
 

@@ -22,6 +22,7 @@ import (
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/usage"
 )
 
 // readyInterval is how often a node that is starting looks whether it is ready.
@@ -40,6 +41,8 @@ type mates struct {
 	recent  recent
 	cluster atomic.Pointer[cluster.Cluster] // nil until join
 	left    atomic.Bool                     // this node has left the cluster for good
+	gone    atomic.Bool                     // as left, also at a stop
+	usage   *usage.Cluster                  // nil: turned off
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -83,6 +86,7 @@ func (m *mates) open() error {
 		return err
 	}
 	m.adapt()
+	m.joinUsage()
 	m.recent.read = m.limiter.Stats
 	m.done.Go(func() { m.recent.follow(m.ctx.Done()) })
 	return nil
@@ -244,8 +248,12 @@ func (m *mates) serve(call *peer.Call) {
 		c.Serve(call)
 	case call.Method < limiter.MethodAsk:
 		m.keeper.Serve(call)
-	default:
+	case call.Method < usage.MethodSources:
 		m.limiter.Serve(call)
+	case m.usage != nil:
+		m.usage.Serve(call)
+	default:
+		call.Fail(usage.CodeFailed, "usage is not counted here")
 	}
 }
 
@@ -267,7 +275,20 @@ func (m *mates) stepBack(ctx context.Context, forGood bool) error {
 		m.limiter.UseLeases(err != nil)
 		return err
 	}
-	return c.LeaveCluster(ctx)
+	return m.leaveCluster(ctx, c)
+}
+
+// leaveCluster leaves for good, once another node has what was counted here: without that this node stays a member
+// that is away, so that nobody takes what the others have for all.
+func (m *mates) leaveCluster(ctx context.Context, c *cluster.Cluster) error {
+	if err := m.handUsage(ctx); err != nil {
+		return err
+	}
+	if err := c.LeaveCluster(ctx); err != nil {
+		return err
+	}
+	m.gone.Store(true)
+	return nil
 }
 
 // close ends what open and join began, last things first.
@@ -277,6 +298,9 @@ func (m *mates) close() error {
 	var errs []error
 	if c := m.cluster.Load(); c != nil {
 		errs = append(errs, c.Close())
+	}
+	if m.usage != nil {
+		errs = append(errs, m.usage.Close())
 	}
 	if m.limiter != nil {
 		errs = append(errs, m.limiter.Close())

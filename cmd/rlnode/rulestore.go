@@ -75,7 +75,7 @@ func (m *mates) Leave(ctx context.Context) error {
 	if err := c.LeaveRing(ctx); err != nil {
 		return inWordsOfAPI(err)
 	}
-	if err := c.LeaveCluster(ctx); err != nil {
+	if err := m.leaveCluster(ctx, c); err != nil {
 		return inWordsOfAPI(err)
 	}
 	m.left.Store(true)

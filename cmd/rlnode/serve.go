@@ -22,6 +22,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/usage"
 )
 
 // How long stopping takes at most. All of it is done within stopBound: callers are promised ten seconds.
@@ -103,6 +105,8 @@ type server struct {
 	disk     func() persist.RaftStatus // how the store does; nil: it has no disk
 	table    *counters.Table
 	clock    *limiter.Clock
+	usage    *usage.Meter    // nil: turned off
+	tracer   *tracing.Tracer // nil: turned off
 	mates    *mates
 	limiter  *limiter.Limiter
 	api      *api.API
@@ -123,7 +127,7 @@ type store interface {
 //
 //  1. the data directory and its identity, then Raft's store, whose lock keeps a second process away from everything
 //     in the directory;
-//  2. the table of counters, the calls between nodes, and the limiter, which has no rules yet;
+//  2. what is counted for bills, the table of counters, the calls between nodes, and the limiter, which has no rules yet;
 //  3. the listeners: probes are answered from here on, checks with 503 not-ready;
 //  4. the counters of the last checkpoint, before this node owns any partition: afterwards they would come too late; and
 //     what it had decided by itself, so that a restart renews no share;
@@ -134,7 +138,10 @@ func (s *server) start() error {
 	}
 	s.table = counters.New(s.settings.MaxCounters)
 	s.clock = limiter.NewClock()
-	var err error
+	err := errors.Join(s.openUsage(), s.openTracing())
+	if err != nil {
+		return err
+	}
 	if s.mates, err = s.meet(); err != nil {
 		return err
 	}
@@ -196,7 +203,7 @@ func (s *server) seed() (*rules.Document, string, error) {
 // listen binds both planes.
 func (s *server) listen() (err error) {
 	c := s.settings
-	s.api, err = api.Open(api.Config{
+	config := api.Config{
 		DataAddr:       net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
 		AdminAddr:      net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
 		CertFile:       c.HTTPCert,
@@ -219,9 +226,13 @@ func (s *server) listen() (err error) {
 		Counters:       s.table.Stats,
 		Checkpoints:    s.checkpoints,
 		Catch:          s.mates.catch,
+		Tracer:         s.tracer,
 		Logger:         s.log,
-	})
-	if err != nil {
+	}
+	if s.usage != nil {
+		config.Months, config.UsageStats = s.mates.usage, s.usage.Stats
+	}
+	if s.api, err = api.Open(config); err != nil {
 		return err
 	}
 	s.api.Explain("loading counters")
@@ -235,7 +246,8 @@ func (s *server) listen() (err error) {
 //  3. most counters that are left are saved meanwhile, while time is not short;
 //  4. with --leave-on-term the cluster is left for good;
 //  5. the listeners close, when what is under way has been answered: nothing is decided any more;
-//  6. what has changed since step 3 is saved, so that nothing decided is forgotten;
+//  6. what has changed since step 3 is saved, so that nothing decided is forgotten; a node that leaves for good hands
+//     over what it has counted for bills since step 4;
 //  7. the calls between nodes end, and Raft; its store closes last: its lock says to others that the directory is in
 //     use until then.
 func (s *server) stop() error {
@@ -273,12 +285,16 @@ func (s *server) release(ctx context.Context) error {
 	if s.api != nil {
 		errs = append(errs, s.closeListeners(ctx))
 	}
+	s.closeTracing(ctx)
 	if s.sweeper != nil {
 		s.sweeper.close()
 	}
 	errs = append(errs, s.closeCounters(ctx))
 	if s.mates != nil {
-		errs = append(errs, s.mates.close())
+		errs = append(errs, s.mates.handLast(ctx), s.mates.close())
+	}
+	if s.usage != nil {
+		errs = append(errs, s.usage.Close())
 	}
 	if s.clock != nil {
 		errs = append(errs, s.clock.Close())

@@ -44,6 +44,9 @@ type serveCmd struct {
 	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules that a new cluster begins with (default: built-in starter rules). Not used once there are rules: apply changes them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
+	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage that are kept, for bills; 0 counts none (default ${default})."`
+	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage a month: a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
+
 	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes, PEM; read again when it changes."`
 	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 
@@ -51,6 +54,9 @@ type serveCmd struct {
 	AdminTokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 	APIToken       string `name:"api-token" env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token that the data plane needs."`
 	APITokenFile   string `name:"api-token-file" type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+
+	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector that spans of checks are sent to, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, nothing is traced)."`
+	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Part of the checks, 0 to 1, that is traced where the caller does not say it by a traceparent (default ${default})."`
 
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
@@ -112,6 +118,17 @@ func (c *serveCmd) complete() error {
 	}
 	if c.MaxCounters < 1 || c.MaxCounters > maxTable {
 		wrong("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(maxTable))
+	}
+	if c.OTLPEndpoint != "" {
+		if err := c.tracing(slog.Default()).Validate(); err != nil {
+			wrong("--otlp-endpoint, --trace-ratio: %w", err)
+		}
+	}
+	if c.UsageMonths < 0 || c.UsageMonths > maxUsageMonths {
+		wrong("--usage-months: %d is not in 0…%d", c.UsageMonths, maxUsageMonths)
+	}
+	if c.UsageSubjects < 1 || c.UsageSubjects > maxUsageSubjects {
+		wrong("--usage-subjects: %d is not in 1…%d", c.UsageSubjects, maxUsageSubjects)
 	}
 	if (c.HTTPCert == "") != (c.HTTPKey == "") {
 		wrong("--http-cert and --http-key: one is of no use without the other")

@@ -39,12 +39,14 @@ var mayImport = map[string][]string{
 	"loads":      {"rules"},
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
+	"usage":      {"ring", "rules", "peer"},
+	"tracing":    {},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"ui":         {}, // files for browsers
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "ui"},
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "loads", "replay", "api", "internal/yaml",
+		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml",
 	},
 
 	"peer":    {"ring"},

@@ -1,0 +1,28 @@
+package api
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/tracing"
+)
+
+// trace tells of a request that was answered, if it is one of those that are traced.
+func (p *dataPlane) trace(r *route, x *exchange, began time.Time) {
+	if r.open || !p.tracer.Sampled(x.traceparent) {
+		return
+	}
+	t := tracing.Request{
+		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate, Method: x.method, Path: r.path,
+		Status: x.status, Began: began, Ended: time.Now(),
+	}
+	if x.decided {
+		a := &x.answer
+		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
+		if l := tightest(a); l != nil {
+			d.Rule, d.Limit, d.Unit, d.Remaining, d.Delay = l.Rule.Name, l.Limit.Name, l.Limit.Unit, l.Remaining, l.Delay
+		}
+		t.Decision = d
+	}
+	t.Checks = x.checks
+	p.tracer.Record(&t)
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/usage"
+)
+
+// Bounds of usage by month.
+const (
+	maxUsageMonths   = 1200
+	maxUsageSubjects = 30_000_000
+)
+
+// openUsage begins to count what is admitted, unless that is turned off.
+func (s *server) openUsage() (err error) {
+	if s.settings.UsageMonths == 0 {
+		return nil
+	}
+	s.usage, err = usage.Open(usage.Config{
+		Dir: s.dir, Self: s.id, Name: s.settings.Name, Now: func() int64 { return s.clock.Now().Wall },
+		Months: s.settings.UsageMonths, Rows: s.settings.UsageSubjects, Logger: s.log,
+	})
+	return err
+}
+
+// joinUsage makes what is counted here part of what the cluster tells.
+func (m *mates) joinUsage() {
+	if u := m.server.usage; u != nil {
+		m.limiter.UseMeter(u)
+		m.usage = usage.Join(u, m.peers, m.countingMembers)
+	}
+}
+
+// countingMembers are the nodes that may have counted something which no other node has.
+func (m *mates) countingMembers() (list []usage.Member) {
+	c := m.cluster.Load()
+	if c == nil {
+		return nil
+	}
+	for _, one := range c.View().Members {
+		if one.State != gossip.Left {
+			list = append(list, usage.Member{ID: one.ID, Name: one.Name})
+		}
+	}
+	return list
+}
+
+// handUsage gives what was counted here to another node, before this one leaves for good.
+func (m *mates) handUsage(ctx context.Context) error {
+	if m.usage == nil || len(m.countingMembers()) < 2 {
+		return nil // a node by itself leaves nothing
+	}
+	return m.usage.HandOver(ctx)
+}
+
+// handLast hands over what was counted since, at the end of a node that has left for good.
+func (m *mates) handLast(ctx context.Context) error {
+	if m.usage == nil || !m.gone.Load() {
+		return nil
+	}
+	if err := m.usage.HandOver(ctx); err != nil {
+		return fmt.Errorf("what was answered since this node left is not in the cluster's usage; keep the data directory: %w", err)
+	}
+	return nil
+}
+
+// usageCmd prints what subjects were admitted in a month.
+type usageCmd struct {
+	Month      string `placeholder:"YYYY-MM" help:"Which month, in UTC (default: the current one)."`
+	Rule       string `help:"Only this rule."`
+	Scope      string `default:"cluster" enum:"cluster,node" help:"cluster, or node: only what the node that is asked counted (default ${default})."`
+	CSV        bool   `name:"csv" xor:"format" help:"Print CSV. Without --incomplete nothing is printed when a node can't be asked."`
+	JSON       bool   `xor:"format" help:"Print the node's answer as it is."`
+	Incomplete bool   `help:"Print CSV also when a node can't be asked."`
+	adminPlane
+}
+
+// Help has examples.
+func (usageCmd) Help() string {
+	return `What was admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked the exit code is 1, and
+standard error says which: its part is missing.
+
+Examples:
+
+  rlnode usage --month 2026-11
+  rlnode usage --month 2026-11 --rule tenant --csv > bill.csv`
+}
+
+// Run prints the rows as they come: there may be millions.
+func (c *usageCmd) Run(env *environment) error {
+	if c.Month != "" {
+		if _, err := usage.ParseMonth(c.Month); err != nil {
+			return errUsage("--month: %w", err)
+		}
+	}
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	query := url.Values{"format": {"json"}, "scope": {c.Scope}}
+	if c.CSV {
+		query.Set("format", "csv")
+	}
+	if c.Month != "" {
+		query.Set("month", c.Month)
+	}
+	if c.Rule != "" {
+		query.Set("rule", c.Rule)
+	}
+	if c.Incomplete {
+		query.Set("incomplete", "allow")
+	}
+	body, missing, err := n.stream(env.ctx, request{method: http.MethodGet, path: "/v1/usage/monthly", query: query})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if c.CSV {
+		_, err = io.Copy(env.stdout, body)
+		if err == nil && missing != "" {
+			err = fmt.Errorf("not all was told by %s", printable(missing))
+		}
+		return err
+	}
+	var out io.Writer = env.stdout
+	var copied io.Reader = body
+	if c.JSON {
+		copied, out = io.TeeReader(body, env.stdout), io.Discard
+	}
+	nodes, err := printMonth(out, copied)
+	if err == nil {
+		_, err = io.Copy(io.Discard, copied)
+	}
+	if err == nil && len(nodes) > 0 {
+		err = fmt.Errorf("not all was told by %s: this is too little", printable(strings.Join(nodes, ", ")))
+	}
+	return err
+}
+
+// monthRow is a row in an answer.
+type monthRow struct {
+	Rule   string `json:"rule"`
+	Key    anyKey `json:"key"`
+	Other  bool   `json:"other"`
+	Unit   string `json:"unit"`
+	Cost   int64  `json:"cost"`
+	Checks int64  `json:"checks"`
+}
+
+// printMonth prints a month as it is read, and returns the nodes that are missing in it.
+func printMonth(w io.Writer, r io.Reader) (missing []string, err error) {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "COST\tCHECKS\tUNIT\t  RULE AND SUBJECT")
+	d := json.NewDecoder(r)
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	rows := 0
+	for complete := false; d.More(); {
+		name, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("read the answer: %w", err)
+		}
+		switch name {
+		case "rows":
+			if rows, err = printRows(table, d); err != nil {
+				return nil, err
+			}
+		case "incomplete":
+			err, complete = d.Decode(&missing), true
+		default:
+			var ignored json.RawMessage
+			err = d.Decode(&ignored)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the answer: %w", err)
+		}
+		if !d.More() && !complete {
+			return nil, errors.New("read the answer: it breaks off")
+		}
+	}
+	if rows == 0 {
+		fmt.Fprintln(table, "0\t0\t\t  nothing was admitted")
+	}
+	return missing, table.Flush()
+}
+
+// printRows prints the array that d is at.
+func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
+	if _, err := d.Token(); err != nil {
+		return 0, err
+	}
+	for ; d.More(); n++ {
+		var row monthRow
+		if err := d.Decode(&row); err != nil {
+			return n, fmt.Errorf("read the answer: %w", err)
+		}
+		subject := string(row.Key)
+		if row.Other {
+			subject = "(others, for want of room)"
+		}
+		fmt.Fprintf(table, "%d\t%d\t%s\t  %s: %s\n", row.Cost, row.Checks, printable(row.Unit), printable(row.Rule), subject)
+		if n%1000 == 999 {
+			if err := table.Flush(); err != nil {
+				return n, err
+			}
+		}
+	}
+	_, err = d.Token()
+	return n, err
+}
+
+// stream makes a call whose answer may be long and slow: only its beginning has to come in time. missing is what the
+// answer says is not in it.
+func (n *node) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, n.base+r.path+"?"+r.query.Encode(), nil)
+	if err != nil {
+		return nil, "", fmt.Errorf("ask %s: %w", n.base, err)
+	}
+	if n.token != "" {
+		req.Header.Set("Authorization", "Bearer "+n.token)
+	}
+	resp, err := n.client.Do(req)
+	if err != nil {
+		return nil, "", n.unreachable(err)
+	}
+	if resp.StatusCode >= 400 {
+		defer resp.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+		if err != nil {
+			return nil, "", n.unreachable(err)
+		}
+		return nil, "", newProblem(&reply{status: resp.StatusCode, header: resp.Header, body: text})
+	}
+	return resp.Body, resp.Header.Get("Rlnode-Incomplete"), nil
+}

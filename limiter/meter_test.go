@@ -1,0 +1,130 @@
+package limiter
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/usage"
+)
+
+// billed is a Meter that keeps what it is told.
+type billed struct {
+	mu    sync.Mutex // guards what follows
+	names map[rules.Hash]string
+	cost  map[string]int64
+	times map[string]int64
+}
+
+func newBilled() *billed {
+	return &billed{names: map[rules.Hash]string{}, cost: map[string]int64{}, times: map[string]int64{}}
+}
+
+func (c *billed) Add(wall int64, s rules.Hash, unit string, cost, checks int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name, ok := c.names[s]
+	if !ok {
+		return false
+	}
+	c.cost[name+" "+unit] += cost
+	c.times[name+" "+unit] += checks
+	return true
+}
+
+func (c *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+	c.mu.Lock()
+	c.names[s] = fmt.Sprint(rule, key)
+	c.mu.Unlock()
+	c.Add(wall, s, unit, cost, checks)
+}
+
+// What is admitted is billed once for each rule and unit; what is refused, looked at, in the shadow or on a list is not.
+func TestMeterHearsWhatIsAdmitted(t *testing.T) {
+	l := open(t, `
+lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}
+rules:
+  - name: a
+    key: [user]
+    cost: {by: endpoint, values: {/big: 5}, default: 1}
+    limits: [{limit: 10, per: 1m, algorithm: fixed-window}, {limit: 100, per: 1h, algorithm: fixed-window}, {limit: 1000, per: 1h, unit: tokens}]
+  - {name: b, key: [user, endpoint], limits: [{limit: 1000, per: 1h}]}
+  - {name: s, key: [user], shadow: true, limits: [{limit: 1, per: 1h}]}
+  - {name: all, key: [], match: {user: v}, limits: [{limit: 1000, per: 1h}]}`)
+	have := newBilled()
+	l.UseMeter(have)
+	for _, q := range []Query{
+		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "tokens", Cost: 70}}},
+		{Attributes: attrs("user", "u", "endpoint", "/small")},
+		{Attributes: attrs("user", "u", "endpoint", "/big"), Peek: true},
+		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "requests", Cost: 11}}}, // refused
+		{Attributes: attrs("user", "v", "endpoint", "/x"), Costs: []UnitCost{{Unit: "requests", Cost: 0}, {Unit: "tokens", Cost: 9}}},
+		{Attributes: attrs("user", "u", "endpoint", "/big", "ip", "203.0.113.1")},
+		{Attributes: attrs("user", "u", "endpoint", "/big", "ip", "203.0.113.2")},
+	} {
+		check(t, l, epoch, q)
+	}
+	q := byKey("all")
+	answers, errs := []*Answer{{}, {}}, make([]error, 2)
+	l.CheckAll([]*Query{&q, &q}, answers, errs)
+	wantCost := map[string]int64{
+		"a[u] requests": 6, "a[u] tokens": 70, "b[u /big] requests": 1, "b[u /small] requests": 1,
+		"a[v] requests": 0, "a[v] tokens": 9, "b[v /x] requests": 0, "all[] requests": 2,
+	}
+	wantTimes := map[string]int64{
+		"a[u] requests": 2, "a[u] tokens": 2, "b[u /big] requests": 1, "b[u /small] requests": 1,
+		"a[v] requests": 1, "a[v] tokens": 1, "b[v /x] requests": 1, "all[] requests": 3,
+	}
+	if !maps.Equal(have.cost, wantCost) {
+		t.Errorf("have %v\nwant %v", have.cost, wantCost)
+	}
+	if !maps.Equal(have.times, wantTimes) {
+		t.Errorf("have %v\nwant %v", have.times, wantTimes)
+	}
+}
+
+// metered is a limiter whose answers are billed, or not.
+func metered(t testing.TB, on bool) *Limiter {
+	l := open(t, "rules:\n  - {name: r, key: [ip], limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
+	if on {
+		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n", Months: 1, Rows: 10_000,
+			Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		l.UseMeter(m)
+	}
+	return l
+}
+
+func TestMeterAllocatesNothing(t *testing.T) {
+	l := metered(t, true)
+	q := byKey("r", "198.51.100.7")
+	var a Answer
+	l.Check(&q, &a)
+	if n := testing.AllocsPerRun(1000, func() { l.Check(&q, &a) }); n != 0 || !a.Allowed {
+		t.Errorf("have %v allocations a check, want 0", n)
+	}
+}
+
+func BenchmarkMeter(b *testing.B) {
+	for _, on := range []bool{false, true} {
+		b.Run(fmt.Sprint("counted=", on), func(b *testing.B) {
+			l := metered(b, on)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				q := byKey("r", "198.51.100.7")
+				var a Answer
+				for i := 0; pb.Next(); i++ {
+					l.Check(&q, &a)
+				}
+			})
+		})
+	}
+}

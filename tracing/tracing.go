@@ -1,0 +1,206 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Bounds of what waits to be sent.
+const (
+	queueSize     = 2048 // spans; more are dropped
+	batchSize     = 512  // spans in a message
+	batchInterval = 2 * time.Second
+	exportTimeout = 5 * time.Second
+	// traceparentSize is the length of the only version of traceparent there is; longer ones are of later versions.
+	traceparentSize = 55
+	maxTraceparent  = 512
+	// quietTime is the least time between two log lines about a collector that fails.
+	quietTime = time.Minute
+)
+
+// Config says where spans go.
+type Config struct {
+	Endpoint string  // URL of the collector; without a path: /v1/traces
+	Ratio    float64 // 0…1: of the requests whose caller does not say whether to trace them
+	Node     string  // this node's name
+	Version  string  // of the program
+	Region   string
+	Logger   *slog.Logger
+}
+
+// Validate says what is wrong.
+func (c *Config) Validate() error {
+	u, err := url.Parse(c.Endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("tracing: %.200q is not a URL with http or https", c.Endpoint)
+	}
+	if !(c.Ratio >= 0 && c.Ratio <= 1) {
+		return fmt.Errorf("tracing: a ratio of %v is not in 0…1", c.Ratio)
+	}
+	if c.Logger == nil {
+		return errors.New("tracing: Logger is missing")
+	}
+	return nil
+}
+
+// Tracer makes spans of requests. All methods may be called concurrently.
+type Tracer struct {
+	ratio    float64
+	exporter *otlptrace.Exporter
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	context  propagation.TraceContext
+}
+
+// Open begins to send. A collector that can't be reached is no error.
+func Open(c Config) (*Tracer, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: read the endpoint: %w", err)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces"
+	}
+	exporter, err := otlptracehttp.New(context.Background(), otlptracehttp.WithEndpointURL(u.String()),
+		otlptracehttp.WithTimeout(exportTimeout), otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: false}))
+	if err != nil {
+		return nil, fmt.Errorf("tracing: make the exporter: %w", err)
+	}
+	about := resource.NewSchemaless(
+		attribute.String("service.name", "rlnode"), attribute.String("service.version", c.Version),
+		attribute.String("service.instance.id", c.Node), attribute.String("rlnode.region", c.Region),
+	)
+	t := &Tracer{ratio: c.Ratio, exporter: exporter}
+	t.provider = sdk.NewTracerProvider(sdk.WithResource(about), sdk.WithSampler(sdk.AlwaysSample()),
+		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSize), sdk.WithMaxExportBatchSize(batchSize),
+			sdk.WithBatchTimeout(batchInterval), sdk.WithExportTimeout(exportTimeout)))
+	t.tracer = t.provider.Tracer("github.com/rlnode/rlnode", trace.WithInstrumentationVersion(c.Version))
+	// The library tells of failures by a handler that the whole process has one of.
+	otel.SetErrorHandler(&failures{log: c.Logger})
+	return t, nil
+}
+
+// Close sends what waits, until ctx ends, and drops the rest.
+func (t *Tracer) Close(ctx context.Context) error {
+	err := t.provider.Shutdown(ctx)
+	if err != nil {
+		// What is under way would go on beside: the exporter ends it.
+		return fmt.Errorf("close tracing: %w", errors.Join(err, t.exporter.Shutdown(context.WithoutCancel(ctx))))
+	}
+	return nil
+}
+
+// Sampled decides whether a request is traced that came with this traceparent; empty: with none. One that is no
+// traceparent is as good as none.
+func (t *Tracer) Sampled(traceparent string) bool {
+	if n := len(traceparent); n >= traceparentSize && n <= maxTraceparent {
+		if parent := t.parent(traceparent, ""); parent.IsValid() {
+			return parent.IsSampled()
+		}
+	}
+	return rand.Float64() < t.ratio
+}
+
+func (t *Tracer) parent(traceparent, tracestate string) trace.SpanContext {
+	carrier := propagation.MapCarrier{"traceparent": traceparent}
+	if tracestate != "" {
+		carrier["tracestate"] = tracestate
+	}
+	return trace.SpanContextFromContext(t.context.Extract(context.Background(), carrier))
+}
+
+// Request is one that was answered. Its strings are not kept.
+type Request struct {
+	Name                    string // of the span: what was asked for
+	Traceparent, Tracestate string // as they came; empty: without
+	Method, Path            string
+	Status                  int // of HTTP
+	Began, Ended            time.Time
+	Decision                *Decision // nil: none, or many
+	Checks                  int       // of a batch
+}
+
+// Decision is what was decided.
+type Decision struct {
+	Allowed      bool
+	Rule         string // whose limit was tightest; empty: no rule's
+	Limit        string // its name
+	Unit         string
+	Remaining    int64
+	DecidedBy    string
+	RulesVersion int64
+	Delay        time.Duration
+}
+
+// Record makes a span of a request for which Sampled said yes.
+func (t *Tracer) Record(r *Request) {
+	ctx := context.Background()
+	if n := len(r.Traceparent); n >= traceparentSize && n <= maxTraceparent {
+		state := string([]byte(r.Tracestate))
+		if len(state) > maxTraceparent {
+			state = ""
+		}
+		ctx = trace.ContextWithRemoteSpanContext(ctx, t.parent(string([]byte(r.Traceparent)), state))
+	}
+	_, span := t.tracer.Start(ctx, r.Name, trace.WithTimestamp(r.Began), trace.WithSpanKind(trace.SpanKindServer))
+	span.SetAttributes(
+		attribute.String("http.request.method", string([]byte(r.Method))), attribute.String("url.path", r.Path),
+		attribute.Int("http.response.status_code", r.Status),
+	)
+	if d := r.Decision; d != nil {
+		span.SetAttributes(
+			attribute.Bool("rlnode.allowed", d.Allowed), attribute.String("rlnode.decided_by", d.DecidedBy),
+			attribute.Int64("rlnode.rules_version", d.RulesVersion),
+		)
+		if d.Rule != "" {
+			span.SetAttributes(attribute.String("rlnode.rule", d.Rule), attribute.String("rlnode.limit", d.Limit),
+				attribute.String("rlnode.unit", d.Unit), attribute.Int64("rlnode.remaining", d.Remaining),
+				attribute.Int64("rlnode.delay_ms", d.Delay.Milliseconds()))
+		}
+	}
+	if r.Checks > 0 {
+		span.SetAttributes(attribute.Int("rlnode.checks", r.Checks))
+	}
+	if r.Status >= 500 {
+		span.SetStatus(codes.Error, "")
+	}
+	span.End(trace.WithTimestamp(r.Ended))
+}
+
+// failures logs what the library can't do, seldom.
+type failures struct {
+	log  *slog.Logger
+	last atomic.Int64 // nanoseconds of the last line
+	mu   sync.Mutex   // so that one of many logs
+}
+
+// Handle is for the library.
+func (f *failures) Handle(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now().UnixNano(); now-f.last.Load() > int64(quietTime) {
+		f.last.Store(now)
+		f.log.Warn("spans are not sent", "error", err)
+	}
+}

@@ -1,0 +1,265 @@
+package usage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// crew is a cluster whose messages are calls.
+type crew struct {
+	t     *testing.T
+	nodes map[ring.NodeID]*hand
+	names []Member
+	down  map[ring.NodeID]bool
+	calls atomic.Int64
+	fail  func(m peer.Method, calls int64) bool
+}
+
+type hand struct {
+	*Cluster
+	dir    string
+	config Config
+}
+
+func newCrew(t *testing.T, n int) *crew {
+	w := &crew{t: t, nodes: map[ring.NodeID]*hand{}, down: map[ring.NodeID]bool{}}
+	for i := range n {
+		id := ring.NodeID{byte(i + 1)}
+		w.names = append(w.names, Member{ID: id, Name: fmt.Sprintf("n%d", i+1)})
+		c, _ := config(t.TempDir())
+		c.Self, c.Name, c.Rows = id, w.names[i].Name, 200_000
+		h := &hand{dir: c.Dir, config: c}
+		h.Cluster = Join(open(t, c), w, func() []Member { return w.names })
+		w.nodes[id] = h
+		t.Cleanup(func() { h.Close() })
+	}
+	return w
+}
+
+func (w *crew) node(i int) *hand { return w.nodes[ring.NodeID{byte(i)}] }
+
+// Call is for Peers.
+func (w *crew) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
+	calls := w.calls.Add(1)
+	if w.down[to] || w.fail != nil && w.fail(m, calls) {
+		return nil, peer.ErrUnreachable
+	}
+	return w.nodes[to].answer(m, bytes.Clone(body))
+}
+
+// read reads a month at a node.
+func (w *crew) read(at *hand, q Query) (rows []Row, missing []string) {
+	w.t.Helper()
+	s, err := at.Open(w.t.Context(), q)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for {
+		row, ok := s.Next()
+		if !ok {
+			break
+		}
+		if n := len(rows); n > 0 && compareRows(&rows[n-1], &row) >= 0 {
+			w.t.Fatalf("%+v does not come after %+v", row, rows[n-1])
+		}
+		rows = append(rows, row)
+	}
+	return rows, s.Missing()
+}
+
+func sumOf(rows []Row) (cost, checks int64) {
+	for _, r := range rows {
+		cost, checks = cost+r.Cost, checks+r.Checks
+	}
+	return cost, checks
+}
+
+var thisMonth = Query{Month: MonthOf(november.UnixNano())}
+
+func TestClusterSums(t *testing.T) {
+	w := newCrew(t, 3)
+	for i := range 9000 { // more than a page
+		w.node(i%3+1).meter.count(november, "tenant", []string{fmt.Sprintf("a rather long name of subject %d", i/2)}, "requests", int64(i))
+	}
+	w.node(2).meter.count(november, "pair", []string{"a", "b"}, "tokens", 5)
+	rows, missing := w.read(w.node(1), thisMonth)
+	if cost, checks := sumOf(rows); len(rows) != 4501 || cost != 9000*8999/2+5 || checks != 9001 || len(missing) > 0 {
+		t.Errorf("have %d rows, cost %d, %d checks, missing %v", len(rows), cost, checks, missing)
+	}
+	if rows[0].Rule != "pair" || !slices.Equal(rows[0].Key, []string{"a", "b"}) || rows[0].Cost != 5 {
+		t.Errorf("have %+v first", rows[0])
+	}
+	only := thisMonth
+	only.Rule = "pair"
+	if rows, _ := w.read(w.node(3), only); len(rows) != 1 {
+		t.Errorf("one rule: have %d rows", len(rows))
+	}
+	only.Rule = "nothing"
+	if rows, _ := w.read(w.node(3), only); len(rows) != 0 {
+		t.Errorf("no rule: have %d rows", len(rows))
+	}
+	here := thisMonth
+	here.Here = true
+	if rows, _ := w.read(w.node(3), here); len(rows) != 3000 {
+		t.Errorf("one node: have %d rows, want 3000", len(rows))
+	}
+	if rows, missing := w.read(w.node(1), Query{Month: thisMonth.Month - 1}); len(rows)+len(missing) > 0 {
+		t.Errorf("another month: have %d rows, missing %v", len(rows), missing)
+	}
+
+	w.down[ring.NodeID{3}] = true
+	rows, missing = w.read(w.node(1), thisMonth)
+	if _, checks := sumOf(rows); checks != 6001 || !slices.Equal(missing, []string{"n3"}) {
+		t.Errorf("without n3: have %d checks, missing %v", checks, missing)
+	}
+	// A node that goes away in the middle is missing as well, and what the others have is read to its end.
+	w.down = map[ring.NodeID]bool{}
+	w.fail = func(m peer.Method, calls int64) bool { return m == MethodRows && calls%4 == 0 }
+	rows, missing = w.read(w.node(1), thisMonth)
+	if _, checks := sumOf(rows); len(missing) == 0 || checks >= 9001 || checks < 3000 {
+		t.Errorf("with calls that fail: have %d checks, missing %v", checks, missing)
+	}
+}
+
+func TestHandOver(t *testing.T) {
+	w := newCrew(t, 4)
+	total := int64(0)
+	count := func(node int, n int) {
+		for i := range n {
+			w.node(node).meter.count(november, "r", []string{fmt.Sprintf("subject of %d to be handed over with a long name %d", node, i)}, "requests", 1)
+			total++
+		}
+	}
+	expect := func(what string) {
+		t.Helper()
+		for _, m := range w.names {
+			rows, missing := w.read(w.nodes[m.ID], thisMonth)
+			if _, checks := sumOf(rows); checks != total || len(missing) > 0 {
+				t.Errorf("%s, at %s: have %d checks, missing %v; want %d", what, m.Name, checks, missing, total)
+			}
+		}
+	}
+	leave := func(node int) {
+		t.Helper()
+		if err := w.node(node).HandOver(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count(1, 10)
+	count(2, 20)
+	count(3, 30_000) // more than a part
+	count(4, 40)
+	w.node(3).meter.count(november.AddDate(0, -1, 0), "r", []string{"k"}, "requests", 7)
+	expect("before")
+
+	leave(3)
+	expect("handed over, and there still")
+	leave(3) // whose answer was lost
+	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n3" })
+	expect("gone")
+	count(3, 5)
+	if rows, _ := w.read(w.node(1), Query{Month: thisMonth.Month - 1}); len(rows) != 1 || rows[0].Cost != 7 {
+		t.Errorf("the month before: have %+v", rows)
+	}
+	leave(3) // what it has answered since
+	expect("gone, with what it answered at last")
+
+	// The one that took it leaves too: what was handed to it goes along.
+	leave(1)
+	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n1" })
+	expect("n1 gone as well")
+
+	// n3 hands over once more, to another: of its copies only the newest counts.
+	count(3, 3)
+	leave(3)
+	expect("n3 once more")
+	w.names = append(w.names, Member{ID: ring.NodeID{3}, Name: "n3"})
+	count(3, 2)
+	expect("n3 is back")
+}
+
+func TestHandOverFails(t *testing.T) {
+	w := newCrew(t, 2)
+	for i := range 30_000 {
+		w.node(1).meter.count(november, "r", []string{fmt.Sprintf("a subject with a name that is long enough %d", i)}, "requests", 1)
+	}
+	w.fail = func(m peer.Method, calls int64) bool { return m == MethodTake && calls == 2 }
+	if err := w.node(1).HandOver(t.Context()); !errors.Is(err, peer.ErrUnreachable) {
+		t.Errorf("have %v, want an error", err)
+	}
+	half, _ := w.read(w.node(2), thisMonth)
+	if _, checks := sumOf(half); checks != 30_000 {
+		t.Errorf("half handed over: have %d checks, want 30000", checks)
+	}
+	w.fail = nil
+	if err := w.node(1).HandOver(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(w.node(2).dir, Folder, "*.part")); len(left) > 0 {
+		t.Errorf("have %v left over", left)
+	}
+	alone := newCrew(t, 1)
+	if alone.node(1).HandOver(t.Context()) == nil {
+		t.Error("alone: want an error")
+	}
+}
+
+// What strangers send is refused, and nothing is written outside of the folder.
+func TestTakeOfStrangers(t *testing.T) {
+	w := newCrew(t, 2)
+	n := w.node(1)
+	for _, body := range []string{"", "{}", "\x02{}", "\xff\xff\xff\xff\x0f{}", `\x10{"source":"zz"}`} {
+		if _, err := n.answer(MethodTake, []byte(body)); err == nil {
+			t.Errorf("%q: want an error", body)
+		}
+	}
+	p := part{Month: thisMonth.Month, Source: ring.NodeID{9}, Node: "n9", Last: true}
+	if err := w.node(2).sendPart(t.Context(), w.names[0], &p, []byte("no ledger")); err == nil {
+		t.Error("a wrong sum: want an error")
+	}
+	if left, _ := filepath.Glob(filepath.Join(n.dir, Folder, "*")); len(left) != 1 {
+		t.Errorf("have %v, want its own ledger only", left)
+	}
+	for _, m := range []peer.Method{MethodSources, MethodRows, 200} {
+		if _, err := n.answer(m, []byte("rubbish")); err == nil {
+			t.Errorf("method %d: want an error", m)
+		}
+	}
+}
+
+// A file that was damaged makes sums incomplete until a person has looked at what was set aside.
+func TestDamageIsTold(t *testing.T) {
+	w := newCrew(t, 2)
+	w.node(2).meter.count(november, "r", []string{"k"}, "requests", 1)
+	path := filepath.Join(w.node(2).dir, Folder, fileName(thisMonth.Month, ring.NodeID{2}))
+	aside := path + asideMark + "20261121"
+	os.WriteFile(aside, nil, 0o600)
+	if rows, missing := w.read(w.node(1), thisMonth); len(rows) != 1 || !slices.Equal(missing, []string{"n2"}) {
+		t.Errorf("have %d rows, missing %v", len(rows), missing)
+	}
+	meter := w.node(1).meter
+	meter.mu.Lock()
+	file := meter.live[thisMonth.Month]
+	meter.live[thisMonth.Month], _ = memoryLedger(thisMonth.Month, 10)
+	meter.mu.Unlock()
+	if _, missing := w.read(w.node(2), thisMonth); !slices.Equal(missing, []string{"n1", "n2"}) {
+		t.Errorf("in memory only: missing %v, want n1 too", missing)
+	}
+	meter.mu.Lock()
+	meter.live[thisMonth.Month] = file
+	meter.mu.Unlock()
+	os.Remove(aside)
+	if _, missing := w.read(w.node(1), thisMonth); len(missing) > 0 {
+		t.Errorf("missing %v", missing)
+	}
+}

@@ -1,0 +1,336 @@
+package usage
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of a ledger.
+const (
+	// rowBytes is the room for a row, on average.
+	rowBytes = 512
+	// othersBytes is kept free for the rows of others: of some hundred rules and units.
+	othersBytes = 128 << 10
+	// A file grows by a quarter, within these bounds.
+	leastGrowth = 256 << 10
+	mostGrowth  = 8 << 20
+	// mostBytes bounds a file: what an index can point to.
+	mostBytes = 1 << 34
+)
+
+// ledger counts one month on this node. Rows that there are, are found and added to without a lock.
+type ledger struct {
+	month      Month
+	begin, end int64 // nanoseconds since 1970
+	path       string
+	file       *os.File // nil: in memory only
+	data       []byte   // as long as the file may get
+	index      atomic.Pointer[index]
+	maxRows    int
+
+	mu      sync.Mutex // guards what follows, and entering rows
+	used    int64      // bytes; the next row begins there
+	size    int64      // bytes that may be touched
+	rows    int        // but for those of others
+	retired bool       // nothing is entered any more
+	full    bool       // the disk was, a moment ago: not asked again for every check
+}
+
+// openLedger opens a month's file, which is made if missing. A damaged one is set aside; what is whole of it goes on.
+func openLedger(path string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
+	for {
+		l, err = mapLedger(path, h, maxRows)
+		if !errors.Is(err, errDamaged) || setAsides > 0 {
+			return l, setAsides, err
+		}
+		setAsides++
+		kept, bad, err := salvage(path, h, log)
+		if err != nil {
+			return nil, setAsides, err
+		}
+		log.Error("a month of usage was damaged: it is set aside, and what is whole of it goes on", "file", path,
+			"rows", kept, "bad_bytes", bad)
+	}
+}
+
+func mapLedger(path string, h header, maxRows int) (_ *ledger, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open month of usage: %w", err)
+	}
+	l := newLedger(h.month, maxRows)
+	l.path, l.file = path, f
+	defer func() {
+		if err != nil {
+			unmap(l.data)
+			err = errors.Join(fmt.Errorf("open month of usage: %w", err), f.Close())
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	l.size = info.Size() / 8 * 8
+	bound := min(max(int64(maxRows)*rowBytes+othersBytes+headerSize, l.size, 1<<20), mostBytes)
+	if l.data, err = mapFile(f, bound, true); err != nil {
+		return nil, err
+	}
+	if l.size < leastGrowth {
+		if err := allocate(f, l.size, leastGrowth); err != nil {
+			return nil, err
+		}
+		l.size = leastGrowth
+	}
+	if err := guarded(func() error { return l.load(h) }); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// memoryLedger counts a month that has no file: better than not to count.
+func memoryLedger(month Month, maxRows int) (*ledger, error) {
+	l := newLedger(month, maxRows)
+	l.size = min(int64(maxRows)*rowBytes+othersBytes+headerSize, mostBytes)
+	var err error
+	if l.data, err = mapMemory(l.size); err != nil {
+		return nil, fmt.Errorf("make room for a month of usage: %w", err)
+	}
+	l.size, l.used = int64(len(l.data)), headerSize
+	return l, nil
+}
+
+func newLedger(month Month, maxRows int) *ledger {
+	l := &ledger{month: month, begin: month.Begin(), end: (month + 1).Begin(), maxRows: maxRows}
+	l.index.Store(newIndex(leastSlots))
+	return l
+}
+
+// load reads what the file has. A file that was just made, or whose maker was killed at that, has no header yet.
+func (l *ledger) load(want header) error {
+	var have header
+	err := have.read(l.data[:headerSize])
+	fresh := err != nil && blank(l.data[headerSize:l.size])
+	switch {
+	case fresh:
+		copy(l.data, want.append(nil))
+	case err != nil:
+		return err
+	case have.month != want.month || have.source != want.source:
+		return errDamaged
+	}
+	x := l.index.Load()
+	var bad int64
+	l.used, bad = scan(l.data[:l.size], func(at, n int64) {
+		x = x.with(l.data, at)
+		var r Row
+		if _, err := r.readNames(l.data[at+recordHead : at+n]); err == nil && !r.Other {
+			l.rows++
+		}
+	})
+	if bad > 0 {
+		return errDamaged
+	}
+	l.index.Store(x)
+	clear(l.data[l.used:l.size]) // a row that was being written at a kill
+	return nil
+}
+
+// blank reports whether there is nothing in b.
+func blank(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// salvage puts the whole rows of a damaged file into a new one.
+func salvage(path string, h header, log *slog.Logger) (kept int, bad int64, err error) {
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read damaged month of usage: %w", err)
+	}
+	fresh := h.append(nil)
+	old = append(old, make([]byte, (8-len(old)%8)%8)...)
+	if len(old) > headerSize {
+		_, bad = scan(old, func(at, n int64) {
+			fresh = append(fresh, old[at:at+n]...)
+			kept++
+		})
+	}
+	if err := setAside(path, old, log); err != nil {
+		return 0, 0, err
+	}
+	if err := writeWhole(path, fresh); err != nil {
+		return 0, 0, fmt.Errorf("write what is whole of a month of usage: %w", err)
+	}
+	return kept, bad, nil
+}
+
+// writeWhole writes a file of which there is all or nothing.
+func writeWhole(path string, content []byte) error {
+	temp := path + ".new"
+	err := os.WriteFile(temp, content, 0o600)
+	if err == nil {
+		err = syncFile(temp)
+	}
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	return err
+}
+
+func syncFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// holds reports whether a time is in the month.
+func (l *ledger) holds(wall int64) bool { return wall >= l.begin && wall < l.end }
+
+// find is a subject's row; nil: there is none yet.
+func (l *ledger) find(hi, lo uint64) *record { return l.index.Load().find(l.data, hi, lo) }
+
+// place is where a row of a subject and a unit is looked for.
+func place(s rules.Hash, unit string) (hi, lo uint64) {
+	if unit == rules.Requests {
+		return s.Hi, s.Lo
+	}
+	return s.Hi, s.Lo ^ xxh3.HashString(unit)
+}
+
+// outcome is what came of entering a row.
+type outcome uint8
+
+const (
+	entered outcome = iota // under its own name
+	other                  // among the others
+	lost                   // there was no room for either
+	again                  // the ledger is retired
+)
+
+// enter adds to a row, which is made if missing.
+func (l *ledger) enter(hi, lo uint64, row *Row) outcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retired {
+		return again
+	}
+	if r := l.find(hi, lo); r != nil {
+		r.add(row.Cost, row.Checks)
+		return entered
+	}
+	if !row.Other && l.rows < l.maxRows && l.append(hi, lo, row, othersBytes) {
+		l.rows++
+		return entered
+	}
+	rest := Row{Rule: row.Rule, Unit: row.Unit, Other: true, Cost: row.Cost, Checks: row.Checks}
+	sum := xxh3.Hash128(rest.appendNames(nil))
+	if r := l.find(sum.Hi, sum.Lo); r != nil {
+		r.add(row.Cost, row.Checks)
+		return other
+	}
+	if l.append(sum.Hi, sum.Lo, &rest, 0) {
+		return other
+	}
+	return lost
+}
+
+// append writes a row behind the last one, leaving some bytes free behind it; false: there is no room.
+func (l *ledger) append(hi, lo uint64, row *Row, free int64) bool {
+	names := row.appendNames(make([]byte, 0, 128))
+	n := (recordHead + int64(len(names)) + 7) / 8 * 8
+	if n > maxRecord || !l.room(l.used+n+free) {
+		return false
+	}
+	b := l.data[l.used : l.used+n]
+	clear(b[recordHead+len(names):])
+	copy(b[recordHead:], names)
+	r := recordAt(l.data, l.used)
+	r.hi, r.lo = hi, lo
+	r.cost.Store(row.Cost)
+	r.checks.Store(row.Checks)
+	r.head.Store(sum(b)) // now it is a row
+	x := l.index.Load()
+	if next := x.with(l.data, l.used); next != x {
+		l.index.Store(next)
+	}
+	l.used += n
+	return true
+}
+
+// room sees to it that so many bytes of the file may be touched.
+func (l *ledger) room(need int64) bool {
+	if need <= l.size {
+		return true
+	}
+	if need > int64(len(l.data)) || l.file == nil || l.full {
+		return false
+	}
+	size := min(max(need, l.size+min(max(l.size/4, leastGrowth), mostGrowth)), int64(len(l.data)))
+	if allocate(l.file, l.size, size) != nil {
+		l.full = true // there is a figure that says so
+		return false
+	}
+	l.size = size
+	return true
+}
+
+// each visits all rows; what they refer to holds until visit returns.
+func (l *ledger) each(visit func(r *record, row *Row)) {
+	l.mu.Lock()
+	used := l.used
+	l.mu.Unlock()
+	var row Row
+	for at := int64(headerSize); at < used; {
+		r := recordAt(l.data, at)
+		n := int64(r.head.Load() >> 32)
+		if _, err := row.readNames(l.data[at+recordHead : at+n]); err == nil {
+			visit(r, &row)
+		}
+		at += n
+	}
+}
+
+// retire ends entering.
+func (l *ledger) retire() {
+	l.mu.Lock()
+	l.retired = true
+	l.mu.Unlock()
+}
+
+// sync brings the file to the disk, and lets a full one be tried again.
+func (l *ledger) sync() error {
+	l.mu.Lock()
+	l.full = false
+	l.mu.Unlock()
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Sync()
+}
+
+// close gives file and memory back. Nobody may look at a row any more.
+func (l *ledger) close() error {
+	unmap(l.data)
+	l.data = nil
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}

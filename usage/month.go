@@ -1,0 +1,43 @@
+package usage
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Month is a calendar month in UTC: 12 for each year of our era, and 0…11.
+type Month int32
+
+// ErrMonth: the text is no month.
+var ErrMonth = errors.New("month must be YYYY-MM, from 1970-01 to 2199-12")
+
+// Years that a month may have: those whose nanoseconds since 1970 an int64 holds, with room.
+const (
+	firstYear = 1970
+	lastYear  = 2199
+)
+
+// MonthOf is the month of a time in nanoseconds since 1970. Times out of range are in the first or the last month.
+func MonthOf(wall int64) Month {
+	t := time.Unix(0, wall).UTC()
+	m := Month(t.Year()*12 + int(t.Month()) - 1)
+	return min(max(m, firstYear*12), lastYear*12+11)
+}
+
+// ParseMonth reads a month as String writes it. The error is ErrMonth.
+func ParseMonth(text string) (Month, error) {
+	t, err := time.Parse("2006-01", text)
+	if err != nil || len(text) != len("2006-01") || t.Year() < firstYear || t.Year() > lastYear {
+		return 0, ErrMonth
+	}
+	return Month(t.Year()*12 + int(t.Month()) - 1), nil
+}
+
+// String is the month as in 2026-11.
+func (m Month) String() string { return fmt.Sprintf("%04d-%02d", m/12, m%12+1) }
+
+// Begin is when the month begins, in nanoseconds since 1970.
+func (m Month) Begin() int64 {
+	return time.Date(int(m/12), time.Month(m%12+1), 1, 0, 0, 0, 0, time.UTC).UnixNano()
+}

@@ -1,0 +1,206 @@
+package usage
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Row is what one subject used of a unit in a month.
+type Row struct {
+	Rule string
+	Key  []string // the rule's key attributes, normalised; nil in a row of others
+	Unit string
+	// Other: it stands for subjects that were counted without their names, for want of room.
+	Other  bool
+	Cost   int64 // admitted; corrections of reservations may bring it below zero
+	Checks int64 // admitted
+}
+
+// Bounds of a record.
+const (
+	recordHead  = 40
+	maxRecord   = 64 << 10 // bytes; a subject with longer names is counted with the others
+	maxKeyParts = 32
+)
+
+// record is the beginning of a row in a ledger; names follow.
+type record struct {
+	// head is the record's length << 32 | CRC-32C of hash and names. 0: no record.
+	head         atomic.Uint64
+	cost, checks atomic.Int64
+	hi, lo       uint64
+}
+
+// recordAt is the record at an offset, of which recordHead bytes are there.
+func recordAt(data []byte, at int64) *record { return (*record)(unsafe.Pointer(&data[at])) }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sum is the head of a record of n bytes.
+func sum(b []byte) uint64 {
+	return uint64(len(b))<<32 | uint64(crc32.Checksum(b[24:], castagnoli))
+}
+
+// recordLength checks the record that data has at an offset and returns its length; 0: there is none. The error is
+// errRecord.
+func recordLength(data []byte, at int64) (int64, error) {
+	if at+recordHead > int64(len(data)) {
+		return 0, nil
+	}
+	head := recordAt(data, at).head.Load()
+	if head == 0 {
+		return 0, nil
+	}
+	n := int64(head >> 32)
+	if n <= recordHead || n > maxRecord || n%8 != 0 || at+n > int64(len(data)) || sum(data[at:at+n]) != head {
+		return 0, errRecord
+	}
+	return n, nil
+}
+
+var errRecord = errors.New("record is damaged")
+
+// add adds to a row. Costs stay where they would overflow.
+func (r *record) add(cost, checks int64) {
+	const small = 1 << 32 // so small ones do not overflow in a month
+	if cost < small && cost > -small {
+		r.cost.Add(cost)
+	} else {
+		for {
+			old := r.cost.Load()
+			if r.cost.CompareAndSwap(old, plus(old, cost)) {
+				break
+			}
+		}
+	}
+	r.checks.Add(checks)
+}
+
+// plus is a + b, held within int64.
+func plus(a, b int64) int64 {
+	switch c := a + b; {
+	case a > 0 && b > 0 && c < 0:
+		return math.MaxInt64
+	case a < 0 && b < 0 && c >= 0:
+		return math.MinInt64
+	default:
+		return c
+	}
+}
+
+// appendNames packs what r is about.
+func (r *Row) appendNames(b []byte) []byte {
+	b = appendText(appendText(b, r.Rule), r.Unit)
+	if r.Other {
+		return append(b, 1)
+	}
+	b = binary.AppendUvarint(append(b, 0), uint64(len(r.Key)))
+	for _, k := range r.Key {
+		b = appendText(b, k)
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// readNames reads names and returns what follows them. What it makes refers to b.
+func (r *Row) readNames(b []byte) (rest []byte, err error) {
+	p := packet{rest: b}
+	r.Rule, r.Unit = p.text(), p.text()
+	r.Other, r.Key = p.byte() == 1, r.Key[:0]
+	if !r.Other {
+		n := p.number()
+		if n > maxKeyParts {
+			return nil, errRecord
+		}
+		for range n {
+			r.Key = append(r.Key, p.text())
+		}
+	}
+	if p.bad {
+		return nil, errRecord
+	}
+	return p.rest, nil
+}
+
+// clone is r with memory of its own.
+func (r *Row) clone() Row {
+	c := *r
+	c.Rule, c.Unit = string([]byte(r.Rule)), string([]byte(r.Unit))
+	if c.Key = nil; !r.Other {
+		c.Key = make([]string, len(r.Key))
+		for i, k := range r.Key {
+			c.Key[i] = string([]byte(k))
+		}
+	}
+	return c
+}
+
+// compareRows orders rows by what they are about: rule, then key, others last, then unit.
+func compareRows(a, b *Row) int {
+	if n := cmp.Compare(a.Rule, b.Rule); n != 0 {
+		return n
+	}
+	switch {
+	case a.Other && !b.Other:
+		return 1
+	case b.Other && !a.Other:
+		return -1
+	}
+	return cmp.Or(slices.Compare(a.Key, b.Key), cmp.Compare(a.Unit, b.Unit))
+}
+
+// packet reads what was packed; after the first mistake everything reads as nothing.
+type packet struct {
+	rest []byte
+	bad  bool
+}
+
+func (p *packet) byte() byte {
+	if len(p.rest) == 0 {
+		p.bad = true
+		return 0
+	}
+	c := p.rest[0]
+	p.rest = p.rest[1:]
+	return c
+}
+
+func (p *packet) number() uint64 {
+	v, n := binary.Uvarint(p.rest)
+	if n <= 0 {
+		p.rest, p.bad = nil, true
+		return 0
+	}
+	p.rest = p.rest[n:]
+	return v
+}
+
+func (p *packet) signed() int64 {
+	v, n := binary.Varint(p.rest)
+	if n <= 0 {
+		p.rest, p.bad = nil, true
+		return 0
+	}
+	p.rest = p.rest[n:]
+	return v
+}
+
+func (p *packet) text() string {
+	n := p.number()
+	if n > uint64(len(p.rest)) {
+		p.rest, p.bad = nil, true
+		return ""
+	}
+	b := p.rest[:n]
+	p.rest = p.rest[n:]
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}

@@ -1,0 +1,142 @@
+package usage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Query says which rows are wanted.
+type Query struct {
+	Month Month
+	Rule  string // empty: of all rules
+	Here  bool   // only what this node counted itself
+}
+
+// Stream reads rows in their order, each subject and unit once. It is used by one goroutine.
+type Stream struct {
+	ctx     context.Context
+	cluster *Cluster
+	query   Query
+	heads   []*reader
+	missing []string
+}
+
+// reader reads one source's rows.
+type reader struct {
+	source source
+	page   []Row
+	last   []byte // names of the last row of the page; nil before the first
+	more   bool
+}
+
+// Open begins to read a month. What can't be asked is left out, and in Missing. A month of which nothing is known has no
+// rows.
+func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
+	s := &Stream{ctx: ctx, cluster: c, query: q}
+	self := Member{ID: c.meter.cfg.Self, Name: c.meter.cfg.Name}
+	members := []Member{self}
+	if !q.Here {
+		for _, m := range c.members() {
+			if m.ID != self.ID {
+				members = append(members, m)
+			}
+		}
+	}
+	var sources []source
+	sources, s.missing = c.gather(ctx, q.Month, members)
+	for _, one := range sources {
+		if q.Here && !one.Own {
+			continue
+		}
+		r := &reader{source: one, more: true}
+		if s.fill(r); len(r.page) > 0 {
+			s.heads = append(s.heads, r)
+		}
+	}
+	return s, ctx.Err()
+}
+
+// Missing names the nodes whose counts are not, or not all, in what was read until now.
+func (s *Stream) Missing() []string { return slices.Clone(s.missing) }
+
+// Next reads the next row; false: there is none. The row holds for ever.
+func (s *Stream) Next() (row Row, ok bool) {
+	least := -1
+	for i, r := range s.heads {
+		if least < 0 || compareRows(&r.page[0], &s.heads[least].page[0]) < 0 {
+			least = i
+		}
+	}
+	if least < 0 {
+		return Row{}, false
+	}
+	row = s.heads[least].page[0].clone()
+	row.Cost, row.Checks = 0, 0
+	left := s.heads[:0]
+	for _, r := range s.heads {
+		for len(r.page) > 0 && compareRows(&r.page[0], &row) == 0 {
+			row.Cost, row.Checks = plus(row.Cost, r.page[0].Cost), plus(row.Checks, r.page[0].Checks)
+			if r.page = r.page[1:]; len(r.page) == 0 {
+				s.fill(r)
+			}
+		}
+		if len(r.page) > 0 {
+			left = append(left, r)
+		}
+	}
+	s.heads = left
+	return row, true
+}
+
+// fill reads the next page of r. What fails is missing from there on.
+func (s *Stream) fill(r *reader) {
+	if !r.more {
+		return
+	}
+	q := pageQuery{Month: s.query.Month, Source: r.source.Source, Rule: s.query.Rule, After: r.last}
+	body, err := s.cluster.ask(s.ctx, r.source.at, &q)
+	if err == nil && len(body) == 0 {
+		err = errRecord
+	}
+	if err == nil {
+		r.more = body[0] == 1
+		r.page, err = readPage(body[1:])
+	}
+	if err != nil {
+		s.cluster.meter.cfg.Logger.Warn("usage can't be read to its end", "node", r.source.at.Name, "error", err)
+		r.page, r.more = nil, false
+		s.miss(r.source.Node)
+		return
+	}
+	if n := len(r.page); n > 0 {
+		r.last = r.page[n-1].appendNames(nil)
+	} else {
+		r.more = false
+	}
+}
+
+func (s *Stream) miss(node string) {
+	if !slices.Contains(s.missing, node) {
+		s.missing = append(s.missing, node)
+		slices.Sort(s.missing)
+	}
+}
+
+// ask reads a page wherever it is.
+func (c *Cluster) ask(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
+	if at.ID == c.meter.cfg.Self {
+		return c.page(q)
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if body, err = c.peers.Call(ctx, at.ID, MethodRows, body); err != nil {
+		return nil, fmt.Errorf("ask %s for usage: %w", at.Name, err)
+	}
+	return body, nil
+}
