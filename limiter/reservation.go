@@ -27,6 +27,10 @@ const (
 	nonceBytes      = 12 // of an id, so that no two are alike
 	signatureBytes  = 16
 	maxUnitBytes    = 1024
+	// maxNames bounds the names of subjects in an id, in bytes together. Those of the rest are left out: what their
+	// settling changes is not billed.
+	maxNames     = 16 << 10
+	maxKeyValues = 32
 )
 
 // Errors of reservations.
@@ -55,6 +59,11 @@ type reserved struct {
 	process uint64 // of the decider, of whose steady clock this is a reading
 	steady  int64
 	costs   []reservedCost
+
+	// For bills; without a rule it is not billed.
+	lo   uint64 // of the subject's hash
+	rule string
+	key  []string
 }
 
 // reservedCost is what was taken of one limit.
@@ -76,7 +85,7 @@ func (r *reservation) id(key []byte) string {
 	b = binary.AppendUvarint(b, uint64(r.until-r.made))
 	b = binary.AppendUvarint(b, uint64(len(r.units)))
 	for _, unit := range r.units {
-		b = append(binary.AppendUvarint(b, uint64(len(unit))), unit...)
+		b = appendText(b, unit)
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.subjects)))
 	for i := range r.subjects {
@@ -99,7 +108,19 @@ func (s *reserved) append(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(c.cost))
 		b = binary.AppendVarint(b, c.when)
 	}
+	b = appendText(b, s.rule)
+	if s.rule == "" {
+		return b
+	}
+	b = binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, s.lo), uint64(len(s.key)))
+	for _, value := range s.key {
+		b = appendText(b, value)
+	}
 	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 func signature(key, b []byte) []byte {
@@ -158,6 +179,14 @@ func (r *reservation) readSubject(p *packet, z *zones) reserved {
 		r.limits = append(r.limits, limit) // has room: no limit moves
 		c.limit = &r.limits[len(r.limits)-1]
 		s.costs = append(s.costs, c)
+	}
+	text := func() string { return string(p.bytes(int(p.count(maxUnitBytes)))) }
+	if s.rule = text(); s.rule == "" {
+		return s
+	}
+	s.lo, s.key = p.word(), []string{}
+	for range int(p.count(maxKeyValues)) {
+		s.key = append(s.key, text())
 	}
 	return s
 }

@@ -58,11 +58,11 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	}
 	l.reservations.reserved.Add(1)
 	key, _ := l.signingKey()
-	return l.reservationOf(a, ttl).id(key), nil
+	return l.reservationOf(q, a, ttl).id(key), nil
 }
 
 // reservationOf is what a, which was admitted for a reservation, took.
-func (l *Limiter) reservationOf(a *Answer, ttl time.Duration) *reservation {
+func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
 	r.until = r.made + int64(min(ttl, MaxReservationTime))
 	switch {
@@ -85,6 +85,9 @@ func (l *Limiter) reservationOf(a *Answer, ttl time.Duration) *reservation {
 			r.subjects = append(r.subjects, c.reserved(r, &c.parts[i], first, n))
 			first += n
 		}
+	}
+	if l.meter != nil && len(r.subjects) > 0 {
+		r.name(q, a)
 	}
 	if len(r.subjects) == 0 { // nothing was asked: it can be settled all the same, at some home
 		r.subjects = []reserved{{hi: binary.LittleEndian.Uint64(r.nonce[:])}}
@@ -119,6 +122,23 @@ func (c *journey) reserved(r *reservation, p *part, first, n int) reserved {
 		r.reserve(&s, c.answer, first+j, window)
 	}
 	return s
+}
+
+// name says what the subjects are called, since whoever settles may never have heard of them. Shadow rules bill nothing.
+func (r *reservation) name(q *Query, a *Answer) {
+	total := 0
+	for i := range r.subjects {
+		h := &a.scratch.match.Hits[i]
+		key := keyText(h.Rule, q)
+		size := len(h.Rule.Name)
+		for _, value := range key {
+			size += len(value)
+		}
+		if !h.Rule.Shadow && total+size <= maxNames {
+			total += size
+			r.subjects[i].lo, r.subjects[i].rule, r.subjects[i].key = h.Subject.Lo, h.Rule.Name, key
+		}
+	}
 }
 
 // reserve adds the cost of a's i-th limit to s. A shadow limit that refused took nothing and owes nothing.

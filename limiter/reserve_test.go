@@ -303,3 +303,37 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 		}
 	})
 }
+
+// The bill is what was used, of each rule that is no shadow, wherever it is settled.
+func TestReservationsAreBilledAsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(time.Hour)
+		w := newWorld(t, 3, `rules:
+  - {name: a, key: [a], limits: [{limit: 1000, per: 1h, unit: tokens}, {limit: 9000, per: 5h, unit: tokens}, {limit: 50, per: 1h}]}
+  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: all, key: [], match: {a: "*"}, limits: [{limit: 1000, per: 1h, unit: tokens}]}
+  - {name: s, key: [a], shadow: true, limits: [{limit: 1000, per: 1h, unit: tokens}]}`)
+		bills := make([]*billed, 3)
+		for i, n := range w.nodes {
+			bills[i] = newBilled()
+			n.UseMeter(bills[i])
+		}
+		a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
+		q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, Costs: []UnitCost{{"tokens", 100}}}
+		for i, used := range []int64{30, 100, 170} {
+			id := w.nodes[i].reserve(q, time.Minute)
+			w.nodes[2].settleTokens(id, used)
+			w.nodes[1].settleTokens(id, used)
+		}
+		have := map[string]int64{}
+		for _, c := range bills {
+			for name, cost := range c.cost {
+				have[name] += cost
+			}
+		}
+		want := map[string]int64{"a[" + a + "] tokens": 300, "a[" + a + "] requests": 3, "b[" + b + "] tokens": 300, "all[] tokens": 300}
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("have %v, want %v", have, want)
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 const (
@@ -124,6 +125,7 @@ func (l *Limiter) settleHere(s *settling) (*Settlement, error) {
 		return s.settlement(c, true), nil
 	}
 	f.settled.Add(1)
+	s.bill(l, now)
 	if !sure {
 		f.dropped.Add(s.refunds(s.subjects))
 	}
@@ -131,6 +133,31 @@ func (l *Limiter) settleHere(s *settling) (*Settlement, error) {
 		l.settleElsewhere(s, &s.subjects[1+i], now, sure)
 	}
 	return s.settlement(c, false), nil
+}
+
+// bill corrects what was billed when it was reserved.
+func (s *settling) bill(l *Limiter, now algorithms.Now) {
+	if l.meter == nil {
+		return
+	}
+	for i := range s.subjects {
+		of := &s.subjects[i]
+		if of.rule == "" {
+			continue
+		}
+		subject := rules.Hash{Hi: of.hi, Lo: of.lo}
+		for j := range of.costs {
+			rc := &of.costs[j]
+			cost := s.used(rc) - rc.cost
+			if cost == 0 || slices.ContainsFunc(of.costs[:j], func(c reservedCost) bool { return c.unit == rc.unit }) {
+				continue
+			}
+			// In the month that it was billed in.
+			if unit := s.units[rc.unit]; !l.meter.Add(s.made, subject, unit, cost, 0) {
+				l.meter.Enter(s.made, subject, of.rule, of.key, unit, cost, 0)
+			}
+		}
+	}
 }
 
 // sameLife reports whether the counters here are those that s was taken from.
