@@ -164,11 +164,11 @@ func (l *Limit) retreat(s State, now Now) State {
 	if l.Kind.Bucket() || !s.queued() || !s.Fresh() {
 		return s
 	}
-	n := l.before(s.Window())
+	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		n = l.before(n) // nor is there anything in the one before
+		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // nor is there anything in the one before
 	}
-	return l.Advance(State{Count: l.Amount, At: n + queueMark}, now)
+	return l.Advance(full, now)
 }
 
 // before is the number of the window before n.

@@ -394,3 +394,29 @@ func TestRewardShortensAQueue(t *testing.T) {
 		}
 	}
 }
+
+// When the last window of a queue is given back whole, what was taken in the windows before is not forgotten with it.
+func TestQueueGivenBackFromItsEnd(t *testing.T) {
+	l := Limit{Kind: SlidingWindow, Amount: 20, Window: time.Minute, MaxDelay: 5 * time.Minute}
+	now := At(time.Unix(1_800_000_000, 0))
+	take := func(s State, cost int64) (State, Taken) {
+		t.Helper()
+		s, ok := l.Take(s, now, cost)
+		if !ok {
+			t.Fatalf("a cost of %d is refused", cost)
+		}
+		return s, l.Taken(s, now)
+	}
+	s, _ := take(State{}, 17)
+	s, ten := take(s, 10)
+	s, twenty := take(s, 20)
+	s = l.Give(s, twenty, now, 20)
+	s = l.Give(s, ten, now, 10)
+	s, _ = take(s, 7)
+	// Of the 17 at most 13 may be in view.
+	at := now.Wall + int64(l.Describe(s, now, 7, true).Delay)
+	next := l.end(l.number(now.Wall))
+	if least := next + int64(time.Minute)*4/17; at < least {
+		t.Errorf("goes on %v after the window begins, want at least %v", time.Duration(at-next), time.Duration(least-next))
+	}
+}
