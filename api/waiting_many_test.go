@@ -25,12 +25,6 @@ type pipes struct {
 
 func newPipes() *pipes { return &pipes{ends: make(chan net.Conn), over: make(chan struct{})} }
 
-func (p *pipes) dial() net.Conn {
-	ours, theirs := net.Pipe()
-	p.ends <- theirs
-	return ours
-}
-
 func (p *pipes) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.ends:
