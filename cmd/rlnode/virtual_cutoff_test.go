@@ -146,7 +146,7 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
 	for _, text := range rules {
-		for after := range 3 {
+		for after := range cases(3) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlanet(t, 3, text)
 				lone := p.nodes[2]

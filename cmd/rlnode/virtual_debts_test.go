@@ -15,11 +15,7 @@ import (
 // Under random cuts, and authority that lapses or is ended by them, all that was admitted without the owner is counted in
 // the end: at least all that was not decided by an owner that was cut off, whose last moments may be forgotten.
 func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
-	seeds := uint64(3)
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range seeds {
+	for seed := range uint64(cases(3)) {
 		synctest.Test(t, func(t *testing.T) {
 			const keys = 12
 			rnd := rand.New(rand.NewPCG(seed, 1))

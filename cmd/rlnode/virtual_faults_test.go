@@ -63,7 +63,7 @@ func TestG6_RestartsInOneProcess(t *testing.T) {
 
 // An owner is killed under load, and comes back later.
 func TestG5_KillInOneProcess(t *testing.T) {
-	for victim := range 3 {
+	for victim := range cases(3) {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 800
 			p := newPlanet(t, 3, exactRules(limit))
@@ -102,7 +102,7 @@ func TestG5_KillInOneProcess(t *testing.T) {
 
 // One broken link between two nodes that both see the third costs a hop, and nothing else.
 func TestG1_BrokenLinkInOneProcess(t *testing.T) {
-	for pair := range 3 {
+	for pair := range cases(3) {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 250
 			p := newPlanet(t, 3, exactRules(limit))

@@ -145,7 +145,7 @@ func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 // Nodes are killed meanwhile. What the last tenth of a second before a kill took may be forgotten, and refunds may be
 // dropped; nothing else.
 func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
-	for victim := range 3 {
+	for victim := range cases(3) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlanet(t, 3, reserveRules)
 			s := p.patrons(1000, uint64(victim)+3)

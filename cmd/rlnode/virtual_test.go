@@ -81,6 +81,14 @@ func newPlanet(t *testing.T, n int, text string) *planet {
 	return p
 }
 
+// cases is how many of n cases alike are run: one where time is short.
+func cases(n int) int {
+	if testing.Short() {
+		return 1
+	}
+	return n
+}
+
 func (p *planet) settings(i, n int, dir, file string) *serveCmd {
 	c := &serveCmd{
 		Name: fmt.Sprintf("n%d", i+1), Bind: fmt.Sprintf("10.0.0.%d", i+1), GossipPort: 7946, PeerPort: 7947, Region: "default",
