@@ -169,9 +169,8 @@ func TestManyWaiters(t *testing.T) {
 	if bound := 2 * time.Second; at(0.99) > bound { // what a very busy machine keeps; an idle one 20 ms
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}
-	if have := figure(t, s, "rlnode_waiting"); have != 0 {
-		t.Errorf("have %g waiting at the end, want none", have)
-	}
+	// An answer is read before its place is free.
+	eventually(t, "nobody waits", func() bool { return figure(t, s, "rlnode_waiting") == 0 })
 	s.stop()
 }
 
