@@ -31,6 +31,7 @@ type mate struct {
 	args  []string
 	ready atomic.Bool // as its load balancer sees it
 
+	dead     atomic.Bool  // it was killed; ready may say otherwise until its load balancer looks again
 	troubles atomic.Int64 // how often it was killed or paused; what was asked of it meanwhile doesn't count
 }
 
@@ -79,6 +80,7 @@ func (f *fleet) mate(i, expect int, args ...string) *mate {
 
 // up starts the node's process without waiting for it.
 func (m *mate) up() {
+	m.dead.Store(false)
 	s := &serving{t: m.fleet.t, log: &output{}, exited: make(chan struct{})}
 	s.client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	m.serving = s.launch(nil, m.args)
@@ -203,6 +205,7 @@ func (m *mate) apply(text string) {
 }
 
 func (m *mate) kill() {
+	m.dead.Store(true)
 	m.ready.Store(false)
 	m.troubles.Add(1)
 	m.signal(syscall.SIGKILL)
@@ -291,7 +294,7 @@ func (l *traffic) ask(client *http.Client, m *mate, key int) {
 	resp, err := client.Post("http://"+m.ip+":8080/v1/check", "application/json", strings.NewReader(body))
 	took := time.Since(began)
 	if err != nil {
-		if m.ready.Load() && m.troubles.Load() == troubles {
+		if m.ready.Load() && !m.dead.Load() && m.troubles.Load() == troubles {
 			l.fail("%s: %v", m.name, err)
 		}
 		return
