@@ -92,7 +92,8 @@ func TestTurnsAreShared(t *testing.T) {
 		wg.Wait()
 		slices.Sort(turns)
 		for i, have := range turns {
-			if want := time.Duration(i) * step; have > want || have < want-time.Minute {
+			// A check reads the clock before it gets to the counter: another that read it later may be before it there.
+			if want := time.Duration(i) * step; have > want+time.Second || have < want-time.Minute {
 				t.Errorf("%s: turn %d is in %s, want %s", rule, i, have, want)
 			}
 		}
