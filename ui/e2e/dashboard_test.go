@@ -35,7 +35,7 @@ func TestDashboard(t *testing.T) {
 		name string
 		run  func(*testing.T, *site)
 	}{
-		{"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"rules", filtersRules}, {"usage", looksUpUsage},
+		{"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"regions", showsRegions}, {"rules", filtersRules}, {"usage", looksUpUsage},
 		{"try", triesChecks}, {"views", fitsAllViews}, {"hidden", pauses}, {"member", showsMemberDown}, {"hostile", showsHostileKeys},
 		{"restart", survivesRestart}, {"many", boundsRows},
 	} {

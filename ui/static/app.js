@@ -3,7 +3,7 @@ import { byId, keyed, make, setClass, setText, span } from './dom.js';
 import { Meter } from './rates.js';
 import { get, getLarge } from './node.js';
 import { showNow } from './now.js';
-import { showMembers, troubles } from './members.js';
+import { showMembers, showRegions, troubles } from './members.js';
 import { showRules } from './rules.js';
 import { showTop, topShown } from './top.js';
 import { Subject } from './subject.js';
@@ -73,6 +73,7 @@ function show() {
     showFacts();
     showNow(meter, report);
     showMembers(cluster, report, meter);
+    showRegions(cluster);
     showRules(doc, meter, choose);
   }
   const list = late || !cluster ? [] : troubles(cluster, report, meter);

@@ -1,5 +1,5 @@
 // Who is there: the members, and what is wrong with the cluster.
-import { byId, keyed, make, number, rate, setClass, setText } from './dom.js';
+import { byId, keyed, make, number, rate, setClass, setText, shown } from './dom.js';
 
 const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
 
@@ -24,6 +24,21 @@ export function showMembers(cluster, report, meter) {
   });
 }
 
+// showRegions lists the regions, where there is more than one.
+export function showRegions(cluster) {
+  const regions = [...(cluster.regions ?? [])].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const list = byId('regions');
+  list.hidden = regions.length < 2;
+  keyed(list, list.hidden ? [] : regions, (r) => r.name, createRegion, (item, r) => {
+    setClass(item.querySelector('.dot'), `dot ${r.reachable ? 'good' : 'bad'}`);
+    setText(item.querySelector('.name'), shown(r.name));
+    const nodes = `${number(r.members)} ${r.members === 1 ? 'node' : 'nodes'}`;
+    setText(item.querySelector('small'), [nodes, r.primary ? 'primary' : '', r.reachable ? '' : 'not reachable from here'].filter(Boolean).join(' · '));
+  });
+}
+
+const createRegion = () => make('li', {}, make('span', { class: 'dot' }), make('span', { class: 'name' }), ' ', make('small'));
+
 const create = () =>
   make('tr', {},
     make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small')),
@@ -41,6 +56,12 @@ export function troubles(cluster, report, meter) {
   if (failed.length) {
     list.push(['bad', 'failed', `${names(failed)} ${failed.length === 1 ? 'does' : 'do'} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${failed.length === 1 ? 'it' : 'them'}.`]);
   }
+  const regions = cluster.regions ?? [];
+  const away = regions.length > 1 ? regions.filter((r) => !r.reachable) : [];
+  if (away.length) {
+    const primary = away.some((r) => r.primary) ? ' Rules can’t be changed from here.' : '';
+    list.push(['warn', 'regions', `${away.length === 1 ? 'The region' : 'The regions'} ${names(away)} can’t be reached: global limits stay within what each region has.${primary}`]);
+  }
   const alive = new Set(cluster.members.filter((m) => m.state === 'alive').map((m) => m.id));
   const silent = (report?.nodes ?? []).filter((n) => !n.answered && alive.has(n.id));
   if (silent.length) list.push(['warn', 'silent', `The figures leave out ${names(silent)}, which did not tell theirs.`]);
@@ -50,6 +71,6 @@ export function troubles(cluster, report, meter) {
 }
 
 function names(list) {
-  const all = list.map((m) => m.name).sort();
+  const all = list.map((m) => shown(m.name)).sort();
   return all.length > 6 ? `${all.slice(0, 5).join(', ')} and ${all.length - 5} more` : all.join(', ');
 }

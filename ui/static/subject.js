@@ -1,5 +1,5 @@
 // What a subject has used. It is asked again every other second while it is shown.
-import { byId, keyText, make, number, setClass, setText, shown, span } from './dom.js';
+import { byId, keyed, keyText, make, number, setClass, setText, shown, span } from './dom.js';
 import { Choice } from './choice.js';
 import { get, subject } from './node.js';
 
@@ -42,17 +42,33 @@ export class Subject {
 
   tell(usage, asked) {
     const limits = usage.limits ?? [];
-    const shape = `${asked} ${limits.map((l) => l.name).join()}`;
+    const shares = sharesOf(usage);
+    const shape = `${asked} ${limits.map((l) => l.name).join()} ${shares.length > 0}`;
     if (this.told !== shape) {
       this.told = shape;
-      this.result.replaceChildren(make('p', { class: 'who' }, make('b', { class: 'mono' }, keyText(usage.key)), make('span')), make('p', { class: 'bad-text' }), ...limits.map(() => bar()));
+      this.result.replaceChildren(make('p', { class: 'who' }, make('b', { class: 'mono' }, keyText(usage.key)), make('span')), make('p', { class: 'bad-text' }), ...limits.map(() => bar()), make('ul', { class: 'regions', 'aria-label': 'Shares of the regions' }));
     }
     const [who, blocked, ...bars] = this.result.children;
     setText(who.children[1], ` of ${shown(usage.rule)}${usage.owner ? `, owned by ${usage.owner}` : ''}`);
     setText(blocked, blockedText(usage.blocked_until_ms));
     blocked.hidden = !usage.blocked_until_ms;
     limits.forEach((l, i) => fill(bars[i], l));
+    keyed(bars[limits.length], shares, (line) => line.key, () => make('li', {}, make('span', { class: 'name' }), ' ', make('small')), (item, line) => {
+      setText(item.firstElementChild, line.name);
+      setText(item.lastElementChild, line.text);
+    });
   }
+}
+
+// sharesOf are lines about what each region has of a global rule's limits.
+export function sharesOf(usage) {
+  return Object.entries(usage.regions ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)).flatMap(([name, region]) => {
+    if (!region.reachable) return [{ key: name, name: shown(name), text: 'not reachable from here' }];
+    return (region.limits ?? []).map((l, i) => ({
+      key: `${name} ${i}`, name: shown(name),
+      text: [region.limits.length > 1 ? l.name : '', `share ${number(l.share)}`, `used ${number(l.own)}`, l.lent ? `lent ${number(l.lent)}` : '', l.borrowed ? `borrowed ${number(l.borrowed)}` : '', `${number(l.remaining)} left`].filter(Boolean).join(' · '),
+    }));
+  });
 }
 
 // blockedText reads both a time and a while.
