@@ -57,7 +57,7 @@ func (l *Limit) describeBucket(s State, now Now, cost int64, allowed bool) Decis
 	}
 	switch {
 	case !allowed && cost > l.Burst:
-		d.RetryAfter = Never
+		d.RetryAfter = l.beyond(now)
 	case !allowed:
 		d.RetryAfter = l.bucketRetry(s, now, cost)
 	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):
@@ -66,8 +66,12 @@ func (l *Limit) describeBucket(s State, now Now, cost int64, allowed bool) Decis
 	return d
 }
 
-// drainTime is how long units + part/Window take to drain, rounded up, after a head start of ahead.
+// drainTime is how long units + part/Window take to drain, rounded up, after a head start of ahead. Where nothing drains it
+// is a window: by then there may be something to.
 func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
+	if l.Amount == 0 {
+		return time.Duration(addSat(int64(l.Window), ahead))
+	}
 	hi, lo := mulAdd(units, int64(l.Window), part)
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }

@@ -37,6 +37,14 @@ func (u CalendarUnit) String() string { return calendarUnits[u].name }
 // Nominal is the unit's usual length.
 func (u CalendarUnit) Nominal() time.Duration { return calendarUnits[u].nominal }
 
+// Longest is more than any window of the unit lasts: days may have 25 hours, months 31 days.
+func (u CalendarUnit) Longest() time.Duration {
+	if u < Day {
+		return calendarUnits[u].nominal
+	}
+	return calendarUnits[u].nominal*32/30 + 26*time.Hour
+}
+
 // ParseCalendarUnit returns the unit that the rules file calls name.
 func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 	for u, c := range calendarUnits {

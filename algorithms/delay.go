@@ -185,8 +185,11 @@ func (l *Limit) shorten(s State, now Now, n int64) State {
 		s.Count -= n
 		return s
 	}
-	windows, rest := (n-s.Count)/l.Amount+1, (n-s.Count)%l.Amount
 	present := l.number(now.Wall)
+	if l.Amount == 0 {
+		return State{At: present}
+	}
+	windows, rest := (n-s.Count)/l.Amount+1, (n-s.Count)%l.Amount
 	if l.Calendar != nil || windows > s.Window()-present {
 		return State{At: present}
 	}

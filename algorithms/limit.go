@@ -11,6 +11,8 @@ const (
 	MinWindow = 10 * time.Millisecond // of Limit.Window
 	MaxWindow = 366 * 24 * time.Hour  // of Limit.Window
 	maxOwed   = 1 << 60               // debts stop growing here
+	// Forever is longer than any window lasts, or any bucket that is of use takes to fill.
+	Forever = time.Duration(1 << 61)
 	// MaxMaxDelay is the bound of Limit.MaxDelay.
 	MaxMaxDelay = 24 * time.Hour
 )
@@ -51,8 +53,8 @@ func (k Kind) Windowed() bool { return k == FixedWindow || k == SlidingWindow }
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
 	Kind     Kind
-	Amount   int64         // 1…MaxAmount, units per Window
-	Burst    int64         // 1…MaxAmount, capacity of a bucket; unused by the other algorithms
+	Amount   int64         // 0…MaxAmount, units per Window. 0 is a region without a share: all is refused for now
+	Burst    int64         // 0…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: windows of the calendar in place of floor(time / Window)
 	// MaxDelay, 0…MaxMaxDelay: what the limit would refuse is allowed after a delay of no more than that; 0: refused.
@@ -95,7 +97,7 @@ type Taken struct {
 	Burst  int64 // of the limit then
 }
 
-// Never is the RetryAfter of a check that can't ever be allowed: its cost is above the capacity.
+// Never is the RetryAfter of a check that can't ever be allowed: its cost is above the capacity, and that is not 0.
 const Never time.Duration = -1
 
 // Decision is what a counter says about one check.
@@ -281,6 +283,14 @@ func (l *Limit) Used(s State, now Now) int64 {
 func (l *Limit) Peek(s State, now Now, cost int64) Decision {
 	s, ok := l.Take(s, now, cost)
 	return l.Describe(s, now, cost, ok)
+}
+
+// beyond is the RetryAfter of a cost above the capacity. Where that is 0 there may be a share with the next window.
+func (l *Limit) beyond(now Now) time.Duration {
+	if l.Capacity() > 0 {
+		return Never
+	}
+	return max(1, l.WindowLeft(now))
 }
 
 // Level is how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).

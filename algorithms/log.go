@@ -167,7 +167,7 @@ func (g *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 			d.Delay = time.Duration(g.taken - now.Steady)
 		}
 	case cost > l.Amount:
-		d.RetryAfter = Never
+		d.RetryAfter = l.beyond(now)
 	default:
 		d.RetryAfter = time.Duration(g.turn(l, cost)-now.Steady) - l.MaxDelay
 	}

@@ -54,7 +54,7 @@ func (l *Limit) describeSliding(s State, now Now, cost int64, allowed bool) Deci
 	case allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
-		d.RetryAfter = Never
+		d.RetryAfter = l.beyond(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}

@@ -20,6 +20,15 @@ func (l *Limit) start(n int64) int64 {
 	return n * int64(l.Window)
 }
 
+// WindowStart is the wall time, Unix nanoseconds, at which the window begins that wall belongs to. Limits without numbered
+// windows have none: then it is wall.
+func (l *Limit) WindowStart(wall int64) int64 {
+	if !l.Kind.Windowed() {
+		return wall
+	}
+	return l.start(l.number(wall))
+}
+
 // end is the wall time at which window number n is over.
 func (l *Limit) end(n int64) int64 {
 	if l.Calendar != nil {
@@ -83,7 +92,7 @@ func (l *Limit) describeFixed(s State, now Now, cost int64, allowed bool) Decisi
 	case allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
-		d.RetryAfter = Never
+		d.RetryAfter = l.beyond(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}

@@ -1,0 +1,150 @@
+package algorithms
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// A limit of 0, which a region without a share has, refuses everything, and says to come back when its window is over.
+func TestAmountOfZero(t *testing.T) {
+	now := At(time.Unix(1_000_050, 0))
+	month := NewCalendar(Month, time.UTC)
+	_, end := month.Bounds(now.Wall)
+	for _, tt := range []struct {
+		limit Limit
+		want  time.Duration
+	}{
+		{Limit{Kind: FixedWindow, Window: time.Minute}, 30 * time.Second},
+		{Limit{Kind: FixedWindow, Window: 30 * 24 * time.Hour, Calendar: month}, time.Unix(end, 0).Sub(time.Unix(1_000_050, 0))},
+		{Limit{Kind: FixedWindow, Window: time.Minute, MaxDelay: time.Hour}, 30 * time.Second},
+		{Limit{Kind: SlidingWindow, Window: time.Minute}, 30 * time.Second},
+		{Limit{Kind: SlidingWindow, Window: time.Minute, MaxDelay: time.Hour}, 30 * time.Second},
+		{Limit{Kind: TokenBucket, Window: time.Minute}, time.Minute},
+		{Limit{Kind: TokenBucket, Window: time.Minute, MaxDelay: time.Hour}, time.Minute},
+		{Limit{Kind: LeakyBucket, Window: time.Minute}, time.Minute},
+	} {
+		l := tt.limit
+		d := l.Peek(State{}, now, 1)
+		if d.Allowed || d.RetryAfter != tt.want || d.Remaining != 0 {
+			t.Errorf("%s: have %+v, want to retry after %s", l.Kind, d, tt.want)
+		}
+		if s, ok := l.Take(State{}, now, 1); ok || !s.Fresh() {
+			t.Errorf("%s: it is taken", l.Kind)
+		}
+		if _, ok := l.Take(State{}, now, 0); !ok {
+			t.Errorf("%s: a cost of 0 is refused", l.Kind)
+		}
+		if Level(d.Remaining, l.Capacity()) != 255 {
+			t.Errorf("%s: it is not full", l.Kind)
+		}
+	}
+	l, g := &Limit{Kind: SlidingLog, Window: time.Minute}, &Log{}
+	if d := g.Peek(l, now, 1); d.Allowed || d.RetryAfter != time.Minute || g.Take(l, now, 1) {
+		t.Errorf("log: have %+v", d)
+	}
+	// A bucket that was full when its share was taken away.
+	bucket := Limit{Kind: TokenBucket, Window: time.Minute}
+	if d := bucket.Peek(State{Count: 7, Part: 5, At: now.Steady}, now, 1); d.Allowed || d.RetryAfter != time.Minute || d.ResetAfter != time.Minute {
+		t.Errorf("full bucket: have %+v", d)
+	}
+}
+
+// Whatever was done to a counter while its limit had an amount, and whatever is done to it when that is 0: nothing is
+// admitted, and no answer makes no sense.
+func TestAmountBecomesZero(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := Limit{
+			Kind:   rapid.SampledFrom([]Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}).Draw(t, "kind"),
+			Amount: rapid.Int64Range(0, 20).Draw(t, "amount"), Burst: rapid.Int64Range(0, 20).Draw(t, "burst"),
+			Window: time.Duration(rapid.Int64Range(int64(MinWindow), int64(time.Minute)).Draw(t, "window")),
+		}
+		if rapid.Bool().Draw(t, "delay") {
+			l.MaxDelay = 2 * time.Minute
+		}
+		none := l
+		none.Amount, none.Burst = 0, 0
+		s, g := State{}, &Log{}
+		now := At(time.Unix(1_000_000, 0))
+		var from Taken
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			step := rapid.Int64Range(0, int64(l.Window)).Draw(t, "time")
+			now.Steady, now.Wall = now.Steady+step, now.Wall+step
+			limit := &l
+			if rapid.Bool().Draw(t, "none") {
+				limit = &none
+			}
+			cost := rapid.Int64Range(0, 25).Draw(t, "cost")
+			ok := false
+			if l.Kind == SlidingLog {
+				ok = onLog(t, g, limit, &from, now, cost)
+			} else {
+				s, ok = onState(t, s, limit, &from, now, cost)
+			}
+			if ok && cost > 0 && limit == &none {
+				t.Fatalf("%d is admitted", cost)
+			}
+		}
+	})
+}
+
+func sane(t *rapid.T, l *Limit, d Decision) {
+	if d.Remaining < 0 || d.Remaining > l.Capacity() || d.ResetAfter < 0 || d.RetryAfter < Never || d.Delay < 0 || d.RetryAfter > 1<<50 || d.ResetAfter > 1<<50 {
+		t.Fatalf("%+v of %+v", d, *l)
+	}
+	if !d.Allowed && d.RetryAfter == 0 || !d.Allowed && l.Capacity() == 0 && d.RetryAfter == Never {
+		t.Fatalf("%+v of %+v", d, *l)
+	}
+}
+
+func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (State, bool) {
+	switch rapid.IntRange(0, 6).Draw(t, "what") {
+	case 0:
+		return l.Give(s, *from, now, cost), false
+	case 1:
+		return l.Force(s, l.Taken(l.Advance(s, now), now), now, cost), false
+	case 2:
+		return l.Oblige(s, *from, now, cost), false
+	case 3:
+		return l.Reward(s, now, cost), false
+	case 4:
+		return l.Refund(s, *from, time.Second, now, cost), false
+	case 5:
+		return l.Merge(s, State{Count: cost, At: s.At}, now), false
+	}
+	sane(t, l, l.Peek(s, now, cost))
+	if l.Used(l.Advance(s, now), now) < 0 {
+		t.Fatalf("less than nothing is used")
+	}
+	s, ok := l.Take(s, now, cost)
+	sane(t, l, l.Describe(s, now, cost, ok))
+	if ok {
+		*from = l.Taken(s, now)
+	}
+	return s, ok
+}
+
+func onLog(t *rapid.T, g *Log, l *Limit, from *Taken, now Now, cost int64) bool {
+	switch rapid.IntRange(0, 4).Draw(t, "what") {
+	case 0:
+		g.Give(l, *from, now, cost)
+		return false
+	case 1:
+		g.Force(l, Taken{Steady: now.Steady}, now, cost)
+		return false
+	case 2:
+		g.Reward(l, now, cost)
+		return false
+	case 3:
+		g.Refund(l, time.Second, now, cost)
+		return false
+	}
+	sane(t, l, g.Peek(l, now, cost))
+	ok := g.Take(l, now, cost)
+	sane(t, l, g.Describe(l, now, cost, ok))
+	if ok {
+		*from = g.Taken()
+	}
+	return ok
+}
