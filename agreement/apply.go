@@ -256,8 +256,10 @@ func (e Rules) conclude(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {
 		r.Err = err
+	} else if regions := next.Regions.next(); regions.hold(history) != nil {
+		r.Err = rules.Errors{{Message: errHeld.Error()}}
 	} else {
-		next.History = history
+		next.History, next.Regions = history, regions
 		_, v := history.Current()
 		r.Version = v.Number
 	}

@@ -2,7 +2,8 @@
 //
 // A [State] says which cluster this is, who is in it, who owns which partition, how often each node's authority was
 // ended, which process of a node may have it, and which rules are in force. [State.Apply] makes the next one from an
-// entry: [Found], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [Boot], [Forget] or [Rules], written by [Encode].
+// entry: [Found], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [Boot], [Forget], [Rules], [Primary],
+// [Region], [Mark] or [Adopt], written by [Encode].
 // Everything is in the entry: no clock, no environment and no order of a map decides anything, so nodes that apply the
 // same entries have the same State.
 //
@@ -20,10 +21,15 @@
 //     old owner.
 //   - Both rings are equal after it: nothing is left to be handed over, and the state is settled.
 //
+// [Regions] says which regions share the rules, and which versions still count for the shares of global limits. Rules, Region
+// and Mark are for the region that is the primary; others take its state over by Adopt. No entry knows in which region it is
+// applied: who proposes it has to.
+//
 // States are immutable and share what did not change; any number of goroutines may use one. [State.AppendBinary] and
 // [Parse] are Raft's snapshots: a State that was read back goes on as the one that was written would.
 //
 // Bounds: a ring has at most [ring.MaxMembers] members, State.Members at most [MaxKnown] nodes, and State.Boots
 // [MaxBoots]. The answers to the last [KeptRequests] writes of rules are remembered, and the generations of the last
-// [KeptStrangers] nodes that were ended and are not in Members.
+// [KeptStrangers] nodes that were ended and are not in Members. There are at most [MaxRegions] regions, and [MaxHeld] versions
+// that count for shares, of [MaxHeldBytes] together.
 package agreement

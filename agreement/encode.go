@@ -14,7 +14,7 @@ import (
 )
 
 // An entry is written as a byte for its kind, a byte for the format of this kind, and JSON. Of Rules the JSON, whose
-// length stands before it as a uvarint, is followed by the change's body as it is.
+// length stands before it as a uvarint, is followed by the change's body as it is; of Adopt by documents.
 const (
 	foundKind = 1 + iota
 	emptyKind
@@ -26,6 +26,10 @@ const (
 	rulesKind
 	bootKind
 	reignKind
+	primaryKind
+	regionKind
+	markKind
+	adoptKind
 )
 
 const (
@@ -72,8 +76,16 @@ func Encode(e Entry) ([]byte, error) {
 		kind = bootKind
 	case Reign:
 		kind = reignKind
+	case Primary:
+		kind = primaryKind
+	case Region:
+		kind = regionKind
+	case Mark:
+		kind = markKind
 	case Rules:
 		return encodeRules(e)
+	case Adopt:
+		return appendAdopt([]byte{adoptKind, entryFormat}, e)
 	default:
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
@@ -136,8 +148,16 @@ func Decode(b []byte) (Entry, error) {
 		return decode[Boot](b)
 	case reignKind:
 		return decode[Reign](b)
+	case primaryKind:
+		return decode[Primary](b)
+	case regionKind:
+		return decode[Region](b)
+	case markKind:
+		return decode[Mark](b)
 	case rulesKind:
 		return decodeRules(b)
+	case adoptKind:
+		return adoptOrError(b)
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 }
@@ -169,6 +189,15 @@ func decodeRules(b []byte) (Entry, error) {
 		},
 		IfMatch: h.IfMatch, OnlyFirst: h.OnlyFirst, By: h.By, When: time.UnixMilli(h.When).UTC(),
 	}, nil
+}
+
+// adoptOrError is decodeAdopt as an Entry.
+func adoptOrError(b []byte) (Entry, error) {
+	e, err := decodeAdopt(b)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // strict reads JSON and nothing else: a field that this build doesn't know would mean something to another one, and

@@ -13,7 +13,7 @@ const (
 	maxText     = 256 // bytes of a member's name, address, region and zone
 )
 
-// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget and Rules.
+// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark and Adopt.
 type Entry interface {
 	// apply returns the state after the entry, made from next, which is the one before with the entry's index. Why an
 	// entry is rejected is what the error says.

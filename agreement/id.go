@@ -24,6 +24,21 @@ func (id ClusterID) MarshalText() ([]byte, error) { return []byte(id.String()), 
 // UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
 func (id *ClusterID) UnmarshalText(text []byte) error { return parseID((*[16]byte)(id), text) }
 
+// WorldID names a world for good: the regions that follow one another's rules. The zero value names none.
+type WorldID [16]byte
+
+// String gives 32 hexadecimal digits.
+func (id WorldID) String() string { return hex.EncodeToString(id[:]) }
+
+// IsZero reports whether id names no world.
+func (id WorldID) IsZero() bool { return id == WorldID{} }
+
+// MarshalText gives what String gives.
+func (id WorldID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
+func (id *WorldID) UnmarshalText(text []byte) error { return parseID((*[16]byte)(id), text) }
+
 // RequestID tells a write of rules from all others, so that it can be repeated without being made twice.
 type RequestID [16]byte
 

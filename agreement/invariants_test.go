@@ -3,6 +3,7 @@ package agreement
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -60,8 +61,14 @@ func follows(t failer, before, after *State) {
 		t.Fatalf("another cluster")
 	}
 	_, v := before.History.Current()
-	if _, w := after.History.Current(); w.Number < v.Number || w.Number > v.Number+1 {
+	_, w := after.History.Current()
+	r, q := before.Regions, after.Regions
+	switch {
+	case r.World != q.World && !r.World.IsZero() || r.Term < q.Term: // others' rules, or others' turn to write them
+	case w.Number < v.Number || w.Number > v.Number+1 && q.Revision <= r.Revision:
 		t.Fatalf("version %d after %d", w.Number, v.Number)
+	case q.Revision < r.Revision || q.Term < r.Term:
+		t.Fatalf("revision %d of term %d after %d of %d", q.Revision, q.Term, r.Revision, r.Term)
 	}
 }
 
@@ -69,7 +76,7 @@ func follows(t failer, before, after *State) {
 func entryFor(t *rapid.T, s *State) Entry {
 	someone := func() ring.NodeID { return node(rapid.IntRange(1, 6).Draw(t, "node")) }
 	epoch := func() int64 { return s.Epoch + rapid.SampledFrom([]int64{1, 1, 1, 1, 0, 2}).Draw(t, "epoch") }
-	switch rapid.IntRange(0, 10).Draw(t, "kind") {
+	switch rapid.IntRange(0, 16).Draw(t, "kind") {
 	case 0:
 		return found
 	case 1:
@@ -94,6 +101,9 @@ func entryFor(t *rapid.T, s *State) Entry {
 	case 9:
 		return Reign{rapid.Uint64Range(0, 4).Draw(t, "number")}
 	}
+	if e := regionEntryFor(t, s); e != nil {
+		return e
+	}
 	w := write(byte(rapid.IntRange(0, 5).Draw(t, "request")), rapid.IntRange(0, 9).Draw(t, "limit"))
 	w.OnlyFirst = rapid.IntRange(0, 9).Draw(t, "first") == 0
 	w.IfMatch = int64(rapid.IntRange(0, 2).Draw(t, "match"))
@@ -101,6 +111,37 @@ func entryFor(t *rapid.T, s *State) Entry {
 		w.Change = rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1m}]}")}
 	}
 	return w
+}
+
+// regionEntryFor draws one about regions, or nil.
+func regionEntryFor(t *rapid.T, s *State) Entry {
+	name := rapid.SampledFrom([]string{"eu", "us", "ap"})
+	_, v := s.History.Current()
+	switch rapid.IntRange(0, 6).Draw(t, "about regions") {
+	case 0:
+		return Primary{Region: name.Draw(t, "primary"), World: WorldID{1}}
+	case 1:
+		return Region{Name: name.Draw(t, "region"), Remove: rapid.IntRange(0, 3).Draw(t, "remove") == 0, When: 7}
+	case 2:
+		return Mark{Version: v.Number}
+	case 3:
+		return Mark{v.Number - rapid.Int64Range(0, 2).Draw(t, "version"), rapid.Int64Range(0, 1_000_000).Draw(t, "at")}
+	case 4:
+		return global(rapid.IntRange(1, 9).Draw(t, "limit"), rapid.SampledFrom([]string{"", ", regions: {eu: 1}"}).Draw(t, "parts"))
+	case 5:
+		e, err := s.follow()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		e.World, e.Term, e.Primary = WorldID{rapid.Byte().Draw(t, "world")}, e.Term+rapid.Int64Range(0, 1).Draw(t, "term"), "us"
+		if n := len(e.Held); n > 0 && rapid.Bool().Draw(t, "later") {
+			e.Held = slices.Clone(e.Held)
+			e.Held[n-1].Version += 3
+			e.InForce.Number += 3
+		}
+		return e
+	}
+	return nil
 }
 
 // Whatever the entries are, the state holds together, and one that was read from a snapshot on the way goes on as the

@@ -14,9 +14,15 @@ import (
 )
 
 // A snapshot is written as a byte for its format and three parts, each with its length before it as a uvarint: what is
-// small, as JSON; From and To, of which there are none before the first ring, and To is left out when it is From. Then
-// come the rules, and a CRC32C of all before, little endian.
-const snapshotFormat = 1
+// small, as JSON; From and To, of which there are none before the first ring, and To is left out when it is From. In
+// format 2 there is a fourth part: the documents of the versions of the rules that are held and not in force. Then come the
+// rules, and a CRC32C of all before, little endian.
+//
+// Format 1 is of a time without regions. It is read, and not written.
+const (
+	snapshotFormat = 2
+	aloneFormat    = 1
+)
 
 // ErrSnapshot: these bytes are no snapshot, or a damaged one.
 var ErrSnapshot = errors.New("not a snapshot")
@@ -36,6 +42,17 @@ type small struct {
 	LastEnded   uint64        `json:"last_ended"`
 	Reign       uint64        `json:"reign"`
 	Answers     []*answer     `json:"answers"`
+	Regions     *regionsHead  `json:"regions,omitempty"`
+}
+
+// regionsHead is Regions without documents.
+type regionsHead struct {
+	World    WorldID    `json:"world"`
+	Term     int64      `json:"term"`
+	Primary  string     `json:"primary"`
+	Names    []string   `json:"names"`
+	Held     []heldHead `json:"held"`
+	Revision uint64     `json:"revision"`
 }
 
 type generation struct {
@@ -64,8 +81,11 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 	for _, id := range inOrder(s.Boots) {
 		head.Boots = append(head.Boots, booted{id, s.Boots[id]})
 	}
-	parts := [3][]byte{}
+	parts := [4][]byte{}
 	var err error
+	if head.Regions, parts[3], err = s.Regions.head(); err != nil {
+		return b, fmt.Errorf("write what is agreed about regions: %w", err)
+	}
 	if parts[0], err = json.Marshal(head); err != nil {
 		return b, fmt.Errorf("write what is agreed: %w", err)
 	}
@@ -87,6 +107,56 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 		return b[:start], fmt.Errorf("write rules: %w", err)
 	}
 	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+}
+
+// head is r as it is kept, with the documents but for the one in force.
+func (r *Regions) head() (*regionsHead, []byte, error) {
+	head := &regionsHead{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
+	var texts []string
+	for i, h := range r.Held {
+		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate})
+		if i == len(r.Held)-1 {
+			break
+		}
+		text, err := h.Set.Document.Text()
+		if err != nil {
+			return nil, nil, err
+		}
+		texts = append(texts, text)
+	}
+	return head, appendTexts(nil, texts), nil
+}
+
+// parseRegions is the inverse of head. Without a head, which a time without regions didn't write, what is in force was so
+// everywhere.
+func parseRegions(head *regionsHead, documents []byte, history *rules.History) (*Regions, error) {
+	if head == nil {
+		r := &Regions{sets: &sets{}}
+		if _, v := history.Current(); v.Number > 0 {
+			return r, r.hold(history)
+		}
+		return r, nil
+	}
+	r := &Regions{
+		World: head.World, Term: head.Term, Primary: head.Primary, Names: head.Names, Revision: head.Revision, sets: &sets{},
+	}
+	if len(head.Held) > MaxHeld {
+		return nil, fmt.Errorf("%d versions of the rules are held, more than %d", len(head.Held), MaxHeld)
+	}
+	texts, err := parseTexts(documents, max(0, len(head.Held)-1))
+	if err != nil {
+		return nil, err
+	}
+	for i, h := range head.Held {
+		held := Held{Version: h.Version, Names: h.Names, At: h.At, Candidate: h.Candidate, Set: history.Set()}
+		if i < len(texts) {
+			if held.Set, err = compileText(texts[i], h.Version); err != nil {
+				return nil, err
+			}
+		}
+		r.Held = append(r.Held, held)
+	}
+	return r, nil
 }
 
 func inOrder[V any](m map[ring.NodeID]V) []ring.NodeID {
@@ -112,6 +182,9 @@ func parse(b []byte) (*State, error) {
 	var head small
 	if err := strict(parts[0], &head); err != nil {
 		return nil, err
+	}
+	if (head.Regions == nil) != (b[0] == aloneFormat) {
+		return nil, errors.New("regions are in it, or missing, against its format")
 	}
 	s := &State{
 		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Revision: head.Revision,
@@ -146,6 +219,9 @@ func parse(b []byte) (*State, error) {
 	if s.History, err = rules.ParseHistory(history); err != nil {
 		return nil, err
 	}
+	if s.Regions, err = parseRegions(head.Regions, parts[3], s.History); err != nil {
+		return nil, err
+	}
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -153,16 +229,20 @@ func parse(b []byte) (*State, error) {
 }
 
 // split checks the sum and takes the parts apart.
-func split(b []byte) (parts [3][]byte, history []byte, err error) {
+func split(b []byte) (parts [4][]byte, history []byte, err error) {
 	end := len(b) - 4
-	if end < 1 || b[0] != snapshotFormat {
+	if end < 1 || b[0] != snapshotFormat && b[0] != aloneFormat {
 		return parts, nil, errors.New("unknown format")
 	}
 	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
 		return parts, nil, errors.New("the checksum is wrong")
 	}
+	count := len(parts)
+	if b[0] == aloneFormat {
+		count--
+	}
 	b = b[1:end]
-	for i := range parts {
+	for i := range count {
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n > uint64(len(b)-size) {
 			return parts, nil, errors.New("it is cut off")
@@ -174,6 +254,10 @@ func split(b []byte) (parts [3][]byte, history []byte, err error) {
 
 // check holds a state that was read to what entries could have made.
 func (s *State) check() error {
+	_, v := s.History.Current()
+	if err := s.Regions.check(v.Number); err != nil {
+		return err
+	}
 	switch {
 	case s.Cluster.IsZero() != (len(s.Secret) == 0) || len(s.Secret) != 0 && len(s.Secret) != secretBytes:
 		return fmt.Errorf("a secret of %d bytes", len(s.Secret))

@@ -23,7 +23,7 @@ func rich(t testing.TB) *State {
 
 func TestSnapshots(t *testing.T) {
 	settled := do(t, New(), found, ringOf(1, 1, 2, 3), write(1, 1))
-	for _, s := range []*State{New(), do(t, New(), found), settled, rich(t)} {
+	for _, s := range []*State{New(), do(t, New(), found), settled, rich(t), moved(t)} {
 		back := reread(t, s)
 		if (back.From == back.To) != back.Settled || back.Secret == nil != (s.Secret == nil) {
 			t.Errorf("have %+v", back)
@@ -116,10 +116,11 @@ func manyKnown(s *State) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []*State{New(), do(f, New(), found), rich(f)} {
+	for _, s := range []*State{New(), do(f, New(), found), rich(f), moved(f)} {
 		b := snapshotOf(f, s)
 		f.Add(b[:len(b)-4])
 	}
+	f.Add(withoutRegions(f, rich(f)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Mutations seldom guess a checksum.
 		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {
@@ -148,11 +149,12 @@ func FuzzParse(f *testing.F) {
 func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
 		found, Empty{}, ringOf(3, 1, 2), Leave{3, node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
-		Boot{Node: node(1), Boot: 7},
+		Boot{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}}, Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
+		Mark{Version: 4}, Mark{3, 9}, global(70, ""), followed(f, moved(f)), followed(f, begun(f, "us")),
 	} {
 		f.Add(encoded(f, e))
 	}
-	states := []*State{New(), rich(f), do(f, rich(f), Settled{Epoch: 2})}
+	states := []*State{New(), rich(f), do(f, rich(f), Settled{Epoch: 2}), moved(f)}
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		for _, s := range states {
 			before := snapshotOf(t, s)

@@ -41,6 +41,7 @@ type State struct {
 	Boots   map[ring.NodeID]Booted
 	Reign   uint64         // of the leader that marked its begin last; 0 before the first
 	History *rules.History // never nil
+	Regions *Regions       // never nil
 
 	// answers are those to the last writes of rules, oldest first.
 	answers []*answer
@@ -62,7 +63,7 @@ func New() *State {
 	return &State{
 		Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
 		Boots:   map[ring.NodeID]Booted{},
-		History: rules.NewHistory(),
+		History: rules.NewHistory(), Regions: &Regions{sets: &sets{}},
 	}
 }
 

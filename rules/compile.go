@@ -32,11 +32,12 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	if doc.Headers != nil {
 		s.Headers = *doc.Headers
 	}
-	c := &compiler{set: s, doc: doc, calendars: map[[2]string]*algorithms.Calendar{}, tables: map[tableKey]*subjectTable{}}
+	c := &compiler{set: s, doc: doc, calendars: map[[2]string]*algorithms.Calendar{}, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
 	if err := c.rules(); err != nil {
 		return nil, fmt.Errorf("compile rules: %w", err)
 	}
 	c.subjects()
+	s.globals = c.globals()
 	if c.err != nil {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
@@ -56,7 +57,9 @@ type compiler struct {
 	doc       *Document
 	calendars map[[2]string]*algorithms.Calendar // by unit and zone
 	tables    map[tableKey]*subjectTable
-	err       error // the first
+	listed    map[*SubjectSpec]*subject // where there are global rules
+	lists     int32                     // how many lists of limits global rules have
+	err       error                     // the first
 }
 
 func (c *compiler) attribute(name string) int {
@@ -165,6 +168,10 @@ func (c *compiler) limits(rule *RuleSpec, specs []*LimitSpec) []*Limit {
 	}
 	if rule.Adaptive != nil && len(out) > 0 {
 		out[0].lowering = &lowering{}
+	}
+	if rule.Scope == "global" && len(out) > 0 {
+		c.lists++
+		out[0].dividing = &dividing{number: c.lists}
 	}
 	return out
 }

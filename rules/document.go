@@ -19,6 +19,7 @@ const (
 	maxAttributes    = 32   // of a check, and so of a key, a match or a profile
 	maxAdaptiveSteps = 100
 	maxTrustedHops   = 32
+	maxRegions       = 32   // of a rule
 	maxZones         = 1000 // different names of time zones; there are about 600
 	// maxTierLimits bounds tiered rules times limits of tiers: each pair is a limit of its own.
 	maxTierLimits = 1_000_000
@@ -203,6 +204,9 @@ func (d *Document) Size() Size {
 	}
 	return n
 }
+
+// Weight is how many bytes a document takes at most when it is kept as a text, comments and all.
+func (d *Document) Weight() int { return max(d.size, len(d.source)) }
 
 func (d *Document) rule(name string) int {
 	return slices.IndexFunc(d.Rules, func(r *RuleSpec) bool { return r.Name == name })

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 
 	"github.com/rlnode/rlnode/internal/yaml"
@@ -22,6 +23,31 @@ func (d *Document) YAML() ([]byte, error) {
 
 // JSON writes the document as JSON, in the usual order of keys.
 func (d *Document) JSON() ([]byte, error) { return d.node().AppendJSON(nil), nil }
+
+// written is the document as YAML, or as JSON where only that fits.
+func (d *Document) written() ([]byte, error) {
+	text, err := d.YAML()
+	if err == nil && len(text) > MaxDocument {
+		text, err = d.JSON()
+	}
+	return text, err
+}
+
+// Text is the document as a text: the one that it was parsed from, or one that says the same. The error is of type
+// [Errors]: there is none of at most MaxDocument bytes.
+func (d *Document) Text() (string, error) {
+	if d.source != "" {
+		return d.source, nil
+	}
+	text, err := d.written()
+	switch {
+	case err != nil:
+		return "", asErrors(err)
+	case len(text) > MaxDocument:
+		return "", Errors{{Message: fmt.Sprintf("the document has %d bytes when it is written, more than %d", len(text), MaxDocument)}}
+	}
+	return string(text), nil
+}
 
 // measure is the sum of the pieces' sizes, an upper bound of the length of every rendering.
 func (d *Document) measure() int {

@@ -1,8 +1,10 @@
 package rules
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -50,8 +52,8 @@ type Write struct {
 // Everything in it follows from the writes alone, so that all who make the same writes have the same History, whether
 // they made them all or began with one that was read back.
 type History struct {
-	// chain is the kept versions, and those before that the first of them is replayed from. Numbers rise by 1; the
-	// first is a whole document.
+	// chain is the kept versions, and those before that the first of them is replayed from. Numbers rise: by 1, but for
+	// adopted ones. The first is a whole document.
 	chain []*record
 	// doc and set are the version in force; nil without one. Invariant: doc is what replaying gives.
 	doc *Document
@@ -101,6 +103,47 @@ func (h *History) Write(w Write) (*History, error) {
 	if doc, err = h.keep(r, doc, w.Change); err != nil {
 		return nil, err
 	}
+	return h.and(r, doc)
+}
+
+// Adopt returns the history with a version that was written elsewhere, whole and under the number that it has there.
+// Versions may be left out, but v.Number is above the one in force. With replace, what there was before is forgotten.
+// The error wraps [ErrConflict] or is of type [Errors].
+func (h *History) Adopt(v Version, text string, replace bool) (*History, error) {
+	if replace {
+		h = &History{}
+	}
+	if v.Number <= h.number() || v.Number == math.MaxInt64 {
+		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.number())
+	}
+	doc, err := Parse([]byte(text))
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	v.When, v.By, v.What = millisecond(v.When), cut(v.By, maxBy), cut(v.What, maxWhat)
+	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
+}
+
+// Again returns the history with one version more that has the same document: something else has changed that is agreed
+// on together with the rules. What is told of it is what and by.
+func (h *History) Again(what, by string, when time.Time) (*History, error) {
+	if h.doc == nil {
+		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
+	}
+	text, err := h.doc.Text()
+	if err != nil {
+		return nil, err
+	}
+	doc, err := Parse([]byte(text))
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	v := Version{Number: h.number() + 1, When: millisecond(when), By: cut(by, maxBy), What: cut(what, maxWhat)}
+	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
+}
+
+// and is h with one version more, whose document is doc.
+func (h *History) and(r *record, doc *Document) (*History, error) {
 	set, err := Compile(doc, r.Number)
 	if err != nil {
 		return nil, asErrors(err)
@@ -143,10 +186,7 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 
 // rewrite writes doc as a text and reads it again: as YAML, or as JSON where only that fits.
 func rewrite(doc *Document) (*Document, error) {
-	text, err := doc.YAML()
-	if err == nil && len(text) > MaxDocument {
-		text, err = doc.JSON()
-	}
+	text, err := doc.written()
 	if err != nil {
 		return nil, asErrors(err)
 	}
@@ -204,14 +244,14 @@ func (h *History) Versions() []Version {
 
 // Version returns the document of a kept version, or an error that wraps [ErrNotFound].
 func (h *History) Version(n int64) (*Document, error) {
-	last := h.number()
-	if n < 1 || n > last || n < h.chain[h.kept()].Number {
+	i, ok := slices.BinarySearchFunc(h.chain, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
+	switch {
+	case !ok || i < h.kept():
 		return nil, fmt.Errorf("look for version %d of the rules: %w", n, ErrNotFound)
-	}
-	if n == last {
+	case i == len(h.chain)-1:
 		return h.doc, nil
 	}
-	return replay(h.chain, int(n-h.chain[0].Number))
+	return replay(h.chain, i)
 }
 
 // replay builds the document of chain[last] from the last whole one up to there.

@@ -14,10 +14,11 @@ import (
 
 // A history is written as
 //
-//	byte 0    format, 1
+//	byte 0    format, 1, or 2 if numbers are left out
 //	uvarint   number of the first version in it, 0 if there is none
 //	uvarint   how many there are
 //	of each, in order:
+//	  uvarint   format 2, but for the first: by how much its number is above the one before
 //	  uvarint   length of the head
 //	  head      JSON
 //	  uvarint   length of the text
@@ -25,6 +26,7 @@ import (
 //	4 bytes   CRC32C of all before, little endian
 const (
 	historyFormat = 1
+	gapsFormat    = 2
 
 	maxHead = 16 << 10 // bytes of JSON
 )
@@ -82,10 +84,14 @@ func (h *History) AppendBinary(b []byte) ([]byte, error) {
 	for _, r := range h.chain {
 		size += len(r.text) + len(r.By) + len(r.What) + 256
 	}
-	b = append(slices.Grow(b, size), historyFormat)
+	format := h.format()
+	b = append(slices.Grow(b, size), format)
 	b = binary.AppendUvarint(b, first)
 	b = binary.AppendUvarint(b, uint64(len(h.chain)))
-	for _, r := range h.chain {
+	for i, r := range h.chain {
+		if format == gapsFormat && i > 0 {
+			b = binary.AppendUvarint(b, uint64(r.Number-h.chain[i-1].Number))
+		}
 		text, err := json.Marshal(r.head())
 		if err != nil {
 			return b[:start], fmt.Errorf("write version %d of the rules: %w", r.Number, err)
@@ -96,6 +102,16 @@ func (h *History) AppendBinary(b []byte) ([]byte, error) {
 		b = append(b, r.text...)
 	}
 	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+}
+
+// format is the one that h is written in: one that also older builds read, if it can be.
+func (h *History) format() byte {
+	for i, r := range h.chain[min(1, len(h.chain)):] {
+		if r.Number != h.chain[i].Number+1 {
+			return gapsFormat
+		}
+	}
+	return historyFormat
 }
 
 func (r *record) head() head {
@@ -113,7 +129,7 @@ func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.
 // ParseHistory is the inverse of [History.AppendBinary]. The error wraps [ErrHistory].
 func ParseHistory(b []byte) (*History, error) {
 	end := len(b) - 4
-	if end < 1 || b[0] != historyFormat {
+	if end < 1 || b[0] != historyFormat && b[0] != gapsFormat {
 		return nil, fmt.Errorf("%w: unknown format", ErrHistory)
 	}
 	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
@@ -122,13 +138,24 @@ func ParseHistory(b []byte) (*History, error) {
 	r := &reader{rest: b[1:end]}
 	first, n := r.number(), r.number()
 	h := &History{}
+	number := first
 	for i := uint64(0); i < n && r.err == nil; i++ {
-		// There is room for the next number too.
-		if first == 0 || first+i < first || first+i >= math.MaxInt64 || i > maxChain+KeptVersions {
-			r.fail("versions %d and %d more", first, n)
-			break
+		if i > 0 {
+			step := uint64(1)
+			if b[0] == gapsFormat {
+				step = r.number()
+			}
+			if number += step; step == 0 || number < step {
+				number = 0
+			}
 		}
-		h.chain = append(h.chain, r.record(int64(first+i)))
+		// There is room for the next number too.
+		if r.err == nil && (number == 0 || number >= math.MaxInt64 || i > maxChain+KeptVersions) {
+			r.fail("versions %d and %d more", first, n)
+		}
+		if r.err == nil {
+			h.chain = append(h.chain, r.record(int64(number)))
+		}
 	}
 	switch {
 	case r.err != nil:
@@ -137,6 +164,8 @@ func ParseHistory(b []byte) (*History, error) {
 		return nil, fmt.Errorf("%w: there is more behind its end", ErrHistory)
 	case n == 0:
 		return h, nil
+	case h.format() != b[0]:
+		return nil, fmt.Errorf("%w: it leaves out no versions, or the reverse", ErrHistory)
 	case !h.chain[0].full:
 		return nil, fmt.Errorf("%w: the versions before %d are missing", ErrHistory, first)
 	}

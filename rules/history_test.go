@@ -418,6 +418,8 @@ func FuzzParseHistory(f *testing.F) {
 			f.Add(b[:len(b)-4])
 		}
 	}
+	gaps := bytesOf(f, adopted(f, adopted(f, NewHistory(), 7, 70, false), 12, 120, false))
+	f.Add(gaps[:len(gaps)-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Mutations seldom guess a checksum.
 		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {

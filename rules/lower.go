@@ -18,7 +18,7 @@ type lowered struct {
 }
 
 // Lowered returns limits, which are a hit's of r, as they are while a step of r.Adaptive is in force: amounts and bursts
-// multiplied by its factor, rounded down, and at least 1. They are the same counters. The list is made anew only when it is
+// multiplied by its factor, rounded down, and at least 1; a region's share that is 0 stays so. They are the same counters. The list is made anew only when it is
 // asked for by another step than the last time.
 func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].lowering == nil {
@@ -33,8 +33,8 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
-		all[i].lowering = nil
-		all[i].Amount = part(l.Amount, factor)
+		all[i].lowering, all[i].dividing = nil, nil
+		all[i].Amount, all[i].Whole = part(l.Amount, factor), part(l.Whole, factor)
 		if l.Kind.Bucket() {
 			all[i].Burst = part(l.Burst, factor)
 		}
@@ -52,12 +52,12 @@ func exactly(factor float64) *big.Rat {
 	return r
 }
 
-// part is amount times factor, rounded down, 1…amount.
+// part is amount times factor, rounded down, 1…amount; of nothing it is nothing.
 func part(amount int64, factor *big.Rat) int64 {
 	n := new(big.Int).Mul(big.NewInt(amount), factor.Num())
 	n.Quo(n, factor.Denom())
 	if !n.IsInt64() {
 		return amount
 	}
-	return max(1, min(amount, algorithms.MaxAmount, n.Int64()))
+	return max(min(1, amount), min(amount, algorithms.MaxAmount, n.Int64()))
 }

@@ -25,6 +25,7 @@ type Match struct {
 	found  []int32     // positions of entries that may apply
 	hashed []byte      // what is hashed
 	key    []Attribute // of MatchKey
+	lists  []int32     // of Share
 }
 
 // value is an attribute of the check at hand.

@@ -201,6 +201,10 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 		sum += part
 		out = append(out, Region{d.checkName(key, key.Text), part})
 	})
+	if len(out) > maxRegions {
+		d.fail(n, "%d regions are more than %d", len(out), maxRegions)
+		return nil
+	}
 	// The tolerance is a little wider than a thousandth, for what adding decimal fractions gets wrong.
 	if len(d.errs) == mistakes && (sum < 0.999-1e-9 || sum > 1.001+1e-9) {
 		d.fail(n, "the parts add up to %.4g, not to 1", sum)

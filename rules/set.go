@@ -40,6 +40,9 @@ type Set struct {
 	rules       index
 	deny, allow list
 	profiles    map[string]*Profile
+	globals     globals
+	shares      *Shares   // nil: global limits count whole
+	division    *division // of shares; nil without
 }
 
 // Headers says which families of response headers are sent.
@@ -133,8 +136,12 @@ type Limit struct {
 	// ID is a hash of unit, algorithm and window (with its zone, for calendar windows): with the subject's hash
 	// it identifies the counter, so that amounts and names can change without losing what was used.
 	ID uint64
+	// Whole is the capacity of the rule's limit of which this one is a region's share; 0 of a limit that is not divided.
+	Whole int64
 
-	lowering *lowering // of the first limit of a list that steps lower; nil: none
+	undivided *Limit    // the rule's limit of which this one is a share; nil: none
+	dividing  *dividing // of the first limit of a list of a global rule; nil: none
+	lowering  *lowering // of the first limit of a list that steps lower; nil: none
 }
 
 // Hit is a rule that applies to a check, for one subject.

@@ -63,6 +63,9 @@ func (c *compiler) subjects() {
 		}
 		for _, spec := range g.Subjects {
 			s := c.subject(spec, tiers)
+			if c.lists > 0 {
+				c.listed[spec] = s
+			}
 			a, ok := netip.Addr{}, false
 			if holdsAddresses(g.Attribute) {
 				a, ok = parseAddress(spec.Value)
@@ -99,14 +102,17 @@ func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
 
 // limits are those of the subject: an override's, its tier's, or the rule's own. nil says that the rule does not
 // apply: it is tiered, and the subject has no tier.
-func (r *Rule) limits(m *Match) []*Limit {
+func (r *Rule) limits(m *Match) []*Limit { return r.limitsOf(m, r) }
+
+// limitsOf is limits for the subject of another version's rule of the same name, which m is a match of.
+func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	tier := int32(-1)
 	for i := range r.key {
 		k := &r.key[i]
 		if k.subjects == nil {
 			continue
 		}
-		s := k.subjects.find(m.value(k.number), k, r.IPv6Prefix)
+		s := k.subjects.find(m.value(hit.key[i].number), k, r.IPv6Prefix)
 		if s == nil {
 			continue
 		}

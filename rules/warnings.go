@@ -1,23 +1,25 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Warnings lists what d says that this version does not act upon, so that nothing is ignored in silence. Places
-// are given for a document that is as it was parsed.
+// Warnings lists what d says that this version does not act upon, so that nothing is ignored in silence, and global limits
+// of which some region gets nothing. Places are given for a document that is as it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.at["defaults."+key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		if r.Scope == "global" {
-			w.add(r.place("scope"), path+".scope", "scope: global takes effect with a cluster")
-		}
-		if r.has("regions") {
-			w.add(r.place("regions"), path+".regions", "regions take effect with a cluster")
+		d.warnShares(&w, r, path+".limits", r.Limits)
+		for _, t := range d.Tiers {
+			if r.Tiered {
+				d.warnShares(&w, r, keyPath("tiers", t.Name)+".limits", t.Limits)
+			}
 		}
 		r.warn(&w, path, r.place)
 	}
@@ -28,6 +30,26 @@ func (d *Document) Warnings() []Error {
 	}
 	w.sort()
 	return w.errs
+}
+
+// warnShares looks for limits that are too small to be divided among the regions that a rule lists.
+func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*LimitSpec) {
+	var names, none []string
+	for _, g := range r.Regions {
+		names = append(names, g.Name)
+	}
+	for i, l := range limits {
+		amounts, bursts := Split(l.Limit, names, r.Regions), Split(cmp.Or(l.Burst, l.Limit), names, r.Regions)
+		none = none[:0]
+		for j, g := range r.Regions {
+			if g.Part > 0 && (amounts[j] == 0 || d.kind(l).Bucket() && bursts[j] == 0) {
+				none = append(none, g.Name)
+			}
+		}
+		if len(none) > 0 {
+			w.add(l.pos, fmt.Sprintf("%s[%d]", path, i), "too small for its regions, in whole units: all is refused in %s", shorten(strings.Join(none, ", ")))
+		}
+	}
 }
 
 // warn is for what defaults and rules share.

@@ -1,0 +1,154 @@
+package agreement
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// turnSlack is added to the longest window before a recorded version is let go of, in ms: clocks differ.
+const turnSlack = int64(time.Minute / time.Millisecond)
+
+// errHeld: no more versions can be held.
+var errHeld = errors.New("too many changes of global limits count at once: wait until all regions have followed and windows have turned, or remove a region that is gone")
+
+// hold makes the version in force of h the last one held. r is not shared yet.
+func (r *Regions) hold(h *rules.History) error {
+	_, v := h.Current()
+	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
+	held := slices.Clone(r.Held)
+	if !divided(append(held, fresh)) {
+		fresh.At = min(max(1, v.When.UnixMilli()), rules.MaxRecordedAt)
+		r.Held = []Held{fresh}
+		return nil
+	}
+	if !divided(held) {
+		for i := range held {
+			held[i].At = 0 // nobody was waited for: what was used before is not known
+		}
+	}
+	if last := r.last(); last != nil && last.At == 0 && !last.Candidate && last.alike(&fresh) {
+		held = held[:len(held)-1] // who goes by it uses what fresh gives
+	}
+	r.Held = turned(append(held, fresh), v.When.UnixMilli())
+	size := 0
+	for _, h := range r.Held {
+		size += h.Set.Document.Weight()
+	}
+	if n := len(r.Held); n > MaxHeld || n > 4 && size > MaxHeldBytes {
+		return errHeld
+	}
+	return nil
+}
+
+// turned is held without recorded versions that no present window began under. now is Unix ms.
+func turned(held []Held, now int64) []Held {
+	longest := time.Duration(0)
+	for i := range held {
+		longest = max(longest, held[i].Set.LongestGlobal())
+	}
+	for len(held) > 1 && held[1].At > 0 && held[1].At+longest.Milliseconds()+turnSlack < now {
+		held = held[1:]
+	}
+	return held
+}
+
+// errNotTurned: all that is held still counts.
+var errNotTurned = errors.New("no version of the rules is held whose windows have turned")
+
+// letGo is r without the versions that do not count any more at now, Unix ms. All are recorded. Without it the last change
+// before a long time would be weighed in every check.
+func (r *Regions) letGo(now int64) (*Regions, error) {
+	kept := turned(r.Held, now)
+	if len(kept) == len(r.Held) {
+		return nil, errNotTurned
+	}
+	changed := r.next()
+	changed.Held = slices.Clone(kept)
+	return changed, nil
+}
+
+// divided reports whether there are limits to divide, and regions to divide them.
+func divided(held []Held) bool {
+	limits := false
+	var names []string
+	for _, h := range held {
+		limits = limits || h.Set.LongestGlobal() > 0
+		names = append(names, h.Names...)
+	}
+	slices.Sort(names)
+	return limits && len(slices.Compact(names)) > 1
+}
+
+// alike reports whether both give each region the same of every limit.
+func (h *Held) alike(other *Held) bool {
+	return slices.Equal(h.Names, other.Names) && h.Set.DividesAs(other.Set)
+}
+
+func (e Mark) apply(next *State) Result {
+	changed, err := next.Regions.mark(e)
+	if err != nil {
+		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	}
+	next.Regions = changed
+	return Result{}
+}
+
+// Refuses returns why e would be rejected now, or nil.
+func (r *Regions) Refuses(e Mark) error {
+	_, err := r.mark(e)
+	return err
+}
+
+// mark is r with e in it.
+func (r *Regions) mark(e Mark) (*Regions, error) {
+	candidate := slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
+	last := r.last()
+	switch {
+	case r.Primary == "" || last == nil:
+		return nil, errors.New("there is no primary region yet, or there are no rules")
+	case e.At < 0 || e.At > rules.MaxRecordedAt:
+		return nil, fmt.Errorf("%d is no time", e.At)
+	case e.At == 0 && candidate >= 0:
+		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[candidate].Version)
+	case e.At == 0 && (e.Version != last.Version || last.At != 0):
+		return nil, fmt.Errorf("version %d of the rules is not in force, or recorded", e.Version)
+	case e.At != 0 && candidate < 0 && e.Version == last.Version && last.At != 0:
+		return r.letGo(e.At)
+	case e.At != 0 && (candidate < 0 || r.Held[candidate].Version != e.Version):
+		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
+	}
+	changed := r.next()
+	changed.Held = slices.Clone(r.Held)
+	if e.At == 0 {
+		changed.last().Candidate = true
+		return changed, nil
+	}
+	changed.record(candidate, e.At)
+	return changed, nil
+}
+
+// record makes Held[candidate] recorded at a time, and lets go of what doesn't matter any more. r is not shared yet.
+func (r *Regions) record(candidate int, at int64) {
+	now := at
+	if candidate > 0 {
+		at = max(at, r.Held[candidate-1].At)
+	}
+	r.Held[candidate].Candidate = false
+	var recorded []Held
+	for _, h := range r.Held[:candidate+1] {
+		if h.At == 0 {
+			// What was followed before the candidate, and not asked for, may have been used in the same window.
+			h.At = at
+		}
+		if n := len(recorded); n > 0 && recorded[n-1].alike(&h) {
+			h.At = recorded[n-1].At
+			recorded = recorded[:n-1]
+		}
+		recorded = append(recorded, h)
+	}
+	r.Held = turned(append(recorded, r.Held[candidate+1:]...), now)
+}

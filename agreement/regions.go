@@ -1,0 +1,272 @@
+package agreement
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of what is agreed about regions.
+const (
+	// MaxRegions bounds Regions.Names.
+	MaxRegions = 32
+	// maxTerm bounds Regions.Term: more than there will ever be, and far from where numbers end.
+	maxTerm = 1 << 60
+	// MaxRegionName is how many bytes a region's name has at most.
+	MaxRegionName = 64
+	// MaxHeld bounds Regions.Held.
+	MaxHeld = 64
+	// MaxHeldBytes bounds the documents in Regions.Held, roughly; four are held whatever they weigh.
+	MaxHeldBytes = 64 << 20
+)
+
+// Regions is what is agreed about regions. It is immutable.
+type Regions struct {
+	World    WorldID  // of the rules' world; zero: no primary has begun one, nor was one followed
+	Term     int64    // of the primary: grows each time another region becomes it
+	Primary  string   // the region where rules are written; "" before the first
+	Names    []string // the regions that the primary has committed, in order of name; at most MaxRegions
+	Held     []Held   // versions that still count, oldest first; the last is the one in force. Empty before the first.
+	Revision uint64   // grows with every change of this struct at the primary; copied by followers
+
+	sets *sets // nil: none are kept
+}
+
+// Held is a version of the rules that still counts for shares. Those that are recorded come first.
+//
+// Where there are no global limits to divide, or only one region to have them, each version counts as recorded as soon as it
+// is written, and the one in force is the only one.
+type Held struct {
+	Version int64
+	Names   []string // the regions that divide limits in this version, in order of name
+	// At, Unix ms: recorded. From this wall time on no region goes by an older version, or by one that divides limits
+	// otherwise. 0: not recorded.
+	At        int64
+	Candidate bool       // asked of all regions to be honoured; the next to be recorded
+	Set       *rules.Set // compiled, without shares
+}
+
+// sets keeps what SetFor returned last for each region that it was asked for, and what AppendFollow wrote.
+type sets struct {
+	mu     sync.Mutex // guards all below
+	set    map[string]*rules.Set
+	follow []byte // nil: it was not asked for yet
+}
+
+// Primary makes a region the primary: the one where rules are written. It begins the world, if there is none yet, and
+// commits the region. Said again, it changes nothing, but that a later term is taken.
+type Primary struct {
+	Region string  `json:"region"`
+	World  WorldID `json:"world"` // taken if there is none yet; not zero
+	// Term is the least that the term is then, for a primary that other regions are ahead of; 0 for whatever it is.
+	Term int64 `json:"term,omitempty"`
+	When int64 `json:"when,omitempty"`
+}
+
+// Region commits a region, or removes one: not the primary. Where there are rules it makes a new version of them, with the
+// same document. Only the primary region's leader proposes it.
+type Region struct {
+	Name   string `json:"name"`
+	Remove bool   `json:"remove,omitempty"`
+	By     string `json:"by,omitempty"`
+	When   int64  `json:"when,omitempty"` // Unix ms
+}
+
+// Mark asks all regions to honour the version in force, which becomes the candidate, or records that they do. Of a version
+// that is recorded already it lets go of those before it whose windows have turned. Only the primary region's leader
+// proposes it.
+type Mark struct {
+	Version int64 `json:"version"`
+	// At, Unix ms: at least what any region's clocks showed when it went by Version or a newer one. 0: Version becomes
+	// the candidate.
+	At int64 `json:"at,omitempty"`
+}
+
+// validRegion reports whether name can be a region's.
+func validRegion(name string) bool {
+	return name != "" && len(name) <= MaxRegionName && utf8.ValidString(name)
+}
+
+// next is a copy of r that was changed here.
+func (r *Regions) next() *Regions {
+	next := *r
+	next.Revision++
+	next.sets = &sets{}
+	return &next
+}
+
+// last is the version in force, nil before the first.
+func (r *Regions) last() *Held {
+	if len(r.Held) == 0 {
+		return nil
+	}
+	return &r.Held[len(r.Held)-1]
+}
+
+// SetFor returns the rules in force, compiled, with the shares of a region; nil before the first. It is the same pointer as
+// long as neither rules nor regions change.
+func (s *State) SetFor(region string) *rules.Set {
+	set, r := s.History.Set(), s.Regions
+	if set == nil || len(r.Held) == 0 {
+		return set
+	}
+	kept := r.sets
+	if kept == nil {
+		return set.WithShares(r.shares(region))
+	}
+	kept.mu.Lock()
+	defer kept.mu.Unlock()
+	if out := kept.set[region]; out != nil {
+		return out
+	}
+	if kept.set == nil || len(kept.set) > MaxRegions {
+		kept.set = map[string]*rules.Set{}
+	}
+	kept.set[region] = set.WithShares(r.shares(region))
+	return kept.set[region]
+}
+
+func (r *Regions) shares(region string) *rules.Shares {
+	x := &rules.Shares{Region: region}
+	for _, h := range r.Held {
+		x.Views = append(x.Views, rules.View{Set: h.Set, Names: h.Names, At: h.At})
+	}
+	return x
+}
+
+func (e Primary) apply(next *State) Result {
+	r := next.Regions
+	switch {
+	case !validRegion(e.Region):
+		return rejected("a region's name has 1 to %d bytes of UTF-8", MaxRegionName)
+	case e.World.IsZero():
+		return rejected("the world has no ID")
+	case e.Term < 0 || e.Term > maxTerm:
+		return rejected("%d is no term", e.Term)
+	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.Term <= r.Term:
+		return Result{}
+	}
+	changed := r.next()
+	if changed.Primary != e.Region {
+		changed.Primary = e.Region
+		changed.Term++
+	}
+	changed.Term = max(changed.Term, e.Term)
+	if begins := r.World.IsZero(); begins {
+		changed.World = e.World
+		changed.Names = []string{e.Region}
+		if h := r.last(); h != nil {
+			// Nobody else has followed these rules: there is nothing to wait for.
+			changed.Held = []Held{{Version: h.Version, Names: changed.Names, At: max(1, h.At), Set: h.Set}}
+		}
+		next.Regions = changed
+		return Result{}
+	}
+	if slices.Contains(r.Names, e.Region) {
+		next.Regions = changed
+		return Result{}
+	}
+	return next.commit(changed, Region{Name: e.Region, When: e.When})
+}
+
+func (e Region) apply(next *State) Result {
+	r := next.Regions
+	committed := slices.Contains(r.Names, e.Name)
+	switch {
+	case !validRegion(e.Name):
+		return rejected("a region's name has 1 to %d bytes of UTF-8", MaxRegionName)
+	case r.Primary == "":
+		return rejected("there is no primary region yet")
+	case e.Remove && e.Name == r.Primary:
+		return rejected("%s is the primary region", e.Name)
+	case e.Remove && !committed:
+		return Result{Err: fmt.Errorf("remove region %q: %w", e.Name, rules.ErrNotFound)}
+	case !e.Remove && committed:
+		return rejected("the region %s is committed", e.Name)
+	}
+	return next.commit(r.next(), e)
+}
+
+// commit makes changed the regions, with e in it, and a new version of the rules if there are any.
+func (s *State) commit(changed *Regions, e Region) Result {
+	names, what := slices.Clone(changed.Names), "region "+e.Name+" joins"
+	if e.Remove {
+		what = "region " + e.Name + " leaves"
+		names = slices.DeleteFunc(names, func(name string) bool { return name == e.Name })
+	} else if names = append(names, e.Name); len(names) > MaxRegions {
+		return rejected("there are %d regions, and no more can be", MaxRegions)
+	}
+	slices.Sort(names)
+	changed.Names = names
+	if s.Regions.last() == nil {
+		s.Regions = changed
+		return Result{}
+	}
+	_, last := s.History.Current()
+	when := time.UnixMilli(e.When)
+	if e.When == 0 {
+		when = last.When
+	}
+	history, err := s.History.Again(what, e.By, when)
+	if err != nil {
+		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	}
+	if err := changed.hold(history); err != nil {
+		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	}
+	s.History, s.Regions = history, changed
+	_, v := history.Current()
+	return Result{Version: v.Number}
+}
+
+// check holds regions that were read to what entries could have made. number is that of the version in force.
+func (r *Regions) check(number int64) error {
+	switch {
+	case r.Term < 0 || (r.Term == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
+		return errors.New("a primary region, its term and its world do not fit")
+	case r.Primary != "" && !validRegion(r.Primary):
+		return fmt.Errorf("%q is no name of a region", r.Primary)
+	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.last().Version != number:
+		return fmt.Errorf("%d versions of the rules are held, and not up to %d", len(r.Held), number)
+	}
+	if err := checkNames(r.Names); err != nil {
+		return err
+	}
+	candidates := 0
+	for i, h := range r.Held {
+		if err := checkNames(h.Names); err != nil {
+			return err
+		}
+		if h.Candidate {
+			candidates++
+		}
+		before := Held{At: 1}
+		if i > 0 {
+			before = r.Held[i-1]
+		}
+		if h.Version <= before.Version || h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 && (h.Candidate || h.At < before.At || before.At == 0) {
+			return fmt.Errorf("version %d of the rules is not held as it should be", h.Version)
+		}
+	}
+	if candidates > 1 {
+		return errors.New("there is more than one candidate")
+	}
+	return nil
+}
+
+func checkNames(names []string) error {
+	if len(names) > MaxRegions {
+		return fmt.Errorf("%d regions are more than %d", len(names), MaxRegions)
+	}
+	for i, name := range names {
+		if !validRegion(name) || i > 0 && name <= names[i-1] {
+			return fmt.Errorf("the region %q has no name, or is not in order", name)
+		}
+	}
+	return nil
+}

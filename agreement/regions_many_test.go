@@ -1,0 +1,95 @@
+package agreement
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded in the end, and there is
+// room for more.
+func TestManyVersionsAreRecorded(t *testing.T) {
+	s, now := New(), int64(1_000_000_000_000)
+	apply := func(e Entry) error {
+		t.Helper()
+		b, err := Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, r := s.Apply(s.Index+1, b)
+		s = next
+		return r.Err
+	}
+	write := func(limit int) error {
+		return apply(Rules{When: time.UnixMilli(now), Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: a\n    key: [ip]\n"+
+			"    scope: global\n    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}})
+	}
+	for _, e := range []Entry{
+		Found{Cluster: ClusterID{1}, Secret: make([]byte, 32)}, Primary{Region: "eu", World: WorldID{1}}, Region{Name: "us"},
+	} {
+		if err := apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, wrote := 0, 0
+	for range 100 {
+		for range 20 {
+			if limit++; write(limit) == nil {
+				wrote++
+			}
+		}
+		now += time.Minute.Milliseconds()
+		for _, h := range s.Regions.Held {
+			if h.Candidate {
+				_ = apply(Mark{Version: h.Version, At: now}) // which may have to wait
+				break
+			}
+		}
+		last := s.Regions.last()
+		if last.At == 0 {
+			_ = apply(Mark{Version: last.Version})
+		} else {
+			_ = apply(Mark{Version: last.Version, At: now})
+		}
+	}
+	for range 2 { // the second one lets go of what the first has recorded
+		now += 10 * time.Minute.Milliseconds()
+		_ = apply(Mark{Version: s.Regions.last().Version})
+		_ = apply(Mark{Version: s.Regions.last().Version, At: now})
+	}
+	if have := s.Regions.Held; len(have) != 1 || have[0].At == 0 {
+		t.Errorf("have %+v, want only the version in force, recorded", have)
+	}
+	if wrote < 100 {
+		t.Errorf("only %d of %d versions could be written: it is stuck with %+v", wrote, limit, s.Regions.Held)
+	}
+}
+
+// TestALaterTermIsTaken: a primary that others are ahead of begins another term, in the same world, and never goes back.
+func TestALaterTermIsTaken(t *testing.T) {
+	s := New()
+	for i, tt := range []struct {
+		have Primary
+		want int64
+		bad  bool
+	}{
+		{Primary{Region: "eu", World: WorldID{1}}, 1, false},
+		{Primary{Region: "eu", World: WorldID{2}}, 1, false},
+		{Primary{Region: "eu", World: WorldID{2}, Term: 5}, 5, false},
+		{Primary{Region: "eu", World: WorldID{2}, Term: 4}, 5, false},
+		{Primary{Region: "us", World: WorldID{2}, Term: 4}, 6, false},
+		{Primary{Region: "us", World: WorldID{2}, Term: -1}, 6, true},
+		{Primary{Region: "us", World: WorldID{2}, Term: 1 << 62}, 6, true},
+	} {
+		b, err := Encode(tt.have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, r := s.Apply(s.Index+1, b)
+		if s = next; s.Regions.Term != tt.want || s.Regions.World != (WorldID{1}) || (r.Err != nil) != tt.bad {
+			t.Errorf("%d: have term %d of %v, %v, want %d", i, s.Regions.Term, s.Regions.World, r.Err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,480 @@
+package agreement
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// begun is a state with a primary region and others.
+func begun(t testing.TB, regions ...string) *State {
+	t.Helper()
+	s := do(t, New(), found, Primary{Region: "eu", World: WorldID{5}})
+	for _, name := range regions {
+		s = do(t, s, Region{Name: name, When: 1000})
+	}
+	return s
+}
+
+// global is a write of one global limit, with some parts.
+func global(limit int, parts string) Rules {
+	return Rules{
+		Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - {name: w, key: [tenant], scope: global%s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", parts, limit)},
+		By:     "test", When: time.UnixMilli(1_800_000_000_000),
+	}
+}
+
+// moved is a state in which versions 3 and 4 are in use, of which 3 is the candidate, and 2 is recorded.
+func moved(t testing.TB) *State {
+	t.Helper()
+	const at = int64(1_800_000_000_000)
+	return do(t, begun(t, "us"), global(100, ""), Mark{Version: 1}, Mark{1, at}, global(60, ", regions: {eu: 1}"), Mark{Version: 2}, Mark{2, at + 1}, global(90, ""),
+		Mark{Version: 3}, Region{Name: "ap", By: "ap", When: at})
+}
+
+// held shows what is held: versions, r for recorded, c for the candidate.
+func held(s *State) string {
+	var out []string
+	for _, h := range s.Regions.Held {
+		text := fmt.Sprint(h.Version)
+		if h.At > 0 {
+			text += "r"
+		}
+		if h.Candidate {
+			text += "c"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " ")
+}
+
+func limitIn(t testing.TB, s *State, region string, wall time.Time) int64 {
+	t.Helper()
+	set := s.SetFor(region)
+	var m rules.Match
+	set.Match([]rules.Attribute{{Name: "tenant", Value: "x"}}, nil, &m)
+	set.Share(&m, wall.UnixNano())
+	return m.Hits[0].Limits[0].Amount
+}
+
+func TestPrimary(t *testing.T) {
+	s := do(t, New(), Primary{Region: "eu", World: WorldID{5}}, Primary{Region: "eu", World: WorldID{6}})
+	if r := s.Regions; r.World != (WorldID{5}) || r.Term != 1 || r.Primary != "eu" || !slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
+		t.Errorf("have %+v", r)
+	}
+	s = do(t, s, global(100, ""))
+	if _, v := s.History.Current(); v.Number != 1 || held(s) != "1r" || limitIn(t, s, "eu", time.Now()) != 100 || limitIn(t, s, "us", time.Now()) != 0 {
+		t.Errorf("version %d, held %s", v.Number, held(s))
+	}
+	s = do(t, s, Region{Name: "us", When: 1000}, Primary{Region: "us", World: WorldID{7}})
+	if r := s.Regions; r.World != (WorldID{5}) || r.Term != 2 || r.Primary != "us" || held(s) != "1 2" {
+		t.Errorf("have %+v", r)
+	}
+	// One that the old primary had not committed, with rules: a new version of them.
+	s = do(t, s, Primary{Region: "ap", World: WorldID{7}, When: 5000})
+	_, v := s.History.Current()
+	if r := s.Regions; r.Term != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) || v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
+		t.Errorf("have %+v, %+v", r, v)
+	}
+	// Rules that were there before the first primary keep their number.
+	old := do(t, New(), global(100, ""), Primary{Region: "eu", World: WorldID{5}})
+	if _, v := old.History.Current(); v.Number != 1 || limitIn(t, old, "eu", time.Now()) != 100 || held(old) != "1r" {
+		t.Errorf("version %d, held %s", v.Number, held(old))
+	}
+}
+
+func TestRegionsJoinAndLeave(t *testing.T) {
+	s := do(t, begun(t), global(90, ""))
+	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "us", By: "us", When: 77_000}))
+	doc, v := next.History.Current()
+	if r.Err != nil || r.Version != 2 || v != (rules.Version{Number: 2, When: time.UnixMilli(77_000).UTC(), By: "us", What: "region us joins"}) || len(doc.Rules) != 1 {
+		t.Errorf("have %+v, %+v", r, v)
+	}
+	if held(next) != "1 2" || limitIn(t, next, "eu", time.Now()) != 45 || limitIn(t, next, "us", time.Now()) != 0 {
+		t.Errorf("held %s", held(next))
+	}
+	s = do(t, next, Mark{Version: 2}, Mark{2, 100_000})
+	if held(s) != "1r 2r" || limitIn(t, s, "us", time.UnixMilli(200_000)) != 45 || limitIn(t, s, "us", time.UnixMilli(110_000)) != 0 {
+		t.Errorf("held %s: %d, %d", held(s), limitIn(t, s, "us", time.UnixMilli(200_000)), limitIn(t, s, "us", time.UnixMilli(110_000)))
+	}
+	s = do(t, s, Region{Name: "us", Remove: true, When: 1})
+	if _, v := s.History.Current(); v.What != "region us leaves" || held(s) != "1r 2r 3" || limitIn(t, s, "eu", time.UnixMilli(200_000)) != 45 || limitIn(t, s, "us", time.UnixMilli(200_000)) != 0 {
+		t.Errorf("have %+v, held %s", v, held(s))
+	}
+	// An hour later the old versions matter no more.
+	s = do(t, s, Mark{Version: 3}, Mark{3, 4_000_000})
+	if held(s) != "2r 3r" || limitIn(t, s, "eu", time.UnixMilli(5_000_000)) != 90 {
+		t.Errorf("held %s", held(s))
+	}
+	many := begun(t)
+	for i := range MaxRegions - 1 {
+		many = do(t, many, Region{Name: fmt.Sprintf("r%02d", i)})
+	}
+	rejects(t, many, encoded(t, Region{Name: "one more"}), "no more can be")
+	if len(many.Regions.Names) != MaxRegions || !slices.IsSorted(many.Regions.Names) {
+		t.Errorf("have %v", many.Regions.Names)
+	}
+}
+
+func TestWhatIsHeld(t *testing.T) {
+	s := begun(t, "us")
+	for _, tt := range []struct {
+		entry Entry
+		want  string
+	}{
+		{write(1, 1), "1r"}, // nothing to divide
+		{write(2, 2), "2r"},
+		{global(100, ""), "2 3"},
+		{global(100, ""), "2 4"}, // which divides as 3, and takes its place
+		{Mark{Version: 4}, "2 4c"},
+		{global(60, ""), "2 4c 5"},
+		{write(3, 3), "2 4c 5 6"},
+		{Mark{4, 1_800_000_000_000}, "2r 4r 5 6"},
+		{Mark{Version: 6}, "2r 4r 5 6c"},
+		{write(4, 4), "2r 4r 5 6c 7"},
+		{Mark{6, 1_800_000_000_001}, "2r 4r 5r 6r 7"},
+		{Mark{Version: 7}, "2r 4r 5r 6r 7c"},
+		{Mark{7, 1_800_000_000_002}, "2r 4r 5r 7r"}, // 6 and 7 divide nothing
+		{global(60, ""), "2r 4r 5r 7r 8"},
+		{Mark{Version: 8}, "2r 4r 5r 7r 8c"},
+		{Mark{8, 1_900_000_000_000}, "7r 8r"}, // all windows have turned
+	} {
+		s = do(t, s, tt.entry)
+		if have := held(s); have != tt.want {
+			t.Fatalf("after %+v: have %s, want %s", tt.entry, have, tt.want)
+		}
+		reread(t, s)
+	}
+}
+
+func TestRejectedRegions(t *testing.T) {
+	s := moved(t)
+	if held(s) != "1r 2r 3c 4" {
+		t.Fatalf("have %s", held(s))
+	}
+	alone := do(t, New(), global(5, ""))
+	long := strings.Repeat("x", MaxRegionName+1)
+	for _, tt := range []struct {
+		state *State
+		entry Entry
+		why   string
+	}{
+		{s, Primary{World: WorldID{1}}, "name has 1 to 64"}, {s, Primary{Region: long, World: WorldID{1}}, "name has 1 to 64"},
+		{s, Primary{Region: "eu"}, "no ID"},
+		{s, Region{}, "name has 1 to 64"}, {s, Region{Name: long}, "name has 1 to 64"},
+		{alone, Region{Name: "us"}, "no primary"}, {s, Region{Name: "us"}, "is committed"}, {s, Region{Name: "eu", Remove: true}, "is the primary"},
+		{alone, Mark{Version: 1}, "no primary"}, {s, Mark{Version: 4}, "version 3 of the rules is the candidate"},
+		{s, Mark{4, 5}, "not the candidate"}, {s, Mark{2, 5}, "not the candidate"}, {s, Mark{3, -5}, "no time"},
+		{s, Mark{3, rules.MaxRecordedAt + 1}, "no time"}, {do(t, s, Mark{3, 5}), Mark{Version: 3}, "not in force"},
+		{begun(t), Mark{Version: 1}, "no rules"}, {do(t, begun(t), write(1, 1)), Mark{Version: 1}, "or recorded"},
+	} {
+		rejects(t, tt.state, encoded(t, tt.entry), tt.why)
+		if m, ok := tt.entry.(Mark); ok {
+			if err := tt.state.Regions.Refuses(m); err == nil || !strings.Contains(err.Error(), tt.why) {
+				t.Errorf("have %v, want %q", err, tt.why)
+			}
+		}
+	}
+	if err := s.Regions.Refuses(Mark{3, 5}); err != nil {
+		t.Error(err)
+	}
+	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "za", Remove: true}))
+	if !errors.Is(r.Err, rules.ErrNotFound) || next.Regions != s.Regions {
+		t.Errorf("have %v", r.Err)
+	}
+}
+
+// Versions that no region can let go of are bounded: a write has to wait.
+func TestHeldVersionsAreBounded(t *testing.T) {
+	s := begun(t, "us")
+	at := int64(1_800_000_000_000)
+	for n := range int64(MaxHeld - 1) {
+		s = do(t, s, global(int(100+n), ""), Mark{Version: n + 1}, Mark{n + 1, at})
+	}
+	s = do(t, s, global(500, ""), Mark{Version: MaxHeld})
+	if len(s.Regions.Held) != MaxHeld {
+		t.Fatalf("have %s", held(s))
+	}
+	next, r := s.Apply(s.Index+1, encoded(t, global(1000, "")))
+	var wrong rules.Errors
+	if !errors.As(r.Err, &wrong) || next.History != s.History || next.Regions != s.Regions {
+		t.Errorf("have %v", r.Err)
+	}
+	rejects(t, s, encoded(t, Region{Name: "za"}), "too many changes")
+	reread(t, s)
+	if _, r := ahead(t, s, New()); r.Err != nil {
+		t.Error(r.Err)
+	}
+	s = do(t, s, Mark{MaxHeld, at + 1000*1000}, global(1000, ""))
+	if have, want := held(s), "63r 64r 65"; have != want {
+		t.Errorf("have %s, want %s", have, want)
+	}
+	later := global(1001, "")
+	later.When = time.UnixMilli(at + 2000*1000)
+	if have, want := held(do(t, s, Mark{Version: 65}, later)), "64r 65c 66"; have != want {
+		t.Errorf("have %s, want %s", have, want)
+	}
+	if testing.Short() {
+		return
+	}
+	// Large documents are fewer.
+	big := global(1, "")
+	big.Change.Body = append(big.Change.Body, strings.Repeat("# "+strings.Repeat("x", 1000)+"\n", 7000)...)
+	s = begun(t, "us")
+	for i := range 10 {
+		big.Change.Body[0], big.Change.Body[len(big.Change.Body)-2] = 'v', byte('a'+i)
+		big.Change.Body = bytes.Replace(big.Change.Body, fmt.Appendf(nil, "limit: %d,", i+1), fmt.Appendf(nil, "limit: %d,", i+2), 1)
+		if s, r = s.Apply(s.Index+1, encoded(t, big)); r.Err != nil {
+			break
+		}
+	}
+	if !errors.As(r.Err, &wrong) || len(s.Regions.Held) < 5 {
+		t.Errorf("%d are held, and %v", len(s.Regions.Held), r.Err)
+	}
+}
+
+// followed is what s gives to follow.
+func followed(t testing.TB, s *State) Adopt {
+	t.Helper()
+	b, err := s.AppendFollow(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := ParseFollow(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// ahead follows what s says.
+func ahead(t testing.TB, from *State, to *State) (*State, Result) {
+	t.Helper()
+	b, err := from.AppendFollow([]byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := ParseFollow(b[1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to.Apply(to.Index+1, encoded(t, e))
+}
+
+func TestFollow(t *testing.T) {
+	s := moved(t)
+	other := do(t, New(), found, global(7, ""), global(8, "")) // rules of its own, from before
+	for _, to := range []*State{New(), other} {
+		next, r := ahead(t, s, to)
+		if r.Err != nil || r.Version != 4 {
+			t.Fatalf("have %+v", r)
+		}
+		have, want := *next.Regions, *s.Regions
+		for _, r := range []*Regions{&have, &want} {
+			r.Held, r.sets = slices.Clone(r.Held), nil
+			for i := range r.Held {
+				r.Held[i].Set = nil
+			}
+		}
+		_, v := next.History.Current()
+		if _, w := s.History.Current(); !reflect.DeepEqual(have, want) || v != w || len(next.History.Versions()) != 1 {
+			t.Errorf("have %+v, %+v, want %+v, %+v", have, v, want, w)
+		}
+		for _, region := range []string{"ap", "eu", "us", "za"} {
+			for _, after := range []int64{0, 61_000, 3600_000} {
+				wall := time.UnixMilli(1_800_000_000_000 + after)
+				if have, want := limitIn(t, next, region, wall), limitIn(t, s, region, wall); have != want {
+					t.Errorf("%s has %d, want %d", region, have, want)
+				}
+			}
+		}
+		if again, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) || again.Regions != next.Regions {
+			t.Errorf("again: have %+v", r)
+		}
+		// What comes later is added.
+		later := do(t, s, Mark{3, 1_800_000_000_000}, Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Delete: true}})
+		next, r = ahead(t, later, reread(t, next))
+		if r.Err != nil || r.Version != 5 || held(next) != held(later) || len(next.History.Versions()) != 2 {
+			t.Errorf("have %+v, held %s", r, held(next))
+		}
+		// An older state of the same world is nothing new, but one of a new term is.
+		if _, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) {
+			t.Errorf("older: have %+v", r)
+		}
+		back, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), next)
+		if _, v := back.History.Current(); r.Err != nil || v.Number != 4 || len(back.History.Versions()) != 1 || back.Regions.Term != 2 {
+			t.Errorf("another primary: have %+v, version %d", r, v.Number)
+		}
+	}
+	// Before the first rules there is something to follow, too.
+	next, r := ahead(t, begun(t, "us"), New())
+	if r.Err != nil || next.Regions.Primary != "eu" || next.SetFor("us") != nil || len(next.Regions.Names) != 2 {
+		t.Errorf("have %+v, %+v", r, next.Regions)
+	}
+	// The same rules under another primary are the same history.
+	kept, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), s)
+	if r.Err != nil || kept.History != s.History {
+		t.Errorf("have %+v", r)
+	}
+}
+
+// Whatever a message says, what is adopted holds together.
+func TestContradictoryFollow(t *testing.T) {
+	for name, harm := range map[string]func(*Adopt){
+		"world":           func(e *Adopt) { e.World = WorldID{} },
+		"primary":         func(e *Adopt) { e.Primary = "" },
+		"long primary":    func(e *Adopt) { e.Primary = strings.Repeat("x", 65) },
+		"term":            func(e *Adopt) { e.Term = 0 },
+		"negative term":   func(e *Adopt) { e.Term = -1 },
+		"names":           func(e *Adopt) { e.Names = []string{"us", "eu"} },
+		"too many names":  func(e *Adopt) { e.Names = make([]string, MaxRegions+1) },
+		"held names":      func(e *Adopt) { e.Held[1].Names = []string{"eu", "eu"} },
+		"order":           func(e *Adopt) { e.Held[1].Version = 1 },
+		"no version":      func(e *Adopt) { e.Held = e.Held[:1]; e.Held[0].Version = 0 },
+		"last version":    func(e *Adopt) { e.Held[3].Version = 1<<63 - 1 },
+		"time":            func(e *Adopt) { e.Held[0].At = -1 },
+		"late time":       func(e *Adopt) { e.Held[1].At = rules.MaxRecordedAt + 1 },
+		"earlier time":    func(e *Adopt) { e.Held[1].At = 5 },
+		"not recorded":    func(e *Adopt) { e.Held[0].At = 0 },
+		"candidates":      func(e *Adopt) { e.Held[3].Candidate = true },
+		"recorded, asked": func(e *Adopt) { e.Held[0].Candidate = true },
+		"text":            func(e *Adopt) { e.Held[3].Text = "rulez: []" },
+		"text before":     func(e *Adopt) { e.Held[0].Text = "\xff" },
+	} {
+		e, err := moved(t).follow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Names, e.Held = slices.Clone(e.Names), slices.Clone(e.Held)
+		harm(&e)
+		if n := len(e.Held); n > 0 {
+			e.InForce.Number = e.Held[n-1].Version
+		}
+		for _, s := range []*State{New(), moved(t)} {
+			s := *s
+			regions := *s.Regions
+			s.Regions = &regions
+			s.Regions.Term--
+			if s.Regions.Term < 0 {
+				s.Regions.Term = 0
+			}
+			next, r := s.Apply(s.Index+1, encoded(t, e))
+			if !errors.Is(r.Err, ErrRejected) || next.Regions != s.Regions || next.History != s.History {
+				t.Errorf("%s: have %v", name, r.Err)
+			}
+		}
+	}
+	for name, b := range map[string][]byte{
+		"nothing": nil, "cut": {200, 1, '{'}, "endless": {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "no JSON": {1, '{', 0}, "no texts": {2, '{', '}'},
+		"unknown texts": {2, '{', '}', 7}, "more behind": {2, '{', '}', 0, 1}, "not deflated": {2, '{', '}', 1, 99},
+		"too much": make([]byte, MaxFollow+1),
+	} {
+		if _, err := ParseFollow(b); !errors.Is(err, ErrEntry) {
+			t.Errorf("%s: have %v", name, err)
+		}
+	}
+}
+
+// Large documents that are much alike are followed as one.
+func TestFollowIsSmall(t *testing.T) {
+	var b bytes.Buffer
+	b.WriteString("version: 1\nrules:\n  - {name: w, key: [tenant], scope: global, limits: [{limit: 5, per: 1m, algorithm: fixed-window}]}\nsubjects:\n  tenant:\n")
+	for i := range 1000 {
+		fmt.Fprintf(&b, "    tenant-%x: {limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}\n", i*i, i+1)
+	}
+	s := do(t, begun(t, "us"), Rules{Change: rules.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
+	for i := range 6 {
+		s = do(t, s, Rules{Change: rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "tenant-0", Body: fmt.Appendf(nil, "{limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}", i+7)}})
+	}
+	out, err := s.AppendFollow(nil)
+	if err != nil || len(s.Regions.Held) != 7 || len(out) > b.Len()/2 {
+		t.Fatalf("%d bytes for %d documents of %d (%v)", len(out), len(s.Regions.Held), b.Len(), err)
+	}
+	next, r := ahead(t, s, New())
+	if r.Err != nil || limitIn(t, next, "us", time.Now()) != limitIn(t, s, "us", time.Now()) {
+		t.Errorf("have %+v", r)
+	}
+	if n := len(snapshotOf(t, s)); n > 5*b.Len() {
+		t.Errorf("a snapshot of %d bytes", n)
+	}
+}
+
+func TestSetForIsKept(t *testing.T) {
+	s := moved(t)
+	eu := s.SetFor("eu")
+	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 || eu.Shares().Region != "eu" || len(eu.Shares().Views) != 4 {
+		t.Error("it is made anew")
+	}
+	if next := do(t, s, Empty{}, Ended{Node: node(5)}); next.SetFor("eu") != eu {
+		t.Error("it is made anew by what has nothing to do with it")
+	}
+	if next := do(t, s, Mark{3, 5}); next.SetFor("eu") == eu {
+		t.Error("it is kept though the shares have changed")
+	}
+	for i := range 100 {
+		s.SetFor(fmt.Sprint(i))
+	}
+	if n := len(s.Regions.sets.set); n > MaxRegions+1 {
+		t.Errorf("%d are kept", n)
+	}
+	if bare := (&State{History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
+		t.Error("there is none")
+	}
+}
+
+// withoutRegions is s as it was written in a time without regions.
+func withoutRegions(t testing.TB, s *State) []byte {
+	t.Helper()
+	parts, history, err := split(snapshotOf(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var head small
+	if err := strict(parts[0], &head); err != nil {
+		t.Fatal(err)
+	}
+	head.Regions = nil
+	if parts[0], err = json.Marshal(head); err != nil {
+		t.Fatal(err)
+	}
+	b := []byte{aloneFormat}
+	for _, p := range parts[:3] {
+		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
+	}
+	return seal(append(b, history...))
+}
+
+// A snapshot of a time without regions is read, and goes on.
+func TestSnapshotsWithoutRegions(t *testing.T) {
+	for _, s := range []*State{New(), rich(t), do(t, New(), global(5, ""))} {
+		b := withoutRegions(t, s)
+		back, err := Parse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := *s
+		want.Regions = back.Regions
+		if back.Regions.Primary != "" || len(back.Regions.Names) != 0 || !bytes.Equal(snapshotOf(t, back), snapshotOf(t, &want)) {
+			t.Errorf("have %+v", back.Regions)
+		}
+		if set := back.SetFor("eu"); (set == nil) != (s.History.Set() == nil) {
+			t.Errorf("have %v", set)
+		}
+		if next := do(t, back, Primary{Region: "eu", World: WorldID{1}}); next.History != back.History || !slices.Equal(next.Regions.Names, []string{"eu"}) {
+			t.Errorf("have %+v", next.Regions)
+		}
+		b[0] = snapshotFormat
+		if _, err := Parse(seal(b[:len(b)-4])); !errors.Is(err, ErrSnapshot) {
+			t.Errorf("have %v", err)
+		}
+	}
+}

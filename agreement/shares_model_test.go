@@ -1,0 +1,400 @@
+package agreement
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// The model of shares: regions that follow late and at random, clocks that differ, and in each region somebody who takes all
+// that he is given. What it knows of the versions is what each region goes by at each moment.
+
+const (
+	modelWindow = 10 * time.Second
+	modelBegin  = int64(1_800_000_000_000) // Unix ms; a window begins then
+)
+
+// world is a model at work.
+type world struct {
+	rand    *rand.Rand
+	now     int64 // Unix ms
+	bucket  bool
+	regions []*region
+	// forget is what a broken rule leaves out of shares; nil: nothing.
+	forget func(*rules.Shares)
+	hasty  bool // a broken primary: it records what not all have honoured
+	steps  []string
+
+	limits map[int64]int64 // by window, the largest of a version in force then; unlimited where there was none
+	// Of buckets: what was taken, and the limits that some region went by, in order of time.
+	spent   []spending
+	inForce []bound
+}
+
+const unlimited = int64(1) << 40
+
+type spending struct{ at, amount int64 }
+
+type bound struct {
+	at int64
+	algorithms.Limit
+}
+
+// region is one of the model's; the first is the primary.
+type region struct {
+	name          string
+	state         *State
+	leader, owner int64 // what their clocks are ahead, ms
+	asker         int64
+	honoured      int64 // as last reported
+	clock         int64
+	used          map[int64]int64 // by window
+	bucket        algorithms.State
+	gone          bool
+}
+
+func newWorld(seed uint64, bucket bool) *world {
+	w := &world{rand: rand.New(rand.NewPCG(seed, 8)), now: modelBegin, bucket: bucket, limits: map[int64]int64{}}
+	for _, name := range []string{"eu", "us", "ap"} {
+		r := &region{name: name, state: New(), used: map[int64]int64{}}
+		for _, clock := range []*int64{&r.leader, &r.owner, &r.asker} {
+			*clock = w.rand.Int64N(900) - 450
+		}
+		w.regions = append(w.regions, r)
+	}
+	return w
+}
+
+func (w *world) do(r *region, e Entry) error {
+	b, err := Encode(e)
+	if err != nil {
+		panic(err)
+	}
+	next, result := r.state.Apply(r.state.Index+1, b)
+	r.state = next
+	return result.Err
+}
+
+// document is a limit of some amount, divided somehow; seldom there is none.
+func (w *world) document() string {
+	if w.rand.IntN(12) == 0 {
+		return "version: 1\n"
+	}
+	parts := []string{"", "", ", regions: {eu: 0.8, us: 0.2}", ", regions: {eu: 0.1, us: 0.6, ap: 0.3}", ", regions: {ap: 1}"}[w.rand.IntN(5)]
+	amount := []int{6, 60, 61, 100, 100}[w.rand.IntN(5)]
+	kind := "algorithm: fixed-window"
+	if w.bucket {
+		kind = fmt.Sprintf("algorithm: token-bucket, burst: %d", []int{amount, amount, amount * 2, amount/2 + 1}[w.rand.IntN(4)])
+	}
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: r, key: [], scope: global%s, limits: [{limit: %d, per: %s, %s}]}\n", parts, amount, modelWindow, kind)
+}
+
+// step is one thing that happens.
+func (w *world) step() {
+	primary := w.regions[0]
+	other := w.regions[1+w.rand.IntN(2)]
+	what := ""
+	switch w.rand.IntN(12) {
+	case 0, 1:
+		text := w.document()
+		err := w.do(primary, Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader)})
+		what = fmt.Sprintf("writes %s: %v", text, err)
+	case 2:
+		if !other.gone {
+			what = fmt.Sprintf("%s joins: %v", other.name, w.do(primary, Region{Name: other.name, When: w.now}))
+		}
+	case 3:
+		if w.rand.IntN(6) == 0 && slices.Contains(primary.state.Regions.Names, other.name) {
+			// The operator's word: it is gone, and comes back as nobody.
+			err := w.do(primary, Region{Name: other.name, Remove: true, When: w.now})
+			what = fmt.Sprintf("%s leaves: %v", other.name, err)
+			other.gone = err == nil
+		}
+	case 4, 5, 6:
+		w.follow(other)
+		what = other.name + " follows"
+	case 7, 8:
+		what = w.mark()
+	case 9:
+		w.now += w.rand.Int64N(300)
+	case 10:
+		w.now += w.rand.Int64N(4000)
+	case 11:
+		w.now += w.rand.Int64N(3 * modelWindow.Milliseconds())
+	}
+	if what != "" {
+		w.steps = append(w.steps, fmt.Sprintf("%6d %s", w.now-modelBegin, what))
+	}
+	if w.rand.IntN(3) == 0 {
+		for _, r := range w.regions {
+			if w.rand.IntN(2) == 0 {
+				_, v := r.state.History.Current()
+				r.honoured, r.clock = v.Number, w.now+r.leader
+			}
+		}
+	}
+}
+
+func (w *world) follow(r *region) {
+	if r.gone {
+		return
+	}
+	b, err := w.regions[0].state.AppendFollow(nil)
+	if err != nil {
+		panic(err)
+	}
+	e, err := ParseFollow(b)
+	if err != nil {
+		panic(err)
+	}
+	_ = w.do(r, e) // refused where there is nothing new
+}
+
+// mark is what the primary's leader does.
+func (w *world) mark() string {
+	primary := w.regions[0]
+	regions := primary.state.Regions
+	for _, h := range regions.Held {
+		if !h.Candidate {
+			continue
+		}
+		at := int64(0)
+		for _, r := range w.regions {
+			waits := slices.Contains(regions.Names, r.name)
+			for _, held := range regions.Held {
+				waits = waits || slices.Contains(held.Names, r.name) && !r.gone
+			}
+			if waits && r.honoured < h.Version && !w.hasty {
+				return ""
+			}
+			if waits {
+				at = max(at, r.clock+1000)
+			}
+		}
+		return fmt.Sprintf("records %d at %d: %v", h.Version, at-modelBegin, w.do(primary, Mark{h.Version, max(1, at)}))
+	}
+	if last := regions.last(); last != nil && last.At == 0 {
+		return fmt.Sprintf("asks for %d: %v", last.Version, w.do(primary, Mark{Version: last.Version}))
+	}
+	return ""
+}
+
+// limit is what r goes by: its share, and the whole; a whole that is unlimited where there is no limit.
+func (w *world) limit(r *region) (share *rules.Limit, whole algorithms.Limit) {
+	set := r.state.SetFor(r.name)
+	if set == nil || r.gone {
+		return nil, algorithms.Limit{}
+	}
+	if w.forget != nil {
+		x := *set.Shares()
+		x.Views = slices.Clone(x.Views)
+		w.forget(&x)
+		set = set.WithShares(&x)
+	}
+	var m rules.Match
+	set.Match(nil, nil, &m)
+	if len(m.Hits) == 0 {
+		return nil, algorithms.Limit{Amount: unlimited, Burst: unlimited}
+	}
+	whole = m.Hits[0].Limits[0].Limit
+	set.Share(&m, (w.now+r.asker)*int64(time.Millisecond))
+	return m.Hits[0].Limits[0], whole
+}
+
+// spend has everybody take all that he may have.
+func (w *world) spend() {
+	for _, r := range w.regions {
+		share, whole := w.limit(r)
+		number := (w.now + r.owner) / modelWindow.Milliseconds()
+		w.limits[number] = max(w.limits[number], whole.Amount)
+		if share != nil {
+			r.used[number] = max(r.used[number], share.Amount)
+		}
+	}
+}
+
+// broken says in which window more was used than any version in force in it had.
+func (w *world) broken() string {
+	for number, limit := range w.limits {
+		sum := int64(0)
+		for _, r := range w.regions {
+			sum += r.used[number]
+		}
+		if sum > limit {
+			var by []string
+			for _, r := range w.regions {
+				by = append(by, fmt.Sprintf("%s %d", r.name, r.used[number]))
+			}
+			return fmt.Sprintf("window at %d: %d of %d: %s", number*modelWindow.Milliseconds()-modelBegin, sum, limit, strings.Join(by, ", "))
+		}
+	}
+	return ""
+}
+
+// run is a life of the model: what was broken in it, and the steps up to there.
+func (w *world) run(steps int) (string, []string) {
+	_ = w.do(w.regions[0], Primary{Region: "eu", World: WorldID{1}})
+	for range steps {
+		w.step()
+		if w.bucket {
+			w.take()
+			continue
+		}
+		w.spend()
+		if broken := w.broken(); broken != "" {
+			return broken, w.steps
+		}
+	}
+	return w.burst(), w.steps
+}
+
+// Whatever is written, whoever follows when, and whatever the clocks say: in no window is more admitted than a version in
+// force in it allows.
+func TestG8_SharesNeverAddUpToMore(t *testing.T) {
+	lives := 150
+	if testing.Short() {
+		lives = 40
+	}
+	for seed := range lives {
+		if broken, steps := newWorld(uint64(seed), false).run(150); broken != "" {
+			t.Fatalf("seed %d: %s after\n%s", seed, broken, strings.Join(steps, "\n"))
+		}
+	}
+}
+
+// The model finds out when a rule is broken.
+func TestModelOfSharesFindsErrors(t *testing.T) {
+	for name, harm := range map[string]func(*world){
+		"what is not recorded is forgotten": func(w *world) {
+			w.forget = func(x *rules.Shares) {
+				last := len(x.Views) - 1
+				x.Views = slices.DeleteFunc(x.Views, func(v rules.View) bool { return v.At == 0 && v.Set != x.Views[last].Set })
+			}
+		},
+		"what is recorded holds at once": func(w *world) {
+			w.forget = func(x *rules.Shares) {
+				for i := range x.Views {
+					x.Views[i].At = min(x.Views[i].At, 1)
+				}
+			}
+		},
+		"only the version in force counts": func(w *world) {
+			w.forget = func(x *rules.Shares) { x.Views = x.Views[len(x.Views)-1:] }
+		},
+		"bucket: what is recorded holds at once": func(w *world) {
+			w.forget = func(x *rules.Shares) {
+				for i := range x.Views {
+					x.Views[i].At = min(x.Views[i].At, 1)
+				}
+			}
+		},
+		"what not all have honoured is recorded": func(w *world) { w.hasty = true },
+	} {
+		found := false
+		for seed := range 200 {
+			w := newWorld(uint64(seed), strings.HasPrefix(name, "bucket"))
+			harm(w)
+			if broken, _ := w.run(150); broken != "" {
+				found = true
+				t.Logf("%s: seed %d: %s", name, seed, broken)
+				break
+			}
+		}
+		if !found {
+			t.Errorf("%s: nothing is found", name)
+		}
+	}
+}
+
+// take has everybody empty his bucket.
+func (w *world) take() {
+	now := algorithms.Now{Steady: w.now * int64(time.Millisecond), Wall: w.now * int64(time.Millisecond)}
+	for _, r := range w.regions {
+		share, whole := w.limit(r)
+		w.inForce = append(w.inForce, bound{w.now, whole})
+		if share == nil {
+			continue
+		}
+		l := &share.Limit
+		r.bucket = l.Advance(r.bucket, now)
+		if all := l.Burst - l.Used(r.bucket, now); all > 0 {
+			if next, ok := l.Take(r.bucket, now, all); ok {
+				r.bucket = next
+				w.spent = append(w.spent, spending{w.now, all})
+			}
+		}
+	}
+}
+
+// burst says over which span more was taken than the largest of the limits in force in it admits: their burst, and what
+// their amount lets drain meanwhile.
+func (w *world) burst() string {
+	for i, from := range w.spent {
+		sum, amount, burst := int64(0), int64(0), int64(0)
+		k, _ := slices.BinarySearchFunc(w.inForce, from.at, func(b bound, at int64) int { return cmp.Compare(b.at, at) })
+		for _, to := range w.spent[i:] {
+			sum += to.amount
+			for ; k < len(w.inForce) && w.inForce[k].at <= to.at; k++ {
+				amount, burst = max(amount, w.inForce[k].Amount), max(burst, w.inForce[k].Burst)
+			}
+			most := burst + amount*(to.at-from.at)/modelWindow.Milliseconds()
+			if sum > most {
+				return fmt.Sprintf("from %d to %d: %d of %d", from.at-modelBegin, to.at-modelBegin, sum, most)
+			}
+		}
+	}
+	return ""
+}
+
+// Over any span no more is taken from the buckets of all regions together than from one bucket.
+func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
+	lives := 100
+	if testing.Short() {
+		lives = 40
+	}
+	for seed := range lives {
+		if broken, steps := newWorld(uint64(seed), true).run(150); broken != "" {
+			t.Fatalf("seed %d: %s after\n%s", seed, broken, strings.Join(steps, "\n"))
+		}
+	}
+}
+
+// When all have followed and the windows have turned, each region has its share, whole.
+func TestSharesSettle(t *testing.T) {
+	for seed := range 60 {
+		w := newWorld(uint64(seed), seed%2 == 0)
+		w.run(100)
+		for range 2 * MaxHeld {
+			w.now += 200_000
+			for _, r := range w.regions {
+				w.follow(r)
+				_, v := r.state.History.Current()
+				r.honoured, r.clock = v.Number, w.now+r.leader
+			}
+			w.mark()
+		}
+		primary := w.regions[0].state
+		if last := primary.Regions.last(); last != nil && last.At == 0 {
+			t.Fatalf("seed %d: held are %s", seed, held(primary))
+		}
+		w.now += 400_000
+		for _, r := range w.regions {
+			share, _ := w.limit(r)
+			if share == nil {
+				continue
+			}
+			set := primary.SetFor("eu")
+			want := set.SharesOf(set.Rules[0], share)[r.name]
+			if have := share.Capacity(); have != want {
+				t.Errorf("seed %d: %s has %d of %d, want %d", seed, r.name, have, share.Whole, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package rules
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func adopted(t testing.TB, h *History, number int64, n int, replace bool) *History {
+	t.Helper()
+	next, err := h.Adopt(Version{Number: number, When: noon, By: "them", What: "document", Size: 7}, numbered(n), replace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// What is adopted has the number that it has elsewhere; versions may be missing.
+func TestAdoptedVersions(t *testing.T) {
+	h := adopted(t, NewHistory(), 7, 70, false)
+	h = adopted(t, adopted(t, h, 8, 80, false), 12, 120, false)
+	h = mustWrite(t, h, tierChange(130)) // as if this had become the primary
+	for _, h := range []*History{h, readBack(t, h)} {
+		for number, want := range map[int64]int{7: 70, 8: 80, 12: 120, 13: 130} {
+			if doc, err := h.Version(number); err != nil || says(doc) != want {
+				t.Errorf("version %d says %d (%v), want %d", number, says(doc), err, want)
+			}
+		}
+		for _, number := range []int64{0, 1, 6, 9, 11, 14} {
+			if _, err := h.Version(number); !errors.Is(err, ErrNotFound) {
+				t.Errorf("version %d: have %v", number, err)
+			}
+		}
+		vs := h.Versions()
+		if len(vs) != 4 || vs[1] != (Version{12, millisecond(noon), "them", "document", 7}) || h.Set().Version != 13 {
+			t.Errorf("have %+v", vs)
+		}
+	}
+	for _, number := range []int64{-1, 0, 12, 13, 1<<63 - 1} {
+		if next, err := h.Adopt(Version{Number: number}, numbered(1), false); !errors.Is(err, ErrConflict) || next != nil {
+			t.Errorf("version %d: have %v", number, err)
+		}
+	}
+	var invalid Errors
+	if _, err := h.Adopt(Version{Number: 99}, "rulez: []", false); !errors.As(err, &invalid) {
+		t.Errorf("have %v", err)
+	}
+	replaced := adopted(t, h, 2, 20, true)
+	if vs := replaced.Versions(); len(vs) != 1 || vs[0].Number != 2 || says(readBack(t, replaced).doc) != 20 {
+		t.Errorf("have %+v", vs)
+	}
+	for n := range 80 {
+		h = adopted(t, h, int64(20+3*n), n+1, false)
+	}
+	if vs := readBack(t, h).Versions(); len(vs) != KeptVersions || vs[0].Number != 257 || vs[49].Number != 110 {
+		t.Errorf("%d are kept: %d to %d", len(vs), vs[len(vs)-1].Number, vs[0].Number)
+	}
+}
+
+// Histories without gaps are written as ever; no other bytes are read for what can be written so.
+func TestFormatsOfHistories(t *testing.T) {
+	plain := adopted(t, adopted(t, NewHistory(), 7, 70, false), 8, 80, false)
+	if b := bytesOf(t, plain); b[0] != historyFormat {
+		t.Errorf("format %d without gaps", b[0])
+	}
+	gaps := bytesOf(t, adopted(t, plain, 10, 1, false))
+	if gaps[0] != gapsFormat {
+		t.Errorf("format %d with gaps", gaps[0])
+	}
+	for _, b := range [][]byte{bytesOf(t, plain), gaps} {
+		other := bytes.Clone(b[:len(b)-4])
+		other[0] = historyFormat + gapsFormat - other[0]
+		if _, err := ParseHistory(seal(other)); !errors.Is(err, ErrHistory) {
+			t.Errorf("in the other format: have %v", err)
+		}
+	}
+}
+
+// A version without a change has the same document, and another number.
+func TestSameDocumentAgain(t *testing.T) {
+	if _, err := NewHistory().Again("x", "y", noon); !errors.Is(err, ErrConflict) {
+		t.Errorf("have %v", err)
+	}
+	h := mustWrite(t, mustWrite(t, NewHistory(), wholeChange(1)), tierChange(2))
+	next, err := h.Again("region us joins", "us", noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, v := readBack(t, next).Current()
+	if says(doc) != 2 || v != (Version{3, millisecond(noon), "us", "region us joins", 0}) || next.Set().Version != 3 {
+		t.Errorf("have %d, %+v", says(doc), v)
+	}
+	if !next.Set().DividesAs(h.Set()) || says(mustWrite(t, next, tierChange(9)).doc) != 9 {
+		t.Error("it is another document")
+	}
+}
+
+func TestTextOfDocument(t *testing.T) {
+	h := mustWrite(t, NewHistory(), wholeChange(1))
+	if text, err := h.doc.Text(); err != nil || text != numbered(1) {
+		t.Errorf("have %q, %v", text, err)
+	}
+	text, err := mustWrite(t, h, tierChange(2)).doc.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := Parse([]byte(text))
+	if err != nil || says(doc) != 2 {
+		t.Errorf("have %d, %v", says(doc), err)
+	}
+	fat := *doc
+	fat.source = ""
+	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
+	var invalid Errors
+	if _, err := fat.Text(); !errors.As(err, &invalid) {
+		t.Errorf("have %v", err)
+	}
+}

@@ -1,0 +1,110 @@
+package rules
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// globals is what a set says about limits that regions divide.
+type globals struct {
+	longest time.Duration // see LongestGlobal
+	fill    time.Duration // the same, of buckets only
+	print   Hash          // of all that shares depend on; zero without such limits
+}
+
+// LongestGlobal is an upper bound of how long a window of a global limit of s lasts, or a bucket of one takes to fill; 0 if
+// there is no global limit.
+func (s *Set) LongestGlobal() time.Duration { return s.globals.longest }
+
+// DividesAs reports whether s and other have the same global limits for all subjects, and give regions the same parts.
+func (s *Set) DividesAs(other *Set) bool { return s.globals.print == other.globals.print }
+
+// globals looks through what is compiled.
+func (c *compiler) globals() globals {
+	g := globals{}
+	h := xxh3.New()
+	var b []byte
+	attributes := map[string]bool{} // of global rules' keys
+	any := false
+	for _, r := range c.set.Rules {
+		if r.Scope != GlobalScope {
+			continue
+		}
+		b = append(appendString(b[:0], r.Name), byte(len(r.Key)), byte(r.IPv6Prefix))
+		for _, name := range r.Key {
+			b, attributes[name] = appendString(b, name), true
+		}
+		for _, p := range r.Regions {
+			b = binary.LittleEndian.AppendUint64(appendString(b, p.Name), math.Float64bits(p.Part))
+		}
+		any = true
+		b = g.list(binary.LittleEndian.AppendUint32(b, uint32(r.fallback)), r.own)
+		for _, list := range r.byTier {
+			b = g.list(b, list)
+		}
+		_, _ = h.Write(b) // it can't fail
+	}
+	if !any {
+		return g
+	}
+	for _, group := range c.doc.Subjects {
+		if !attributes[group.Attribute] {
+			continue
+		}
+		_, _ = h.Write(appendString(b[:0], group.Attribute))
+		for _, spec := range group.Subjects {
+			b = g.subject(appendString(appendString(b[:0], spec.Value), spec.Tier), c.listed[spec], c.set.Rules)
+			_, _ = h.Write(b)
+		}
+	}
+	sum := h.Sum128()
+	g.print = Hash{sum.Hi, sum.Lo}
+	return g
+}
+
+// subject looks at what a listed subject has of its own.
+func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
+	if s == nil {
+		return b
+	}
+	b = append(b, byte(s.tier), byte(s.tier>>8), byte(s.tier>>16))
+	for _, o := range s.overrides {
+		if r := all[o.rule]; r.Scope == GlobalScope {
+			b = g.list(appendString(b, r.Name), o.limits)
+		}
+	}
+	return b
+}
+
+// list looks at a list of limits.
+func (g *globals) list(b []byte, limits []*Limit) []byte {
+	b = append(b, byte(len(limits)))
+	for _, l := range limits {
+		g.longest = max(g.longest, longestWindow(l))
+		if l.Kind.Bucket() {
+			g.fill = max(g.fill, longestWindow(l))
+		}
+		b = binary.LittleEndian.AppendUint64(b, l.ID)
+		b = binary.LittleEndian.AppendUint64(b, uint64(l.Amount))
+		b = binary.LittleEndian.AppendUint64(b, uint64(l.Burst))
+	}
+	return b
+}
+
+// longestWindow is such a bound for a limit and all shares of it.
+func longestWindow(l *Limit) time.Duration {
+	switch {
+	case l.Calendar != nil:
+		return l.Calendar.Unit().Longest()
+	case !l.Kind.Bucket():
+		return l.Limit.Window
+	}
+	// A share's amount is at least 1 and at least half of what the part alone would be; its burst is less than 1 above that.
+	times := 2*(float64(l.Burst)/float64(l.Amount)) + 3
+	return time.Duration(min(times*float64(l.Limit.Window), float64(algorithms.Forever)))
+}

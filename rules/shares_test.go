@@ -1,0 +1,430 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"weak"
+
+	"pgregory.net/rapid"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+func TestSplit(t *testing.T) {
+	three := []Region{{"us", 0.5}, {"eu", 0.3}, {"ap", 0.2}}
+	for _, tt := range []struct {
+		amount int64
+		names  string
+		parts  []Region
+		want   []int64
+	}{
+		{900, "ap eu us", nil, []int64{300, 300, 300}},
+		{901, "ap eu us", nil, []int64{301, 300, 300}},
+		{2, "us eu ap", nil, []int64{0, 1, 1}}, // of equals the first by name
+		{1, "us", nil, []int64{1}},
+		{0, "us eu", nil, []int64{0, 0}},
+		{900, "us eu ap", three, []int64{450, 270, 180}},
+		{7, "us eu ap", three, []int64{4, 2, 1}}, // 3.5, 2.1, 1.4
+		{1, "us eu ap", three, []int64{1, 0, 0}},
+		{900, "eu us", three, []int64{270, 450}}, // what belongs to ap is nobody's
+		{900, "eu zz", three, []int64{270, 0}},   // who is not listed has nothing
+		{900, "yy zz", three, []int64{450, 450}}, // nobody is listed
+		{10, "a b", []Region{{"a", 1}, {"b", 0}}, []int64{10, 0}},
+		{10, "a b c", []Region{{"a", 0.333}, {"b", 0.333}, {"c", 0.333}}, []int64{4, 3, 3}},
+		{100, "a b", []Region{{"a", 0.29}, {"b", 0.71}}, []int64{29, 71}}, // no float64 is 0.29
+		{algorithms.MaxAmount, "a b", []Region{{"a", 0.5}, {"b", 0.5}}, []int64{1 << 52, 1<<52 - 1}},
+	} {
+		if have := Split(tt.amount, strings.Fields(tt.names), tt.parts); !slices.Equal(have, tt.want) {
+			t.Errorf("%d among %s by %v: have %v, want %v", tt.amount, tt.names, tt.parts, have, tt.want)
+		}
+	}
+}
+
+// Shares add up, are less than a unit from what the parts say, and don't depend on any order.
+func TestSplitAddsUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 32).Draw(t, "regions")
+		amount := rapid.OneOf(rapid.Int64Range(0, 100), rapid.Int64Range(0, algorithms.MaxAmount)).Draw(t, "amount")
+		var names []string
+		var parts []Region
+		total := 0.0
+		for i := range n {
+			names = append(names, fmt.Sprintf("r%d", i))
+			part := float64(rapid.IntRange(0, 1000).Draw(t, "part"))
+			total += part
+			parts = append(parts, Region{names[i], part})
+		}
+		if total == 0 || rapid.Bool().Draw(t, "equal") {
+			parts = nil
+		}
+		for i := range parts {
+			parts[i].Part /= total
+		}
+		have := map[string]int64{}
+		sum := int64(0)
+		for i, share := range Split(amount, names, parts) {
+			have[names[i]] = share
+			sum += share
+			quota := float64(amount) / float64(n)
+			if parts != nil {
+				quota = float64(amount) * parts[i].Part
+			}
+			if math.Abs(float64(share)-quota) > 1+quota*1e-9 || parts != nil && parts[i].Part == 0 && share != 0 {
+				t.Fatalf("%s has %d, and %g is its part", names[i], share, quota)
+			}
+		}
+		if sum != amount {
+			t.Fatalf("%d of %d", sum, amount)
+		}
+		shuffled := rapid.Permutation(names).Draw(t, "names")
+		again := map[string]int64{}
+		for i, share := range Split(amount, shuffled, rapid.Permutation(parts).Draw(t, "parts")) {
+			again[shuffled[i]] = share
+		}
+		if !maps.Equal(have, again) {
+			t.Fatalf("have %v, and %v in another order", have, again)
+		}
+	})
+}
+
+func compiled(t testing.TB, version int64, text string) *Set {
+	t.Helper()
+	doc, err := Parse([]byte("version: 1\n" + text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Compile(doc, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// one hit's share, of one subject.
+func shareOf(t testing.TB, s *Set, wall time.Time, attributes ...Attribute) []*Limit {
+	t.Helper()
+	var m Match
+	s.Match(attributes, nil, &m)
+	if len(m.Hits) != 1 {
+		t.Fatalf("have %d hits", len(m.Hits))
+	}
+	s.Share(&m, wall.UnixNano())
+	return m.Hits[0].Limits
+}
+
+const worldWide = `rules:
+  - {name: w, key: [tenant], scope: global, tiered: true%s}
+tiers:
+  a: {limits: [{limit: %d, per: 1m, algorithm: fixed-window}, {limit: 60, per: 1m, algorithm: token-bucket, burst: 7}]}
+  b: {limits: [{limit: 9000, per: 1m, algorithm: fixed-window}]}
+default_tier: a
+subjects:
+  tenant:
+    big: {tier: b}
+    own: {limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}
+`
+
+func TestShareOfOneView(t *testing.T) {
+	s := compiled(t, 1, fmt.Sprintf(worldWide, ", regions: {eu: 0.5, us: 0.3, ap: 0.2}", 900, 10))
+	names := []string{"ap", "eu", "us"}
+	wall := time.Unix(1_800_000_000, 0)
+	tenant := func(name string) Attribute { return Attribute{"tenant", name} }
+	for _, tt := range []struct {
+		region, tenant       string
+		amount, burst, whole int64
+	}{
+		{"eu", "x", 450, 4, 900}, {"us", "x", 270, 2, 900}, {"ap", "x", 180, 1, 900}, {"zz", "x", 0, 0, 900},
+		{"eu", "big", 4500, 0, 9000}, {"us", "own", 3, 0, 10},
+	} {
+		shared := s.WithShares(&Shares{Region: tt.region, Views: []View{{Set: s, Names: names}}})
+		limits := shareOf(t, shared, wall, tenant(tt.tenant))
+		if l := limits[0]; l.Amount != tt.amount || l.Whole != tt.whole {
+			t.Errorf("%s of %s: have %d of %d, want %+v", tt.region, tt.tenant, l.Amount, l.Whole, tt)
+		}
+		if len(limits) > 1 && (limits[1].Burst != tt.burst || limits[1].Whole != 7) {
+			t.Errorf("%s of %s: have burst %d of %d, want %+v", tt.region, tt.tenant, limits[1].Burst, limits[1].Whole, tt)
+		}
+		if again := shareOf(t, shared, wall.Add(time.Hour), tenant(tt.tenant)); again[0] != limits[0] {
+			t.Errorf("%s of %s: it is made anew", tt.region, tt.tenant)
+		}
+		if plain := shareOf(t, s, wall, tenant(tt.tenant)); plain[0].Amount != tt.whole || plain[0].Whole != 0 || plain[0].ID != limits[0].ID {
+			t.Errorf("%s of %s: without shares have %+v", tt.region, tt.tenant, plain[0])
+		}
+		rule := s.Rule("w")
+		if have := shared.SharesOf(rule, limits[0])[tt.region]; have != tt.amount {
+			t.Errorf("%s of %s: usage has %d, want %d", tt.region, tt.tenant, have, tt.amount)
+		}
+	}
+	shared := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: names}}})
+	limits := shareOf(t, shared, wall, tenant("x"))
+	if have := shared.SharesOf(s.Rule("w"), limits[1]); !maps.Equal(have, map[string]int64{"eu": 4, "us": 2, "ap": 1}) {
+		t.Errorf("the bucket's: have %v", have)
+	}
+	if s.SharesOf(s.Rule("w"), limits[0]) != nil || s.Shares() != nil || shared.Shares().Region != "eu" {
+		t.Error("a set without shares has some")
+	}
+	alone := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"eu"}}}})
+	if l := shareOf(t, alone, wall, tenant("own"))[0]; l.Amount != 5 && l.Amount != 10 {
+		t.Errorf("alone: have %d", l.Amount)
+	}
+}
+
+// A region that is alone has what its part says, and a bucket without an amount has no burst.
+func TestShareOfFew(t *testing.T) {
+	wall := time.Unix(1_800_000_000, 0)
+	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
+	alone := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"eu"}}}})
+	if l := shareOf(t, alone, wall)[0]; l.Amount != 5 || l.Whole != 10 {
+		t.Errorf("alone, with parts: have %d of %d, want 5 of 10", l.Amount, l.Whole)
+	}
+	s = compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 2, per: 1m, algorithm: token-bucket, burst: 9}]}\n")
+	names := []string{"ap", "eu", "us"}
+	us := s.WithShares(&Shares{Region: "us", Views: []View{{Set: s, Names: names}}})
+	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.Whole != 9 {
+		t.Errorf("have %+v", l.Limit)
+	}
+	if have := us.SharesOf(s.Rule("w"), s.Rules[0].own[0]); !maps.Equal(have, map[string]int64{"ap": 3, "eu": 3, "us": 0}) {
+		t.Errorf("have %v", have)
+	}
+}
+
+// Which amount counts when a limit, its parts or the regions change.
+func TestShareOfViews(t *testing.T) {
+	const window = 60
+	begin := time.Unix(1_800_000_000, 0) // a window begins
+	set := func(limit int, regions string) *Set {
+		if limit == 0 {
+			return compiled(t, 1, "rules: []\n")
+		}
+		return compiled(t, 1, fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: %s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", regions, limit))
+	}
+	const even, most, none = "{eu: 0.5, us: 0.5}", "{eu: 0.9, us: 0.1}", "{zz: 1}"
+	both := []string{"eu", "us"}
+	at := func(seconds int64) int64 { return begin.UnixMilli() + 1000*seconds }
+	for _, tt := range []struct {
+		name  string
+		views []View
+		after int // seconds after begin
+		want  [2]int64
+	}{
+		{"lowered, not recorded", []View{{set(100, even), both, at(-900)}, {set(60, even), both, 0}}, 5, [2]int64{30, 30}},
+		{"raised, not recorded", []View{{set(60, even), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{30, 30}},
+		{"raised, recorded in the window", []View{{set(60, even), both, at(-900)}, {set(100, even), both, at(3)}}, 5, [2]int64{50, 50}},
+		{"parts, not recorded", []View{{set(100, most), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 10}},
+		{"parts, recorded in the window", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(3)}}, 5, [2]int64{50, 10}},
+		{"parts, recorded before the window", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(-3)}}, 5, [2]int64{50, 50}},
+		{"the window has just begun", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(-3)}}, 0, [2]int64{50, 10}},
+		{"there and back in a window", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(1)}, {set(100, most), both, at(2)}}, 5, [2]int64{50, 10}},
+		{"back, and more, but not for all", []View{{set(100, most), both, at(-900)}, {set(60, even), both, at(1)}, {set(100, even), both, at(2)}}, 5, [2]int64{30, 10}},
+		{"the candidate", []View{{set(100, even), both, at(-900)}, {set(100, most), both, 0}, {set(100, even), both, 0}}, 5, [2]int64{50, 10}},
+		{"what was before is not known", []View{{set(100, most), both, at(1)}, {set(200, most), both, at(2)}}, 5, [2]int64{90, 10}},
+		{"a new region, from what was nobody's", []View{{set(100, even), both[:1], at(-900)}, {set(100, even), both, at(2)}}, 5, [2]int64{50, 50}},
+		{"a new region", []View{{set(100, none), both[:1], at(-900)}, {set(100, none), both, at(2)}}, 5, [2]int64{50, 0}},
+		{"a new limit", []View{{set(0, even), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 50}},
+		{"a new limit, recorded", []View{{set(0, even), both, at(-900)}, {set(100, most), both, at(-70)}}, 5, [2]int64{90, 10}},
+		{"other IDs", []View{{compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 50}},
+		{"of one region's scope", []View{{compiled(t, 1, "rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 50}},
+		{"not committed any more", []View{{set(100, even), both, at(-900)}, {set(100, even), both[:1], 0}}, 5, [2]int64{50, 0}},
+	} {
+		for i, region := range both {
+			last := tt.views[len(tt.views)-1].Set
+			s := last.WithShares(&Shares{Region: region, Views: tt.views})
+			wall := begin.Add(time.Duration(tt.after) * time.Second)
+			if have := shareOf(t, s, wall)[0].Amount; have != tt.want[i] {
+				t.Errorf("%s: %s has %d, want %d", tt.name, region, have, tt.want[i])
+			}
+			// Two windows after the last record only the last one counts.
+			if tt.views[len(tt.views)-1].At > 0 {
+				alone := last.WithShares(&Shares{Region: region, Views: tt.views[len(tt.views)-1:]})
+				later := wall.Add(2*window*time.Second + time.Second)
+				if have, want := shareOf(t, s, later)[0].Amount, shareOf(t, alone, later)[0].Amount; have != want {
+					t.Errorf("%s: %s has %d later, want %d", tt.name, region, have, want)
+				}
+			}
+		}
+	}
+}
+
+// A subject's share is the smaller of what both versions say about it: its tier, its own limits.
+func TestShareFollowsSubjects(t *testing.T) {
+	before := compiled(t, 1, fmt.Sprintf(worldWide, "", 900, 10))
+	after := compiled(t, 2, strings.Replace(fmt.Sprintf(worldWide, "", 600, 90), "big: {tier: b}", "big: {tier: a}", 1))
+	names := []string{"eu", "us"}
+	s := after.WithShares(&Shares{Region: "eu", Views: []View{{before, names, 1}, {after, names, 0}}})
+	wall := time.Unix(1_800_000_000, 0)
+	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
+		if have := shareOf(t, s, wall, Attribute{"tenant", tenant})[0].Amount; have != want {
+			t.Errorf("%s: have %d, want %d", tenant, have, want)
+		}
+	}
+	back := before.WithShares(&Shares{Region: "eu", Views: []View{{after, names, 1}, {before, names, 0}}})
+	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
+		if have := shareOf(t, back, wall, Attribute{"tenant", tenant})[0].Amount; have != want {
+			t.Errorf("back, %s: have %d, want %d", tenant, have, want)
+		}
+	}
+}
+
+func TestSharesAreLowered(t *testing.T) {
+	s := compiled(t, 1, `rules:
+  - name: w
+    key: []
+    scope: global
+    regions: {eu: 0.98, us: 0.02, ap: 0}
+    adaptive: {source: s, steps: [{above: 0.5, factor: 0.5}]}
+    limits: [{limit: 100, per: 1m, algorithm: token-bucket}]
+`)
+	for region, want := range map[string]int64{"eu": 49, "us": 1, "ap": 0} {
+		shared := s.WithShares(&Shares{Region: region, Views: []View{{Set: s, Names: []string{"ap", "eu", "us"}}}})
+		limits := shareOf(t, shared, time.Unix(1_800_000_000, 0))
+		low := s.Rules[0].Lowered(limits, 0)
+		if low[0].Amount != want || low[0].Burst != want || low[0].Whole != 50 {
+			t.Errorf("%s: have %d, burst %d of %d, want %d of 50", region, low[0].Amount, low[0].Burst, low[0].Whole, want)
+		}
+		if again := s.Rules[0].Lowered(shareOf(t, shared, time.Unix(1_800_000_000, 0)), 0); again[0] != low[0] {
+			t.Errorf("%s: it is made anew", region)
+		}
+	}
+}
+
+// A check makes nothing, whether one version counts or several.
+func TestShareAllocatesNothing(t *testing.T) {
+	s := compiled(t, 2, fmt.Sprintf(worldWide, "", 900, 10))
+	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
+	names := []string{"eu", "us"}
+	wall := time.Now()
+	for name, views := range map[string][]View{
+		"one": {{s, names, 0}}, "two, recorded": {{old, names, 1}, {s, names, 1}},
+		"two, moving": {{old, names, 1}, {s, names, 0}}, "two, recorded just now": {{old, names, 1}, {s, names, wall.UnixMilli()}},
+	} {
+		shared := s.WithShares(&Shares{Region: "eu", Views: views})
+		var m Match
+		attributes := []Attribute{{"tenant", "own"}}
+		if n := testing.AllocsPerRun(100, func() {
+			shared.Match(attributes, nil, &m)
+			shared.Share(&m, wall.UnixNano())
+		}); n != 0 {
+			t.Errorf("%s: %g allocations", name, n)
+		}
+	}
+}
+
+// What limits remember of shares doesn't keep old versions in memory, and is not taken for another version's.
+func TestSharesAreNotMixedUp(t *testing.T) {
+	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
+	wall := time.Unix(1_800_000_000, 0)
+	two := s.WithShares(&Shares{Region: "eu", Views: []View{{s, []string{"eu", "us"}, 1}}})
+	four := s.WithShares(&Shares{Region: "eu", Views: []View{{s, []string{"ap", "eu", "us", "za"}, 1}}})
+	for range 3 {
+		if a, b := shareOf(t, two, wall)[0].Amount, shareOf(t, four, wall)[0].Amount; a != 50 || b != 25 {
+			t.Fatalf("have %d and %d, want 50 and 25", a, b)
+		}
+	}
+}
+
+func TestDividesAs(t *testing.T) {
+	base := fmt.Sprintf(worldWide, "", 900, 10)
+	s := compiled(t, 1, base)
+	for change, alike := range map[string]bool{
+		base:                       true,
+		base + "    # a comment\n": true,
+		strings.Replace(base, "rules:\n", "rules:\n  - {name: other, key: [tenant], limits: [{limit: 1, per: 1m}]}\n", 1): true,
+		base + "    more: {limits: {w: [{limit: 4, per: 1m, algorithm: fixed-window}]}}\n":                                false,
+		base + "  user: {x: {tier: a}}\n":                     true,
+		strings.Replace(base, "900", "901", 1):                false,
+		strings.Replace(base, "burst: 7", "burst: 8", 1):      false,
+		strings.Replace(base, "tier: b", "tier: a", 1):        false,
+		strings.Replace(base, "global", "region", 1):          false,
+		fmt.Sprintf(worldWide, ", regions: {eu: 1}", 900, 10): false,
+	} {
+		if have := compiled(t, 2, change).DividesAs(s); have != alike {
+			t.Errorf("have %t for\n%s", have, change)
+		}
+	}
+	if s.LongestGlobal() < time.Minute || compiled(t, 1, numbered(5)[len("version: 1\n"):]).LongestGlobal() != 0 {
+		t.Errorf("have %s", s.LongestGlobal())
+	}
+}
+
+// Checks of several versions divide the same limits at once.
+func TestShareInParallel(t *testing.T) {
+	s := compiled(t, 2, fmt.Sprintf(worldWide, "", 900, 10))
+	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
+	names := []string{"eu", "us"}
+	begin := time.Unix(1_800_000_000, 0)
+	two := s.WithShares(&Shares{Region: "eu", Views: []View{{old, names, begin.UnixMilli() + 1}, {s, names, begin.UnixMilli() + 1}}})
+	four := s.WithShares(&Shares{Region: "eu", Views: []View{{s, []string{"ap", "eu", "us", "za"}, 1}}})
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for j := range 300 {
+				set, want := two, int64(450)
+				if i%2 == 0 {
+					set, want = four, 225
+				}
+				wall := begin.Add(time.Duration(2+60*(j%2)) * time.Second)
+				if i%2 == 1 && j%2 == 0 {
+					want = 300
+				}
+				if have := shareOf(t, set, wall, Attribute{"tenant", "x"})[0].Amount; have != want {
+					t.Errorf("have %d, want %d", have, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkShare is what a check of a global rule costs more than one of another.
+func BenchmarkShare(b *testing.B) {
+	s := compiled(b, 9, fmt.Sprintf(worldWide, "", 900, 10))
+	names := []string{"ap", "eu", "us"}
+	wall := time.Now()
+	for _, versions := range []int{1, 4, 16} {
+		views := []View{{s, names, 0}}
+		for i := range versions - 1 {
+			views = slices.Insert(views, 0, View{compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), names, 0})
+		}
+		set := s.WithShares(&Shares{Region: "eu", Views: views})
+		b.Run(fmt.Sprintf("%d-versions", versions), func(b *testing.B) {
+			var m Match
+			attributes := []Attribute{{"tenant", "own"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				set.Match(attributes, nil, &m)
+				set.Share(&m, wall.UnixNano())
+			}
+		})
+	}
+}
+
+// What limits remember of shares keeps no old version in memory, however many there have been.
+func TestSharesKeepNoOldVersions(t *testing.T) {
+	names := []string{"eu", "us"}
+	wall := time.Unix(1_800_000_000, 0)
+	version := func(n int) *Set { return compiled(t, int64(n), fmt.Sprintf(worldWide, "", 900+n, 10)) }
+	before := version(0)
+	var old []weak.Pointer[Document]
+	for n := range 5 {
+		old = append(old, weak.Make(before.Document))
+		next := version(n + 1)
+		moving := next.WithShares(&Shares{Region: "eu", Views: []View{{before, names, 1}, {next, names, 0}}})
+		shareOf(t, moving, wall, Attribute{"tenant", "x"})
+		shareOf(t, next.WithShares(&Shares{Region: "eu", Views: []View{{next, names, 1}}}), wall, Attribute{"tenant", "x"})
+		before = next
+	}
+	runtime.GC()
+	for n, doc := range old {
+		if doc.Value() != nil {
+			t.Errorf("version %d is kept", n)
+		}
+	}
+	runtime.KeepAlive(before)
+}

@@ -1,0 +1,72 @@
+package rules
+
+import (
+	"cmp"
+	"math/big"
+	"slices"
+)
+
+// Split divides amount among names in whole units: each gets its part rounded down, and what is left over goes, a unit
+// each, to those whose parts were cut most; of equals, to the first by name (Hamilton's method). parts are a rule's
+// `regions`: amount is divided among all of them, so that a name that is not in parts gets 0, and what belongs to one that
+// is not in names is nobody's. Without parts, or if no name is in them, all names get equal parts.
+//
+// The shares stand in the order of names, which are different from each other. Their sum is amount if names has all that is
+// in parts, and never more.
+func Split(amount int64, names []string, parts []Region) []int64 {
+	out := make([]int64, len(names))
+	listed := func(name string) bool {
+		return slices.ContainsFunc(parts, func(p Region) bool { return p.Name == name })
+	}
+	switch {
+	case len(names) == 0:
+	case !slices.ContainsFunc(names, listed):
+		order := slices.Sorted(slices.Values(names))
+		base, left := amount/int64(len(names)), amount%int64(len(names))
+		for i, name := range names {
+			if out[i] = base; int64(slices.Index(order, name)) < left {
+				out[i]++
+			}
+		}
+	default:
+		whole := splitParts(amount, parts)
+		for i, name := range names {
+			for j := range parts {
+				if parts[j].Name == name {
+					out[i] = whole[j]
+				}
+			}
+		}
+	}
+	return out
+}
+
+// splitParts divides amount among parts, which need not add up to 1 exactly.
+func splitParts(amount int64, parts []Region) []int64 {
+	out := make([]int64, len(parts))
+	rest := make([]*big.Rat, len(parts)) // by how much a share was cut
+	order := make([]int, len(parts))
+	total := new(big.Rat)
+	for _, p := range parts {
+		total.Add(total, exactly(p.Part))
+	}
+	if total.Sign() <= 0 {
+		return out // no document's
+	}
+	left := amount
+	for i, p := range parts {
+		quota := exactly(p.Part)
+		quota.Mul(quota, new(big.Rat).SetInt64(amount)).Quo(quota, total)
+		floor := new(big.Int).Quo(quota.Num(), quota.Denom())
+		out[i], order[i] = floor.Int64(), i
+		rest[i] = quota.Sub(quota, new(big.Rat).SetInt(floor))
+		left -= out[i]
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(rest[b].Cmp(rest[a]), cmp.Compare(parts[a].Name, parts[b].Name))
+	})
+	for _, i := range order[:left] {
+		out[i]++
+	}
+	return out
+}
