@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-processes fuzz bench lint faults simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench lint faults simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -12,22 +12,27 @@ test:
 
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
-VIRTUAL = cluster|cmd/rlnode|limiter|partitions|simulation
-PURE = algorithms|counters|grants|localcache|replay|ring|rules
-race: race-real race-virtual race-processes ## all tests under the race detector, the longest ones shortened
+VIRTUAL = cluster|cmd/rlnode|limiter|partitions|wan
+PURE = agreement|algorithms|counters|grants|localcache|replay|ring|rules
+race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
 race-real: # those that wait for sockets, disks and timers
-	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL))$$')
+	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation)$$')
 
 race-processes: # those that start programs of their own, which have the detector too
 	$(GO) test -race -short -skip InOneProcess ./cmd/rlnode
 
-# Minutes of virtual time in which nothing happens but heartbeats tell the detector nothing.
-race-virtual: # those that only compute, however slowly
+race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
+	$(GO) test -race -short -timeout 30m -cpu 1 ./simulation
+
+# Minutes of virtual time in which nothing happens but heartbeats tell the detector nothing.
+race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -v cmd/) \
 		-skip '^(TestALongCutHealsSoon|TestAFailedVoterIsReplaced)$$'
-	$(GO) test -race -short -timeout 30m -cpu 1 -run InOneProcess -skip '^TestG4_NothingOwedIsLostInOneProcess$$' ./cmd/rlnode
+
+race-program: # whole nodes on virtual time
+	$(GO) test -race -short -timeout 30m -cpu 1 -run InOneProcess -skip '^(TestG4_NothingOwedIsLostInOneProcess|TestG8_LoansInOneProcess)$$' ./cmd/rlnode
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target
@@ -44,9 +49,12 @@ faults: ## a real cluster in network namespaces, broken in all ways; needs root,
 
 # SIMULATION chooses how much: 1,000 nodes, say, or more seeds. A failure prints the seed that repeats it.
 SIMULATION ?= -nodes 200 -minutes 10 -seeds 100 -rate 60 -calm 10s
+# REGIONS the same of several regions: so many nodes in each, and the checks of all together.
+REGIONS ?= -regions 10 -nodes 20 -minutes 10 -seeds 100 -rate 80 -calm 30s
 simulation: ## hundreds of nodes on virtual time, broken at random; 100 seeds take some minutes
-	$(GO) test -count 1 -timeout 60m -v -run Simulation ./simulation -args $(SIMULATION)
-	$(GO) test -count 1 -tags nodebit -run Debit ./simulation
+	$(GO) test -count 1 -timeout 60m -v -run G5_Simulation ./simulation -args $(SIMULATION)
+	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./simulation -args $(REGIONS)
+	$(GO) test -count 1 -tags nodebit -run Debit ./simulation ./limiter
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...

@@ -24,6 +24,7 @@ type Config struct {
 	BindAddr  string // IP of the listeners
 	Port      int    // TCP and UDP; 0 takes a free one
 	Advertise string // IP that others use; BindAddr if that is a certain one
+	WAN       bool   // the pool of entry nodes of all regions; see the package's comment
 	Key       []byte // 16, 24 or 32 bytes: nothing is sent or taken that is not encrypted with it. nil: no encryption
 
 	Join       []string // seeds: host[:port]; names are resolved again at each try. At most 64
@@ -39,22 +40,35 @@ type Config struct {
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	Logger *slog.Logger
 
-	ProbeInterval  time.Duration // 500 ms: one other member is probed so often
-	ProbeTimeout   time.Duration // 300 ms: without an answer for so long, others are asked to probe too
-	GossipInterval time.Duration // 150 ms
-	SyncInterval   time.Duration // 15 s: the whole list is exchanged with one member so often
-	StreamTimeout  time.Duration // 5 s: to connect for such an exchange, and again to make it
+	// In a WAN pool the defaults are those in brackets.
+	ProbeInterval  time.Duration // 500 ms (2 s): one other member is probed so often
+	ProbeTimeout   time.Duration // 300 ms (1 s): without an answer for so long, others are asked to probe too
+	GossipInterval time.Duration // 150 ms (300 ms)
+	SyncInterval   time.Duration // 15 s (30 s): the whole list is exchanged with one member so often
+	StreamTimeout  time.Duration // 5 s (10 s): to connect for such an exchange, and again to make it
 	ReclaimAfter   time.Duration // 5 s: so long after it failed, a member may come back with another address
-	RejoinInterval time.Duration // 10 s: seeds and failed members are joined again so often
+	RejoinInterval time.Duration // 10 s (5 s): seeds and failed members are joined again so often
 }
 
 const (
 	maxSeeds      = 64
 	maxRemembered = 1000
 
-	// label marks our packets, so that other software that uses memberlist on its usual port stays out.
-	label = "rlnode"
+	// A label marks our packets, so that other software that uses memberlist on its usual port stays out, and so that the
+	// pools of regions and that between them don't mix.
+	label    = "rlnode"
+	labelWAN = "rlnode-wan"
 )
+
+// Validate says what is wrong with c, as Open would. The error wraps ErrConfig or ErrMetadata.
+func (c Config) Validate() error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	_, err = appendMetadata(nil, c.Self, staying)
+	return err
+}
 
 // withDefaults checks c and fills in what is not said.
 func (c Config) withDefaults() (Config, error) {
@@ -97,19 +111,31 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.fillTimes()
+	return c, nil
+}
+
+func (c *Config) fillTimes() {
 	for _, d := range []struct {
-		have *time.Duration
-		def  time.Duration
+		have     *time.Duration
+		lan, wan time.Duration
 	}{
-		{&c.ProbeInterval, 500 * time.Millisecond}, {&c.ProbeTimeout, 300 * time.Millisecond},
-		{&c.GossipInterval, 150 * time.Millisecond}, {&c.SyncInterval, 15 * time.Second},
-		{&c.StreamTimeout, 5 * time.Second}, {&c.ReclaimAfter, 5 * time.Second}, {&c.RejoinInterval, 10 * time.Second},
+		{&c.ProbeInterval, 500 * time.Millisecond, 2 * time.Second},
+		{&c.ProbeTimeout, 300 * time.Millisecond, time.Second},
+		{&c.GossipInterval, 150 * time.Millisecond, 300 * time.Millisecond},
+		{&c.SyncInterval, 15 * time.Second, 30 * time.Second},
+		{&c.StreamTimeout, 5 * time.Second, 10 * time.Second},
+		{&c.ReclaimAfter, 5 * time.Second, 5 * time.Second},
+		{&c.RejoinInterval, 10 * time.Second, 5 * time.Second},
 	} {
-		if *d.have <= 0 {
-			*d.have = d.def
+		switch {
+		case *d.have > 0:
+		case c.WAN:
+			*d.have = d.wan
+		default:
+			*d.have = d.lan
 		}
 	}
-	return c, nil
 }
 
 // memberlist is the library's configuration for c; delegates and the transport are the caller's.
@@ -119,6 +145,9 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.BindAddr, m.BindPort = c.BindAddr, c.Port
 	m.AdvertiseAddr, m.AdvertisePort = c.Advertise, c.Port
 	m.Label = label
+	if c.WAN {
+		m.Label = labelWAN
+	}
 	m.SecretKey = c.Key
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = true, true
 	// What is sent is short and random; and the less there is to unpack, the better.

@@ -17,6 +17,8 @@ import (
 var (
 	ErrOtherCluster = errors.New("belongs to another cluster")
 	ErrOtherRegion  = errors.New("belongs to another region")
+	ErrSameRegion   = errors.New("two clusters are called by the name of one region: one of them needs another --region")
+	ErrSameCluster  = errors.New("a part of this cluster is called by the name of another region: a copied data directory, or a --region that was changed")
 	ErrTooMany      = errors.New("there are too many members")
 )
 
@@ -50,8 +52,19 @@ func member(n *memberlist.Node) (Member, presence, error) {
 }
 
 // judge says whether m may be a member beside self.
-func judge(self, m Member) error {
-	switch none := [16]byte{}; {
+func (c *Config) judge(self, m Member) error {
+	none := [16]byte{}
+	if c.WAN {
+		switch {
+		case m.Cluster == none || self.Cluster == none: // not known yet
+		case m.Region == self.Region && m.Cluster != self.Cluster:
+			return fmt.Errorf("%w: %q is the region of cluster %x and of this one, %x", ErrSameRegion, m.Region, m.Cluster, self.Cluster)
+		case m.Region != self.Region && m.Cluster == self.Cluster:
+			return fmt.Errorf("%w: it says %q, this node %q", ErrSameCluster, m.Region, self.Region)
+		}
+		return nil
+	}
+	switch {
 	case m.Region != self.Region:
 		return fmt.Errorf("%w: %q, this node is in %q", ErrOtherRegion, m.Region, self.Region)
 	case m.Cluster != self.Cluster && m.Cluster != none && self.Cluster != none:
@@ -69,7 +82,7 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, presence, error) {
 	g.mu.Lock()
 	self := g.self
 	g.mu.Unlock()
-	if err := judge(self, m); err != nil {
+	if err := g.config.judge(self, m); err != nil {
 		return m, p, err
 	}
 	if g.config.Accept != nil {
@@ -80,7 +93,14 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, presence, error) {
 
 // refuse notes that a node is kept out. The caller holds g.mu.
 func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
-	g.notes.once(noteKey{text: "a node is kept out of the cluster", id: m.ID, boot: m.Boot, name: n.Name}, slog.LevelWarn,
+	text, level := "a node is kept out of the cluster", slog.LevelWarn
+	if g.config.WAN {
+		text = "a node is kept out of the pool of regions"
+	}
+	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
+		level = slog.LevelError // until someone changes it, the regions don't get on
+	}
+	g.notes.once(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 	g.signal(g.wake)
 }
@@ -202,7 +222,7 @@ func (e events) put(n *memberlist.Node) {
 	}
 	g.table.put(m)
 	delete(g.remembered, m.gossipAddress())
-	if judge(g.self, m) != nil { // this node has joined a cluster since NotifyAlive
+	if g.config.judge(g.self, m) != nil { // this node has joined a cluster since NotifyAlive
 		g.table.part(g.table.entries[m.ID])
 	}
 	if known == nil || before != m.State {

@@ -14,6 +14,10 @@
 //
 // Members of another cluster, of another region, and those that [Config.Accept] refuses, are kept out of Members.
 //
+// With [Config.WAN] the members are the entry nodes of all regions: neither region nor cluster keeps anyone out, but two
+// clusters that go by the name of one region do, and so does one cluster that goes by two. Everything is slower there, and
+// its packets are marked otherwise, so that the pools never mix.
+//
 // memberlist forgets the dead, so a long cut would never heal on its own. Here members that failed or left are
 // listed until [Gossip.Forget], and seeds and failed members are joined again every few seconds for ever.
 //

@@ -32,6 +32,7 @@ type Gossip struct {
 	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
 
 	changed chan struct{} // capacity 1
+	meet    chan struct{} // capacity 1: remembered has something new
 	wake    chan struct{} // capacity 1: keep has something to do
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -40,8 +41,9 @@ type Gossip struct {
 	// announcing is held while this node announces itself. memberlist reads its own address without its lock there,
 	// so two announcements at once would race.
 	announcing sync.Mutex
-	// ending is held while memberlist leaves or shuts down: to leave after it shut down is a panic.
-	ending sync.Mutex
+	// ending has its one place taken while memberlist leaves or shuts down: to leave after it shut down is a panic. To wait
+	// for a channel, unlike a mutex, is waiting in virtual time too.
+	ending chan struct{}
 	shut   bool // guarded by ending
 
 	mu        sync.Mutex // guards what follows; never held while memberlist is called
@@ -75,7 +77,7 @@ func Open(c Config) (*Gossip, error) {
 	}
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
-		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
 		table: newTable(maxMembers), notes: notes{said: said[noteKey]{every: repeatAfter}},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
@@ -116,7 +118,7 @@ func (g *Gossip) Members() []Member {
 // Changed has a value when Members, or Twin, may have changed since the last one was received.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes what this node tells about itself: its Cluster, Expect, Empty and Version, nothing else. The
+// Update changes what this node tells about itself: its Cluster, Expect, Empty, Version, Members and Primary, nothing else. The
 // others hear of it soon after. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
@@ -128,8 +130,10 @@ func (g *Gossip) Update(change func(*Member)) error {
 	change(&next)
 	fixed := next
 	fixed.Cluster, fixed.Expect, fixed.Empty, fixed.Version = g.self.Cluster, g.self.Expect, g.self.Empty, g.self.Version
+	fixed.Members, fixed.Primary = g.self.Members, g.self.Primary
 	if fixed != g.self {
-		return fmt.Errorf("%w: only the cluster, expected members, emptiness and version change during a run", ErrConfig)
+		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+
+			"change during a run", ErrConfig)
 	}
 	if next == g.self {
 		return nil
@@ -143,7 +147,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	}
 	g.self, g.metadata, g.dirty = next, metadata, true
 	for _, e := range g.table.entries { // some may turn out to be another cluster's
-		if judge(next, e.Member) != nil {
+		if g.config.judge(next, e.Member) != nil {
 			g.table.part(e)
 		}
 	}
@@ -261,8 +265,8 @@ func (g *Gossip) leave(silent bool) error {
 	case <-g.ctx.Done():
 	case <-time.After(leaveRounds * g.config.GossipInterval):
 	}
-	g.ending.Lock()
-	defer g.ending.Unlock()
+	g.ending <- struct{}{}
+	defer func() { <-g.ending }()
 	if g.shut {
 		return ErrClosed
 	}
@@ -279,10 +283,10 @@ func (g *Gossip) Close() error {
 	g.closed = true
 	g.mu.Unlock()
 	g.cancel()
-	g.ending.Lock()
+	g.ending <- struct{}{}
 	g.shut = true
 	err := g.list.Shutdown() // closes connections too, so nobody waits for them
-	g.ending.Unlock()
+	<-g.ending
 	g.wg.Wait()
 	return err
 }

@@ -21,6 +21,8 @@ type Member struct {
 	Expect     int      // bootstrap-expect; 0: none
 	Empty      bool     // nothing in its Raft log yet
 	Version    uint8    // newest settings it supports
+	Members    int      // how many nodes its region has; told in a WAN pool
+	Primary    string   // the region that it takes for the primary; told in a WAN pool
 	State      State
 }
 

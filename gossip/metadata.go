@@ -12,9 +12,9 @@ import (
 //
 //	format 1 | flags | version | boot 8 | peer port 2 | expect 2 | cluster 16 | name | region | zone | extensions
 //
-// Texts have their length in a byte before them. An extension is a tag, a length byte and so many bytes; none is
-// defined yet, and unknown ones are skipped, so that a later version can tell more without being refused by this
-// one during a rolling upgrade.
+// Texts have their length in a byte before them. An extension is a tag, a length byte and so many bytes. Unknown ones are
+// skipped, so that a later version can tell more without being refused by this one during a rolling upgrade; members and
+// primary are left out where they say nothing.
 const (
 	metadataFormat = 1
 	metadataFixed  = 3 + 8 + 2 + 2 + 16
@@ -26,6 +26,9 @@ const (
 
 	flagEmpty   = 1 << 0
 	flagLeaving = 1 << 1
+
+	extensionMembers = 1 // 2 bytes
+	extensionPrimary = 2 // a region
 )
 
 // ErrMetadata means that a member's description of itself is malformed, or does not fit.
@@ -47,6 +50,9 @@ func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
 	if m.Expect < 0 || m.Expect > 65535 {
 		return nil, fmt.Errorf("%w: %d expected members are not between 0 and 65535", ErrMetadata, m.Expect)
 	}
+	if m.Members < 0 || m.Members > 65535 {
+		return nil, fmt.Errorf("%w: %d members of the region are not between 0 and 65535", ErrMetadata, m.Members)
+	}
 	if err := checkTexts(m); err != nil {
 		return nil, err
 	}
@@ -64,6 +70,15 @@ func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
 	b = append(b, m.Cluster[:]...)
 	for _, s := range []string{m.Name, m.Region, m.Zone} {
 		b = append(append(b, byte(len(s))), s...)
+	}
+	if m.Members > 0 {
+		b = binary.BigEndian.AppendUint16(append(b, extensionMembers, 2), uint16(m.Members))
+	}
+	if m.Primary != "" {
+		b = append(append(b, extensionPrimary, byte(len(m.Primary))), m.Primary...)
+	}
+	if len(b) > maxMetadata {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d fit: names are too long", ErrMetadata, len(b), maxMetadata)
 	}
 	return b, nil
 }
@@ -95,16 +110,33 @@ func parseMetadata(b []byte) (Member, presence, error) {
 		}
 		*text, rest = string(rest[1:1+int(rest[0])]), rest[1+int(rest[0]):]
 	}
+	if err := m.parseExtensions(rest); err != nil {
+		return Member{}, staying, err
+	}
 	if err := checkTexts(m); err != nil {
 		return Member{}, staying, err
 	}
-	for len(rest) > 0 {
-		if len(rest) < 2 || len(rest) < 2+int(rest[1]) {
-			return Member{}, staying, fmt.Errorf("%w: an extension is cut short", ErrMetadata)
-		}
-		rest = rest[2+int(rest[1]):]
-	}
 	return m, presence(flags&flagLeaving != 0), nil
+}
+
+func (m *Member) parseExtensions(b []byte) error {
+	for len(b) > 0 {
+		if len(b) < 2 || len(b) < 2+int(b[1]) {
+			return fmt.Errorf("%w: an extension is cut short", ErrMetadata)
+		}
+		tag, value := b[0], b[2:2+int(b[1])]
+		switch tag {
+		case extensionMembers:
+			if len(value) != 2 {
+				return fmt.Errorf("%w: the members of the region take %d bytes, not 2", ErrMetadata, len(value))
+			}
+			m.Members = int(binary.BigEndian.Uint16(value))
+		case extensionPrimary:
+			m.Primary = string(value)
+		}
+		b = b[2+len(value):]
+	}
+	return nil
 }
 
 // checkTexts keeps out what would garble logs and answers.
@@ -115,7 +147,7 @@ func checkTexts(m Member) error {
 	for _, t := range []struct {
 		what, text string
 		max        int
-	}{{"name", m.Name, maxName}, {"region", m.Region, maxRegion}, {"zone", m.Zone, maxZone}} {
+	}{{"name", m.Name, maxName}, {"region", m.Region, maxRegion}, {"zone", m.Zone, maxZone}, {"primary region", m.Primary, maxRegion}} {
 		if len(t.text) > t.max {
 			return fmt.Errorf("%w: the %s has %d bytes, at most %d fit", ErrMetadata, t.what, len(t.text), t.max)
 		}

@@ -17,6 +17,13 @@ func TestMetadata(t *testing.T) {
 		{have: Member{Name: "n1"}},
 		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947, Expect: 3, Version: 2}},
 		{have: long},
+		{have: Member{Name: "n1", Region: "eu", Members: 65535, Primary: strings.Repeat("p", maxRegion)}},
+		{have: Member{Name: long.Name, Region: long.Region, Members: 1, Primary: long.Region}},
+		{have: Member{Name: long.Name, Region: long.Region, Zone: long.Zone, Primary: long.Region}, want: ErrMetadata},
+		{have: Member{Name: "n", Members: 65536}, want: ErrMetadata},
+		{have: Member{Name: "n", Members: -1}, want: ErrMetadata},
+		{have: Member{Name: "n", Primary: long.Region + "r"}, want: ErrMetadata},
+		{have: Member{Name: "n", Primary: "a\nb"}, want: ErrMetadata},
 		{have: Member{}, want: ErrMetadata},
 		{have: Member{Name: long.Name + "n"}, want: ErrMetadata},
 		{have: Member{Name: "n", Region: long.Region + "r"}, want: ErrMetadata},
@@ -45,17 +52,28 @@ func TestMetadata(t *testing.T) {
 				t.Errorf("have %+v %v, %v\nwant %+v %v", m, q, err, test.have, p)
 			}
 			// A later version may have more to say.
-			more := append(b, 1, 2, 'x', 'y', 2, 0)
+			more := append(b, 200, 2, 'x', 'y', 201, 0)
 			if m, _, err := parseMetadata(more); len(more) <= maxMetadata && (err != nil || m != test.have) {
 				t.Errorf("with extensions: have %+v, %v", m, err)
 			}
 			for n := range len(b) {
-				if _, _, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) {
+				if m, _, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) && (m.Members == test.have.Members && m.Primary == test.have.Primary) {
 					t.Errorf("the first %d bytes: have error %v", n, err)
 				}
 			}
 		}
 	}
+	if _, _, err := parseMetadata(append(plain(t), extensionMembers, 1, 7)); !errors.Is(err, ErrMetadata) {
+		t.Errorf("members in one byte: have error %v", err)
+	}
+}
+
+func plain(t *testing.T) []byte {
+	b, err := appendMetadata(nil, Member{Name: "n1"}, staying)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func FuzzMetadata(f *testing.F) {
@@ -65,6 +83,7 @@ func FuzzMetadata(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add(append(b, 9, 1, 0))
+	f.Add(append(b, extensionMembers, 2, 0, 5, extensionPrimary, 2, 'e', 'u'))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, have []byte) {
 		m, p, err := parseMetadata(have)
@@ -75,7 +94,14 @@ func FuzzMetadata(f *testing.F) {
 			return
 		}
 		again, err := appendMetadata(nil, m, p)
-		if err != nil || !bytes.HasPrefix(have, again) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, q, err := parseMetadata(again); err != nil || n != m || p != q {
+			t.Fatalf("have %+v, %v, want %+v", n, err, m)
+		}
+		m.Members, m.Primary = 0, "" // extensions may stand among unknown ones
+		if again, err = appendMetadata(nil, m, p); err != nil || !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)
 		}
 	})

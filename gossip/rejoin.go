@@ -3,6 +3,7 @@ package gossip
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -35,14 +36,44 @@ func (g *Gossip) recall() {
 	}
 	now := time.Now()
 	for _, s := range g.config.Remembered {
-		at, err := netip.ParseAddrPort(s)
-		if err != nil {
+		if err := g.remember(s, now); err != nil {
 			g.config.Logger.Warn("a remembered address of a member can't be used", "address", s)
-			continue
 		}
-		if len(g.remembered) < maxRemembered {
-			g.remembered[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] = now
+	}
+}
+
+// remember notes where a member may be. Beyond 1,000 places it does nothing.
+func (g *Gossip) remember(address string, now time.Time) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: %q is no ip:port", ErrConfig, address)
+	}
+	if len(g.remembered) < maxRemembered {
+		g.remembered[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] = now
+	}
+	return nil
+}
+
+// Meet says where members may be that this node has not met, each as ip:port. They are joined at once if they are news, and
+// remembered as Config.Remembered is.
+func (g *Gossip) Meet(addresses []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	known := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
+	for _, e := range g.table.entries {
+		known[e.gossipAddress()] = true
+	}
+	before, now := len(g.remembered), time.Now()
+	for _, s := range addresses {
+		if at, err := netip.ParseAddrPort(s); err == nil && !known[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] {
+			_ = g.remember(s, now)
 		}
+	}
+	if len(g.remembered) > before {
+		g.signal(g.meet)
 	}
 }
 
@@ -92,6 +123,7 @@ func (g *Gossip) rejoin() {
 		case <-g.ctx.Done():
 			return
 		case <-time.After(pause):
+		case <-g.meet:
 		}
 		g.round(more, troubled)
 	}

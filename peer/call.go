@@ -19,6 +19,9 @@ const CodeTooLarge Code = 255
 var (
 	// ErrUnreachable: there is no connection to the node, or it is silent, or it broke before the reply came.
 	ErrUnreachable = errors.New("the node is unreachable")
+	// ErrNotSent is in failures of calls of which certainly nothing has left this node. ErrBusy and ErrTooLarge say that by
+	// themselves. Any other failure leaves open whether the call was served.
+	ErrNotSent = errors.New("nothing was sent")
 	// ErrBusy: a queue is full; nothing was sent.
 	ErrBusy = errors.New("too much is queued for the node")
 	// ErrTimeout: no reply came in time.
@@ -28,6 +31,9 @@ var (
 	// ErrClosed: these Peers have been closed.
 	ErrClosed = errors.New("closed")
 )
+
+// errAway: there is no connection.
+var errAway = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
 
 // RemoteError is what the node that was called answered with Fail.
 type RemoteError struct {

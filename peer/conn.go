@@ -22,7 +22,14 @@ const (
 	longestSilence = 5 * time.Second
 )
 
-var errSilent = errors.New("nothing came for 5 s")
+var errSilent = errors.New("nothing came for too long")
+
+// farSilence makes a far connection unreachable, and ends it: a new one is there sooner than what TCP, after a cut, sends
+// again.
+const farSilence = 2 * time.Second
+
+// quiet is what silence is to a connection: after when it is unreachable, and when it is closed.
+type quiet struct{ after, most time.Duration }
 
 // conn is one end of a peer stream: the one that calls (the node that dialled) or the one that serves.
 type conn struct {
@@ -30,7 +37,9 @@ type conn struct {
 	remote Identity
 	stream stream
 	socket *socket
-	calls  bool // this is the end that calls
+	calls  bool        // this is the end that calls
+	serves func(*Call) // of the other end
+	quiet  quiet       // what silence is here
 	queue  *queue
 
 	heard   atomic.Int64 // when the last frame came, as Peers.now
@@ -39,12 +48,12 @@ type conn struct {
 
 	// The watcher's alone.
 	watched int64         // heard, at the last look
-	quiet   time.Duration // how long nothing has come, as far as this process was running
+	silence time.Duration // how long nothing has come, as far as this process was running
 
 	mu      sync.Mutex           // guards what follows
 	pending map[uint64]*outgoing // Invariant: empty while down is set
 	next    uint64
-	down    error // why new calls fail at once: silent, or broken; nil while all is well
+	down    error // why new calls fail at once, unsent: silent, or broken; nil while all is well
 	broken  error // why it is over for good
 
 	expiring sync.WaitGroup // timers that run done; added to with mu held, and not once it is broken
@@ -52,6 +61,10 @@ type conn struct {
 
 func (p *Peers) newConn(s stream, c *socket, remote Identity, calls bool) *conn {
 	n := &conn{peers: p, remote: remote, stream: s, socket: c, calls: calls, queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
+	n.serves, n.quiet = p.config.Serve, quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
+	if c.kind == kindFar {
+		n.serves, n.quiet = p.config.ServeFar, quiet{after: farSilence, most: farSilence}
+	}
 	n.heard.Store(p.now())
 	return n
 }
@@ -98,11 +111,11 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 	}
 	failed := c.pending
 	c.pending = make(map[uint64]*outgoing)
-	c.down = fmt.Errorf("%w: %w", ErrUnreachable, why)
+	down := fmt.Errorf("%w: %w", ErrUnreachable, why)
+	c.down = fmt.Errorf("%w: %w", down, ErrNotSent)
 	if forGood {
 		c.broken = why
 	}
-	down := c.down
 	c.silent.Store(true)
 	c.mu.Unlock()
 	for _, o := range failed {
@@ -128,14 +141,14 @@ func (c *conn) hear() {
 // look is the watcher's: gap is the time since its last look, but no more than there should be between two.
 func (c *conn) look(gap time.Duration) {
 	if heard := c.heard.Load(); heard != c.watched {
-		c.watched, c.quiet = heard, 0
+		c.watched, c.silence = heard, 0
 		return
 	}
-	c.quiet += gap
-	switch silence := c.peers.config.Silence; {
-	case c.quiet >= max(longestSilence, silence):
+	c.silence += gap
+	switch {
+	case c.silence >= c.quiet.most:
 		c.breakOff(errSilent)
-	case c.quiet >= silence && !c.silent.Load():
+	case c.silence >= c.quiet.after && !c.silent.Load():
 		c.fail(errQuiet, false)
 	}
 }
@@ -144,7 +157,7 @@ var errQuiet = errors.New("silent")
 
 // write sends what is queued, and an empty frame where that is nothing for a while.
 func (c *conn) write(ctx context.Context) error {
-	every := c.peers.config.Silence / 5
+	every := c.quiet.after / 5
 	idle := time.NewTimer(every)
 	defer idle.Stop()
 	var spare []frame
@@ -167,7 +180,7 @@ func (c *conn) write(ctx context.Context) error {
 		case <-c.queue.wake:
 		case <-idle.C:
 			idle.Reset(every)
-			if !c.calls && c.peers.now()-c.heard.Load() > int64(c.peers.config.Silence/2) {
+			if !c.calls && c.peers.now()-c.heard.Load() > int64(c.quiet.after/2) {
 				continue // see Reachable in the package's comment
 			}
 			if err := c.sent(c.stream.SendMsg(new(mem.BufferSlice))); err != nil {
@@ -242,7 +255,7 @@ func (c *conn) serve(m message) error {
 	default:
 		return errMessage
 	}
-	c.peers.config.Serve(call)
+	c.serves(call)
 	return nil
 }
 
@@ -310,6 +323,9 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 		return o, nil
 	}
 	o.timer.Stop()
+	if errors.Is(err, ErrUnreachable) {
+		err = errAway // the queue is closed
+	}
 	return nil, err
 }
 

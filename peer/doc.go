@@ -1,8 +1,9 @@
-// Package peer carries calls between the nodes of a cluster, and Raft's connections.
+// Package peer carries calls between the nodes of a cluster, and to those of other regions, and Raft's connections.
 //
 // [Open] starts a [Peers]: it listens at the peer port, and it keeps one connection to every node that [Peers.Know] was
 // told of. [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node; Config.Serve gets those that come in.
-// [Peers.CallAt] asks an address whose node is not known yet. [Peers.Raft] gives Raft its connections.
+// [Peers.CallAt] asks an address whose node is not known yet. [Peers.Raft] gives Raft its connections. [Peers.KnowFar] is for
+// nodes of other regions, which are other clusters; what comes from those goes to Config.ServeFar.
 //
 // # The wire
 //
@@ -23,13 +24,21 @@
 // does not count as silence. The end that was dialled stops its empty frames when it hears nothing itself, so a link that
 // is broken in one direction counts as broken at both ends.
 //
+// # Far
+//
+// A far connection is one between two regions, and says so in its preamble. It is refused where both ends are in one region,
+// and so is a near one, or Raft's, where they are not: what comes over a far connection never reaches Serve or Raft, and
+// what comes over a near one never ServeFar. A far connection is silent after 2 s, and closed then.
+//
 // # Bounds
 //
 //   - A message has at most 16 MiB; a queue to one node 65,536 messages and 32 MiB; and as many calls wait for a reply.
 //     What does not fit fails with ErrBusy at once. Replies that do not fit are dropped, and the call times out.
-//   - A handshake, TLS included, takes at most 2 s and a preamble 1 KiB; at most 256 connections are in that state, and
-//     further ones wait in the listener. At most 4,096 accepted connections are open; further ones are closed.
-//   - A dial takes at most 2 s; between two there is a pause of 50 ms to 1 s, with jitter.
+//   - A handshake, TLS included, takes at most 2 s (enough for round trips of 300 ms) and a preamble 1 KiB; at most 256
+//     connections are in that state, and further ones wait in the listener. At most 4,096 accepted connections are open, 512 of
+//     them from other regions; further ones are closed.
+//   - A dial takes at most 2 s; between two there is a pause of 50 ms to 1 s, with jitter. To another region TCP has 1.5 s
+//     and the handshake 2 s more, and a pause is 500 ms at most.
 //   - At most 64 of Raft's connections wait for Accept; further ones are closed.
 //
 // # Caveats

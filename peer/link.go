@@ -14,6 +14,8 @@ import (
 const (
 	firstPause = 100 * time.Millisecond // and at least half of it
 	lastPause  = time.Second
+	// lastFarPause is less, since what comes before and after it takes longer.
+	lastFarPause = 500 * time.Millisecond
 	// settled is how long a connection must have held for the pauses to begin anew.
 	settled = time.Second
 )
@@ -23,6 +25,7 @@ type link struct {
 	peers   *Peers
 	node    ring.NodeID
 	address string
+	kind    kind // kindPeer or kindFar
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
@@ -32,7 +35,10 @@ type link struct {
 
 // run dials, and dials again, until ctx ends.
 func (l *link) run(ctx context.Context) {
-	pause := firstPause
+	pause, last := firstPause, lastPause
+	if l.kind == kindFar {
+		last = lastFarPause
+	}
 	var said notes
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -54,7 +60,7 @@ func (l *link) run(ctx context.Context) {
 		timer := time.NewTimer(pause - rand.N(pause/2))
 		select {
 		case <-timer.C:
-			pause = min(2*pause, lastPause)
+			pause = min(2*pause, last)
 		case <-l.wake:
 			pause = firstPause
 		case <-ctx.Done():
@@ -66,7 +72,7 @@ func (l *link) run(ctx context.Context) {
 // once makes a connection and returns when it is over, or when there was none.
 func (l *link) once(ctx context.Context) (connected bool, err error) {
 	l.drain()
-	return l.peers.connect(ctx, l.address, l.expected, func(c *conn) {
+	return l.peers.connect(ctx, l.kind, l.address, l.expected, func(c *conn) {
 		l.remote.Store(&c.remote)
 		l.conn.Store(c)
 		l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
@@ -103,8 +109,8 @@ func (l *link) heardOf(remote Identity) {
 
 // connect dials, opens the stream, calls up when the first frame has come, carries frames until it is over, and calls
 // down if it has called up.
-func (p *Peers) connect(ctx context.Context, address string, expected func(Identity) error, up func(*conn), down func()) (bool, error) {
-	s, err := p.dial(ctx, address, kindPeer, expected)
+func (p *Peers) connect(ctx context.Context, k kind, address string, expected func(Identity) error, up func(*conn), down func()) (bool, error) {
+	s, err := p.dial(ctx, address, k, expected)
 	if err != nil {
 		return false, err
 	}

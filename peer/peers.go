@@ -19,14 +19,17 @@ const defaultSilence = 250 * time.Millisecond
 
 // Config says how Peers work. All functions are called from several goroutines.
 type Config struct {
-	Self    func() Identity // the cluster may become known later
-	Listen  func() (net.Listener, error)
-	Dial    func(ctx context.Context, address string) (net.Conn, error)
-	TLS     *TLS                        // nil: none
-	Serve   func(*Call)                 // every message that comes in. Runs on the connection's reader: it must not block
-	Accept  func(remote Identity) error // may refuse a remote; asked at both ends. nil: everyone is welcome
-	Logger  *slog.Logger                // nil: the default one
-	Silence time.Duration               // no frame for so long: unreachable. 0: 250 ms
+	Self   func() Identity // the cluster may become known later
+	Listen func() (net.Listener, error)
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	TLS    *TLS                        // nil: none
+	Serve  func(*Call)                 // every message that comes in. Runs on the connection's reader: it must not block
+	Accept func(remote Identity) error // may refuse a remote; asked at both ends. nil: everyone is welcome
+	// ServeFar and AcceptFar are Serve and Accept for connections between nodes of different regions. nil: there are none.
+	ServeFar  func(*Call)
+	AcceptFar func(remote Identity) error // comes after the regions were compared
+	Logger    *slog.Logger                // nil: the default one
+	Silence   time.Duration               // no frame for so long: unreachable. 0: 250 ms
 }
 
 // validate fills in what is left out.
@@ -70,6 +73,7 @@ type Peers struct {
 	closed  bool
 	sockets map[*socket]struct{} // all that are open
 	arrived int                  // how many of them were accepted. Invariant: <= mostAccepted
+	far     int                  // how many of those come from other regions. Invariant: <= mostFar
 	conns   map[*conn]struct{}   // whose silence is watched
 }
 
@@ -132,9 +136,14 @@ func (p *Peers) spawn(f func()) bool {
 	return true
 }
 
-// Know says which other nodes there are and where. Connections to others are closed, and so is one to a node that has
-// another address now. After Close it does nothing.
-func (p *Peers) Know(nodes map[ring.NodeID]string) {
+// Know says which other nodes of this region there are and where. Connections to others are closed, and so is one to a node
+// that has another address now. After Close it does nothing.
+func (p *Peers) Know(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
+
+// KnowFar is Know for nodes of other regions. One that Know was told of is left out.
+func (p *Peers) KnowFar(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
+
+func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -143,7 +152,8 @@ func (p *Peers) Know(nodes map[ring.NodeID]string) {
 	old := *p.links.Load()
 	links := maps.Clone(old)
 	for node, l := range old {
-		if address, ok := nodes[node]; !ok || address != l.address {
+		address, ok := nodes[node]
+		if l.kind == k && (!ok || address != l.address) || l.kind == kindFar && k == kindPeer && ok {
 			l.cancel()
 			delete(links, node)
 		}
@@ -151,7 +161,7 @@ func (p *Peers) Know(nodes map[ring.NodeID]string) {
 	for node, address := range nodes {
 		if links[node] == nil {
 			ctx, cancel := context.WithCancel(p.ctx)
-			l := &link{peers: p, node: node, address: address, cancel: cancel, wake: make(chan struct{}, 1)}
+			l := &link{peers: p, node: node, address: address, kind: k, cancel: cancel, wake: make(chan struct{}, 1)}
 			links[node] = l
 			p.group.Go(func() {
 				defer cancel()
@@ -161,6 +171,9 @@ func (p *Peers) Know(nodes map[ring.NodeID]string) {
 	}
 	p.links.Store(&links)
 }
+
+// Self is who this node is.
+func (p *Peers) Self() Identity { return p.config.Self() }
 
 // Reachable says whether the node is connected and not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool {
@@ -184,13 +197,13 @@ func (p *Peers) connTo(to ring.NodeID) (*conn, error) {
 			return c, nil
 		}
 	}
-	return nil, ErrUnreachable
+	return nil, errAway
 }
 
 // heardOf tells the link to a node that the node has connected to us.
-func (p *Peers) heardOf(remote Identity) {
-	if l := (*p.links.Load())[remote.Node]; l != nil {
-		l.heardOf(remote)
+func (p *Peers) heardOf(s *socket) {
+	if l := (*p.links.Load())[s.remote.Node]; l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
+		l.heardOf(s.remote)
 	}
 }
 
@@ -234,7 +247,7 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	asked := make(chan *conn, 1)
 	over := make(chan error, 1)
 	if !p.spawn(func() {
-		_, err := p.connect(ctx, address, func(Identity) error { return nil }, func(c *conn) { asked <- c }, func() {})
+		_, err := p.connect(ctx, kindPeer, address, func(Identity) error { return nil }, func(c *conn) { asked <- c }, func() {})
 		over <- err
 	}) {
 		return nil, Identity{}, ErrClosed

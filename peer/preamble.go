@@ -25,6 +25,7 @@ type kind uint8
 const (
 	kindPeer kind = 1
 	kindRaft kind = 2
+	kindFar  kind = 3 // as kindPeer, between nodes of different regions
 )
 
 // What the answer to a preamble says.

@@ -12,9 +12,11 @@ type socket struct {
 	raw      net.Conn
 	peers    *Peers
 	accepted bool
+	kind     kind        // set before anyone else gets the socket
 	remote   Identity    // set before anyone else gets the socket
 	used     atomic.Bool // a stream has begun
 	raft     atomic.Bool // it is Raft's
+	far      bool        // guarded by Peers.mu: it is one of Peers.far
 	once     sync.Once
 }
 
@@ -50,11 +52,26 @@ func (p *Peers) remember(s *socket) bool {
 	return true
 }
 
+// countFar takes note that a socket that was accepted comes from another region, unless it is one too many.
+func (p *Peers) countFar(s *socket) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.sockets[s]; !ok || p.far == mostFar {
+		return false
+	}
+	p.far++
+	s.far = true
+	return true
+}
+
 func (p *Peers) forget(s *socket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ok := p.sockets[s]; ok && s.accepted {
 		p.arrived--
+		if s.far {
+			p.far--
+		}
 	}
 	delete(p.sockets, s)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -258,7 +259,10 @@ func TestSilentDialerIsDropped(t *testing.T) {
 }
 
 func TestPreamblesRoundTrip(t *testing.T) {
-	for _, want := range []Identity{{}, {Node: nodeID(3), Boot: 1 << 63, Name: "ein Name", Cluster: [16]byte{1, 15: 2}}} {
+	for _, want := range []Identity{
+		{}, {Node: nodeID(3), Boot: 1 << 63, Name: "ein Name", Cluster: [16]byte{1, 15: 2}},
+		{Name: "n1", Region: "eu"}, {Region: strings.Repeat("r", longestRegion)},
+	} {
 		have, err := parseIdentity(want.appendBinary(nil))
 		if err != nil || have != want {
 			t.Errorf("have %v, %v, want %v", have, err, want)
@@ -268,10 +272,23 @@ func TestPreamblesRoundTrip(t *testing.T) {
 	if have, err := parseIdentity(long.appendBinary(nil)); err != nil || len(have.Name) != longestName {
 		t.Errorf("have %v, %v", have, err)
 	}
+	long.Region = strings.Repeat("r", 2*longestRegion)
+	have, err := parseIdentity(long.appendBinary(nil))
+	if err != nil || len(have.Name) != longestName-1-longestRegion || len(have.Region) != longestRegion {
+		t.Errorf("have %v, %v", have, err)
+	}
+	for _, bad := range []string{"name\x00", "\x00", "name\x00" + strings.Repeat("r", longestRegion+1)} {
+		if have, err := parseIdentity(append(make([]byte, 40), bad...)); err == nil {
+			t.Errorf("%q: have %v", bad, have)
+		}
+	}
 }
 
 func FuzzPreamble(f *testing.F) {
 	f.Add([]byte("rlnode\x01\x01\x00\x05hello"))
+	var far bytes.Buffer
+	_ = writePreamble(&far, byte(kindFar), Identity{Node: nodeID(1), Name: "n1", Region: "eu"}.appendBinary(nil))
+	f.Add(far.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
 		what, body, err := readPreamble(r)

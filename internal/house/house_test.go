@@ -39,6 +39,7 @@ var mayImport = map[string][]string{
 	"loads":      {"rules"},
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
+	"wan":        {"ring", "gossip", "peer"},
 	"usage":      {"ring", "rules", "peer"},
 	"tracing":    {},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
@@ -46,13 +47,13 @@ var mayImport = map[string][]string{
 	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml",
+		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml", "wan",
 	},
 
 	"peer":    {"ring"},
-	"cluster": {"ring", "agreement", "authority", "gossip", "peer", "persist", "rules"},
+	"cluster": {"ring", "agreement", "authority", "gossip", "peer", "persist", "rules", "wan"},
 
-	"simulation": {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "limiter"},
+	"simulation": {"algorithms", "counters", "rules", "ring", "peer", "agreement", "partitions", "localcache", "limiter"},
 
 	"client": {}, // for those who use rlnode; standard library only
 

@@ -135,7 +135,7 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	n := h.net
 	for {
 		n.mu.Lock()
-		dead, delay, changed := h.dead, n.delay, n.changed
+		dead, delay, changed := h.dead, n.delayLocked(h.ip, ip), n.changed
 		open := n.hosts[ip] != nil && !n.cutOffLocked(h.ip, ip) && !n.cutOffLocked(ip, h.ip) && !n.frozenLocked(h.ip)
 		n.mu.Unlock()
 		if dead {

@@ -157,6 +157,34 @@ func TestDelay(t *testing.T) {
 	})
 }
 
+func TestDelayBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New()
+		n.Delay(20 * time.Millisecond)
+		n.DelayBetween(ipA, ipB, 40*time.Millisecond)
+		began := time.Now()
+		near, far := connect(t, n)
+		if have := time.Since(began); have != 80*time.Millisecond {
+			t.Errorf("the dial took %v", have)
+		}
+		write(t, near, "there")
+		read(t, far, "there")
+		write(t, far, "back")
+		read(t, near, "back")
+		if have := time.Since(began); have != 160*time.Millisecond {
+			t.Errorf("there and back after %v", have)
+		}
+		n.Host("10.0.0.3")
+		c, err := n.Host(ipA).Dial(t.Context(), "10.0.0.3:1")
+		if err == nil {
+			c.Close()
+		}
+		if have := time.Since(began); have != 200*time.Millisecond {
+			t.Errorf("refused by another host after %v", have)
+		}
+	})
+}
+
 func TestCutsHoldAndHealDelivers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()

@@ -8,14 +8,15 @@ import (
 
 // Net is a network. Its zero value is not ready; use New.
 type Net struct {
-	mu      sync.Mutex             // guards what follows; taken before the mutex of a pipe, socket or listener
-	hosts   map[string]*Host       // the live one of each IP
-	pipes   map[*pipe]struct{}     // every direction of every stream that is still open
-	cut     map[direction]struct{} // directions that deliver nothing
-	alone   map[string]struct{}    // hosts that are isolated, from hosts that come later too
-	frozen  map[string]struct{}    //
-	delay   time.Duration          // one way
-	changed chan struct{}          // closed, and made anew, when anything above changes
+	mu      sync.Mutex                  // guards what follows; taken before the mutex of a pipe, socket or listener
+	hosts   map[string]*Host            // the live one of each IP
+	pipes   map[*pipe]struct{}          // every direction of every stream that is still open
+	cut     map[direction]struct{}      // directions that deliver nothing
+	alone   map[string]struct{}         // hosts that are isolated, from hosts that come later too
+	frozen  map[string]struct{}         //
+	delay   time.Duration               // one way
+	delays  map[direction]time.Duration // of directions that have one of their own
+	changed chan struct{}               // closed, and made anew, when anything above changes
 }
 
 type direction struct{ from, to string }
@@ -28,6 +29,7 @@ func New() *Net {
 		cut:     make(map[direction]struct{}),
 		alone:   make(map[string]struct{}),
 		frozen:  make(map[string]struct{}),
+		delays:  make(map[direction]time.Duration),
 		changed: make(chan struct{}),
 	}
 }
@@ -106,6 +108,19 @@ func (n *Net) Rejoin(ip string) {
 // Delay sets the time that everything sent from now on is under way, in one direction.
 func (n *Net) Delay(d time.Duration) { n.change(func() { n.delay = d }) }
 
+// DelayBetween sets, for what is sent between a and b from now on, another time than Delay's, in each direction.
+func (n *Net) DelayBetween(a, b string, d time.Duration) {
+	n.change(func() { n.delays[direction{a, b}], n.delays[direction{b, a}] = d, d })
+}
+
+// delayLocked is how long what is sent is under way.
+func (n *Net) delayLocked(from, to string) time.Duration {
+	if d, own := n.delays[direction{from, to}]; own {
+		return d
+	}
+	return n.delay
+}
+
 // Freeze makes a host look as if its process were stopped: nothing comes out of it and nothing is read there, but
 // connections to it can be made and nothing breaks. Packets to it wait, those from it are lost.
 func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
@@ -170,7 +185,7 @@ func (n *Net) changedLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 	for p := range n.pipes {
-		p.setPath(n.heldLocked(p.host.from.ip, p.host.to.ip), n.heldLocked(p.host.to.ip, p.host.from.ip), n.delay)
+		p.setPath(n.heldLocked(p.host.from.ip, p.host.to.ip), n.heldLocked(p.host.to.ip, p.host.from.ip), n.delayLocked(p.host.from.ip, p.host.to.ip))
 	}
 }
 

@@ -78,7 +78,7 @@ func (c *PacketConn) WriteToAddress(b []byte, address string) (int, error) {
 		return len(b), nil
 	}
 	if s := other.sockets[int(to.Port())]; s != nil {
-		s.deliver(packet{data: append([]byte(nil), b...), from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port))), at: time.Now().Add(n.delay)})
+		s.deliver(packet{data: append([]byte(nil), b...), from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port))), at: time.Now().Add(n.delayLocked(from, ip))})
 	}
 	return len(b), nil
 }

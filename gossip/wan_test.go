@@ -1,0 +1,153 @@
+package gossip
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// between puts a node into the pool of regions.
+func between(region string, cluster byte) func(*Config) {
+	return func(c *Config) {
+		c.WAN, c.Self.Region = true, region
+		c.Self.Cluster = [16]byte{cluster}
+	}
+}
+
+func TestWANHasAllRegions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.net.Delay(40 * time.Millisecond)
+		w.start(1, between("eu", 1))
+		w.start(2, between("us", 2))
+		w.start(3, between("ap", 3))
+		w.start(4, between("eu", 1))
+		w.start(5, between("us", 0)) // does not know its cluster yet
+		w.agree(15*time.Second, all(5, nil))
+		if err := w.nodes[2].Update(func(m *Member) { m.Members, m.Primary = 7, "eu" }); err != nil {
+			t.Fatal(err)
+		}
+		until(t, 10*time.Second, "the others hear of it", func() bool {
+			for _, n := range w.nodes {
+				for _, m := range n.Members() {
+					if m.ID == id(2) && (m.Members != 7 || m.Primary != "eu") {
+						return false
+					}
+				}
+			}
+			return true
+		})
+		w.crash(3)
+		w.agree(40*time.Second, all(5, map[int]State{3: Failed}))
+		if err := w.nodes[4].Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.agree(40*time.Second, all(5, map[int]State{3: Failed, 4: Left}), 1, 2, 5)
+	})
+}
+
+// TestWANIsNoRegionsPool: the two kinds of pools never mix, whatever ports and keys they share.
+func TestWANIsNoRegionsPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start(1, func(c *Config) { c.Self.Region = "eu" })
+		w.start(2, between("eu", 0))
+		holds(t, time.Minute, "they stay apart", func() bool {
+			return w.nodes[1].sees() == "1 alive" && w.nodes[2].sees() == "2 alive"
+		})
+	})
+}
+
+func TestRegionsAreCalledByOneNameEach(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		second  func(*Config)
+		refused error
+	}{
+		{"two clusters, one name", between("eu", 2), ErrSameRegion},
+		{"one cluster, two names", between("us", 1), ErrSameCluster},
+		{"one cluster, one name", between("eu", 1), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.start(1, between("eu", 1))
+				w.start(2, test.second)
+				if test.refused == nil {
+					w.agree(15*time.Second, all(2, nil))
+					return
+				}
+				holds(t, 3*time.Minute, "they stay apart", func() bool {
+					return w.nodes[1].sees() == "1 alive" && w.nodes[2].sees() == "2 alive"
+				})
+				for i, n := range w.nodes {
+					if have := n.log.count(slog.LevelError, test.refused.Error()); have != 1 {
+						t.Errorf("node %d: said %d times, want once and loudly: %q", i, have, n.log.lines)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestOneThatTurnsOutToBeASecondEU was let in before it knew its cluster.
+func TestOneThatTurnsOutToBeASecondEU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start(1, between("eu", 1))
+		w.start(2, between("eu", 0))
+		w.start(3, between("us", 3))
+		w.agree(15*time.Second, all(3, nil))
+		if err := w.nodes[2].Update(func(m *Member) { m.Cluster = [16]byte{2} }); err != nil {
+			t.Fatal(err)
+		}
+		w.agree(15*time.Second, "1 alive, 3 alive", 1)
+		w.agree(15*time.Second, "2 alive, 3 alive", 2)
+		holds(t, time.Minute, "the third sees both", func() bool { return w.nodes[3].sees() == all(3, nil) })
+	})
+}
+
+func TestMeet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		alone := func(c *Config) {
+			between("eu", 1)(c)
+			c.Join = nil
+		}
+		w.start(1, alone)
+		w.start(2, alone)
+		time.Sleep(time.Minute)
+		w.agree(0, "1 alive", 1)
+		w.nodes[1].Meet([]string{"nonsense", ip(1) + ":7946", ip(2) + ":7946", ip(9) + ":7946"})
+		w.agree(2*time.Second, all(2, nil))
+		var many []string
+		for i := range 2 * maxRemembered {
+			many = append(many, fmt.Sprintf("10.1.%d.%d:7946", i/256, i%256))
+		}
+		w.nodes[1].Meet(many)
+		if have := len(w.nodes[1].Addresses()); have > maxRemembered {
+			t.Errorf("have %d addresses", have)
+		}
+	})
+}
+
+func TestValidate(t *testing.T) {
+	ok := Config{Self: Member{ID: id(1), Name: "n1"}, BindAddr: "127.0.0.1", WAN: true}
+	if err := ok.Validate(); err != nil {
+		t.Error(err)
+	}
+	bad := ok
+	bad.Self.Name = strings.Repeat("n", 1000)
+	if err := bad.Validate(); !errors.Is(err, ErrMetadata) {
+		t.Errorf("have %v, want %v", err, ErrMetadata)
+	}
+	bad = ok
+	bad.Key = []byte("short")
+	if err := bad.Validate(); !errors.Is(err, ErrConfig) {
+		t.Errorf("have %v, want %v", err, ErrConfig)
+	}
+}

@@ -1,0 +1,35 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	errNoFar    = errors.New("this node takes part in nothing between regions now")
+	errManyFar  = errors.New("there are too many connections from other regions")
+	errNoRegion = errors.New("it does not say in which region it is")
+)
+
+// admit says whether a connection of that kind may be to the remote. Near connections, Raft's too, are within a region, and
+// far ones between two; so neither can be used as the other.
+func (p *Peers) admit(k kind, remote Identity) error {
+	own := p.config.Self()
+	if k != kindFar {
+		if own.Region != remote.Region && own.Region != "" && remote.Region != "" {
+			return fmt.Errorf("it is in region %q, this node in %q", remote.Region, own.Region)
+		}
+		return p.config.Accept(remote)
+	}
+	switch {
+	case p.config.AcceptFar == nil || p.config.ServeFar == nil || own.Region == "":
+		return errNoFar
+	case remote.Region == "":
+		return errNoRegion
+	case remote.Region != own.Region:
+		return p.config.AcceptFar(remote)
+	case remote.Cluster != own.Cluster && remote.Cluster != [16]byte{} && own.Cluster != [16]byte{}:
+		return fmt.Errorf("two clusters are called region %q, its and this node's: one of them needs another --region", own.Region)
+	}
+	return fmt.Errorf("it is in this region, %q, and connects as if it were in another", own.Region)
+}
