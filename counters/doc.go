@@ -9,6 +9,8 @@
 // closest to fresh and never a counter that is being refused; where nothing else is left, a new subject is
 // refused until the first of those is free again.
 //
+// Loans between regions ([Table.Lend], [Table.Borrow]) are a Take and a Give, noted in companions of the counter.
+//
 // Each partition of the keys has a gate. Where it is shut, the table decides nothing: its counters are another node's,
 // of which this one may hold a copy ([Table.Put]). What changes is marked twice, for checkpoints ([Table.Changed]) and
 // for replicas ([Table.Replicate]). Partitions are copied, joined and dropped whole.

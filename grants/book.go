@@ -54,6 +54,7 @@ type entry struct {
 	limits  []uint64      // Key.Lo
 	amounts []int64       // granted: no more comes back
 	out     []int64       // at most so much may still be spent
+	back    []int64       // about so much may still come back, as the holder said last
 }
 
 // NewBook returns a book of at most bound subjects, and at least 1,024.
@@ -108,7 +109,7 @@ func (b *Book) Grant(at time.Duration, r *Request, take func(ops []counters.Op) 
 	e := entry{id: b.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Wish.Terms.TTL + grace}
 	for i := range ops {
 		e.limits = append(e.limits, ops[i].Key.Lo)
-		e.amounts, e.out = append(e.amounts, ops[i].Cost), append(e.out, ops[i].Cost)
+		e.amounts, e.out, e.back = append(e.amounts, ops[i].Cost), append(e.out, ops[i].Cost), append(e.back, ops[i].Cost)
 	}
 	s.out = append(s.out, e)
 	b.out.Add(1)
@@ -134,7 +135,7 @@ func (b *Book) sync(s *subject, at time.Duration, r *Request) {
 				if held == nil {
 					e.out[i] = 0
 				} else if i < len(held.Left) {
-					e.out[i] = min(e.out[i], held.Left[i])
+					e.out[i], e.back[i] = min(e.out[i], held.Left[i]), min(e.back[i], held.Left[i])
 				}
 			}
 		}
@@ -257,6 +258,27 @@ func (s *subject) remove(lineage, id uint64) (entry, bool) {
 		}
 	}
 	return entry{}, false
+}
+
+// Back is how much of one limit may still come back from grants: more is not to be taken out of its counter otherwise,
+// or what comes back finds nothing to be put into.
+func (b *Book) Back(at time.Duration, hi, lo uint64) (all int64) {
+	sh := b.shardOf(hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.known[hi]
+	if s == nil {
+		return 0
+	}
+	for i := range s.out {
+		e := &s.out[i]
+		for j := range e.limits {
+			if e.limits[j] == lo && at < e.until {
+				all = add(all, e.back[j])
+			}
+		}
+	}
+	return all
 }
 
 // Forget forgets what is out of a subject, so that none of it comes back: its counters were changed otherwise.

@@ -314,7 +314,7 @@ func (w *network) traffic(end time.Duration) {
 // G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the
 // unit, at each hit by the sliding window's own rule, of a bucket over any span D no more than over D + TTL.
 func TestG2_ModelOfLeases(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(16)
 	if testing.Short() {
 		seeds = 2
 	}

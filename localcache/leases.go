@@ -348,6 +348,16 @@ func (s *Leases) Forget(at time.Duration, hi uint64) {
 	}
 }
 
+// Retry ends what is known of an owner's refusal of a subject: there may be room now. Leases stay.
+func (s *Leases) Retry(hi uint64) {
+	sh := s.shardOf(hi)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.known[hi]; e != nil {
+		e.refused = refusal{}
+	}
+}
+
 // Count is how many grants are held.
 func (s *Leases) Count() int64 { return s.held.Load() }
 

@@ -55,6 +55,8 @@ func Told(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost i
 // until a unit has come back, for buckets; else a window.
 func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	switch {
+	case l.Amount < 1:
+		return algorithms.Never // a region's share of nothing
 	case l.Kind == algorithms.FixedWindow:
 		// The end of the window at hand, as a counter in it tells it.
 		s := l.Advance(algorithms.State{}, now)

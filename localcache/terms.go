@@ -40,13 +40,16 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 		if !Leasable(&l.Limit, nodes) {
 			return Terms{}
 		}
-		auto = min(auto, max(MinTTL, l.Limit.Window/ttlParts))
+		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
 	if t.TTL == 0 {
 		t.TTL = auto
 	}
 	return t
 }
+
+// DefaultTTL is how long leases of a limit with that window last, unless the rule says otherwise.
+func DefaultTTL(window time.Duration) time.Duration { return min(MaxTTL, max(MinTTL, window/ttlParts)) }
 
 // Leasable reports whether a limit takes leases among so many nodes.
 func Leasable(l *algorithms.Limit, nodes int) bool {

@@ -14,5 +14,5 @@
 //
 // The [Keeper] also sends what changed to each partition's standby every 100 ms, receives the copies of others, acts as
 // a standby within one node's share while an owner can't be reached, and gives its copies back to an owner that lost
-// its memory.
+// its memory. [Keeper.Confirm] tells when what changed in a partition would outlive this process.
 package partitions

@@ -31,6 +31,7 @@ type fleet struct {
 	t     *testing.T
 	net   *memnet.Net
 	nodes []*node
+	save  func(context.Context) error // of the nodes added from then on; nil: they have no disk
 
 	mu    sync.Mutex // guards what follows
 	state *agreement.State
@@ -121,6 +122,7 @@ func (n *node) start(boot uint64) {
 	n.peers.Know(known)
 	cfg := DefaultConfig()
 	cfg.Self, cfg.Boot, cfg.Table, cfg.Now, cfg.Calls = n.id, n.boot, n.table, now, n.peers
+	cfg.Save = f.save
 	cfg.Authority, cfg.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
 	if n.keeper, err = Open(cfg); err != nil {
 		f.t.Fatal(err)

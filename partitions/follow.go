@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
@@ -24,9 +25,13 @@ type follower struct {
 	node    ring.NodeID
 	parts   map[int]*progress
 	unacked int // bytes
+	// sent is the number of the last message, flying those of messages that are not acknowledged, in order.
+	sent   uint64
+	flying []uint64
 
 	// The message being put together; used by the loop alone.
 	message []byte
+	copies  bool   // some of it belongs to whole copies
 	packed  []byte // scratch
 	inside  []int  // the partitions in it
 	ends    []int  // indexes of those in inside whose copy it completes
@@ -142,6 +147,7 @@ func (k *Keeper) pushCopies() {
 	if !v.member || v.From == nil {
 		return
 	}
+	k.copying = true
 	var buf [3]ring.NodeID
 	for p := range ring.Partitions {
 		if !k.owns(p) {
@@ -152,6 +158,7 @@ func (k *Keeper) pushCopies() {
 		}
 	}
 	k.flushAll()
+	k.copying = false
 }
 
 // copyTo sends node, a follower in v, a whole copy of p, unless it has one or has too much to do.
@@ -191,6 +198,7 @@ func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []
 		}
 		f.message = appendSection(f.message, section{p: p, lineage: lineage, flags: last}, n, packed)
 		f.inside = append(f.inside, p)
+		f.copies = f.copies || k.copying
 		if last&sectionEnds != 0 {
 			f.ends = append(f.ends, len(f.inside)-1)
 		}
@@ -220,6 +228,7 @@ func (k *Keeper) flushAll() {
 // flush sends the message for f.
 func (k *Keeper) flush(f *follower) {
 	size, inside, ends := len(f.message), f.inside, f.ends
+	plain := !f.copies && k.view.Load().Settled
 	k.mu.Lock()
 	sent := make([]*progress, len(inside))
 	for i, p := range inside {
@@ -228,16 +237,25 @@ func (k *Keeper) flush(f *follower) {
 		}
 	}
 	f.unacked += size
+	f.sent++
+	number := f.sent
+	f.flying = append(f.flying, number)
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
 	k.cfg.Calls.Go(f.node, MethodPush, f.message, pushTimeout, func(reply []byte, err error) {
-		k.acknowledged(f, size, inside, ends, sent, reply, err)
+		all := k.acknowledged(f, number, size, inside, ends, sent, reply, err)
+		// What waits for changes alone, while nothing moves, is confirmations.
+		k.hasten()
+		if !plain || !all {
+			k.wake()
+		}
 	})
-	f.message, f.inside, f.ends = f.message[:0], nil, nil
+	f.message, f.inside, f.ends, f.copies = f.message[:0], nil, nil, false
 }
 
-// acknowledged takes note of a follower's answer: what it has not taken it gets anew, whole.
-func (k *Keeper) acknowledged(f *follower, size int, inside, ends []int, sent []*progress, reply []byte, err error) {
+// acknowledged takes note of a follower's answer: what it has not taken it gets anew, whole. It reports
+// whether all was taken.
+func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends []int, sent []*progress, reply []byte, err error) (all bool) {
 	var refused []int
 	if err == nil {
 		refused, err = parsePartitions(reply)
@@ -245,6 +263,7 @@ func (k *Keeper) acknowledged(f *follower, size int, inside, ends []int, sent []
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f.unacked -= size
+	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
 	if err != nil || len(refused) > 0 {
 		k.failed(f.node)
 	}
@@ -273,10 +292,7 @@ func (k *Keeper) acknowledged(f *follower, size int, inside, ends []int, sent []
 			}
 		}
 	}
-	select {
-	case k.kick <- struct{}{}:
-	default:
-	}
+	return err == nil && len(refused) == 0
 }
 
 // receive takes what other keepers send, in order.

@@ -40,6 +40,9 @@ type Config struct {
 	Patience time.Duration
 	// Shares bounds the counters kept while acting as a standby; 65,536 by default.
 	Shares int64
+	// Save writes the table's counters to disk and returns when they are there. Confirm needs it where a partition has no
+	// standby. It may be nil.
+	Save   func(ctx context.Context) error
 	Logger *slog.Logger
 }
 
@@ -94,13 +97,17 @@ type Keeper struct {
 	stats     Stats
 	// collecting: what changed is being collected for followers, in partitions whose tokens were here when that began.
 	collecting bool
+	confirms   []*confirmation // that wait; at most maxConfirms
 
-	seq   uint64        // of the last message to a follower; used by the loop alone
-	kick  chan struct{} // capacity 1: there may be something to do before the next tick
-	inbox chan *peer.Call
-	stop  context.CancelFunc
-	ctx   context.Context
-	done  sync.WaitGroup
+	saving  saving
+	haste   chan struct{} // capacity 1: there may be confirmations to go on with
+	copying bool          // whole copies are being put together; used by the loop alone
+	seq     uint64        // of the last message to a follower; used by the loop alone
+	kick    chan struct{} // capacity 1: there may be something to do before the next tick
+	inbox   chan *peer.Call
+	stop    context.CancelFunc
+	ctx     context.Context
+	done    sync.WaitGroup
 }
 
 // The table and the ring cut the key space into the same slices: this does not compile otherwise.
@@ -160,7 +167,7 @@ func Open(cfg Config) (*Keeper, error) {
 		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
 		changed: make(chan struct{}), pulling: map[ring.NodeID]bool{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
-		kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
+		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -334,6 +341,11 @@ func (k *Keeper) failed(node ring.NodeID) { k.pauses[node] = time.Now().Add(k.cf
 func (k *Keeper) announce() {
 	close(k.changed)
 	k.changed = make(chan struct{})
+	k.wake()
+}
+
+// wake has the loop look whether there is something to do.
+func (k *Keeper) wake() {
 	select {
 	case k.kick <- struct{}{}:
 	default:

@@ -6,7 +6,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// run is the keeper's loop: what changed goes out at each tick; hand-offs go on whenever something was acknowledged.
+// run is the keeper's loop: what changed goes out at each tick, or when somebody waits for that; hand-offs go on whenever
+// something was acknowledged that may matter to them.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
@@ -18,8 +19,12 @@ func (k *Keeper) run() {
 			k.pushChanges()
 			k.payDebts()
 			k.dropOthers()
+		case <-k.haste:
+			k.confirmAll()
+			continue
 		case <-k.kick:
 		}
+		k.confirmAll()
 		k.pushCopies()
 		k.handOver()
 		k.askAround()

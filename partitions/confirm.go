@@ -1,0 +1,219 @@
+package partitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Errors of Confirm.
+var (
+	// ErrNotOwner: the token of the partition is not here, or not any more.
+	ErrNotOwner = errors.New("the partition is not decided here")
+	// ErrUnconfirmed: nobody who would go on with the partition has acknowledged what changed.
+	ErrUnconfirmed = errors.New("no standby and no disk has what changed")
+	// ErrBusy: too much waits to be confirmed.
+	ErrBusy = errors.New("too much waits to be confirmed")
+)
+
+// maxConfirms bounds what waits to be confirmed.
+const maxConfirms = 4096
+
+// confirmation waits until all that follow a partition have what changed in it before.
+type confirmation struct {
+	p       int
+	lineage uint64
+	marks   []pushMark // by node that follows; nil before the changes were sent
+	done    chan error // capacity 1
+}
+
+// pushMark is up to where a follower has to acknowledge.
+type pushMark struct {
+	node   ring.NodeID
+	of     *follower
+	copy   *progress
+	number uint64 // of the last message that matters
+}
+
+// errAlone ends a confirmation of a partition that nobody follows.
+var errAlone = errors.New("nobody follows the partition")
+
+// Backed reports whether a change in p can be confirmed now, as far as this node knows.
+func (k *Keeper) Backed(p int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.parts[p].phase != held {
+		return false
+	}
+	var buf [3]ring.NodeID
+	nodes := k.view.Load().following(k.cfg.Self, p, buf[:0])
+	for _, node := range nodes {
+		if !k.synced(p, node) || !k.ready(node) {
+			return false
+		}
+	}
+	return len(nodes) > 0 || k.cfg.Save != nil
+}
+
+// Confirm returns when all that changed in p before the call is where p would go on from if this process were lost: at
+// its standby, to which it is pushed at once, or, where it has none, on disk. It fails with ErrNotOwner, ErrUnconfirmed
+// or ErrBusy, or with ctx; then that is not known.
+func (k *Keeper) Confirm(ctx context.Context, p int) error {
+	c, err := k.enlist(p)
+	if err != nil {
+		return err
+	}
+	defer k.strike(c)
+	k.hasten()
+	select {
+	case err = <-c.done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-k.ctx.Done():
+		err = ErrNotOwner
+	}
+	if errors.Is(err, errAlone) {
+		err = k.save(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("confirm partition %d: %w", p, err)
+	}
+	if k.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != held {
+		return fmt.Errorf("confirm partition %d: %w", p, ErrNotOwner)
+	}
+	return nil
+}
+
+// hasten has the loop go on with confirmations.
+func (k *Keeper) hasten() {
+	select {
+	case k.haste <- struct{}{}:
+	default:
+	}
+}
+
+// enlist has the loop look after a confirmation.
+func (k *Keeper) enlist(p int) (*confirmation, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.parts[p].phase != held:
+		return nil, ErrNotOwner
+	case len(k.confirms) >= maxConfirms:
+		return nil, ErrBusy
+	}
+	c := &confirmation{p: p, lineage: k.parts[p].lineage, done: make(chan error, 1)}
+	k.confirms = append(k.confirms, c)
+	return c, nil
+}
+
+// strike forgets a confirmation.
+func (k *Keeper) strike(c *confirmation) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.confirms = slices.DeleteFunc(k.confirms, func(o *confirmation) bool { return o == c })
+}
+
+// confirmAll pushes what new confirmations are about, and ends those that are over. It runs in the loop.
+func (k *Keeper) confirmAll() {
+	k.mu.Lock()
+	waiting := slices.Clone(k.confirms) // those that come from here on wait for the next time
+	k.mu.Unlock()
+	if len(waiting) == 0 {
+		return
+	}
+	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return c.marks == nil }) {
+		k.pushChanges()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.view.Load()
+	for _, c := range waiting {
+		if c.marks == nil {
+			c.marks = k.marksOf(v, c.p)
+		}
+		if over, err := k.confirmed(v, c); over {
+			select {
+			case c.done <- err:
+			default: // it was ended before, and is about to be struck
+			}
+		}
+	}
+}
+
+// marksOf is up to where the followers of p have to acknowledge all that was sent to them. It is called under mu.
+func (k *Keeper) marksOf(v *view, p int) []pushMark {
+	var buf [3]ring.NodeID
+	marks := []pushMark{}
+	for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+		if f := k.followers[node]; f != nil {
+			marks = append(marks, pushMark{node: node, of: f, copy: f.parts[p], number: f.sent})
+		}
+	}
+	return marks
+}
+
+// confirmed reports whether c is over, and how. All who follow the partition must have it whole, and have acknowledged
+// what was sent before c's mark. A copy begun after the mark has it all. It is called under mu.
+func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
+	if pt := &k.parts[c.p]; pt.phase != held || pt.lineage != c.lineage {
+		return true, ErrNotOwner
+	}
+	var buf [3]ring.NodeID
+	nodes := v.following(k.cfg.Self, c.p, buf[:0])
+	if len(nodes) == 0 {
+		return true, errAlone
+	}
+	for _, node := range nodes {
+		if !k.cfg.Calls.Reachable(node) {
+			return true, ErrUnconfirmed
+		}
+		f := k.followers[node]
+		if f == nil || f.parts[c.p] == nil || !f.parts[c.p].whole {
+			return false, nil
+		}
+		for _, m := range c.marks {
+			if m.of == f && m.copy == f.parts[c.p] && len(f.flying) > 0 && f.flying[0] <= m.number {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// saving lets those who wait for the disk share checkpoints.
+type saving struct {
+	turn  chan struct{} // holds a token for who saves
+	begun atomic.Uint64 // checkpoints; grows with the turn
+	saved uint64        // number of the last one that succeeded; with the turn
+}
+
+func newSaving() saving { return saving{turn: make(chan struct{}, 1)} }
+
+// save returns when a checkpoint that began after the call has succeeded.
+func (k *Keeper) save(ctx context.Context) error {
+	if k.cfg.Save == nil {
+		return ErrUnconfirmed
+	}
+	s := &k.saving
+	before := s.begun.Load()
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.turn }()
+	if s.saved > before {
+		return nil
+	}
+	number := s.begun.Add(1)
+	if err := k.cfg.Save(ctx); err != nil {
+		return fmt.Errorf("save counters: %w", err)
+	}
+	s.saved = number
+	return nil
+}

@@ -1,0 +1,214 @@
+package partitions
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// confirmTaken takes one of key at its owner and has it confirmed.
+func (f *fleet) confirmTaken(key int) (by *node, err error) {
+	from := f.all()[key%len(f.all())]
+	if !from.alive.Load() {
+		return nil, errUndecided
+	}
+	by, allowed, err := f.take(from, keyOf(key))
+	if err != nil || !allowed {
+		return nil, errUndecided
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return by, by.keeper.Confirm(ctx, ring.PartitionOf(keyOf(key).Hi))
+}
+
+// What is confirmed is pushed at once, and the standby has it.
+func TestConfirmIsQuick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		time.Sleep(time.Second) // all copies are whole
+		var wg sync.WaitGroup
+		for i := range 300 {
+			wg.Go(func() {
+				began := time.Now()
+				by, err := f.confirmTaken(i)
+				if took := time.Since(began); err != nil || took > DefaultConfig().Interval/2 {
+					t.Errorf("key %d: have %v after %v", i, err, took)
+					return
+				}
+				p := ring.PartitionOf(keyOf(i).Hi)
+				standby := f.byID(by.keeper.Route(p).Standby)
+				if used, _ := standby.table.Usage(now(), keyOf(i), &limit); used != 1 {
+					t.Errorf("key %d: the standby has %d, want 1", i, used)
+				}
+			})
+		}
+		wg.Wait()
+		for _, n := range f.all() {
+			if n.keeper.mu.Lock(); len(n.keeper.confirms) != 0 {
+				t.Errorf("%d still wait", len(n.keeper.confirms))
+			}
+			n.keeper.mu.Unlock()
+		}
+	})
+}
+
+func (f *fleet) closeAll() {
+	for _, n := range f.all() {
+		n.close()
+	}
+}
+
+// G8: what was confirmed is not forgotten, whichever one node is killed, and whatever moves meanwhile.
+func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
+	for _, victim := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			f := three(t)
+			defer f.closeAll()
+			d := f.add()
+			f.bring(d)
+			const keys = 100
+			var confirmed [keys]atomic.Int64
+			var failed atomic.Int64
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			for w := range 4 {
+				wg.Go(func() {
+					for i := w; ; i += 4 {
+						select {
+						case <-stop:
+							return
+						case <-time.After(2 * time.Millisecond):
+						}
+						if _, err := f.confirmTaken(i % keys); err != nil {
+							failed.Add(1)
+						} else {
+							confirmed[i%keys].Add(1)
+						}
+					}
+				})
+			}
+			time.Sleep(200 * time.Millisecond)
+			f.ring(f.nodes...) // partitions move to the fourth while one of the others dies
+			time.Sleep(time.Duration(victim) * 20 * time.Millisecond)
+			f.nodes[victim].kill()
+			f.end(f.nodes[victim])
+			time.Sleep(300 * time.Millisecond)
+			close(stop)
+			wg.Wait()
+			total := int64(0)
+			for i := range confirmed {
+				total += confirmed[i].Load()
+				if used := f.used(keyOf(i)); used < confirmed[i].Load() {
+					t.Errorf("key %d: have %d used, %d were confirmed", i, used, confirmed[i].Load())
+				}
+			}
+			if total < keys {
+				t.Errorf("have %d confirmed, %d failed", total, failed.Load())
+			}
+		})
+	}
+}
+
+// Without a standby the disk confirms: a checkpoint that began after the change, and that others may share.
+func TestConfirmAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		defer f.closeAll()
+		var saves, saving atomic.Int64
+		broken := errors.New("disk is full")
+		var fails atomic.Bool
+		f.save = func(ctx context.Context) error {
+			if saving.Add(1) > 1 {
+				t.Error("two checkpoints at once")
+			}
+			defer saving.Add(-1)
+			saves.Add(1)
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if fails.Load() {
+				return broken
+			}
+			return nil
+		}
+		n := f.add()
+		f.bring(n)
+		f.ring(n)
+		f.settle()
+		if !n.keeper.Backed(1) {
+			t.Error("a node with a disk is not backed")
+		}
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				began := time.Now()
+				if _, err := f.confirmTaken(i); err != nil {
+					t.Errorf("have %v", err)
+				}
+				if took := time.Since(began); took < 50*time.Millisecond {
+					t.Errorf("confirmed within %v, before the disk had it", took)
+				}
+			})
+		}
+		wg.Wait()
+		if n := saves.Load(); n < 1 || n > 3 {
+			t.Errorf("have %d checkpoints for 100 changes at once", n)
+		}
+		fails.Store(true)
+		if _, err := f.confirmTaken(1); !errors.Is(err, broken) {
+			t.Errorf("have %v, want %v", err, broken)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		if err := n.keeper.Confirm(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("have %v, want that time is up", err)
+		}
+	})
+}
+
+// Where the standby can't be reached, where the token isn't, and without a disk, nothing is confirmed.
+func TestNotConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		time.Sleep(time.Second)
+		n := f.nodes[0]
+		p := 0
+		for n.keeper.Route(p).Place != Held {
+			p++
+		}
+		if !n.keeper.Backed(p) {
+			t.Error("have it not backed, with a standby")
+		}
+		if err := f.nodes[1].keeper.Confirm(context.Background(), p); !errors.Is(err, ErrNotOwner) {
+			t.Errorf("have %v, want ErrNotOwner", err)
+		}
+		f.byID(n.keeper.Route(p).Standby).kill()
+		f.eventually("the standby is missed", func() bool { return !n.keeper.Backed(p) })
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := n.keeper.Confirm(ctx, p); !errors.Is(err, ErrUnconfirmed) {
+			t.Errorf("have %v, want ErrUnconfirmed", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		defer f.closeAll()
+		n := f.add() // without a disk
+		f.bring(n)
+		f.ring(n)
+		f.settle()
+		if err := n.keeper.Confirm(context.Background(), 1); !errors.Is(err, ErrUnconfirmed) || n.keeper.Backed(1) {
+			t.Errorf("have %v, backed %v; want ErrUnconfirmed", err, n.keeper.Backed(1))
+		}
+	})
+}
