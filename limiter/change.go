@@ -150,7 +150,8 @@ func firstUntried(tried []ring.NodeID, self ring.NodeID, ids ...ring.NodeID) rin
 	return ring.NodeID{}
 }
 
-// changeOf is a change of what m found: of all its limits and its block, or of its limits in requests.
+// changeOf is a change of what m found: of all its limits, its block, and what was lent and borrowed of its limits, in this
+// order; or of its limits in requests.
 func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
 	c := &change{verb: v}
 	for i := range u.Limits {
@@ -161,9 +162,19 @@ func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
 		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
 		c.ops = append(c.ops, counters.Op{Key: key, Limit: &limit.Limit, Cost: cost})
 	}
-	if u.block != nil && !requestsOnly && len(c.ops) > 0 {
+	if requestsOnly {
+		return c
+	}
+	if u.block != nil && len(c.ops) > 0 {
 		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ u.block.ID}
 		c.ops = append(c.ops, counters.Op{Key: key, Limit: &u.block.Limit, Block: true})
+	}
+	for i := range u.Limits {
+		if limit := u.Limits[i].Limit; loanable(u.Rule, limit) {
+			key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+			c.ops = append(c.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
+				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
+		}
 	}
 	return c
 }
@@ -183,8 +194,15 @@ func (l *Limiter) fill(u *Usage) error {
 		lu.Window = lu.Limit.WindowAt(now)
 		lu.Used, lu.Remaining, lu.ResetAfter = c.used[i], c.ops[i].Decision.Remaining, c.ops[i].Decision.ResetAfter
 	}
+	loans := c.used[len(u.Limits):]
 	if u.block != nil {
 		u.Blocked = c.ops[len(u.Limits)].Decision.ResetAfter
+		loans = loans[1:]
+	}
+	for i := range u.Limits {
+		if lu := &u.Limits[i]; loanable(u.Rule, lu.Limit) {
+			lu.Lent, lu.Borrowed, loans = loans[0], loans[1], loans[2:]
+		}
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ const (
 type Clock struct {
 	start  time.Time
 	anchor int64 // Unix nanoseconds at start
+	ahead  int64 // of the system's wall clock
 	course atomic.Pointer[course]
 
 	stop chan struct{}
@@ -42,9 +43,12 @@ func (c *course) at(steady int64) int64 {
 }
 
 // NewClock returns a running clock; Close ends it.
-func NewClock() *Clock {
-	c := &Clock{start: time.Now(), stop: make(chan struct{})}
-	c.anchor = systemWall(c.start)
+func NewClock() *Clock { return NewClockAhead(0) }
+
+// NewClockAhead is NewClock for a node whose wall clock is ahead of the system's, or behind it: for several in one process.
+func NewClockAhead(by time.Duration) *Clock {
+	c := &Clock{start: time.Now(), ahead: int64(by), stop: make(chan struct{})}
+	c.anchor = systemWall(c.start) + c.ahead
 	c.course.Store(&course{steady: c.anchor, wall: c.anchor})
 	c.done.Go(c.run)
 	return c
@@ -73,7 +77,7 @@ func (c *Clock) run() {
 		case <-tick.C:
 		}
 		now := time.Now() // one reading of both clocks
-		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now))
+		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.ahead)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -63,6 +64,22 @@ type Ownership interface {
 	Forgive(at algorithms.Now, op *counters.Op)
 }
 
+// Backup sees to it that what changes in a partition outlives this node. *partitions.Keeper is one.
+type Backup interface {
+	// Backed reports whether Confirm of p is likely to succeed now.
+	Backed(p int) bool
+	// Confirm returns when all that changed in p before is where p would go on from without this node.
+	Confirm(ctx context.Context, p int) error
+}
+
+// Far carries messages to other regions. *wan.Pool is one.
+type Far interface {
+	// Go calls some node of a region that answers for it, and runs done once; as for Peers. A message that may have arrived
+	// is not sent again.
+	Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
+	Reachable(region string) bool
+}
+
 // Peers carries messages to other nodes. *peer.Peers is one.
 type Peers interface {
 	// Go calls, and runs done once; bodies may be used again when it returns, and replies hold until done returns.
@@ -95,6 +112,10 @@ type Cluster struct {
 	Ring func() *ring.Table
 	// Private holds the counters that this node decides by itself. The limiter does not close it.
 	Private *localcache.Counters
+	// Far reaches other regions; nil: nothing is borrowed from them.
+	Far Far
+	// Backup is for what is lent to other regions; nil: nothing is.
+	Backup Backup
 	// Recorder may be nil.
 	Recorder Recorder
 	// Boottime reads a clock that goes on in suspend, on which leases end. nil: the process's monotonic one.
@@ -123,7 +144,9 @@ type member struct {
 	figures figures
 	leases  *localcache.Leases // held here
 	book    *grants.Book       // granted here
+	loans   loans              // under way to this node's counters
 
+	lending atomic.Int64  // requests of other regions for loans that are being answered
 	serving chan struct{} // holds a token for each question that waits for something
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -145,6 +168,7 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 	}
 	bound := cmp.Or(c.Leases, defaultLeases)
 	m.leases, m.book = localcache.NewLeases(bound), grants.NewBook(bound)
+	m.loans.init()
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
 	l.member = m

@@ -26,4 +26,10 @@
 // Checks alike that meet on the way to one node travel in one message, which says how many they are ([ClusterStats]
 // counts them). Messages carry the limits themselves, so that owner and asker go by one version of the rules: the
 // asker's, once it has had the chance to catch up.
+//
+// # Over regions
+//
+// Of limits that regions divide each region decides its share, as a limit of its own (shares.go). Owners borrow what is left
+// elsewhere, ahead of need and beside all checks: a loan is debited at the lender, confirmed, and put into the borrower's
+// counter at most once (borrow.go, lend.go). The other regions are reached by a [Far].
 package limiter

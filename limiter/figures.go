@@ -35,16 +35,21 @@ type ClusterStats struct {
 	Returned  int64                         // limits of which leases came back here unspent
 	// Reservations are counted by a node by itself too.
 	Reservations ReservationStats
-	Uncharged    int64 // debts of reservations that their owners could not be told
+	// Loans to other regions made here, and from them: how many, and of how many units. Lost are units that were lent to
+	// this node and came too late, or to where there was no room.
+	Lent, LentUnits, Borrowed, BorrowedUnits, LoansFailed, LoanUnitsLost int64
+
+	Uncharged int64 // debts of reservations that their owners could not be told
 }
 
 type figures struct {
-	seconds                                                    [len(ForwardBounds) + 1]atomic.Int64
-	sum                                                        atomic.Int64
-	coalesced, failed, acted, served, relayed, given, busyness atomic.Int64
-	leased, remembered, renewals, granted, ungranted, returned atomic.Int64
-	uncharged                                                  atomic.Int64
-	fallback                                                   [4]atomic.Int64
+	seconds                                                     [len(ForwardBounds) + 1]atomic.Int64
+	sum                                                         atomic.Int64
+	coalesced, failed, acted, served, relayed, given, busyness  atomic.Int64
+	leased, remembered, renewals, granted, ungranted, returned  atomic.Int64
+	uncharged                                                   atomic.Int64
+	lent, lentUnits, borrowed, borrowedUnits, lost, loansFailed atomic.Int64
+	fallback                                                    [4]atomic.Int64
 }
 
 // answered counts a question that took d.
@@ -78,5 +83,7 @@ func (l *Limiter) ClusterStats() (s ClusterStats) {
 	s.Leased, s.Cached, s.Renewals = f.leased.Load(), f.remembered.Load(), f.renewals.Load()
 	s.Granted, s.Ungranted, s.Returned = f.granted.Load(), f.ungranted.Load(), f.returned.Load()
 	s.Uncharged = f.uncharged.Load()
+	s.Lent, s.LentUnits, s.Borrowed, s.BorrowedUnits = f.lent.Load(), f.lentUnits.Load(), f.borrowed.Load(), f.borrowedUnits.Load()
+	s.LoansFailed, s.LoanUnitsLost = f.loansFailed.Load(), f.lost.Load()
 	return s
 }

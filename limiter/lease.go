@@ -203,6 +203,7 @@ func (l *Limiter) tend() {
 		ended = m.leases.Ended(at, ended[:0])
 		l.giveLeases(ended)
 		m.book.Sweep(at)
+		m.loans.sweep(l.clock.Now().Steady)
 		timer := time.NewTimer(min(max(m.leases.Next()-m.Boottime(), leastPause), bookPause))
 		select {
 		case <-m.leases.Wake():

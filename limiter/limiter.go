@@ -41,6 +41,10 @@ type book struct {
 	set   *rules.Set
 	stats []*ruleStats // by Rule.Index
 	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
+	// global: the set has limits that regions divide. recorded is the last version that the primary has recorded as honoured
+	// by all of them; 0: none.
+	global   bool
+	recorded int64
 	// steps are one above the steps in force, by Rule.Index; 0: none. nil: no rule is adaptive.
 	steps []atomic.Int32
 }
@@ -60,6 +64,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	next := &book{set: set, whole: newRuleStats()}
+	next.divide()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole
 		for i, r := range old.set.Rules {
@@ -123,7 +128,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 		a.Allowed, a.DecidedBy = !b.set.DefaultDeny, ByNone
 		return true, nil
 	}
-	b.lower(m)
+	b.enforce(m, now.Wall)
 	a.ask(q)
 	return false, nil
 }

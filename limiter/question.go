@@ -21,6 +21,10 @@ const (
 	MethodSettle                           // what a reservation really used, with a reply
 	MethodRefund                           // one way: what a reservation did not use
 	MethodActivity                         // what was decided so far, with a reply
+	MethodBorrow                           // one way, to the owner: a share is nearly used
+	MethodLendHere                         // MethodLend, passed on to the owner, with a reply
+	MethodLend                             // from another region: a loan, with a reply
+	MethodShare                            // from another region: what is used here of its shares, with a reply
 )
 
 // verb is what a question asks for.

@@ -87,9 +87,18 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 			l.refund(r)
 		}
 	case MethodForget:
-		if len(body) == 8 {
+		switch len(body) {
+		case forgetBytes:
 			l.member.leases.Forget(l.member.Boottime(), binary.LittleEndian.Uint64(body))
+		case retryBytes:
+			l.member.leases.Retry(binary.LittleEndian.Uint64(body))
 		}
+	case MethodBorrow:
+		if r, err := readNamed(body); err == nil {
+			l.borrow(&r)
+		}
+	case MethodLendHere:
+		l.serveLendHere(body, to)
 	default:
 		to.Fail(CodeMessage, "no such method")
 	}
@@ -108,6 +117,12 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
+	if q.verb == verbCheck && l.stale(q.version) {
+		v.reply.status = behind
+		v.answer(to)
+		m.leave(v)
+		return
+	}
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
 	if l.ahead(v) || !waits && l.decideFor(v) {
 		v.answer(to)

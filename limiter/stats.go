@@ -114,6 +114,9 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if l.meter != nil && a.Allowed {
 		l.measure(q, a)
 	}
+	if b.global {
+		l.seekLoans(q, a)
+	}
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
@@ -153,7 +156,9 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	for i := range limits {
 		la := &limits[i]
 		refused = refused || !la.Allowed
-		if la.Remaining < la.Limit.Capacity() {
+		if la.Limit.Capacity() == 0 {
+			headroom = 0 // a region's share of nothing
+		} else if la.Remaining < la.Limit.Capacity() {
 			hi, lo := bits.Mul64(uint64(la.Remaining), 10)
 			tenths, rest := bits.Div64(hi, lo, uint64(la.Limit.Capacity()))
 			if rest > 0 {

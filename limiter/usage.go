@@ -16,6 +16,12 @@ type Usage struct {
 	// Blocked is how long the rule's block still lasts for the subject; 0: it is not on.
 	Blocked time.Duration
 
+	// Shares is what each region has of the first limit of a global rule, by the version in force. nil: it is no such rule,
+	// or was not asked for.
+	Shares map[string]int64
+	// Regions are those that divide the limits, this one included, in order of name.
+	Regions []RegionUsage
+
 	block *rules.Limit // nil: the rule has none
 }
 
@@ -24,6 +30,8 @@ type LimitUsage struct {
 	Limit      *rules.Limit
 	Window     time.Duration // true length of the current one
 	Used       int64         // rounded up; above the capacity in debt
+	Lent       int64         // to other regions, which is among Used
+	Borrowed   int64         // from other regions, which Used is without
 	Remaining  int64
 	ResetAfter time.Duration
 }
@@ -35,6 +43,9 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	r, err := b.match(&Query{Rule: rule, Key: key, ByKey: true}, &m)
 	if err != nil {
 		return nil, err
+	}
+	if b.global {
+		b.set.Share(&m, l.clock.Now().Wall)
 	}
 	b.lower(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
@@ -48,8 +59,18 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 }
 
 // Usage tells what a subject has used of each of its limits, and whether it is blocked; the owner is asked. The error wraps ErrUnknownRule, ErrKey
-// or ErrNoOwner.
+// or ErrNoOwner. Of limits that regions divide it is what this region has used of its share; the other regions are asked too,
+// and have half a second.
 func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
+	u, err := l.usageHere(rule, key)
+	if err == nil {
+		l.askRegions(u)
+	}
+	return u, err
+}
+
+// usageHere is Usage without other regions.
+func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {
 		return nil, err

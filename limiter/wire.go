@@ -18,8 +18,8 @@ import (
 var errMessage = errors.New("message can't be read")
 
 const (
-	maxMessageOps = 1000 * maxSubjectOps // of a question: those of all rules that a document may have
-	maxSubjectOps = 16 + 1               // of one subject: the limits of a rule, and its block
+	maxMessageOps = 1000 * 17 // of a question: those of all rules that a document may have, and their blocks
+	maxSubjectOps = 3*16 + 1  // of one subject: the limits of a rule, what was lent and borrowed of them, and its block
 	maxZoneBytes  = 128
 	maxAlike      = 10_000 // checks that one question may stand for
 	// maxResults bounds what a question may ask for: checks alike times limits.
@@ -185,7 +185,9 @@ func (p *packet) op(z *zones, op *counters.Op) (l algorithms.Limit) {
 			p.fail()
 		}
 	}
-	if l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1 || l.Window < algorithms.MinWindow {
+	// A region's share of a limit may be nothing.
+	nothing := l.Amount == 0 && l.Burst == 0 && (l.Kind == algorithms.FixedWindow || l.Kind == algorithms.TokenBucket)
+	if !nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) || l.Window < algorithms.MinWindow {
 		p.fail()
 	}
 	if op.Block && (l.Kind != algorithms.TokenBucket || l.Amount != 1 || l.Burst != 1 || l.MaxDelay != 0) {

@@ -19,6 +19,7 @@ import (
 
 var (
 	_ Ownership = (*partitions.Keeper)(nil)
+	_ Backup    = (*partitions.Keeper)(nil)
 	_ Peers     = (*peer.Peers)(nil)
 )
 
@@ -28,6 +29,7 @@ type world struct {
 	nodes []*worldNode
 	table *ring.Table
 	calls sync.WaitGroup
+	far   Far // nil: there are no other regions
 
 	mu     sync.Mutex // guards what follows
 	place  [ring.Partitions]worldPlace
@@ -50,13 +52,20 @@ type worldNode struct {
 	w         *world
 	id        ring.NodeID
 	authority atomic.Bool
-	copies    *counters.Table // that it acts from
-	wrong     sync.Map        // partition → ring.NodeID: whom this node takes for the owner
+	copies    *counters.Table                                  // that it acts from
+	wrong     sync.Map                                         // partition → ring.NodeID: whom this node takes for the owner
+	confirm   atomic.Pointer[func(context.Context, int) error] // nil: all is confirmed
 }
 
 func newWorld(t testing.TB, n int, text string) *world {
 	t.Helper()
-	w := &world{t: t, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
+	return newRegion(t, n, text, nil)
+}
+
+// newRegion is newWorld with other regions.
+func newRegion(t testing.TB, n int, text string, far Far) *world {
+	t.Helper()
+	w := &world{t: t, far: far, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
 		owed: map[counters.Key]int64{}}
 	var ids []ring.NodeID
 	for i := range n {
@@ -98,7 +107,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 	})
 	var err error
 	n.Limiter, err = Join(table, clock, Cluster{
-		Self: id, Ownership: n, Peers: n, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
+		Self: id, Ownership: n, Peers: n, Backup: n, Far: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
@@ -233,6 +242,17 @@ func (n *worldNode) Forgive(_ algorithms.Now, op *counters.Op) {
 	n.w.owed[op.Key] -= op.Cost
 }
 
+// Backed is for Backup.
+func (n *worldNode) Backed(int) bool { return true }
+
+// Confirm is for Backup.
+func (n *worldNode) Confirm(ctx context.Context, p int) error {
+	if f := n.confirm.Load(); f != nil {
+		return (*f)(ctx, p)
+	}
+	return nil
+}
+
 // Reachable is for Peers.
 func (n *worldNode) Reachable(to ring.NodeID) bool {
 	n.w.mu.Lock()
@@ -270,7 +290,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).serve(n.id, m, body, a)
-		if m != MethodAsk && m != MethodTop && m != MethodSettle && m != MethodActivity {
+		if m != MethodAsk && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLendHere {
 			timer.Stop()
 		}
 		clear(body) // a body holds only until serve returns

@@ -1,0 +1,367 @@
+package limiter
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// This region as a borrower. A node that sees little left of a share tells the subject's owner, which borrows in the
+// background, ahead of need: one loan of a counter at a time, from the region that has the most unused as far as is known.
+// What is lent was debited there before; it is put into the counter here at most once, and only where that is still in
+// the window and the lineage for which it was asked. Whatever is lost on the way is quota lost.
+
+const (
+	// tellPause is between two messages about one subject.
+	tellPause = 20 * time.Millisecond
+	// toldSlots is how many subjects that is kept of; those that share a slot share its pause.
+	toldSlots = 4096
+	// loanTime is how long a loan is waited for.
+	loanTime = time.Second
+	// maxDebtors bounds the counters of which is known who lends; maxLoans the loans under way.
+	maxDebtors = 16_384
+	maxLoans   = 1024
+	// debtorLife is how long that is kept of a counter that asks for no more.
+	debtorLife = time.Minute
+	// laterPause is when a region is asked again that could not lend just now, unknownPause one that knows no such limit.
+	laterPause, unknownPause = 200 * time.Millisecond, time.Second
+	// restPause is when it is looked again for somebody to ask, where there was nobody.
+	restPause = 250 * time.Millisecond
+	// awayPause is when a region is asked again from which no answer came; it doubles up to maxAwayPause.
+	awayPause, maxAwayPause = time.Second, 5 * time.Second
+)
+
+// loans are those that this node, as an owner, is borrowing. Times are of the steady clock.
+type loans struct {
+	told [toldSlots]atomic.Int64 // when an owner was told last
+
+	mu     sync.Mutex // guards what follows
+	known  map[counters.Key]*debtor
+	flying int
+	away   map[string]*away // regions of which an answer did not come; at most those that have shares
+}
+
+// debtor is a counter that borrows.
+type debtor struct {
+	window int64
+	used   int64 // when it was looked at last
+	flying bool  // a loan is under way
+	rest   int64 // nobody has anything, or can be asked, before
+	from   map[string]*lender
+}
+
+// lender is what is known of a region, as a lender of one counter in one window.
+type lender struct {
+	unused int64 // of its share, when it was heard last
+	after  int64 // it is not asked before
+}
+
+// away is a region that did not answer.
+type away struct {
+	pause time.Duration
+	until int64
+}
+
+func (x *loans) init() { x.known, x.away = make(map[counters.Key]*debtor), make(map[string]*away) }
+
+// due reports whether the owner of a subject is to be told now.
+func (x *loans) due(subject rules.Hash, steady int64) bool {
+	slot := &x.told[subject.Lo%toldSlots]
+	last := slot.Load()
+	return (steady-last >= int64(tellPause) || steady < last) && slot.CompareAndSwap(last, steady)
+}
+
+// seekLoans tells the owners of what little is left of.
+func (l *Limiter) seekLoans(q *Query, a *Answer) {
+	m := l.member
+	if m == nil || m.Far == nil || a.DecidedBy == ByFallback {
+		return
+	}
+	limits := a.Limits
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		own := limits[:len(h.Limits)]
+		limits = limits[len(h.Limits):]
+		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && m.loans.due(h.Subject, a.Now.Steady) {
+			l.tellOwner(q, h)
+		}
+	}
+}
+
+// anyShort reports whether one of a rule's limits needs a loan.
+func anyShort(limits []LimitAnswer) bool {
+	for i := range limits {
+		la := &limits[i]
+		if !la.Full && la.Limit.Capacity() > 0 && loanable(la.Rule, la.Limit) && (!la.Allowed || short(la.Rule, la.Limit, la.Remaining)) {
+			return true
+		}
+	}
+	return false
+}
+
+// tellOwner tells the owner of h's subject that a share is nearly used. Who is told nothing is told again.
+func (l *Limiter) tellOwner(q *Query, h *rules.Hit) {
+	m := l.member
+	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
+	here := r.Place == partitions.Held
+	if here && m.loans.allBusy(h, l.clock.Now().Steady) || !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
+		return
+	}
+	n := named{version: l.version(), rule: h.Rule.Name, key: subjectText(h.Rule, q)}
+	if here {
+		l.borrow(&n)
+	} else {
+		_ = m.Peers.Send(r.Owner, MethodBorrow, n.append(nil))
+	}
+}
+
+// allBusy reports whether there is nothing to be done for any limit of h now.
+func (x *loans) allBusy(h *rules.Hit, steady int64) bool {
+	for _, limit := range h.Limits {
+		if loanable(h.Rule, limit) && !x.busy(counterKey(h, limit), steady) {
+			return false
+		}
+	}
+	return true
+}
+
+// borrow asks for loans of what is short of a subject that this node owns. It does not wait for them.
+func (l *Limiter) borrow(n *named) {
+	m := l.member
+	if m.Far == nil {
+		return
+	}
+	now := l.clock.Now()
+	for _, d := range l.dividedLimits(n, now) {
+		if r := m.Ownership.Route(d.partition); r.Place == partitions.Held && m.Authority() {
+			l.borrowFor(n, &d, now)
+		}
+	}
+}
+
+// loan is one that is under way to a counter here.
+type loan struct {
+	request loanRequest
+	region  string
+	to      divided
+	lineage uint64
+	sent    int64 // steady
+	debtor  *debtor
+	over    atomic.Bool
+}
+
+// borrowFor asks for a loan of one limit, unless one is under way, or nobody has anything.
+func (l *Limiter) borrowFor(n *named, d *divided, now algorithms.Now) {
+	m := l.member
+	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
+	if m.loans.busy(d.key, now.Steady) {
+		return
+	}
+	stand := l.table.Loans(now, d.key, &d.limit.Limit)
+	if !short(d.rule, d.limit, stand.Remaining) {
+		return
+	}
+	want := stand.Room(m.book.Back(m.Boottime(), d.key.Hi, d.key.Lo))
+	if want < 1 {
+		return
+	}
+	if f.region, f.debtor = m.loans.choose(d, stand.Window, now.Steady, m.Far); f.debtor == nil {
+		return
+	}
+	f.request = loanRequest{named: *n, limit: d.limit.ID, window: stand.Window, want: min(want, algorithms.MaxAmount)}
+	f.request.version = d.book.set.Version
+	m.Far.Go(f.region, MethodLend, f.request.append(nil), loanTime, func(body []byte, err error) { l.lent(f, body, err) })
+}
+
+// busy reports whether a loan of k is under way, or there was nobody to ask a moment ago.
+func (x *loans) busy(k counters.Key, steady int64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := x.known[k]
+	if d != nil {
+		d.used = steady
+	}
+	return d != nil && (d.flying || steady < d.rest) || x.flying >= maxLoans
+}
+
+// choose picks the region that has the most unused, as far as is known: what nobody has heard of counts as unused whole.
+// A loan then counts as under way. It returns no debtor if there is none to ask, or a loan is under way.
+func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *debtor) {
+	shares := d.book.set.SharesOf(d.rule, d.limit)
+	delete(shares, d.book.set.Shares().Region)
+	maps.DeleteFunc(shares, func(name string, share int64) bool { return share < 1 || !far.Reachable(name) })
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := x.debtor(d.key, window, steady)
+	if c.flying || x.flying >= maxLoans {
+		return "", nil
+	}
+	most := int64(0)
+	for _, name := range slices.Sorted(maps.Keys(shares)) {
+		unused, after := shares[name], int64(0)
+		if heard := c.from[name]; heard != nil {
+			unused, after = heard.unused, heard.after
+		}
+		if a := x.away[name]; a != nil {
+			after = max(after, a.until)
+		}
+		if after <= steady && unused > most {
+			region, most = name, unused
+		}
+	}
+	if most == 0 {
+		c.rest = steady + int64(restPause)
+		return "", nil
+	}
+	c.flying = true
+	x.flying++
+	return region, c
+}
+
+// debtor is what is known of a counter in a window; of another window nothing is known. The caller holds mu.
+func (x *loans) debtor(k counters.Key, window, steady int64) *debtor {
+	c := x.known[k]
+	if c == nil {
+		if len(x.known) >= maxDebtors {
+			x.dropOne()
+		}
+		c = &debtor{window: window}
+		x.known[k] = c
+	}
+	if c.window != window {
+		c.window, c.from, c.rest = window, nil, 0
+	}
+	c.used = steady
+	return c
+}
+
+// dropOne forgets some counter of which no loan is under way: there are fewer loans than counters. The caller holds mu.
+func (x *loans) dropOne() {
+	for k, c := range x.known {
+		if !c.flying {
+			delete(x.known, k)
+			return
+		}
+	}
+}
+
+// sweep forgets counters that ask for no more.
+func (x *loans) sweep(steady int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.known, func(_ counters.Key, c *debtor) bool { return !c.flying && steady-c.used > int64(debtorLife) })
+	maps.DeleteFunc(x.away, func(_ string, a *away) bool { return steady-a.until > int64(debtorLife) })
+}
+
+// lent takes the answer to a request for a loan, once.
+func (l *Limiter) lent(f *loan, body []byte, err error) {
+	if !f.over.CompareAndSwap(false, true) {
+		return
+	}
+	m, now := l.member, l.clock.Now()
+	var r loanReply
+	if err == nil {
+		r, err = readLoanReply(body)
+	}
+	if err != nil {
+		m.figures.loansFailed.Add(1)
+	} else if r.status == loanMade {
+		l.receiveLoan(f, &r, now)
+	}
+	m.loans.learn(f, &r, err != nil, now.Steady)
+}
+
+// learn takes over what a region's answer, or its silence, says about whom to ask next.
+func (x *loans) learn(f *loan, r *loanReply, failed bool, steady int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.flying--
+	f.debtor.flying = false
+	if failed {
+		a := x.away[f.region]
+		if a == nil {
+			a = &away{}
+			x.away[f.region] = a
+		}
+		a.pause = min(maxAwayPause, max(awayPause, 2*a.pause))
+		a.until = steady + int64(a.pause)
+		return
+	}
+	delete(x.away, f.region)
+	if f.debtor.window != f.request.window {
+		return
+	}
+	heard := &lender{unused: r.unused}
+	switch {
+	case r.status == loanLater:
+		heard.after = steady + int64(laterPause)
+		heard.unused = max(1, r.unused)
+	case r.status == loanUnknown:
+		heard.after = steady + int64(unknownPause)
+		heard.unused = 1
+	case f.to.limit.Kind == algorithms.TokenBucket:
+		heard.unused = max(1, r.unused) // it refills
+		if r.status == loanNothing {
+			heard.after = steady + int64(f.to.life())
+		}
+	case r.status == loanNothing:
+		heard.unused = 0 // in this window
+	}
+	if f.debtor.from == nil {
+		f.debtor.from = make(map[string]*lender)
+	}
+	f.debtor.from[f.region] = heard
+}
+
+// receiveLoan puts a loan into its counter, if that is still what it was when the loan was asked for. No more than was
+// asked for is taken, and of a bucket not what may have come back at the lender since.
+func (l *Limiter) receiveLoan(f *loan, r *loanReply, now algorithms.Now) {
+	m := l.member
+	amount := min(r.amount, f.request.want)
+	d, ok := l.dividedLimit(&f.request.named, f.request.limit, now)
+	if !ok || d.key != f.to.key || !m.Authority() {
+		m.figures.lost.Add(amount)
+		return
+	}
+	put := amount
+	if d.limit.Kind == algorithms.TokenBucket {
+		lender := algorithms.Limit{Amount: r.rate, Window: d.limit.Limit.Window}
+		put = max(0, amount-lender.Drained(time.Duration(now.Steady-f.sent)))
+	}
+	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
+	out := m.book.Back(m.Boottime(), d.key.Hi, d.key.Lo)
+	n, err := l.table.Borrow(now, d.key, &d.limit.Limit, f.request.window, put, out, same)
+	if err != nil {
+		n = 0
+	}
+	m.figures.lost.Add(amount - n)
+	if n > 0 {
+		m.figures.borrowed.Add(1)
+		m.figures.borrowedUnits.Add(n)
+		l.room(d.key.Hi)
+	}
+}
+
+// room tells all nodes that a subject was given room: what they remember of refusals holds no more.
+func (l *Limiter) room(hi uint64) {
+	m := l.member
+	m.leases.Retry(hi)
+	t := m.Ring()
+	if t == nil {
+		return
+	}
+	message := append(binary.LittleEndian.AppendUint64(nil, hi), 0)
+	for _, id := range t.Members() {
+		if id != m.Self {
+			_ = m.Peers.Send(id, MethodForget, message) // it forgets by itself within a lease's life
+		}
+	}
+}

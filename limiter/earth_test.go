@@ -1,0 +1,240 @@
+package limiter
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// earth is some regions, each a world of its own, and a network between them that delays, cuts and loses.
+type earth struct {
+	t     testing.TB
+	names []string
+	all   map[string]*world
+	calls sync.WaitGroup
+
+	mu    sync.Mutex              // guards what follows
+	cut   map[[2]string]bool      // from one region to another
+	pause func() time.Duration    // of each message, one way
+	lose  func(reply []byte) bool // replies that don't come; nil: none
+	heard func(from, to string, m peer.Method, body []byte)
+	over  bool // nothing is sent any more
+}
+
+// earthFar is how a region reaches the others.
+type earthFar struct {
+	*earth
+	region string
+}
+
+// newEarth is regions of two nodes each, with these rules.
+func newEarth(t testing.TB, text string, names ...string) *earth {
+	t.Helper()
+	e := &earth{
+		t: t, names: names, all: map[string]*world{}, cut: map[[2]string]bool{},
+		pause: func() time.Duration { return 5 * time.Millisecond },
+	}
+	for _, name := range names {
+		e.all[name] = newRegion(t, 2, text, &earthFar{e, name})
+	}
+	e.use(1, text, names)
+	t.Cleanup(func() { // before those of the regions
+		e.change(func() { e.over = true })
+		e.calls.Wait()
+	})
+	return e
+}
+
+// spawn runs f, unless the test is over.
+func (e *earth) spawn(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return false
+	}
+	e.calls.Go(f)
+	return true
+}
+
+// use has all regions go by rules that are recorded, of these regions.
+func (e *earth) use(version int64, text string, names []string) {
+	for _, name := range e.names {
+		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.View{Names: names, At: 1})
+	}
+}
+
+// useIn has one region go by set; view says what is agreed about it.
+func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
+	view.Set = set
+	for _, n := range e.all[name].nodes {
+		n.Use(set.WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
+	}
+}
+
+// Reachable is for Far.
+func (f *earthFar) Reachable(region string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.cut[[2]string{f.region, region}]
+}
+
+// Go is for Far. It goes to some node of the region.
+func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+	if !f.Reachable(region) {
+		done(nil, peer.ErrUnreachable)
+		return
+	}
+	f.mu.Lock()
+	there, back, heard := f.pause(), f.pause(), f.heard
+	f.mu.Unlock()
+	if heard != nil {
+		heard(f.region, region, m, body)
+	}
+	body = bytes.Clone(body)
+	a := &earthAnswer{f: f, region: region, back: back, done: done}
+	a.timer = time.AfterFunc(timeout, func() { a.finish(nil, peer.ErrTimeout) })
+	w := f.all[region]
+	if !f.spawn(func() {
+		<-time.After(there)
+		if f.Reachable(region) { // what is on its way when it is cut is lost
+			w.nodes[rand.IntN(len(w.nodes))].ServeFarFor(m, body, a)
+		}
+		clear(body)
+	}) {
+		a.finish(nil, peer.ErrUnreachable)
+	}
+}
+
+// earthAnswer brings a reply back, or not.
+type earthAnswer struct {
+	f      *earthFar
+	region string
+	back   time.Duration
+	timer  *time.Timer
+	once   sync.Once
+	done   func([]byte, error)
+}
+
+func (a *earthAnswer) finish(body []byte, err error) {
+	a.once.Do(func() {
+		a.timer.Stop()
+		a.done(body, err)
+	})
+}
+
+// Reply is for Answerer.
+func (a *earthAnswer) Reply(body []byte) {
+	body = bytes.Clone(body)
+	f := a.f
+	f.spawn(func() {
+		<-time.After(a.back)
+		back := earthFar{f.earth, a.region}
+		f.mu.Lock()
+		lost := f.lose != nil && f.lose(body)
+		f.mu.Unlock()
+		if !lost && back.Reachable(f.region) {
+			a.finish(body, nil)
+		}
+	})
+}
+
+// Fail is for Answerer.
+func (a *earthAnswer) Fail(code peer.Code, detail string) {
+	a.finish(nil, &peer.RemoteError{Code: code, Detail: detail})
+}
+
+// change changes what messages meet with.
+func (e *earth) change(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+}
+
+// flood asks at every node of some regions until in all as many were admitted as are wanted, or time is up, and a little
+// longer. It returns how many were, in all.
+func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...string) int64 {
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	deadline := time.Now().Add(bound)
+	for _, name := range regions {
+		for _, n := range e.all[name].nodes {
+			wg.Go(func() {
+				var a Answer
+				for extra := 0; extra < 50; {
+					if err := n.Check(&q, &a); err != nil {
+						e.t.Error(err)
+						return
+					}
+					if a.Allowed {
+						admitted.Add(1)
+					} else {
+						<-time.After(time.Millisecond)
+					}
+					if admitted.Load() >= want || time.Now().After(deadline) {
+						extra++
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return admitted.Load()
+}
+
+// stands tells how each region stands with a subject.
+func (e *earth) stands(rule, key string) (out string) {
+	for _, name := range e.names {
+		u, err := e.all[name].nodes[0].usageHere(rule, []string{key})
+		if err != nil {
+			return err.Error()
+		}
+		out += fmt.Sprintf("%s %+v %+v; ", name, u.Limits[0], e.all[name].stats())
+	}
+	return out
+}
+
+// stats sums up what the nodes of a region did with loans.
+func (w *world) stats() (s ClusterStats) {
+	for _, n := range w.nodes {
+		one := n.ClusterStats()
+		s.Lent, s.LentUnits = s.Lent+one.Lent, s.LentUnits+one.LentUnits
+		s.Borrowed, s.BorrowedUnits = s.Borrowed+one.Borrowed, s.BorrowedUnits+one.BorrowedUnits
+		s.LoansFailed, s.LoanUnitsLost = s.LoansFailed+one.LoansFailed, s.LoanUnitsLost+one.LoanUnitsLost
+	}
+	return s
+}
+
+// usage is what a region says of the first limit of a subject.
+func (e *earth) usage(region, rule, key string) LimitUsage {
+	e.t.Helper()
+	u, err := e.all[region].nodes[0].usageHere(rule, []string{key})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return u.Limits[0]
+}
+
+// idle waits until no loan is under way.
+func (e *earth) idle() {
+	e.t.Helper()
+	until(e.t, "no loan is under way", func() bool {
+		for _, w := range e.all {
+			for _, n := range w.nodes {
+				n.member.loans.mu.Lock()
+				flying := n.member.loans.flying
+				n.member.loans.mu.Unlock()
+				if flying > 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,154 @@
+package limiter
+
+import (
+	"context"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+)
+
+// This region as a lender. Whoever is asked passes the request on to the subject's owner here, which debits the loan and
+// tells of it only once that would outlive it.
+
+const (
+	// passTime is how long the owner's answer to a request of another region is waited for, confirmTime how long for
+	// whoever would go on without the owner.
+	passTime    = 800 * time.Millisecond
+	confirmTime = 500 * time.Millisecond
+	// maxLending bounds the requests that are answered at once, so that other regions can't keep questions of this one out.
+	maxLending = 1024
+)
+
+// ServeFar answers a message from another region. It does not block.
+func (l *Limiter) ServeFar(c *peer.Call) { l.serveFar(c.Method, c.Body, c) }
+
+// ServeFarFor is ServeFar for a message that came over no connection: for networks in memory. body holds until it returns.
+func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
+	l.serveFar(method, body, to)
+}
+
+func (l *Limiter) serveFar(method peer.Method, body []byte, to Answerer) {
+	switch {
+	case l.member == nil:
+		to.Fail(CodeMessage, "this node is in no cluster")
+	case method == MethodLend:
+		l.serveLend(body, to)
+	case method == MethodShare:
+		l.serveShare(body, to)
+	default:
+		to.Fail(CodeMessage, "no such method between regions")
+	}
+}
+
+// serveLend has a request for a loan answered by the owner, who may be this node.
+func (l *Limiter) serveLend(body []byte, to Answerer) {
+	m := l.member
+	r, err := readLoanRequest(body)
+	if err != nil {
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+	d, ok := l.dividedLimit(&r.named, r.limit, l.clock.Now())
+	if !ok {
+		answerLoan(to, loanReply{status: loanUnknown})
+		return
+	}
+	route := m.Ownership.Route(d.partition)
+	switch {
+	case route.Place == partitions.Held:
+		l.lendHere(&r, to)
+	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
+		m.Peers.Go(route.Owner, MethodLendHere, body, passTime, func(reply []byte, err error) {
+			if err != nil {
+				to.Fail(CodeBusy, "the owner of the subject does not answer")
+				return
+			}
+			to.Reply(reply)
+		})
+	default:
+		answerLoan(to, loanReply{status: loanLater})
+	}
+}
+
+// serveLendHere answers a request that another node has passed on.
+func (l *Limiter) serveLendHere(body []byte, to Answerer) {
+	r, err := readLoanRequest(body)
+	if err != nil {
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+	l.lendHere(&r, to)
+}
+
+func answerLoan(to Answerer, r loanReply) { to.Reply(r.append(nil)) }
+
+// lendHere answers a request about a subject of this node, in a goroutine of its own. Where too many are answered, nobody
+// has taken anything yet.
+func (l *Limiter) lendHere(r *loanRequest, to Answerer) {
+	m := l.member
+	if m.lending.Add(1) > maxLending || !m.spawn(func() {
+		defer m.lending.Add(-1)
+		answerLoan(to, l.lend(r))
+	}) {
+		m.lending.Add(-1)
+		m.figures.busyness.Add(1)
+		answerLoan(to, loanReply{status: loanLater})
+	}
+}
+
+// lend makes a loan, if there is something to lend: it is debited, and confirmed, before anybody hears of it. One that is
+// not confirmed is put back, where that can be.
+func (l *Limiter) lend(r *loanRequest) loanReply {
+	m, now := l.member, l.clock.Now()
+	d, ok := l.dividedLimit(&r.named, r.limit, now)
+	if !ok {
+		return loanReply{status: loanUnknown}
+	}
+	lineage := m.Ownership.Lineage(d.partition)
+	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
+		return loanReply{status: loanLater}
+	}
+	n, stand, err := l.takeLoan(&d, now, r.window, r.want)
+	reply := loanReply{status: loanMade, amount: n, unused: stand.Remaining, rate: d.limit.Amount}
+	switch {
+	case err != nil:
+		return loanReply{status: loanLater}
+	case n == 0 && d.lessThanItsShare():
+		return loanReply{status: loanLater}
+	case n == 0:
+		reply.status = loanNothing
+		return reply
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, confirmTime)
+	defer cancel()
+	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
+		later := l.clock.Now()
+		if d.limit.Kind == algorithms.TokenBucket {
+			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // it may have refilled since
+		}
+		l.table.Unlend(later, d.key, &d.limit.Limit, r.window, n, func() bool {
+			return m.Ownership.Lineage(d.partition) == lineage
+		})
+		return loanReply{status: loanLater}
+	}
+	m.figures.lent.Add(1)
+	m.figures.lentUnits.Add(n)
+	return reply
+}
+
+// lessThanItsShare reports whether this region goes by a smaller share than the rules in force give it: it does for the first
+// moment of the window from which on they count, and may have something to lend after that.
+func (d *divided) lessThanItsShare() bool {
+	return d.limit.Capacity() < d.book.set.SharesOf(d.rule, d.limit)[d.book.set.Shares().Region]
+}
+
+// takeLoan debits a loan.
+func (l *Limiter) takeLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+	if !debitFirst {
+		return l.table.LendFree(now, d.key, &d.limit.Limit, window, want)
+	}
+	return l.table.Lend(now, d.key, &d.limit.Limit, window, want)
+}

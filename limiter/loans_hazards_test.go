@@ -1,0 +1,527 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// stubFar keeps requests to other regions for the test to answer.
+type stubFar struct {
+	mu    sync.Mutex // guards asked
+	asked []stubCall
+}
+
+type stubCall struct {
+	region string
+	method peer.Method
+	body   []byte
+	done   func([]byte, error)
+}
+
+// Reachable is for Far.
+func (f *stubFar) Reachable(string) bool { return true }
+
+// Go is for Far.
+func (f *stubFar) Go(region string, m peer.Method, body []byte, _ time.Duration, done func([]byte, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, stubCall{region, m, bytes.Clone(body), done})
+}
+
+// next waits for the next request, doing something meanwhile.
+func (f *stubFar) next(t *testing.T, meanwhile ...func()) stubCall {
+	t.Helper()
+	var c stubCall
+	until(t, "another region is asked", func() bool {
+		for _, do := range meanwhile {
+			do()
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(f.asked) == 0 {
+			return false
+		}
+		c, f.asked = f.asked[0], f.asked[1:]
+		return true
+	})
+	return c
+}
+
+func (f *stubFar) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.asked)
+}
+
+// lonely is a region of n nodes whose others are a stub.
+func lonely(t *testing.T, n int, text string) (*world, *stubFar) {
+	t.Helper()
+	far := &stubFar{}
+	w := newRegion(t, n, text, far)
+	for _, node := range w.nodes {
+		node.Use(shared(compile(t, 1, "version: 1\n"+text), "eu", "ap", "eu", "us"))
+	}
+	return w, far
+}
+
+// shared is set for a region of some that have all recorded it.
+func shared(set *rules.Set, region string, names ...string) *rules.Set {
+	return set.WithShares(&rules.Shares{Region: region, Views: []rules.View{{Set: set, Names: names, At: 1}}})
+}
+
+// spend checks until a subject is refused, and returns how many were admitted.
+func (n *worldNode) spend(q Query) (admitted int) {
+	n.w.t.Helper()
+	for n.check(q).Allowed {
+		admitted++
+	}
+	return admitted
+}
+
+// A reply that comes twice, or that gives more than was asked for, gives no more; nor does one that can't be read.
+func TestLoanRepliesTwice(t *testing.T) {
+	w, far := lonely(t, 1, globalExact)
+	n, q := w.nodes[0], byKey("r", "x")
+	if have := n.spend(q); have != 300 {
+		t.Fatalf("have %d admitted, want 300", have)
+	}
+	c := far.next(t)
+	r, err := readLoanRequest(c.body)
+	if err != nil || r.rule != "r" || r.want < 1 || r.want > 300 || c.method != MethodLend {
+		t.Fatalf("have %+v, %v", r, err)
+	}
+	made := (&loanReply{status: loanMade, amount: algorithms.MaxAmount, unused: 10}).append(nil)
+	c.done(made, nil)
+	c.done(made, nil)
+	c.done(nil, peer.ErrTimeout)
+	if have := int64(n.spend(q)); have != r.want {
+		t.Errorf("have %d admitted, want the %d asked for", have, r.want)
+	}
+	c = far.next(t, pressing(n, q))
+	c.done([]byte("garbage"), nil)
+	if have := n.spend(q); have != 0 {
+		t.Errorf("have %d admitted after garbage", have)
+	}
+	if s := n.ClusterStats(); s.LoansFailed != 1 || s.Borrowed != 1 || s.BorrowedUnits != r.want {
+		t.Errorf("have %+v", s)
+	}
+}
+
+// A loan for counters that have begun anew since is lost: what it was asked for may be forgotten. So is one for rules or a
+// limit that are no more, and one that finds no authority.
+func TestLoanComesTooLate(t *testing.T) {
+	for name, change := range map[string]func(w *world, p int){
+		"another lineage": func(w *world, p int) { w.change(func() { w.place[p].lineage++ }) },
+		"no authority":    func(w *world, _ int) { w.nodes[0].authority.Store(false) },
+		"handed over":     func(w *world, p int) { w.handOver(p, w.nodes[1]) },
+		"other rules": func(w *world, _ int) {
+			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
+		},
+		"other limit": func(w *world, _ int) {
+			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, far := lonely(t, 2, globalExact)
+			n := w.nodes[0]
+			key := w.keyOf("r", n, nil)
+			p := w.partition("r", key)
+			n.spend(byKey("r", key))
+			c := far.next(t)
+			change(w, p)
+			c.done((&loanReply{status: loanMade, amount: 100, unused: 10}).append(nil), nil)
+			s := n.ClusterStats()
+			if s.Borrowed != 0 || s.LoanUnitsLost != 100 {
+				t.Errorf("have %+v", s)
+			}
+			n.member.loans.mu.Lock()
+			defer n.member.loans.mu.Unlock()
+			if n.member.loans.flying != 0 {
+				t.Error("the loan is under way still")
+			}
+		})
+	}
+}
+
+// One loan of a counter is under way at a time; who has nothing is not asked again, and who does not answer only later.
+func TestLoansOneByOne(t *testing.T) {
+	w, far := lonely(t, 1, globalExact)
+	n, q := w.nodes[0], byKey("r", "x")
+	n.spend(q)
+	first := far.next(t)
+	press := func() {
+		for range 5 {
+			<-time.After(tellPause)
+			n.check(q)
+		}
+	}
+	press()
+	if have := far.count(); have != 0 || first.region != "ap" {
+		t.Fatalf("have %d more asked, after %s", have, first.region)
+	}
+	first.done((&loanReply{status: loanNothing}).append(nil), nil)
+	second := far.next(t, pressing(n, q))
+	if second.region != "us" {
+		t.Fatalf("have %s asked, want us", second.region)
+	}
+	second.done(nil, peer.ErrTimeout)
+	began := time.Now()
+	third := far.next(t, pressing(n, q))
+	if took := time.Since(began); third.region != "us" || took < awayPause*9/10 {
+		t.Errorf("have %s asked after %v", third.region, took)
+	}
+	third.done((&loanReply{status: loanNothing}).append(nil), nil)
+	press()
+	if have := far.count(); have != 0 {
+		t.Errorf("have %d asked, though nobody has anything", have)
+	}
+}
+
+// pressing checks a subject, so that its owner is told that it is short.
+func pressing(n *worldNode, q Query) func() { return func() { n.check(q) } }
+
+// failing is a Confirm that fails.
+func failing(context.Context, int) error { return errNobody }
+
+var errNobody = errors.New("nobody has it")
+
+// lend asks one node of a region for a loan, as another region would.
+func (n *worldNode) lendTo(r loanRequest) (loanReply, error) {
+	n.w.t.Helper()
+	type answer struct {
+		body []byte
+		err  error
+	}
+	got := make(chan answer, 1)
+	a := &worldAnswer{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
+	n.ServeFarFor(MethodLend, r.append(nil), a)
+	select {
+	case one := <-got:
+		if one.err != nil {
+			return loanReply{}, one.err
+		}
+		return readLoanReply(one.body)
+	case <-time.After(5 * time.Second):
+		n.w.t.Fatal("no answer")
+		return loanReply{}, nil
+	}
+}
+
+// request is a proper one for a loan of rule r.
+func (n *worldNode) request(rule, key string, want int64) loanRequest {
+	u, err := n.Locate(rule, []string{key})
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	limit := u.Limits[0].Limit
+	at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+	window := n.table.Loans(n.clock.Now(), at, &limit.Limit).Window
+	return loanRequest{named: named{version: 1, rule: rule, key: []string{key}}, limit: limit.ID, window: window, want: want}
+}
+
+// What is asked for in a forged, stale or greedy way is not lent, or no more than is there.
+func TestHostileRequests(t *testing.T) {
+	w, _ := lonely(t, 2, `rules:
+  - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
+  - {name: b, key: [k], scope: global, limits: [{limit: 900, per: 1440h, algorithm: token-bucket}]}
+  - {name: local, key: [k], scope: global, consistency: local, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
+  - {name: region, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}`)
+	for _, owner := range w.nodes {
+		key := w.keyOf("r", owner, nil)
+		for name, have := range map[string]struct {
+			change func(*loanRequest)
+			status loanStatus
+		}{
+			"other rule":    {func(r *loanRequest) { r.rule = "x" }, loanUnknown},
+			"region's rule": {func(r *loanRequest) { r.rule = "region" }, loanUnknown},
+			"local rule":    {func(r *loanRequest) { r.rule = "local" }, loanUnknown},
+			"no key":        {func(r *loanRequest) { r.key = nil }, loanUnknown},
+			"two keys":      {func(r *loanRequest) { r.key = append(r.key, "y") }, loanUnknown},
+			"other limit":   {func(r *loanRequest) { r.limit++ }, loanUnknown},
+			"bucket's":      {func(r *loanRequest) { r.rule = "b" }, loanUnknown},
+			"next window":   {func(r *loanRequest) { r.window++ }, loanLater},
+			"last window":   {func(r *loanRequest) { r.window-- }, loanLater},
+			"no window":     {func(r *loanRequest) { r.window = 0 }, loanLater},
+		} {
+			r := w.nodes[0].request("r", key, 100)
+			have.change(&r)
+			if got, err := w.nodes[0].lendTo(r); err != nil || got.status != have.status || got.amount != 0 {
+				t.Errorf("%s: have %+v, %v; want status %d", name, got, err, have.status)
+			}
+		}
+		for name, want := range map[string]int64{"nothing": 0, "less": -1, "too much": 1 << 62} {
+			if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, want)); err == nil {
+				t.Errorf("%s: have %+v", name, got)
+			}
+		}
+		if used := owner.used("r", key); used != 0 {
+			t.Errorf("have %d used, want 0", used)
+		}
+		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.amount != 150 || got.unused != 150 {
+			t.Errorf("have %+v, %v; want 150 lent of 300", got, err)
+		}
+		for range 20 { // whoever asks again and again gets the share once
+			_, _ = w.nodes[1].lendTo(w.nodes[1].request("r", key, algorithms.MaxAmount))
+		}
+		if u, err := owner.usageHere("r", []string{key}); err != nil || u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
+			t.Errorf("have %+v, %v", u, err)
+		}
+	}
+	a := &worldAnswer{stop: func() {}, done: func(_ []byte, err error) {
+		if err == nil {
+			t.Error("an unknown method was answered")
+		}
+	}}
+	w.nodes[0].ServeFarFor(MethodAsk, nil, a)
+}
+
+// A loan that nobody else has noted is not told of, and is put back. One whose owner has lost its authority meanwhile is not
+// told of either.
+func TestUnconfirmedLoans(t *testing.T) {
+	w, _ := lonely(t, 1, globalExact)
+	n := w.nodes[0]
+	confirm := failing
+	n.confirm.Store(&confirm)
+	if got, err := n.lendTo(n.request("r", "x", 100)); err != nil || got.status != loanLater {
+		t.Errorf("have %+v, %v", got, err)
+	}
+	if u, err := n.usageHere("r", []string{"x"}); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Lent != 0 {
+		t.Errorf("have %+v, %v; want all put back", u, err)
+	}
+	confirm = func(context.Context, int) error {
+		w.change(func() { w.place[w.partition("r", "y")].lineage++ })
+		return errNobody
+	}
+	if got, err := n.lendTo(n.request("r", "y", 100)); err != nil || got.status != loanLater {
+		t.Errorf("have %+v, %v", got, err)
+	}
+	if u, err := n.usageHere("r", []string{"y"}); err != nil || u.Limits[0].Used != 100 || u.Limits[0].Lent != 100 {
+		t.Errorf("have %+v, %v; want nothing put back into another lineage", u, err)
+	}
+	confirm = func(context.Context, int) error {
+		n.authority.Store(false)
+		return nil
+	}
+	if got, err := n.lendTo(n.request("r", "z", 100)); err != nil || got.status != loanLater {
+		t.Errorf("have %+v, %v", got, err)
+	}
+	if s := n.ClusterStats(); s.Lent != 0 || s.LentUnits != 0 {
+		t.Errorf("have %+v", s)
+	}
+}
+
+// G8: lenders are killed again and again while they lend; their standbys go on from what was confirmed. What was told of
+// is not forgotten.
+func TestG8_KilledLenders(t *testing.T) {
+	for seed := range seeds(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			e := newEarth(t, globalExact, "ap", "eu", "us")
+			u, err := e.all["eu"].nodes[0].Locate("r", []string{"x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, hi := partitionOf(u.Hash.Hi), u.Hash.Hi
+			for _, name := range []string{"ap", "us"} {
+				e.all[name].killWhenConfirmed(p, seed)
+			}
+			q := byKey("r", "x")
+			n := e.flood(q, 900, 700*time.Millisecond, "eu")
+			e.idle()
+			for _, name := range []string{"ap", "us"} {
+				for _, node := range e.all[name].nodes {
+					node.confirm.Store(nil)
+				}
+			}
+			n += e.flood(q, 900-n, 300*time.Millisecond, "ap", "us")
+			if n > 900 || n < 500 {
+				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, hi, e.stands("r", "x"))
+			}
+		})
+	}
+}
+
+// killWhenConfirmed has the owner of p die, now and then, right before a loan is confirmed, or right after. Then the other
+// node is the owner, with what was confirmed and a lineage of its own.
+func (w *world) killWhenConfirmed(p, seed int) {
+	var mu sync.Mutex // guards what follows
+	var standby []counters.Record
+	turn := seed
+	fail := func(of *worldNode) {
+		to := w.nodes[0]
+		if to == of {
+			to = w.nodes[1]
+		}
+		w.change(func() {
+			of.table.Shut(p)
+			of.table.Drop(p)
+			w.place[p].owner, w.place[p].lineage = to.id, w.place[p].lineage+1
+		})
+		for _, r := range standby {
+			to.table.Put(to.clock.Now(), r)
+		}
+		to.table.Open(p)
+	}
+	for _, n := range w.nodes {
+		f := func(context.Context, int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			turn++
+			if turn%4 == 1 { // nobody has the loan yet
+				fail(n)
+				return errNobody
+			}
+			standby = nil
+			_ = n.table.Copy(p, func(records []counters.Record) error {
+				standby = append(standby, records...)
+				return nil
+			})
+			if turn%4 == 3 { // the standby has it, the borrower does not hear of it
+				fail(n)
+				return errNobody
+			}
+			return nil
+		}
+		n.confirm.Store(&f)
+	}
+}
+
+// Nodes whose rules are older than what all regions are recorded to go by decide nothing at owners. They decide alone,
+// within their part of the share.
+func TestStaleAskers(t *testing.T) {
+	w, _ := lonely(t, 2, globalExact)
+	owner, asker := w.nodes[0], w.nodes[1]
+	key := w.keyOf("r", owner, asker)
+	q := byKey("r", key)
+	if a := asker.check(q); a.DecidedBy != ByForward || !a.Allowed {
+		t.Fatalf("have %+v", a)
+	}
+	// A version that is not recorded yet: the owner goes by its asker's rules.
+	next := compile(t, 2, "version: 1\n"+globalExact)
+	old := asker.Rules()
+	owner.Use(next.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{
+		{Set: old, Names: []string{"ap", "eu", "us"}, At: 1}, {Set: next, Names: []string{"ap", "eu", "us"}},
+	}}))
+	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 1 {
+		t.Errorf("have %s by version %d, want forward by 1", a.DecidedBy, a.RulesVersion)
+	}
+	owner.Use(shared(next, "eu", "ap", "eu", "us"))
+	a := asker.check(q)
+	if a.DecidedBy != ByFallback || !a.Allowed || a.Limits[0].Remaining > 150 {
+		t.Errorf("have %s, %+v, want fallback within half of the share", a.DecidedBy, a.Limits[0])
+	}
+	if used := owner.used("r", key); used != 2 {
+		t.Errorf("have %d used at the owner, want 2", used)
+	}
+	asker.Use(shared(next, "eu", "ap", "eu", "us"))
+	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 2 {
+		t.Errorf("have %s by version %d, want forward by 2", a.DecidedBy, a.RulesVersion)
+	}
+}
+
+// Answers tell of the whole limit, and of what is left here of the share; where there is no share, nothing is admitted.
+func TestWholeLimits(t *testing.T) {
+	text := `rules:
+  - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
+  - {name: b, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: token-bucket}]}`
+	e := newEarth(t, text, "ap", "eu")
+	for _, rule := range []string{"r", "b"} {
+		for i := range 4 {
+			for _, n := range e.all["ap"].nodes {
+				a := n.check(byKey(rule, fmt.Sprint("k", i)))
+				if a.Allowed || a.DecidedBy < ByForward || a.Limits[0].Limit.Whole != 900 || a.Limits[0].Remaining != 0 {
+					t.Errorf("ap: have %+v by %s", a.Limits[0], a.DecidedBy)
+				}
+			}
+			for _, n := range e.all["eu"].nodes {
+				a := n.check(byKey(rule, fmt.Sprint("k", i)))
+				if !a.Allowed || a.Limits[0].Limit.Whole != 900 || a.Limits[0].Remaining > 899 {
+					t.Errorf("eu: have %+v", a.Limits[0])
+				}
+			}
+		}
+	}
+}
+
+// Usage tells what every region has used of its share, and who could not be asked.
+func TestUsageOfShares(t *testing.T) {
+	e := newEarth(t, globalExact, "ap", "eu", "us")
+	q := byKey("r", "x")
+	e.flood(q, 350, 10*time.Second, "eu")
+	e.idle()
+	e.change(func() { e.cut[[2]string{"eu", "us"}] = true })
+	for _, n := range e.all["eu"].nodes {
+		u, err := n.Usage("r", []string{"x"})
+		if err != nil || len(u.Regions) != 3 || u.Shares["ap"] != 300 || u.Shares["us"] != 300 || u.Shares["eu"] != 300 {
+			t.Fatalf("have %+v, %v", u, err)
+		}
+		ap, eu, us := u.Regions[0], u.Regions[1], u.Regions[2]
+		if us.Reachable || us.Limits != nil || !ap.Reachable || !eu.Reachable || ap.Name != "ap" || len(ap.Limits) != 1 {
+			t.Fatalf("have %+v", u.Regions)
+		}
+		lender, borrower := ap.Limits[0], eu.Limits[0]
+		if lender.Own != 0 || lender.Lent == 0 || lender.Lent+lender.Remaining != 300 || lender.Share != 300 || lender.Name != "r" {
+			t.Errorf("have %+v", lender)
+		}
+		if borrower.Own < 350 || borrower.Used != borrower.Own-borrower.Borrowed || borrower.Borrowed < 50 || borrower.Remaining != 300-borrower.Used {
+			t.Errorf("have %+v", borrower)
+		}
+	}
+	// A reset is this region's, and what it borrowed is forgotten with it.
+	if err := e.all["eu"].nodes[0].Reset("r", []string{"x"}); err != nil {
+		t.Fatal(err)
+	}
+	if u := e.usage("eu", "r", "x"); u.Used != 0 || u.Borrowed != 0 || u.Lent != 0 {
+		t.Errorf("have %+v after a reset", u)
+	}
+	if u := e.usage("ap", "r", "x"); u.Lent == 0 {
+		t.Errorf("have %+v in another region after it", u)
+	}
+}
+
+// Global limits that are decided here cost no allocation, however little is left, but when an owner is told.
+func TestGlobalChecksAllocateNothing(t *testing.T) {
+	w, _ := lonely(t, 1, `rules:
+  - {name: r, key: [k], scope: global, limits: [{limit: 9007199254740991, per: 1440h, algorithm: fixed-window}]}
+  - {name: few, key: [k], scope: global, limits: [{limit: 9, per: 1440h, algorithm: fixed-window}]}`)
+	n := w.nodes[0]
+	for rule, most := range map[string]float64{"r": 0, "few": 1} {
+		q := byKey(rule, "x")
+		var a Answer
+		for range 10 {
+			_ = n.Check(&q, &a)
+		}
+		if have := testing.AllocsPerRun(10_000, func() { _ = n.Check(&q, &a) }); have > most || a.DecidedBy != ByOwner {
+			t.Errorf("%s: have %v allocations, want at most %v", rule, have, most)
+		}
+	}
+}
+
+// What is known of borrowing counters is bounded, and forgotten in the end.
+func TestDebtorsAreBounded(t *testing.T) {
+	var x loans
+	x.init()
+	for i := range maxDebtors + 100 {
+		x.mu.Lock()
+		c := x.debtor(counters.Key{Hi: uint64(i)}, 1, int64(i))
+		c.flying = i < 10
+		x.mu.Unlock()
+	}
+	if len(x.known) != maxDebtors {
+		t.Errorf("have %d, want %d", len(x.known), maxDebtors)
+	}
+	x.sweep(int64(2 * debtorLife))
+	if len(x.known) != 10 {
+		t.Errorf("have %d, want the 10 with loans under way", len(x.known))
+	}
+}

@@ -1,0 +1,215 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	globalExact = `rules:
+  - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}`
+	globalHybrid = `rules:
+  - {name: r, key: [k], scope: global, lease: {ttl: 300ms}, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}`
+)
+
+// G8: what all regions may admit together can be admitted in any one of them: its own share, and what it borrows.
+func TestG8_AllInOneRegion(t *testing.T) {
+	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEarth(t, text, "ap", "eu", "us")
+			if n := e.flood(byKey("r", "x"), 900, 15*time.Second, "eu"); n != 900 {
+				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+			}
+			s := e.all["eu"].stats()
+			if s.BorrowedUnits != 600 || e.all["us"].stats().LentUnits != 300 || e.all["ap"].stats().LentUnits != 300 {
+				t.Errorf("have %s", e.stands("r", "x"))
+			}
+		})
+	}
+}
+
+// seeds is how many random runs a test makes.
+func seeds(n int) int {
+	if testing.Short() {
+		return min(n, 2)
+	}
+	return n
+}
+
+// G8: with traffic everywhere it is the limit too, exactly, however late messages are, and whoever is busier.
+func TestG8_AllRegions(t *testing.T) {
+	for seed := range seeds(12) {
+		text := globalExact
+		if seed%2 == 1 {
+			text = globalHybrid
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(uint64(seed), 1))
+			e := newEarth(t, text, "ap", "eu", "us")
+			e.pause = func() time.Duration { return time.Duration(random.IntN(10_000)) * time.Microsecond }
+			// One region is early, and has borrowed before the others begin.
+			early := int64(random.IntN(500))
+			n := e.flood(byKey("r", "x"), early, 15*time.Second, "ap")
+			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us"); n != 900 {
+				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+			}
+		})
+	}
+}
+
+// G8: whatever is cut, one way or both, whatever replies are lost, no more than the limit is admitted. What is missing was
+// lost on the way from lenders to borrowers, and each region could spend its share less what it lent.
+func TestG8_Cuts(t *testing.T) {
+	for seed := range seeds(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(uint64(seed), 2))
+			text := []string{globalExact, globalHybrid}[seed%2]
+			e := newEarth(t, text, "ap", "eu", "us")
+			e.pause = func() time.Duration { return time.Duration(random.IntN(5_000)) * time.Microsecond }
+			e.lose = func([]byte) bool { return random.IntN(4) == 0 }
+			stop := make(chan struct{})
+			var cutter sync.WaitGroup
+			cutter.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(10 * time.Millisecond):
+						e.change(func() {
+							a, b := random.IntN(3), random.IntN(3)
+							e.cut[[2]string{e.names[a], e.names[b]}] = random.IntN(3) == 0
+						})
+					}
+				}
+			})
+			q := byKey("r", "x")
+			admitted := e.flood(q, 250, time.Second, e.names[seed%3])
+			admitted += e.flood(q, 900-admitted, 1500*time.Millisecond, e.names...)
+			close(stop)
+			cutter.Wait()
+			e.change(func() { clear(e.cut) }) // and what was leased comes back, and is spent
+			admitted += e.flood(q, 900-admitted, 700*time.Millisecond, e.names...)
+			e.idle()
+			var lent, borrowed, own int64
+			for _, name := range e.names {
+				u := e.usage(name, "r", "x")
+				lent, borrowed, own = lent+u.Lent, borrowed+u.Borrowed, own+u.Used-u.Lent+u.Borrowed
+				if u.Remaining > 0 && text == globalExact {
+					t.Errorf("%s could not spend %d", name, u.Remaining)
+				}
+			}
+			if admitted > 900 || admitted > own || text == globalExact && admitted != 900-(lent-borrowed) {
+				t.Errorf("have %d admitted, %d lent, %d borrowed: %s", admitted, lent, borrowed, e.stands("r", "x"))
+			}
+		})
+	}
+}
+
+// admission is a check that was admitted.
+type admission struct {
+	began, ended time.Time
+	end          int64 // of the window that it was admitted in, as the answer tells it; ns
+}
+
+// record asks at all nodes of some regions for a time and returns what was admitted.
+func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admission) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	stop := time.Now().Add(d)
+	for _, name := range regions {
+		for _, n := range e.all[name].nodes {
+			wg.Go(func() {
+				var a Answer
+				var own []admission
+				for time.Now().Before(stop) {
+					began := time.Now()
+					if err := n.Check(&q, &a); err != nil {
+						e.t.Error(err)
+						return
+					}
+					if a.Allowed {
+						own = append(own, admission{began, time.Now(), a.Now.Wall + int64(a.Limits[0].ResetAfter)})
+					} else {
+						<-time.After(time.Millisecond)
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, own...)
+			})
+		}
+	}
+	wg.Wait()
+	return all
+}
+
+// G8: loans end with the window. One that comes when it has turned is not spent in the next.
+func TestG8_WindowsTurn(t *testing.T) {
+	const window = 400 * time.Millisecond
+	for seed := range seeds(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(uint64(seed), 3))
+			e := newEarth(t, `rules:
+  - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 90, per: 400ms, algorithm: fixed-window}]}`, "ap", "eu", "us")
+			e.pause = func() time.Duration { return time.Duration(random.IntN(100_000)) * time.Microsecond }
+			perWindow := map[int64]int{}
+			for _, a := range e.record(byKey("r", "x"), 1700*time.Millisecond, e.names[:1+seed%3]...) {
+				// The answer was read some time before or after the owner looked at its clock.
+				perWindow[(a.end+int64(window)/2)/int64(window)]++
+			}
+			most := 0
+			for w, n := range perWindow {
+				if most = max(most, n); n > 90 {
+					t.Errorf("have %d admitted in window %d, want at most 90", n, w)
+				}
+			}
+			if most <= 30 {
+				t.Errorf("have %d admitted at most: nothing was borrowed", most)
+			}
+		})
+	}
+}
+
+// G8: over any span, token buckets of all regions together admit no more than their burst, and what comes back in the
+// span and a lease's life.
+func TestG8_TokenBuckets(t *testing.T) {
+	const rate, burst, ttl = 300, 600, 0.05
+	for seed := range seeds(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(uint64(seed), 4))
+			e := newEarth(t, `rules:
+  - {name: r, key: [k], scope: global, lease: {ttl: 50ms}, limits: [{limit: 300, per: 1s, burst: 600, algorithm: token-bucket}]}`, "ap", "eu", "us")
+			e.pause = func() time.Duration { return time.Duration(random.IntN(40_000)) * time.Microsecond }
+			all := e.record(byKey("r", "x"), 1500*time.Millisecond, e.names[:1+seed%3]...)
+			slices.SortFunc(all, func(a, b admission) int { return a.ended.Compare(b.ended) })
+			for i := range all {
+				first := all[i].began
+				for j := i; j < len(all); j++ {
+					if all[j].began.Before(first) {
+						first = all[j].began
+					}
+					span := all[j].ended.Sub(first).Seconds()
+					if n := float64(j - i + 1); n > burst+rate*(span+ttl) {
+						t.Fatalf("have %v admitted within %v s", n, span)
+					}
+				}
+			}
+			var borrowed int64
+			for _, name := range e.names {
+				borrowed += e.all[name].stats().BorrowedUnits
+			}
+			if seed%3 == 0 && borrowed == 0 {
+				t.Error("nothing was borrowed")
+			}
+		})
+	}
+}

@@ -1,0 +1,17 @@
+//go:build nodebit
+
+package limiter
+
+import (
+	"testing"
+	"time"
+)
+
+// With the build tag nodebit loans are made without a debit, and who adds up the regions notices.
+func TestDebit_OfLoansIsMissed(t *testing.T) {
+	e := newEarth(t, globalExact, "ap", "eu", "us")
+	n := e.flood(byKey("r", "x"), 901, 10*time.Second, "eu")
+	if n += e.flood(byKey("r", "x"), 901-n, 10*time.Second, "ap", "us"); n <= 900 {
+		t.Errorf("have %d admitted, want more than 900", n)
+	}
+}

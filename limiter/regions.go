@@ -1,0 +1,133 @@
+package limiter
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// shareTime is how long other regions have to say what they have used of their shares.
+const shareTime = 500 * time.Millisecond
+
+// RegionUsage is what one region has used of a subject's limits.
+type RegionUsage struct {
+	Name      string
+	Reachable bool         // it answered, or is this node's own
+	Limits    []ShareUsage // nil where it is not known
+}
+
+// ShareUsage is what a region has used of its share of a limit.
+type ShareUsage struct {
+	Name      string // of the limit
+	Share     int64  // its capacity
+	Used      int64  // of that: Own, and Lent, less Borrowed
+	Own       int64  // by the region's own checks
+	Lent      int64
+	Borrowed  int64
+	Remaining int64
+}
+
+// askRegions adds to u what each region has, and has used.
+func (l *Limiter) askRegions(u *Usage) {
+	b := l.inForce.Load()
+	x := b.set.Shares()
+	if x == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
+		return
+	}
+	u.Shares = b.set.SharesOf(u.Rule, u.Limits[0].Limit)
+	names := slices.Sorted(maps.Keys(u.Shares))
+	u.Regions = make([]RegionUsage, len(names))
+	type answer struct {
+		at   int
+		list []sharedLimit
+		err  error
+	}
+	answers := make(chan answer, len(names))
+	asked := 0
+	message := (&named{version: b.set.Version, rule: u.Rule.Name, key: u.Key}).append(nil)
+	for i, name := range names {
+		u.Regions[i].Name = name
+		switch m := l.member; {
+		case name == x.Region:
+			u.Regions[i].Reachable, u.Regions[i].Limits = true, sharesOf(u, sharedOf(u))
+		case m != nil && m.Far != nil && m.Far.Reachable(name):
+			asked++
+			m.Far.Go(name, MethodShare, message, shareTime, func(body []byte, err error) {
+				var list []sharedLimit
+				if err == nil {
+					list, err = readShared(body)
+				}
+				answers <- answer{i, list, err}
+			})
+		}
+	}
+	timer := time.NewTimer(shareTime + reserve)
+	defer timer.Stop()
+	for range asked {
+		select {
+		case a := <-answers:
+			var refused *peer.RemoteError
+			u.Regions[a.at].Reachable = a.err == nil || errors.As(a.err, &refused)
+			u.Regions[a.at].Limits = sharesOf(u, a.list)
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// sharedOf is what this region says of u's limits.
+func sharedOf(u *Usage) (list []sharedLimit) {
+	for i := range u.Limits {
+		lu := &u.Limits[i]
+		list = append(list, sharedLimit{
+			limit: lu.Limit.ID, share: lu.Limit.Capacity(), used: lu.Used, lent: lu.Lent, borrowed: lu.Borrowed,
+			remaining: lu.Remaining,
+		})
+	}
+	return list[:min(len(list), maxShared)]
+}
+
+// sharesOf names what a region said of the limits that u has too, in u's order.
+func sharesOf(u *Usage, list []sharedLimit) (out []ShareUsage) {
+	for i := range u.Limits {
+		limit := u.Limits[i].Limit
+		at := slices.IndexFunc(list, func(s sharedLimit) bool { return s.limit == limit.ID })
+		if at < 0 {
+			continue
+		}
+		s := &list[at]
+		out = append(out, ShareUsage{
+			Name: limit.Name, Share: s.share, Used: s.used, Own: max(0, s.used-s.lent+s.borrowed), Lent: s.lent,
+			Borrowed: s.borrowed, Remaining: s.remaining,
+		})
+	}
+	return out
+}
+
+// serveShare answers what is used here of a subject's limits, to another region.
+func (l *Limiter) serveShare(body []byte, to Answerer) {
+	n, err := readNamed(body)
+	if err != nil {
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+	if b := l.inForce.Load(); b == nil || b.set.Rule(n.rule) == nil || b.set.Rule(n.rule).Scope != rules.GlobalScope {
+		to.Fail(CodeMessage, "no such rule that regions share")
+		return
+	}
+	if !l.member.spawn(func() {
+		u, err := l.usageHere(n.rule, n.key)
+		if err != nil {
+			to.Fail(CodeBusy, err.Error())
+			return
+		}
+		to.Reply(appendShared(nil, sharedOf(u)))
+	}) {
+		l.member.figures.busyness.Add(1)
+		to.Fail(CodeBusy, "too many questions wait here")
+	}
+}
