@@ -7,7 +7,7 @@ USER 65532:65532
 ENV RLNODE_DATA_DIR=/data
 VOLUME ["/data"]
 # Checks; gossip (TCP and UDP); calls between nodes and Raft. The admin plane listens on loopback unless told otherwise.
-EXPOSE 8080 7946 7946/udp 7947
+EXPOSE 8080 7946 7946/udp 7947 7948 7948/udp
 HEALTHCHECK --interval=5s --timeout=3s --start-period=15s CMD ["/rlnode", "health"]
 ENTRYPOINT ["/rlnode"]
 CMD ["serve"]

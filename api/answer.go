@@ -70,7 +70,7 @@ func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) [
 
 // appendTightest appends the fields that describe one limit, in the contract's order.
 func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
-	b = appendInt(b, `,"limit":`, t.Limit.Capacity())
+	b = appendInt(b, `,"limit":`, whole(t.Limit))
 	b = appendInt(b, `,"remaining":`, t.Remaining)
 	b = append(b, `,"unit":`...)
 	b = appendString(b, t.Limit.Unit)
@@ -118,6 +118,14 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 	return append(b, ']')
 }
 
+// whole is the capacity that an answer tells of a limit: of one that regions divide, what they have together.
+func whole(l *rules.Limit) int64 {
+	if l.Whole > 0 {
+		return l.Whole
+	}
+	return l.Capacity()
+}
+
 // appendLimit appends the fields that say which limit is spoken of.
 func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
 	b = append(b, `"name":`...)
@@ -126,7 +134,7 @@ func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
 	b = append(b, l.Kind.String()...)
 	b = append(b, `","unit":`...)
 	b = appendString(b, l.Unit)
-	b = appendInt(b, `,"limit":`, l.Capacity())
+	b = appendInt(b, `,"limit":`, whole(l))
 	return appendInt(b, `,"window_ms":`, millis(window))
 }
 
@@ -166,6 +174,9 @@ func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 	b = append(b, t.Limit.Unit...)
 	b = append(b, " per "...)
 	b = append(b, t.Limit.Window...)
+	if t.Limit.Whole > 0 { // what it has may be far less than the limit that the answer's fields tell
+		b = append(b, " in this region"...)
+	}
 	switch {
 	case t.RetryAfter == algorithms.Never:
 		return append(b, ") can never allow it: the cost is above its capacity."...)

@@ -13,6 +13,7 @@ type ClusterFigures struct {
 	Raft       RaftFigures
 	Store      StoreFigures
 	Partitions PartitionFigures
+	Regions    RegionFigures
 }
 
 // MemberFigures count the members by their state, as this node sees them.
@@ -63,6 +64,7 @@ type clusterCollector struct {
 	logBytes, hung, full                                         *prometheus.Desc
 	members, connected, partitions, behind                       *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
+	regions                                                      regionDescs
 }
 
 func newClusterCollector(read func() ClusterFigures) *clusterCollector {
@@ -70,7 +72,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		return prometheus.NewDesc("rlnode_"+name, help, labels, nil)
 	}
 	return &clusterCollector{
-		read:       read,
+		read: read, regions: newRegionDescs(),
 		state:      desc("raft_state", "1 for what this node is in Raft, else 0.", "state"),
 		term:       desc("raft_term", "Raft's term."),
 		commit:     desc("raft_commit_index", "Last entry known to be agreed on."),
@@ -98,10 +100,9 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 
 // Describe sends the descriptions of all figures.
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range [...]*prometheus.Desc{
+	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped,
-	} {
+		c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -130,6 +131,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s.count(c.begun, p.Begun)
 	s.gauge(c.debts, float64(p.Debts))
 	s.count(c.dropped, p.Dropped)
+	c.regions.send(s, &f.Regions)
 }
 
 func (c *clusterCollector) raft(s sink, r RaftFigures) {

@@ -143,6 +143,23 @@ Retry-After: 2
 				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
+			name: "a region's share", body: plainCheck, status: 429,
+			change: func(f *fixed) {
+				f.refuse(1, 1_000_000_001)
+				share := *f.answer.Limits[1].Limit
+				share.Amount, share.Whole = 300, 900
+				f.answer.Limits[1].Limit = &share
+				f.answer.Set = &rules.Set{}
+			},
+			headers: "Retry-After: 2\n",
+			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"Limit \"tenant\" of rule \"tenant\" (300 requests per 1m in this region) is used up; retry in 1.001 s.",` +
+				`"violated-policies":["tenant"],` +
+				`"allowed":false,"rule":"tenant","limit":900,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+		{
 			name: "never, no headers, detail", body: `{"rule":"tenant","key":"k","detail":true}`, status: 429,
 			change: func(f *fixed) {
 				f.refuse(1, algorithms.Never)

@@ -40,9 +40,16 @@ type Membership interface {
 	Remove(ctx context.Context, name string) error
 }
 
+// RegionRemover takes regions out of the world.
+type RegionRemover interface {
+	// RemoveRegion takes a region that is gone for good out, and returns the version of the rules without it. Errors as of
+	// Membership.Remove, and ErrNoPrimary.
+	RemoveRegion(ctx context.Context, name string) (version int64, err error)
+}
+
 // Errors of a Membership.
 var (
-	// ErrNoMember: the cluster has no member of that name.
+	// ErrNoMember: the cluster has no member, or no region, of that name.
 	ErrNoMember = errors.New("no such member")
 	// ErrMemberThere: the member is there, and can leave by itself.
 	ErrMemberThere = errors.New("the member is alive")
@@ -136,6 +143,7 @@ type Config struct {
 	// In a cluster; all nil for a node by itself.
 
 	Membership   Membership
+	Regions      RegionRemover
 	ClusterStats func() limiter.ClusterStats
 	// ClusterFigures are asked for by metrics and probes. It must not wait for anything, a disk least of all.
 	ClusterFigures func() ClusterFigures

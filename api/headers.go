@@ -21,7 +21,7 @@ func (x *exchange) rateHeaders() {
 		x.ietfHeaders()
 	}
 	if a.Set.Headers.XRateLimit {
-		x.set("X-RateLimit-Limit", x.intValue(t.Limit.Capacity()))
+		x.set("X-RateLimit-Limit", x.intValue(whole(t.Limit)))
 		x.set("X-RateLimit-Remaining", x.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
@@ -59,7 +59,7 @@ func (x *exchange) ietfHeaders() {
 			x.values = append(x.values, ", "...)
 		}
 		x.values = appendQuoted(x.values, l.Limit.Name)
-		x.values = appendInt(x.values, ";q=", l.Limit.Capacity())
+		x.values = appendInt(x.values, ";q=", whole(l.Limit))
 		x.values = appendInt(x.values, ";w=", max(1, seconds(l.Limit.WindowAt(x.answer.Now))))
 	}
 	policy := x.values[from:len(x.values):len(x.values)]

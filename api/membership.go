@@ -44,3 +44,23 @@ func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error
 	s.sendJSON(w, append(appendString([]byte(`{"removed":`), name), '}'))
 	return nil
 }
+
+// removeRegion takes a region that is gone for good out of the world.
+func (s *adminServer) removeRegion(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if s.api.config.Regions == nil {
+		return errorf(NotFound, "this node knows no regions")
+	}
+	if len(name) > maxValue {
+		return errorf(BadValue, "name must not have more than %d bytes", maxValue)
+	}
+	version, err := s.api.config.Regions.RemoveRegion(r.Context(), name)
+	if err != nil {
+		return writeError(fmt.Errorf("remove region %q: %w", excerpt(name), err))
+	}
+	s.log.Info("removed a region", "region", name, "by", writer(r))
+	return s.reply(w, struct {
+		Removed string `json:"removed"`
+		Version int64  `json:"version"`
+	}{name, version})
+}

@@ -53,6 +53,7 @@ type collector struct {
 	waiting, waitingMax, notHeld                   *prometheus.Desc
 	load, factor                                   *prometheus.Desc
 	leases                                         leaseDescs
+	loans                                          loanDescs
 	reservations                                   reservationDescs
 }
 
@@ -100,6 +101,7 @@ func newCollector(a *API) *collector {
 		load:         desc("load", "Load of the sources that the rules in force follow, and of this node's processors.", "source"),
 		factor:       desc("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", "rule"),
 		leases:       newLeaseDescs(desc),
+		loans:        newLoanDescs(desc),
 		reservations: newReservationDescs(desc),
 		build:        desc("build_info", "Version of the program; always 1.", "version", "go"),
 	}
@@ -115,7 +117,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	} {
 		ch <- d
 	}
-	for _, d := range slices.Concat(c.leases.all(), c.reservations.all()) {
+	for _, d := range slices.Concat(c.leases.all(), c.loans.all(), c.reservations.all()) {
 		ch <- d
 	}
 }
@@ -200,6 +202,7 @@ func (c *collector) cluster(s sink) {
 	s.count(c.given, st.Given)
 	s.count(c.busy, st.Busy)
 	c.leases.send(s, &st)
+	c.loans.send(s, &st)
 	c.reservations.send(s, &st)
 }
 

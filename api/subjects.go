@@ -105,7 +105,7 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []strin
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
 	b = appendUsage(b, u)
-	b = append(s.appendAdaptive(b, u.Rule), `,"shares":{}`...)
+	b = appendRegions(s.appendAdaptive(b, u.Rule), u)
 	s.sendJSON(w, append(appendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
 	return nil
 }

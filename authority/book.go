@@ -40,6 +40,7 @@ const (
 	whyBehind     = "the node has not applied the last entry that ended a node"
 	whyNoBoot     = "the request names no process"
 	whyBootBehind = "the node has not applied the entry that registered its process"
+	whyRules      = "the node has not applied rules that the others go by"
 	whyGeneration = "the node's generation is another"
 	whyEnding     = "the node is being ended"
 	whyReplaced   = "another process of the node has taken its place"
@@ -61,6 +62,8 @@ type book struct {
 	trusted time.Duration // silence counts from here at the earliest. Invariant: trusted >= since
 	looked  time.Duration // when decide ran last
 	records map[ring.NodeID]*record
+	// floor is what a node has to have applied before it is granted anything. It never goes back.
+	floor uint64
 
 	wanted      []ring.NodeID // who has authority and may be in the ring, sorted
 	wantedSince time.Duration // since when it has been these
@@ -204,6 +207,8 @@ func (b *book) judge(s *agreement.State, q *Request) Reply {
 		return Reply{Why: whyBehind, Index: s.LastEnded}
 	case q.Applied < s.Boots[q.Node].Index:
 		return Reply{Why: whyBootBehind, Index: s.Boots[q.Node].Index}
+	case q.Applied < b.floor:
+		return Reply{Why: whyRules, Index: b.floor}
 	case q.Generation != s.Generation(q.Node):
 		return Reply{Why: whyGeneration}
 	}
@@ -219,6 +224,21 @@ func (b *book) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 		reply = Reply{Granted: true, Index: s.Index}
 	}
 	return reply
+}
+
+// honoured tells whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
+// has some from an earlier leader, and has not asked this one, may have applied less.
+func (b *book) honoured(now time.Duration, index uint64) bool {
+	if now-b.since < Wait {
+		return false
+	}
+	for _, r := range b.records {
+		if r.applied < index && !b.expired(now, r) {
+			return false
+		}
+	}
+	b.floor = max(b.floor, index)
+	return true
 }
 
 // holds tells whether id may have authority that this leader granted. A node that may have some from an earlier

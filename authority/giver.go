@@ -41,6 +41,9 @@ type GiverConfig struct {
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Nodes is gossip's view, this node included.
 	Nodes func() []Node
+	// Ruled is the index as of which the newest rules that this node has applied are in force; nil: nobody asks Honoured.
+	// It is called from the one loop and must not block.
+	Ruled func() uint64
 	// Now is a monotonic clock; the process's own if nil. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
@@ -80,8 +83,10 @@ type reign struct {
 
 // question waits for an empty entry.
 type question struct {
-	request *Request // nil for Committed
-	reply   chan Reply
+	request *Request // nil for Committed and Honoured
+	// honoured is the index of a question of Honoured; 0 for the others.
+	honoured uint64
+	reply    chan Reply
 }
 
 // outcome is what became of a proposal.
@@ -148,6 +153,15 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 		return 0, ctx.Err()
 	}
 	return 0, ErrNotLeading
+}
+
+// Honoured tells whether every node that may have authority has applied the entry of an index, which this node has. If so,
+// nobody gets authority any more without having applied it, under this leader or, since what a leader finds applied when
+// it begins includes the newest rules, a later one. It waits as Answer does: what a leader that was deposed knows of the
+// nodes is no answer.
+func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
+	reply, ok := g.ask(ctx, &question{honoured: index, reply: make(chan Reply, 1)})
+	return ok && reply.Granted
 }
 
 func (g *Giver) ask(ctx context.Context, q *question) (Reply, bool) {
@@ -306,6 +320,9 @@ func (g *Giver) learn(o outcome) {
 	switch o.entry.(type) {
 	case agreement.Reign:
 		r.book = newBook(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
+		if g.config.Ruled != nil {
+			r.book.floor = g.config.Ruled()
+		}
 		r.book.cry = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
@@ -331,7 +348,11 @@ func (g *Giver) learn(o outcome) {
 func (g *Giver) answer(state *agreement.State) {
 	r := g.reign
 	for _, q := range r.asked {
-		if q.request == nil {
+		switch {
+		case q.honoured != 0:
+			q.reply <- Reply{Granted: r.book.honoured(g.config.Now(), q.honoured)}
+			continue
+		case q.request == nil:
 			q.reply <- Reply{Granted: true, Index: state.Index}
 			continue
 		}

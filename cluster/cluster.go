@@ -46,12 +46,13 @@ type Cluster struct {
 	leaving   atomic.Bool                            // this node wants to leave the ring
 	departing atomic.Bool                            // and the cluster, for good
 
-	memory  memory
-	follow  follower
-	lead    leadership
-	founder founder
-	crew    crew
-	notify  chan bool // Raft's notices of leadership
+	memory   memory
+	follow   follower
+	lead     leadership
+	founder  founder
+	crew     crew
+	regional regional
+	notify   chan bool // Raft's notices of leadership
 
 	// Each of capacity 1: there is something to look at.
 	applied, led, found, reconcile, founding chan struct{}
@@ -87,6 +88,7 @@ func Open(cfg Config) (*Cluster, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.machine = newMachine(func() { poke(c.applied) })
 	c.memory.missing = make(chan struct{}, 1)
+	c.regional.wake = make(chan struct{}, 1)
 	c.known.Store(&map[ring.NodeID]string{})
 	if err := c.start(); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -122,7 +124,7 @@ func (c *Cluster) start() error {
 	c.look()
 	for _, loop := range []func(){
 		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers, c.standBack,
-		c.noteApplied, c.missContact,
+		c.noteApplied, c.missContact, c.attendRegions, c.governRegions,
 	} {
 		c.group.Go(loop)
 	}
@@ -174,7 +176,7 @@ func (c *Cluster) Accept(remote peer.Identity) error {
 // recall reads what earlier processes of this node noted: the cluster that it belongs to, and its promise.
 func (c *Cluster) recall() error {
 	self := c.cfg.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name}
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region}
 	b, err := stableGet(c.cfg.Store.Stable(), keyCluster)
 	if err != nil {
 		return err

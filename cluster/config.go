@@ -23,10 +23,12 @@ var (
 	ErrNoLeader = errors.New("the cluster has no leader")
 	// ErrUnknown means that a change may or may not have been made.
 	ErrUnknown = errors.New("whether the change was made is not known")
+	// ErrNoPrimary means that the region where rules are written can't be reached, and that nothing was changed.
+	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster will not do what was asked of it.
 	ErrRefused = errors.New("refused")
-	// ErrNotFound means that the cluster has no node of that name.
-	ErrNotFound = errors.New("the cluster has no such node")
+	// ErrNotFound means that the cluster has no node, or no region, of that name.
+	ErrNotFound = errors.New("there is none of that name")
 	// ErrClosed means that the Cluster has been closed.
 	ErrClosed = errors.New("the cluster's part here has been closed")
 	// ErrConfig means that a Config can't be used as it is.
@@ -68,12 +70,18 @@ type Timings struct {
 	Absent      time.Duration // a member that gossip has not seen since this node started counts as failed after so long
 	Forgotten   time.Duration // a member that failed so long ago is taken out of Raft
 	Write       time.Duration // bound of a write or a Catch whose context has no deadline
+	Follow      time.Duration // a leader asks the primary region what is new, or looks what the regions tell, at least so often
 }
 
 // Config says what a Cluster stands on.
 type Config struct {
 	Self   Node
 	Expect int // found a cluster of so many nodes, in a first start; 0: join one that exists
+
+	// Primary is the region where rules are written; "": this one. Each node of a region should have the same one.
+	Primary string
+	// Far reaches the other regions; nil: there are none. It is closed by the caller, after the Cluster.
+	Far Far
 
 	Store  Store
 	Peers  *peer.Peers   // opened by the caller, whose Serve passes calls 1 to 47 to Cluster.Serve; closed by the caller
@@ -130,6 +138,7 @@ func DefaultTimings() Timings {
 		Absent:      30 * time.Second,
 		Forgotten:   72 * time.Hour,
 		Write:       5 * time.Second,
+		Follow:      time.Second,
 	}
 }
 
@@ -149,11 +158,14 @@ func (c *Config) Validate() error {
 	need(c.Store != nil, "Store is missing")
 	need(c.Peers != nil, "Peers is missing")
 	need(c.Boottime != nil, "Boottime is missing")
+	for what, name := range map[string]string{"Self.Region": c.Self.Region, "Primary": c.Primary} {
+		need(len(name) <= agreement.MaxRegionName, fmt.Sprintf("%s has more than %d bytes", what, agreement.MaxRegionName))
+	}
 	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
 		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Reconcile, t.Stable, t.Absent,
-		t.Forgotten, t.Write,
+		t.Forgotten, t.Write, t.Follow,
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}

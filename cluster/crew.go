@@ -32,7 +32,7 @@ func (c *Cluster) startAuthority() error {
 	self := c.cfg.Self
 	giver, err := authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
-		State: c.State, Propose: c.propose, Nodes: c.nodes, Logger: c.cfg.Logger,
+		State: c.State, Propose: c.propose, Nodes: c.nodes, Ruled: c.machine.ruled.Load, Logger: c.cfg.Logger,
 	})
 	if err != nil {
 		return err

@@ -8,6 +8,9 @@
 // [Config.OnState] and [Config.OnRules] tell about each change, from one goroutine. [Cluster.Write] changes the rules
 // from any node; [Cluster.Catch] waits until this node knows all that was agreed before.
 //
+// Of several regions, each is a cluster. Rules are written in one of them, the primary ([Config.Primary]); Write brings them
+// there, and the leaders of the others follow what it has agreed on. [Far] is how they reach it.
+//
 // Caveats:
 //
 //   - A first start never guesses: a node that has promised to take part in a founding takes part in no other until

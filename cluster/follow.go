@@ -41,6 +41,9 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	if waiter != nil {
 		close(waiter)
 	}
+	if now.History != before.History || now.Regions != before.Regions {
+		poke(c.regional.wake)
+	}
 	if !ringChanged(before, now) {
 		return
 	}
@@ -55,7 +58,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 
 // tellRules is called by the loop alone.
 func (c *Cluster) tellRules(s *agreement.State) {
-	if set := s.History.Set(); c.cfg.OnRules != nil && set != nil && set != c.follow.rules {
+	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.follow.rules {
 		c.follow.rules = set
 		c.cfg.OnRules(set)
 	}

@@ -16,6 +16,9 @@ type machine struct {
 	state atomic.Pointer[agreement.State]
 	bytes atomic.Int64 // of entries applied since the last snapshot was taken
 	wake  func()       // must not block
+	// ruled is the index of the last entry that changed the rules or what is agreed about regions, or a later one. It is
+	// set before the state that has the change.
+	ruled atomic.Uint64
 	// prepared is the write of rules that this node has proposed last, as the leader.
 	prepared atomic.Pointer[agreement.Prepared]
 }
@@ -28,7 +31,11 @@ func newMachine(wake func()) *machine {
 
 // Apply is called by Raft, for one entry at a time, in order.
 func (m *machine) Apply(l *raft.Log) any {
-	next, result := m.state.Load().ApplyPrepared(l.Index, l.Data, m.prepared.Load())
+	before := m.state.Load()
+	next, result := before.ApplyPrepared(l.Index, l.Data, m.prepared.Load())
+	if next.History != before.History || next.Regions != before.Regions {
+		m.ruled.Store(next.Index)
+	}
 	m.state.Store(next)
 	m.bytes.Add(int64(len(l.Data)))
 	m.wake()
@@ -58,6 +65,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return fmt.Errorf("parse a snapshot: %w", err)
 	}
+	m.ruled.Store(s.Index)
 	m.state.Store(s)
 	m.bytes.Store(0)
 	m.wake()

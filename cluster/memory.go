@@ -136,7 +136,7 @@ func (c *Cluster) noteApplied() {
 		}
 		s := c.State()
 		// What is applied anew after a restart may be older than what was applied before it.
-		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() {
+		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
 		err := c.cfg.Applied.Write(appliedNote(s.Cluster, s.Index))

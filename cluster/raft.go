@@ -219,6 +219,7 @@ func (c *Cluster) followLeadership() {
 				poke(c.found)
 				poke(c.reconcile)
 			}
+			poke(c.regional.wake)
 			leads, changes = now, n
 			c.cfg.Logger.Info("leadership changed", "leads", now)
 			c.holder.Poke()

@@ -17,12 +17,17 @@ import (
 // Methods of the calls between nodes that belong to this package: 1 to 31; and those of package authority are served
 // here, too.
 const (
-	MethodPromise peer.Method = 1 + iota // promiseRequest → promiseReply
-	MethodStands                         // attempt → bool
-	MethodInvite                         // invitation → {}
-	MethodPropose                        // an entry → answer
-	MethodRemove                         // departure → {}
-	MethodRelay                          // a method and its body, for the leader → its reply
+	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
+	MethodStands                              // attempt → bool
+	MethodInvite                              // invitation → {}
+	MethodPropose                             // an entry → answer
+	MethodRemove                              // departure → {}
+	MethodRelay                               // a method and its body, for the leader → its reply
+	MethodFollow                              // followRequest → followKind and what it needs; from other regions
+	MethodGoverns                             // nothing → nothing, if the node leads the primary region; from other regions
+	MethodWriteFar                            // as MethodPropose; from other regions
+	MethodRemoveRegion                        // a region's name → as MethodPropose; from other regions, too
+	MethodFollowNow                           // nothing → nothing
 )
 
 // Codes of calls that failed. Of all but codeUnknown it is known that nothing was changed.
@@ -33,6 +38,7 @@ const (
 	codeNotFound
 	codeBusy
 	codeBad
+	codeNoPrimary
 )
 
 // errBadCall means that a call can't be read.
@@ -66,6 +72,16 @@ func (c *Cluster) handler(m peer.Method) func(context.Context, request) ([]byte,
 		return c.serveRemove
 	case MethodRelay:
 		return c.serveRelay
+	case MethodFollow:
+		return c.serveFollow
+	case MethodGoverns:
+		return c.serveGoverns
+	case MethodWriteFar:
+		return c.serveWriteFar
+	case MethodRemoveRegion:
+		return c.serveRemoveRegion
+	case MethodFollowNow:
+		return c.serveFollowNow
 	case authority.MethodAsk:
 		return c.serveAsk
 	case authority.MethodCommitted:
@@ -81,6 +97,11 @@ func (c *Cluster) Serve(call *peer.Call) {
 		call.Fail(codeBad, "this node does not know the method")
 		return
 	}
+	c.serveBy(call, h)
+}
+
+// serveBy answers a call by a handler, beside.
+func (c *Cluster) serveBy(call *peer.Call, h func(context.Context, request) ([]byte, error)) {
 	select {
 	case c.tasks <- struct{}{}:
 	default:
@@ -112,6 +133,8 @@ func codeOf(err error) peer.Code {
 		return remote.Code
 	case errors.Is(err, ErrUnknown):
 		return codeUnknown
+	case errors.Is(err, ErrNoPrimary):
+		return codeNoPrimary
 	case errors.Is(err, ErrNoLeader), errors.Is(err, authority.ErrNotLeading):
 		return codeNoLeader
 	case errors.Is(err, ErrRefused):
@@ -138,16 +161,17 @@ func callError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrTooLarge):
+	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrTooLarge), errors.Is(err, peer.ErrNotSent):
 		return fmt.Errorf("%w: %w", ErrNoLeader, err) // nothing was sent
 	case !errors.As(err, &remote):
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	for code, kind := range map[peer.Code]error{
 		codeNoLeader: ErrNoLeader, codeBusy: ErrNoLeader, codeBad: ErrRefused, codeRefused: ErrRefused, codeNotFound: ErrNotFound,
+		codeNoPrimary: ErrNoPrimary,
 	} {
 		if remote.Code == code {
-			return fmt.Errorf("%w: %w", kind, err)
+			return &told{kind, remote.Detail}
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -203,7 +227,10 @@ func (c *Cluster) serveHere(ctx context.Context, m peer.Method, body []byte) ([]
 }
 
 // relayable are the methods that only the leader answers.
-var relayable = [...]peer.Method{MethodPropose, MethodRemove, authority.MethodAsk, authority.MethodCommitted}
+var relayable = [...]peer.Method{
+	MethodPropose, MethodRemove, authority.MethodAsk, authority.MethodCommitted,
+	MethodFollow, MethodGoverns, MethodWriteFar, MethodRemoveRegion, MethodFollowNow,
+}
 
 // serveRelay passes a call on to the leader, one hop and no further.
 func (c *Cluster) serveRelay(ctx context.Context, r request) ([]byte, error) {

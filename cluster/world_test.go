@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -40,6 +41,8 @@ type node struct {
 	boot   uint64
 	expect int
 	join   []string
+	region string // "here" if empty
+	far    *farNet
 	disk   *disk
 	adjust func(*Config)
 	dieAt  int64 // the process dies at this write of its store; 0: it doesn't
@@ -110,7 +113,7 @@ func (n *node) run() *node {
 	w.boots++
 	n.boot = w.boots
 	log := w.log.With("at", n.name)
-	self := Node{ID: n.id, Boot: n.boot, Name: n.name, Address: n.ip, Region: "here", Zone: n.zone, PeerPort: peerPort}
+	self := Node{ID: n.id, Boot: n.boot, Name: n.name, Address: n.ip, Region: cmp.Or(n.region, "here"), Zone: n.zone, PeerPort: peerPort}
 	peers, err := peer.Open(peer.Config{
 		Self: func() peer.Identity {
 			if c := n.c.Load(); c != nil {
@@ -150,6 +153,10 @@ func (n *node) run() *node {
 	cfg.OnState = func(s *agreement.State) { n.state.Store(s) }
 	cfg.OnRules = func(s *rules.Set) { n.rules.Store(s) }
 	cfg.Boottime = func() time.Duration { return time.Since(w.start) }
+	if n.far != nil {
+		cfg.Far, cfg.Primary = &far{net: n.far, node: n}, n.far.primaries()[n.region]
+		cfg.Seed = func() ([]byte, string) { return worldWide(5).Body, n.name }
+	}
 	if n.adjust != nil {
 		n.adjust(&cfg)
 	}
@@ -285,7 +292,11 @@ func document(limit int) rules.Change {
 func (n *node) write(limit int, ifMatch int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	return n.c.Load().Write(ctx, document(limit), WriteOptions{IfMatch: ifMatch, By: n.name})
+	change := document(limit)
+	if n.far != nil {
+		change = worldWide(limit)
+	}
+	return n.c.Load().Write(ctx, change, WriteOptions{IfMatch: ifMatch, By: n.name})
 }
 
 // mustWrite writes and fails the test otherwise.

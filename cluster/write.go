@@ -24,7 +24,10 @@ type WriteOptions struct {
 
 // Write changes the rules, and returns when the new version is in force on this node. The error is of type
 // [rules.Errors], or wraps [rules.ErrConflict] or [rules.ErrNotFound], or [ErrNoLeader] if nothing was changed because
-// nobody could agree, or [ErrUnknown]. It takes Timings.Write at most if ctx has no deadline.
+// nobody could agree, [ErrNoPrimary] if nothing was changed because the region where rules are written is away, or
+// [ErrUnknown]. It takes Timings.Write at most if ctx has no deadline.
+//
+// In another region than the primary the change is made there. It is waited for only for a moment then; see writeFar.
 //
 // The entry carries a number that the cluster remembers, so it is safe to propose it again when the outcome of an
 // attempt is unknown.
@@ -43,6 +46,9 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	b, err := agreement.Encode(e)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if c.secondary() {
+		return c.writeFar(ctx, b, o)
 	}
 	result, err := c.agree(ctx, b)
 	if err != nil {
@@ -70,8 +76,8 @@ func (c *Cluster) agree(ctx context.Context, entry []byte) (agreement.Result, er
 	unknown := false
 	for {
 		result, err := c.submit(ctx, entry)
-		if err == nil {
-			return result, nil
+		if err == nil || errors.Is(err, ErrNoPrimary) && !unknown {
+			return result, err
 		}
 		unknown = unknown || !errors.Is(err, ErrNoLeader)
 		pause := time.NewTimer(retryPause)
@@ -110,11 +116,21 @@ func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Res
 	if err != nil || !ok {
 		return agreement.Result{}, errBadCall // whatever else is agreed, the leader proposes by itself
 	}
+	if err := c.governs(); err != nil {
+		return agreement.Result{}, err
+	}
 	select {
 	case c.writing <- struct{}{}:
 		defer func() { <-c.writing }()
 	case <-ctx.Done():
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+	}
+	// What is written now is to be shared with the regions that are there now, and not from the next window on. A write
+	// for a certain version is for certain regions, too.
+	if write.IfMatch == 0 {
+		if err := c.addRegions(ctx, c.newcomers()); err != nil {
+			c.cfg.Logger.Info("a region is not added before a write", "error", err)
+		}
 	}
 	c.machine.prepared.Store(c.State().Prepare(write))
 	return c.proposeBytes(ctx, entry)
@@ -275,6 +291,9 @@ func (c *Cluster) beginOnce() error {
 		if _, err := c.propose(ctx, e); err != nil {
 			return err
 		}
+	}
+	if err := c.claim(ctx); err != nil {
+		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.cfg.Seed == nil {
 		return nil

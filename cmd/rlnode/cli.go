@@ -21,7 +21,7 @@ type cli struct {
 	Top      topCmd      `cmd:"" help:"Subjects refused most."`
 	Usage    usageCmd    `cmd:"" help:"What subjects were admitted in a month, for bills."`
 	Leave    leaveCmd    `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
-	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name."`
+	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name, or a dead region."`
 	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
 	Health   healthCmd   `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
 	Backup   backupCmd   `cmd:"" help:"Save the rules in force to a file."`

@@ -44,37 +44,46 @@ type membersCmd struct {
 func (membersCmd) Help() string {
 	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its checks get to a node without
 the help of others. ROLE is leader, voter, or follower for a node that does not vote; RING tells
-whether it owns counters, or is about to.
+whether it owns counters, or is about to. Where there are several regions they are listed, too: COMMITTED tells whether
+limits with scope: global are shared with a region.
 
 Example:
 
   rlnode members --admin http://10.0.0.5:8081`
 }
 
-// Run prints the table.
+// clusterView is what /v1/cluster answers.
+type clusterView struct {
+	Epoch        int64            `json:"epoch"`
+	Settled      bool             `json:"settled"`
+	View         string           `json:"view"`
+	Leader       string           `json:"leader"`
+	RulesVersion int64            `json:"rules_version"`
+	Recorded     int64            `json:"recorded_version"`
+	Members      []memberLine     `json:"members"`
+	Regions      []regionLine     `json:"regions"`
+	Decided      map[string]int64 `json:"decided"`
+}
+
+// memberLine is a node in an answer.
+type memberLine struct {
+	Name       string `json:"name"`
+	ID         string `json:"id"`
+	Address    string `json:"address"`
+	Zone       string `json:"zone"`
+	Region     string `json:"region"`
+	State      string `json:"state"`
+	Voter      bool   `json:"voter"`
+	Leader     bool   `json:"leader"`
+	InRing     bool   `json:"in_ring"`
+	Partitions int    `json:"partitions"`
+	Reachable  bool   `json:"reachable"`
+}
+
+// Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
 	return show(env, &c.adminPlane, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, r *reply) error {
-		var cluster struct {
-			Epoch        int64  `json:"epoch"`
-			Settled      bool   `json:"settled"`
-			View         string `json:"view"`
-			Leader       string `json:"leader"`
-			RulesVersion int64  `json:"rules_version"`
-			Members      []struct {
-				Name       string `json:"name"`
-				ID         string `json:"id"`
-				Address    string `json:"address"`
-				Zone       string `json:"zone"`
-				Region     string `json:"region"`
-				State      string `json:"state"`
-				Voter      bool   `json:"voter"`
-				Leader     bool   `json:"leader"`
-				InRing     bool   `json:"in_ring"`
-				Partitions int    `json:"partitions"`
-				Reachable  bool   `json:"reachable"`
-			} `json:"members"`
-			Decided map[string]int64 `json:"decided"`
-		}
+		var cluster clusterView
 		if err := r.decode(&cluster); err != nil {
 			return err
 		}
@@ -88,30 +97,63 @@ func (c *membersCmd) Run(env *environment) error {
 		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
 			cluster.View, leader)
 		fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
-		table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
-		for _, m := range cluster.Members {
-			role, in, zone, reached := "follower", "no", "-", "no"
-			if m.Reachable {
-				reached = "yes"
-			}
-			if m.Voter {
-				role = "voter"
-			}
-			if m.Leader {
-				role = "leader"
-			}
-			if m.InRing {
-				in = "yes"
-			}
-			if m.Zone != "" {
-				zone = printable(m.Zone)
-			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, reached, role, in, m.Partitions,
-				m.Address, printable(m.Region), zone, m.ID)
+		if err := printMembers(w, cluster.Members); err != nil || len(cluster.Regions) < 2 {
+			return err
 		}
-		return table.Flush()
+		return printRegions(w, cluster.Regions, cluster.Recorded)
 	})
+}
+
+func printMembers(w io.Writer, members []memberLine) error {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
+	for _, m := range members {
+		role, zone := "follower", "-"
+		if m.Voter {
+			role = "voter"
+		}
+		if m.Leader {
+			role = "leader"
+		}
+		if m.Zone != "" {
+			zone = printable(m.Zone)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, yesNo(m.Reachable), role,
+			yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
+	}
+	return table.Flush()
+}
+
+// yesNo is a column that tells one of two things.
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// regionLine is a region in an answer.
+type regionLine struct {
+	Name      string `json:"name"`
+	Primary   bool   `json:"primary"`
+	Reachable bool   `json:"reachable"`
+	Members   int    `json:"members"`
+	Committed bool   `json:"committed"`
+}
+
+// printRegions prints the regions where there are several.
+func printRegions(w io.Writer, regions []regionLine, recorded int64) error {
+	known := fmt.Sprintf("all regions go by rules version %d or a later one", recorded)
+	if recorded == 0 {
+		known = "no version of the rules is known yet that all regions go by"
+	}
+	fmt.Fprintf(w, "\n%s\n", known)
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED")
+	for _, r := range regions {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", printable(r.Name), yesNo(r.Reachable), r.Members, yesNo(r.Primary), yesNo(r.Committed))
+	}
+	return table.Flush()
 }
 
 // decidedText lists how checks were decided, most first.

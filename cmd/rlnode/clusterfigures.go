@@ -27,6 +27,7 @@ func (m *mates) figures() api.ClusterFigures {
 			f.Members.Failed++
 		}
 	}
+	f.Regions = m.regionFigures(c)
 	f.Raft = api.RaftFigures{
 		State: raft.State, LeaderKnown: view.Leader != "", Term: raft.Term, Commit: raft.Commit, Applied: raft.Applied,
 		Last: raft.Last, LastContact: raft.LastContact, Voters: raft.Voters, LeaderChanges: raft.LeaderChanges,

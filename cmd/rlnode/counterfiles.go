@@ -64,6 +64,15 @@ func (s *server) save(ctx context.Context) error {
 	return errors.Join(s.counters.Load().Checkpoint(ctx), s.fallback.Checkpoint(ctx))
 }
 
+// checkpoint writes what has changed of the counters that this node owns, and returns when it is on disk.
+func (s *server) checkpoint(ctx context.Context) error {
+	c := s.counters.Load()
+	if c == nil {
+		return persist.ErrNotLoaded
+	}
+	return c.Checkpoint(ctx)
+}
+
 // closeCounters writes what has changed since the last time, and closes the files.
 func (s *server) closeCounters(ctx context.Context) error {
 	var errs []error

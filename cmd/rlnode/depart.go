@@ -63,10 +63,11 @@ func (f *adminPlane) depart(env *environment, asJSON bool, r request, text func(
 	return err
 }
 
-// removeCmd takes a dead node out.
+// removeCmd takes a dead node, or a dead region, out.
 type removeCmd struct {
-	Name string `arg:"" help:"The node's name; its ID, which members shows, if several have that name."`
-	JSON bool   `help:"Print the node's answer as it is."`
+	Name   string `arg:"" optional:"" help:"The node's name; its ID, which members shows, if several have that name."`
+	Region string `placeholder:"REGION" help:"A region to remove, with all its nodes, in place of a node."`
+	JSON   bool   `help:"Print the node's answer as it is."`
 	adminPlane
 }
 
@@ -76,19 +77,27 @@ func (removeCmd) Help() string {
 A node that is alive is refused, it can leave. Others own the counters of a dead node without this, seconds after it
 failed; and one that has been failed for three days is removed by itself. What it has counted for bills goes with it.
 
+With --region, for a region that is gone for good: limits with scope: global are shared among the others from then on.
+Any node of any region takes the command; the primary region has to be there. A region that follows the rules is
+refused: stop its nodes first. It is never removed by itself, since it may go on by its share while nobody sees it.
+
 Examples:
 
   rlnode remove n3
-  rlnode remove 9f0c1b22a4d84cbb8d1f5e6a7b8c9d0e --admin http://10.0.0.5:8081`
+  rlnode remove 9f0c1b22a4d84cbb8d1f5e6a7b8c9d0e --admin http://10.0.0.5:8081
+  rlnode remove --region ap`
 }
 
-// Run removes the node.
+// Run removes the node, or the region.
 func (c *removeCmd) Run(env *environment) error {
-	if c.Name == "" {
+	path, done := "/v1/members/"+url.PathEscape(c.Name), printable(c.Name)+" is no member any more\n"
+	switch {
+	case c.Region != "" && c.Name != "":
+		return errUsage("a node's name and --region exclude each other")
+	case c.Region != "":
+		path, done = "/v1/regions/"+url.PathEscape(c.Region), "region "+printable(c.Region)+" is removed\n"
+	case c.Name == "":
 		return errUsage("no name given")
 	}
-	r := request{method: http.MethodDelete, path: "/v1/members/" + url.PathEscape(c.Name)}
-	return c.depart(env, c.JSON, r, func(*reply) (string, error) {
-		return fmt.Sprintf("%s is no member any more\n", printable(c.Name)), nil
-	})
+	return c.depart(env, c.JSON, request{method: http.MethodDelete, path: path}, func(*reply) (string, error) { return done, nil })
 }

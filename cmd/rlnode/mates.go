@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +21,7 @@ import (
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/usage"
+	"github.com/rlnode/rlnode/wan"
 )
 
 // readyInterval is how often a node that is starting looks whether it is ready.
@@ -35,6 +34,8 @@ type mates struct {
 	log     *slog.Logger
 	private *localcache.Counters
 	peers   *peer.Peers
+	wan     *wan.Pool
+	abroad  chan struct{} // closed once wan is there: other regions dial as soon as the peer port is open
 	keeper  *partitions.Keeper
 	limiter *limiter.Limiter
 	loads   *loads.Loads
@@ -51,7 +52,7 @@ type mates struct {
 
 // meet opens the calls between nodes and what answers them. No other node is known before join.
 func (s *server) meet() (*mates, error) {
-	m := &mates{server: s, log: s.log, private: localcache.New(s.settings.MaxCounters)}
+	m := &mates{server: s, log: s.log, private: localcache.New(s.settings.MaxCounters), abroad: make(chan struct{})}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if err := m.open(); err != nil {
 		return nil, errors.Join(err, m.close())
@@ -67,20 +68,24 @@ func (m *mates) open() error {
 	}
 	if m.peers, err = peer.Open(peer.Config{
 		Self: m.identity, Listen: s.world.listen, Dial: s.world.dial, TLS: secure, Serve: m.serve, Accept: m.accept,
-		Logger: s.log,
+		ServeFar: m.serveFar, AcceptFar: m.acceptFar, Logger: s.log,
 	}); err != nil {
+		return err
+	}
+	if err := m.openWAN(); err != nil {
 		return err
 	}
 	config := partitions.DefaultConfig()
 	config.Self, config.Boot, config.Table, config.Now = s.id, s.boot, s.table, s.clock.Now
 	config.Calls, config.Authority, config.Logger = m.peers, m.authority, s.log
+	config.Save = s.checkpoint
 	if m.keeper, err = partitions.Open(config); err != nil {
 		return err
 	}
 	m.limiter, err = limiter.Join(s.table, s.clock, limiter.Cluster{
-		Self: s.id, Ownership: m.keeper, Peers: m.peers, Authority: m.authority, Await: m.await, Ring: m.ring,
+		Self: s.id, Ownership: m.keeper, Backup: m.keeper, Peers: m.peers, Authority: m.authority, Await: m.await, Ring: m.ring,
 		Private: m.private, Recorder: s.world.recorder, Boottime: s.world.boottime, Leases: s.settings.MaxCounters / leasePart,
-		Secret: m.secret,
+		Secret: m.secret, Far: m.wan,
 	})
 	if err != nil {
 		return err
@@ -123,10 +128,11 @@ func (m *mates) join(explain func(string), ready func()) error {
 	config.Self = cluster.Node{
 		ID: s.id, Boot: s.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: m.port(),
 	}
+	config.Primary, config.Far = c.PrimaryRegion, m.wan
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, s.store, m.peers, s.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.Bind, Port: c.GossipPort, Advertise: c.Advertise, Key: key, Join: c.Join,
-		Remembered: m.remembered(), News: m.loads, Transport: s.world.gossip, Logger: s.log,
+		Remembered: m.recallAddresses(rememberedFile), News: m.loads, Transport: s.world.gossip, Logger: s.log,
 	}
 	config.Seed = func() ([]byte, string) {
 		text, err := doc.YAML()
@@ -136,7 +142,8 @@ func (m *mates) join(explain func(string), ready func()) error {
 		return text, by
 	}
 	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
-	config.Boottime, config.Remember = s.world.boottime, m.remember
+	config.Boottime = s.world.boottime
+	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)
 	opened, err := cluster.Open(config)
 	if err != nil {
@@ -170,13 +177,14 @@ func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 	ready()
 }
 
-// firstBy is who wrote the rules in force, if they are the first.
+// firstBy is who wrote the first rules, if that is still known.
 func (m *mates) firstBy() string {
-	_, v := m.cluster.Load().Last().History.Current()
-	if v.Number != 1 {
-		return ""
+	for _, v := range m.cluster.Load().Last().History.Versions() {
+		if v.Number == 1 {
+			return v.By
+		}
 	}
-	return v.By
+	return ""
 }
 
 func (m *mates) port() int {
@@ -192,26 +200,11 @@ const rememberedFile = "peers"
 // appliedFile says up to where this node has applied what was agreed.
 const appliedFile = "applied"
 
-func (m *mates) remembered() []string {
-	text, err := os.ReadFile(filepath.Join(m.server.dir, rememberedFile))
-	if err != nil {
-		return nil // a new node, or it finds the others by --join
-	}
-	return strings.Fields(string(text))
-}
-
-func (m *mates) remember(addresses []string) {
-	text := []byte(strings.Join(addresses, "\n") + "\n")
-	if err := writeWhole(filepath.Join(m.server.dir, rememberedFile), text); err != nil {
-		m.log.Warn("the other nodes' addresses are not remembered", "error", err)
-	}
-}
-
 func (m *mates) identity() peer.Identity {
 	if c := m.cluster.Load(); c != nil {
 		return c.Identity()
 	}
-	return peer.Identity{Node: m.server.id, Boot: m.server.boot, Name: m.server.settings.Name}
+	return peer.Identity{Node: m.server.id, Boot: m.server.boot, Name: m.server.settings.Name, Region: m.server.settings.Region}
 }
 
 func (m *mates) accept(remote peer.Identity) error {
@@ -250,6 +243,8 @@ func (m *mates) serve(call *peer.Call) {
 		m.keeper.Serve(call)
 	case call.Method < usage.MethodSources:
 		m.limiter.Serve(call)
+	case call.Method >= wan.MethodPass && call.Method <= lastOfWAN:
+		m.wan.Serve(call)
 	case m.usage != nil:
 		m.usage.Serve(call)
 	default:
@@ -260,6 +255,9 @@ func (m *mates) serve(call *peer.Call) {
 // leasePart is how many counters there may be for each subject with leases, which takes some 400 bytes at its holders,
 // and as many at its owner.
 const leasePart = 64
+
+// lastOfWAN is the last method of package wan.
+const lastOfWAN peer.Method = 207
 
 // codeStarting is the failure of calls that come too early; callers take it as any other.
 const codeStarting peer.Code = 200
@@ -287,6 +285,9 @@ func (m *mates) leaveCluster(ctx context.Context, c *cluster.Cluster) error {
 	if err := c.LeaveCluster(ctx); err != nil {
 		return err
 	}
+	if err := m.wan.Leave(ctx); err != nil {
+		m.log.Info("other regions were not told that this node leaves", "error", err)
+	}
 	m.gone.Store(true)
 	return nil
 }
@@ -307,6 +308,9 @@ func (m *mates) close() error {
 	}
 	if m.keeper != nil {
 		errs = append(errs, m.keeper.Close())
+	}
+	if m.wan != nil {
+		errs = append(errs, m.wan.Close())
 	}
 	if m.peers != nil {
 		errs = append(errs, m.peers.Close())

@@ -14,7 +14,7 @@ import (
 // Bounds of what a node tells others about itself: gossip carries at most 512 bytes of it.
 const (
 	maxRegion = 64 // bytes of a region's and of a zone's name
-	maxJoin   = 64 // addresses in --join
+	maxJoin   = 64 // addresses in --join, and in --wan-join
 	// maxExpect bounds --bootstrap-expect: a cluster has at most five voters.
 	maxExpect = 5
 )
@@ -29,30 +29,46 @@ func (c *serveCmd) completeCluster(bind netip.Addr) []error {
 	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
 		wrong("--advertise: %q is not an IP address that others could reach", c.Advertise)
 	}
-	if len(c.Join) > maxJoin {
-		wrong("--join: more than %d addresses", maxJoin)
-	}
-	for _, seed := range c.Join {
-		if err := checkSeed(seed); err != nil {
-			wrong("--join: %w", err)
-		}
-	}
+	errs = append(errs, checkSeeds("--join", c.Join)...)
 	if c.BootstrapExpect == 0 && len(c.Join) == 0 {
 		c.BootstrapExpect = 1
 	}
 	if c.BootstrapExpect < 0 || c.BootstrapExpect > maxExpect {
 		wrong("--bootstrap-expect: %d is not in 1…%d", c.BootstrapExpect, maxExpect)
 	}
-	for flag, name := range map[string]string{"--region": c.Region, "--zone": c.Zone} {
-		if len(name) > maxRegion || !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) || flag == "--region" && name == "" {
-			wrong("%s: %.80q is not a name of at most %d bytes", flag, name, maxRegion)
-		}
-	}
+	errs = append(errs, c.completeRegions()...)
 	if _, err := c.gossipKey(); err != nil {
 		errs = append(errs, err)
 	}
 	if set := (c.TLSCert != "") == (c.TLSKey != ""); !set || (c.TLSCert != "") != (c.TLSCA != "") {
 		wrong("--tls-cert, --tls-key and --tls-ca: each needs the two others")
+	}
+	return errs
+}
+
+// completeRegions checks what is said of regions and zones. Rules are written in this region if nothing else is said.
+func (c *serveCmd) completeRegions() []error {
+	if c.PrimaryRegion == "" {
+		c.PrimaryRegion = c.Region
+	}
+	errs := checkSeeds("--wan-join", c.WANJoin)
+	for flag, name := range map[string]string{"--region": c.Region, "--primary-region": c.PrimaryRegion, "--zone": c.Zone} {
+		if len(name) > maxRegion || !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) || flag != "--zone" && name == "" {
+			errs = append(errs, fmt.Errorf("%s: %.80q is not a name of at most %d bytes", flag, name, maxRegion))
+		}
+	}
+	return errs
+}
+
+// checkSeeds checks the addresses of a flag.
+func checkSeeds(flag string, seeds []string) (errs []error) {
+	if len(seeds) > maxJoin {
+		errs = append(errs, fmt.Errorf("%s: more than %d addresses", flag, maxJoin))
+	}
+	for _, seed := range seeds {
+		if err := checkSeed(seed); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
+		}
 	}
 	return errs
 }

@@ -24,17 +24,27 @@ func (m *mates) Write(ctx context.Context, change rules.Change, o api.WriteOptio
 func inWordsOfAPI(err error) error {
 	for _, pair := range []struct{ have, want error }{
 		{rules.ErrConflict, api.ErrConflict},
-		{cluster.ErrNoLeader, api.ErrNoLeader},
 		{cluster.ErrUnknown, context.DeadlineExceeded}, // which the API tells as: not known
+		{cluster.ErrNoPrimary, api.ErrNoPrimary},
+		{cluster.ErrNoLeader, api.ErrNoLeader},
 		{cluster.ErrNotFound, api.ErrNoMember},
 		{cluster.ErrRefused, api.ErrMemberThere},
 	} {
 		if errors.Is(err, pair.have) {
-			return fmt.Errorf("%w: %w", pair.want, err)
+			return &worded{kind: pair.want, err: err}
 		}
 	}
 	return err
 }
+
+// worded is an error of the cluster that is one of the API's, too. What it says is what the cluster says.
+type worded struct{ kind, err error }
+
+// Error is the cluster's text.
+func (w *worded) Error() string { return w.err.Error() }
+
+// Unwrap gives both.
+func (w *worded) Unwrap() []error { return []error{w.kind, w.err} }
 
 // Versions lists the last versions, newest first.
 func (m *mates) Versions(context.Context) ([]api.RuleVersion, error) {
@@ -108,7 +118,7 @@ func (m *mates) View() api.ClusterView {
 	region := m.server.settings.Region
 	c := m.cluster.Load()
 	if c == nil {
-		view.Regions = []api.Region{{Name: region, Primary: true}}
+		view.Regions = []api.Region{{Name: region, Primary: region == m.server.settings.PrimaryRegion}}
 		return view
 	}
 	v := c.View()
@@ -123,7 +133,7 @@ func (m *mates) View() api.ClusterView {
 			Reachable: one.ID == m.server.id || m.peers.Reachable(one.ID),
 		})
 	}
-	view.Regions = []api.Region{{Name: region, Primary: true, Reachable: true, Members: len(view.Members)}}
+	view.Regions, view.Recorded = m.regions(c, v), c.Following().Recorded
 	return view
 }
 

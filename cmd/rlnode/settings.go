@@ -34,6 +34,10 @@ type serveCmd struct {
 	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
 	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`
 
+	WANPort       int      `name:"wan-port" default:"7948" env:"RLNODE_WAN_PORT" placeholder:"PORT" help:"Port of gossip between regions, TCP and UDP, on nodes that vote (default ${default})."`
+	WANJoin       []string `name:"wan-join" sep:"," env:"RLNODE_WAN_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of other regions to find those by, with their WAN port; again or comma-separated for more. Names are resolved again at each try."`
+	PrimaryRegion string   `env:"RLNODE_PRIMARY_REGION" placeholder:"REGION" help:"The region where rules are written, the same for all nodes of all regions; the others follow its rules (default: --region)."`
+
 	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"Key of 16, 24 or 32 bytes that encrypts gossip."`
 	GossipKeyFile string `type:"path" env:"RLNODE_GOSSIP_KEY_FILE" placeholder:"FILE" help:"The same, from a file."`
 	TLSCert       string `name:"tls-cert" type:"path" env:"RLNODE_TLS_CERT" placeholder:"FILE" help:"Certificate for mutual TLS between nodes, PEM; read again when it changes."`
@@ -76,6 +80,7 @@ Examples:
   rlnode serve
   rlnode serve --rules rules.yaml --data-dir /var/lib/rlnode --bind 10.0.0.5
   rlnode serve --bind 127.0.0.11 --name n1 --data-dir d1 --bootstrap-expect 3 --join 127.0.0.12,127.0.0.13
+  rlnode serve --bind 10.1.0.5 --region us --primary-region eu --wan-join 10.0.0.5,10.0.0.6
   RLNODE_ADMIN_TOKEN_FILE=/run/secrets/admin rlnode serve --config /etc/rlnode.yaml`
 }
 
@@ -111,6 +116,7 @@ func (c *serveCmd) complete() error {
 	}
 	for flag, port := range map[string]int{
 		"--http-port": c.HTTPPort, "--admin-port": c.AdminPort, "--gossip-port": c.GossipPort, "--peer-port": c.PeerPort,
+		"--wan-port": c.WANPort,
 	} {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)

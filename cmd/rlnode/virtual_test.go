@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/counters"
@@ -29,6 +30,11 @@ type planet struct {
 	nodes []*virtual
 	log   *slog.Logger
 	diary diary
+
+	region  string
+	primary string
+	subnet  int      // its nodes are 10.0.<subnet>.1 and so on
+	far     []string // where other regions' entry nodes gossip
 }
 
 // virtual is a node of a planet.
@@ -56,30 +62,78 @@ func (m *memory) Snapshots() raft.SnapshotStore { return m.snapshots }
 func (m *memory) Close() error                  { return nil }
 
 func newPlanet(t *testing.T, n int, text string) *planet {
-	p := &planet{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
-	if os.Getenv("RLNODE_TEST_LOG") != "" {
-		p.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	p := newSpace(t).planet("default", "default", 0)
+	p.settle(n, text)
+	p.whole()
+	return p
+}
+
+// newRegions is a cluster of n nodes for each region, all of which know one another's addresses. Rules are written in the
+// first. It returns when each is whole; they may not have met yet.
+func newRegions(t *testing.T, n int, text string, regions ...string) []*planet {
+	space := newSpace(t)
+	all := make([]*planet, len(regions))
+	for i, name := range regions {
+		all[i] = space.planet(name, regions[0], i+1)
+		for j := range regions {
+			for k := range n {
+				if i != j {
+					all[i].far = append(all[i].far, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
+				}
+			}
+		}
 	}
-	p.net.Delay(100 * time.Microsecond)
-	dir := t.TempDir()
+	for _, p := range all {
+		p.settle(n, text)
+	}
+	for _, p := range all {
+		p.whole()
+	}
+	return all
+}
+
+// space is the network between planets.
+type space struct {
+	t     *testing.T
+	net   *memnet.Net
+	start time.Time
+	log   *slog.Logger
+}
+
+func newSpace(t *testing.T) *space {
+	s := &space{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
+	if os.Getenv("RLNODE_TEST_LOG") != "" {
+		s.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	s.net.Delay(100 * time.Microsecond)
+	return s
+}
+
+func (s *space) planet(region, primary string, subnet int) *planet {
+	return &planet{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
+}
+
+// settle brings n nodes up, which begin with these rules.
+func (p *planet) settle(n int, text string) {
+	dir := p.t.TempDir()
 	file := filepath.Join(dir, "rules.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	for i := range n {
-		v := &virtual{planet: p, ip: fmt.Sprintf("10.0.0.%d", i+1), memory: &memory{
+		v := &virtual{planet: p, ip: p.address(i), memory: &memory{
 			InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
 		}}
 		v.server = &server{settings: p.settings(i, n, dir, file), env: &environment{stderr: os.Stderr}}
-		v.server.id = ring.NodeID{byte(i + 1)}
+		v.server.id = ring.NodeID{byte(i + 1), byte(p.subnet)}
 		p.nodes = append(p.nodes, v)
 	}
 	for _, v := range p.nodes {
 		v.up()
 	}
-	p.whole()
-	return p
 }
+
+func (p *planet) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
 // cases is how many of n cases alike are run: one where time is short.
 func cases(n int) int {
@@ -91,13 +145,14 @@ func cases(n int) int {
 
 func (p *planet) settings(i, n int, dir, file string) *serveCmd {
 	c := &serveCmd{
-		Name: fmt.Sprintf("n%d", i+1), Bind: fmt.Sprintf("10.0.0.%d", i+1), GossipPort: 7946, PeerPort: 7947, Region: "default",
+		Name: fmt.Sprintf("n%d", i+1), Bind: p.address(i), GossipPort: 7946, PeerPort: 7947, Region: p.region,
+		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary,
 		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: n,
 	}
 	c.Advertise = c.Bind
 	for j := range n {
 		if j != i {
-			c.Join = append(c.Join, fmt.Sprintf("10.0.0.%d", j+1))
+			c.Join = append(c.Join, p.address(j))
 		}
 	}
 	return c
@@ -116,6 +171,7 @@ func (v *virtual) up() {
 	s.dir, s.store = filepath.Join(s.settings.DataDir, s.settings.Name), v.memory
 	s.world = world{
 		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
+		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
 		boottime: func() time.Duration { return time.Since(p.start) },
 		recorder: witness{diary: &p.diary, name: s.settings.Name, start: p.start},
 	}

@@ -19,9 +19,11 @@ const dialBound = 2 * time.Second
 // world is what a node finds outside of itself: the network, and the clock that authority is counted on. Tests have one
 // of their own, in memory and on virtual time.
 type world struct {
-	listen   func() (net.Listener, error) // the peer port
-	dial     func(ctx context.Context, address string) (net.Conn, error)
-	gossip   memberlist.Transport // nil: the network
+	listen func() (net.Listener, error) // the peer port
+	dial   func(ctx context.Context, address string) (net.Conn, error)
+	gossip memberlist.Transport // nil: the network
+	// wan makes a transport of gossip between regions, anew each time that the node becomes an entry node; nil: the network.
+	wan      func() (memberlist.Transport, error)
 	boottime func() time.Duration
 	recorder limiter.Recorder // of who decides what; nil outside of tests
 	// cpu is how busy the processors are, 0…1; nil: nobody measures.

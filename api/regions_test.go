@@ -1,0 +1,74 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is a RegionRemover.
+type world struct{}
+
+func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
+	switch name {
+	case "gone":
+		return 8, nil
+	case "there":
+		return 0, fmt.Errorf("remove: %w", ErrMemberThere)
+	case "far":
+		return 0, fmt.Errorf("remove: %w", ErrNoPrimary)
+	case "slow":
+		return 0, context.DeadlineExceeded
+	}
+	return 0, fmt.Errorf("remove: %w", ErrNoMember)
+}
+
+func TestRemoveRegion(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.Regions, c.AdminToken = world{}, "secret" })
+	token := map[string]string{"Authorization": "Bearer secret"}
+	for _, tt := range []struct {
+		path   string
+		header map[string]string
+		status int
+		want   string
+	}{
+		{"gone", nil, 401, "unauthorized"},
+		{"gone", token, 200, `{"removed":"gone","version":8}`},
+		{"there", token, 409, "member-there"},
+		{"far", token, 503, "no-primary"},
+		{"slow", token, 408, "whether it was made is not known"},
+		{"nobody", token, 404, "not-found"},
+		{strings.Repeat("x", 1025), token, 400, "bad-value"},
+	} {
+		resp, body := n.do(call{method: "DELETE", url: n.adm + "/v1/regions/" + tt.path, header: tt.header})
+		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
+			t.Errorf("%.30s: have %d %s, want %d %s", tt.path, resp.StatusCode, body, tt.status, tt.want)
+		}
+	}
+	alone := startNode(t, nil)
+	if resp, body := alone.do(call{method: "DELETE", url: alone.adm + "/v1/regions/x"}); resp.StatusCode != 404 {
+		t.Errorf("a node that knows no regions: have %d %s", resp.StatusCode, body)
+	}
+}
+
+func TestRegionFigures(t *testing.T) {
+	f := RegionFigures{
+		Others:   []Region{{Name: "eu", Reachable: true, Members: 3}, {Name: "ap"}, {Name: "no\xfftext"}},
+		Recorded: 7, Follows: true, FollowAge: 1500 * time.Millisecond,
+	}
+	n := startNode(t, func(c *Config) { c.ClusterFigures = func() ClusterFigures { return ClusterFigures{Regions: f} } })
+	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
+	for _, want := range []string{
+		`rlnode_region_reachable{region="eu"} 1`, `rlnode_region_reachable{region="ap"} 0`, `rlnode_region_members{region="eu"} 3`,
+		"rlnode_rules_recorded_version 7", "rlnode_follow_age_seconds 1.5",
+	} {
+		if !strings.Contains(body, want+"\n") {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if strings.Contains(body, "text\"") {
+		t.Error("a name that is not UTF-8 is a label")
+	}
+}

@@ -1,0 +1,58 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Of a limit that regions divide, answers tell the whole, and what is left here; usage tells of each region.
+func TestUsageOfRegions(t *testing.T) {
+	doc, err := rules.Parse([]byte(`version: 1
+rules:
+  - {name: world, key: [k], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rules.Compile(doc, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, func(c *Config) {
+		c.Decider.(*limiter.Limiter).Use(set.WithShares(&rules.Shares{
+			Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}},
+		}))
+		c.ClusterStats = func() limiter.ClusterStats {
+			return limiter.ClusterStats{Lent: 1, LentUnits: 2, Borrowed: 3, BorrowedUnits: 4, LoansFailed: 5, LoanUnitsLost: 6}
+		}
+	})
+	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check", body: `{"rule":"world","key":"x","detail":true}`})
+	if resp.Header.Get("X-RateLimit-Limit") != "900" || resp.Header.Get("X-RateLimit-Remaining") != "449" ||
+		!strings.Contains(resp.Header.Get("RateLimit-Policy"), ";q=900;") || strings.Count(body, `"limit":900`) != 2 ||
+		strings.Count(body, `"remaining":449`) != 2 {
+		t.Errorf("have %v %s", resp.Header, body)
+	}
+	_, body = n.do(call{method: "GET", url: n.adm + "/v1/usage?rule=world&key=x"})
+	for _, want := range []string{
+		`"limit":900,"window_ms":3600000,"used":1,"remaining":449,`,
+		`"shares":{"eu":450,"us":450},"regions":{` +
+			`"eu":{"reachable":true,"limits":[{"name":"world","share":450,"used":1,"own":1,"lent":0,"borrowed":0,"remaining":449}]},` +
+			`"us":{"reachable":false,"limits":[]}},"blocked_until_ms":0}`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("have %s, want %s", body, want)
+		}
+	}
+	_, metrics := n.do(call{method: "GET", url: n.adm + "/metrics"})
+	for _, want := range []string{
+		`rlnode_loans_total{direction="lent"} 1`, `rlnode_loan_units_total{direction="lent"} 2`,
+		`rlnode_loans_total{direction="borrowed"} 3`, `rlnode_loan_units_total{direction="borrowed"} 4`,
+		"rlnode_loans_failed_total 5", "rlnode_loan_units_lost_total 6",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics have no %s", want)
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/wan"
+)
+
+// farDelay is how long what is sent to another region is under way.
+const farDelay = 40 * time.Millisecond
+
+// farSilence is how long a link that was cut is not known to be.
+const farSilence = 2 * time.Second
+
+// farNet is the way between regions, as package wan would make it, without its messages.
+type farNet struct {
+	w       *world
+	primary map[string]string // by region: the one that its nodes take for the primary
+
+	mu    sync.Mutex              // guards what follows
+	cut   map[[2]string]time.Time // directions that deliver nothing, since when
+	calls map[peer.Method]int
+	// promised is by region the newest version that it has told to be honoured, in the line of the primary.
+	promised map[string]honour
+	// lose is asked whether an answer is lost, and its connection with it; nil: none is.
+	lose func(m peer.Method) bool
+}
+
+// far is a node's way to other regions.
+type far struct {
+	net     *farNet
+	node    *node
+	mu      sync.Mutex // guards what follows
+	entry   bool
+	members int
+}
+
+func (f *far) SetEntry(yes bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.entry = yes
+}
+
+func (f *far) SetMembers(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = n
+}
+
+func (f *far) Changed() <-chan struct{} { return nil }
+
+func (f *far) Regions() []wan.Region {
+	var list []wan.Region
+	for region, primary := range f.net.primaries() {
+		if region != f.node.region && f.net.open(f.node.region, region) && len(f.net.entries(region)) > 0 {
+			list = append(list, wan.Region{Name: region, Primary: region == primary, Follows: primary, Reachable: true})
+		}
+	}
+	slices.SortFunc(list, func(a, b wan.Region) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// primaries are what each region takes for the primary.
+func (f *farNet) primaries() map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.primary)
+}
+
+// takeForPrimary changes what a region does.
+func (f *farNet) takeForPrimary(region, primary string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.primary[region] = primary
+}
+
+// open says whether a region can be reached, as far as the other one knows.
+func (f *farNet) open(from, to string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range [][2]string{{from, to}, {to, from}} {
+		if since, cut := f.cut[d]; cut && time.Since(since) >= farSilence {
+			return false
+		}
+	}
+	return true
+}
+
+// delivers says whether what is sent now arrives.
+func (f *farNet) delivers(from, to string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, cut := f.cut[[2]string{from, to}]
+	return !cut
+}
+
+func (f *farNet) sever(from, to string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut[[2]string{from, to}] = time.Now()
+}
+
+// isolate cuts a region off from all others, in both directions.
+func (f *farNet) isolate(region string) {
+	for other := range f.primaries() {
+		if other != region {
+			f.sever(region, other)
+			f.sever(other, region)
+		}
+	}
+}
+
+func (f *farNet) heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.cut)
+}
+
+// entries are the nodes of a region that vote.
+func (f *farNet) entries(region string) (list []*Cluster) {
+	for _, one := range f.w.nodes {
+		if c := one.c.Load(); one.region == region && c != nil && c.votes() {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// Call goes to some node of a region that votes.
+func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
+	from, n := f.node.region, f.net
+	if !n.open(from, region) {
+		return nil, wan.ErrAway
+	}
+	entries := n.entries(region)
+	if len(entries) == 0 {
+		return nil, wan.ErrAway
+	}
+	n.note(from, m, body)
+	var reply []byte
+	var err error
+	arrived := n.delivers(from, region)
+	if arrived {
+		time.Sleep(farDelay)
+		reply, err = entries[rand.IntN(len(entries))].answerFar(ctx, m, body)
+	}
+	n.mu.Lock()
+	lost := n.lose != nil && n.lose(m)
+	n.mu.Unlock()
+	if lost {
+		return nil, peer.ErrUnreachable
+	}
+	if !arrived || !n.delivers(region, from) {
+		select {
+		case <-ctx.Done():
+			return nil, peer.ErrTimeout
+		case <-time.After(farSilence):
+			return nil, peer.ErrUnreachable
+		}
+	}
+	time.Sleep(farDelay)
+	if err != nil {
+		return nil, &peer.RemoteError{Code: codeOf(err), Detail: detailOf(err)}
+	}
+	return reply, ctx.Err()
+}
+
+// note counts a call, and takes note of what a region promises by it.
+func (f *farNet) note(from string, m peer.Method, body []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls[m]++
+	var q followRequest
+	if m != MethodFollow || json.Unmarshal(body, &q) != nil || q.Honoured == 0 {
+		return
+	}
+	if h := q.line(); !f.promised[from].same(h) || f.promised[from].version < h.version {
+		f.promised[from] = h
+	}
+}
+
+// broken names the nodes that have authority and go by older rules than their region has promised.
+func (f *farNet) broken() (list []string) {
+	for _, n := range f.w.nodes {
+		c := n.c.Load()
+		if c == nil || !c.Authority() {
+			continue
+		}
+		f.mu.Lock()
+		promised := f.promised[n.region]
+		f.mu.Unlock()
+		c.follow.mu.Lock()
+		s := c.follow.told
+		c.follow.mu.Unlock()
+		if s == nil {
+			continue
+		}
+		have := honour{s.Regions.World, s.Regions.Term, rulesVersion(s)}
+		if promised.version > 0 && promised.term >= have.term && (!have.same(promised) || have.version < promised.version) && c.Authority() {
+			list = append(list, fmt.Sprintf("%s of %s goes by %d, promised is %d", n.name, n.region, have.version, promised.version))
+		}
+	}
+	return list
+}
+
+// regions are clusters of so many nodes each, which know one another. The first is the primary of all.
+func (w *world) regions(count int, names ...string) *farNet {
+	f := &farNet{
+		w: w, primary: map[string]string{}, cut: map[[2]string]time.Time{}, calls: map[peer.Method]int{},
+		promised: map[string]honour{},
+	}
+	for _, name := range names {
+		f.takeForPrimary(name, names[0])
+		for _, n := range w.several(count, count) {
+			n.region, n.far = name, f
+		}
+	}
+	return f
+}
+
+// of are a region's nodes.
+func (w *world) of(region string) (nodes []*node) {
+	for _, n := range w.nodes {
+		if n.region == region {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// leaderOf is the node that leads a region, or nil.
+func (w *world) leaderOf(region string) *node {
+	for _, n := range w.of(region) {
+		if c := n.c.Load(); c != nil && c.leads() && !w.away[n] {
+			return n
+		}
+	}
+	return nil
+}
+
+// aLeaderOf waits for one.
+func (w *world) aLeaderOf(region string) *node {
+	w.t.Helper()
+	w.until(20*time.Second, "leader of "+region, func() bool { return w.leaderOf(region) != nil })
+	return w.leaderOf(region)
+}
+
+// start runs all nodes and waits until each region is ready.
+func (w *world) startAll() {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		n.run()
+	}
+	for region := range w.nodes[0].far.primaries() {
+		w.ready(w.of(region)...)
+		w.inRing(w.of(region)...)
+	}
+}
+
+// agree waits until all running nodes of all regions have a version in force, of the same line.
+func (w *world) agree(bound time.Duration, version int64) {
+	w.t.Helper()
+	w.until(bound, fmt.Sprintf("version %d everywhere", version), func() bool {
+		var first *node
+		for _, n := range w.nodes {
+			if !n.running {
+				continue
+			}
+			if first == nil {
+				first = n
+			}
+			s, t := n.c.Load().State(), first.c.Load().State()
+			set := n.rules.Load()
+			if s.Regions.World.IsZero() || s.Regions.World != t.Regions.World || rulesVersion(s) != version || set == nil || set.Version != version {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// recorded waits until all running nodes know that all regions go by a version.
+func (w *world) recorded(bound time.Duration, version int64) {
+	w.t.Helper()
+	w.until(bound, fmt.Sprintf("record of version %d", version), func() bool {
+		for _, n := range w.nodes {
+			if n.running && recordedVersion(n.c.Load().State()) < version {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// regionBubble runs a test with several regions, and watches that no promise is broken.
+func regionBubble(t *testing.T, count int, names []string, test func(t *testing.T, w *world, f *farNet)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		f := w.regions(count, names...)
+		stop := make(chan struct{})
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			for {
+				for _, what := range f.broken() {
+					t.Error(what)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		})
+		defer watching.Wait()
+		defer close(stop)
+		test(t, w, f)
+	})
+}
+
+// worldWide is a rules file that says a number, for all regions together.
+func worldWide(limit int) rules.Change {
+	return rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: login\n    key: [ip]\n    scope: global\n"+
+		"    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}
+}

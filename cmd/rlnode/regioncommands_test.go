@@ -1,0 +1,74 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRegionSettings(t *testing.T) {
+	clearEnv(t)
+	t.Setenv("RLNODE_WAN_JOIN", "10.0.0.1,eu.example.com:17948")
+	config := file(t, "config.yaml", "primary-region: eu\nwan-port: 17949\n")
+	c, err := parseServe("--config", config, "--region", "us")
+	if err == nil {
+		err = c.complete()
+	}
+	if err != nil || c.WANPort != 17949 || c.PrimaryRegion != "eu" || strings.Join(c.WANJoin, " ") != "10.0.0.1 eu.example.com:17948" {
+		t.Errorf("have %d, %q, %v, %v", c.WANPort, c.PrimaryRegion, c.WANJoin, err)
+	}
+	t.Setenv("RLNODE_WAN_JOIN", "")
+	if c, err = parseServe("--region", "us"); err != nil || c.complete() != nil || c.PrimaryRegion != "us" || c.WANPort != 7948 || len(c.WANJoin) != 0 {
+		t.Errorf("have %d, %q, %v, %v, want the defaults", c.WANPort, c.PrimaryRegion, c.WANJoin, err)
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--wan-port", "65536"}, "--wan-port: 65536 is not in 0…65535"},
+		{[]string{"--wan-port", "-1"}, "--wan-port"},
+		{[]string{"--wan-join", "a:b"}, `--wan-join: "a:b"`},
+		{[]string{"--wan-join", "http://x"}, "--wan-join"},
+		{[]string{"--wan-join", strings.Repeat("x,", 64) + "x"}, "--wan-join: more than 64 addresses"},
+		{[]string{"--primary-region", strings.Repeat("x", 65)}, "--primary-region"},
+		{[]string{"--primary-region", "a\nb"}, "--primary-region"},
+		{[]string{"--region", ""}, "--region"},
+	} {
+		c, err := parseServe(test.args...)
+		if err == nil {
+			err = c.complete()
+		}
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%.40v: have %v, want %q", test.args, err, test.want)
+		}
+	}
+}
+
+func TestRemoveNeedsOneThing(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"remove", "no name given"},
+		{"remove n1 --region eu", "exclude each other"},
+		{"remove --region eu --admin http://127.0.0.1:1", "can't reach"},
+	} {
+		code, stdout, stderr := tool(t, "", strings.Fields(test.args)...)
+		if code == 0 || !strings.Contains(stdout+stderr, test.want) {
+			t.Errorf("%s: have %d, %q, want %q", test.args, code, stdout+stderr, test.want)
+		}
+	}
+}
+
+func TestPrintRegions(t *testing.T) {
+	var out strings.Builder
+	regions := []regionLine{{"eu", true, true, 3, true}, {"u\x1bs", false, false, 0, false}}
+	if err := printRegions(&out, regions, 7); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"all regions go by rules version 7 or a later one", "eu        yes      3        yes      yes", `"u\x1bs"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("have\n%s, want it to have %q", out.String(), want)
+		}
+	}
+	out.Reset()
+	if err := printRegions(&out, regions, 0); err != nil || !strings.Contains(out.String(), "no version of the rules is known yet") {
+		t.Errorf("have %q, %v", out.String(), err)
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// typed types the commands of an example's README, on addresses of this test's own.
+type typed struct {
+	t    *testing.T
+	text string
+	dir  string // where they are typed
+}
+
+func newTyped(t *testing.T, folder string) *typed {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, folder, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &typed{t: t, text: string(text), dir: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(x.dir, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for from, to := range map[string]string{"examples": filepath.Join(root, "examples"), "bin/rlnode": binary} {
+		if err := os.Symlink(to, filepath.Join(x.dir, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return x
+}
+
+// block is the code block after <!-- KIND NAME -->. The program is built already.
+func (x *typed) block(mark string) string {
+	x.t.Helper()
+	_, rest, ok := strings.Cut(x.text, "<!-- "+mark+" -->\n```sh\n")
+	code, _, ends := strings.Cut(rest, "\n```\n")
+	if !ok || !ends {
+		x.t.Fatalf("the README has no block %q", mark)
+	}
+	code = strings.ReplaceAll(code, "go build -o bin/rlnode ./cmd/rlnode\n", "")
+	return strings.ReplaceAll(code, "127.0.0.", "127.0.35.")
+}
+
+// background types a block that goes on until the test ends.
+func (x *typed) background(name string) {
+	x.t.Helper()
+	log := &output{}
+	c := exec.Command("bash", "-e", "-c", x.block("background "+name))
+	c.Dir, c.Env, c.Stdout, c.Stderr = x.dir, cleanEnv(), log, log
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(func() {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // the whole group; it may have ended
+		_ = c.Wait()
+		if x.t.Failed() {
+			x.t.Logf("%s printed:\n%s", name, log)
+		}
+	})
+}
+
+// run types a block and returns what it prints.
+func (x *typed) run(name string) string {
+	x.t.Helper()
+	c := exec.Command("bash", "-e", "-c", x.block("run "+name))
+	c.Dir, c.Env = x.dir, cleanEnv()
+	out, err := c.CombinedOutput()
+	if err != nil {
+		x.t.Fatalf("%s: %v: %s", name, err, out)
+	}
+	return string(out)
+}
+
+// The commands of examples/regions do what its README says.
+func TestRegionsExample(t *testing.T) {
+	x := newTyped(t, "examples/regions")
+	x.background("serve")
+	eventually(t, "the regions know each other", func() bool {
+		for _, ip := range []string{"127.0.35.11", "127.0.35.21", "127.0.35.31"} {
+			if regionsSeen(ip) != 3 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, want := range []string{"eu", "us", "ap1", "PRIMARY"} {
+		if have := x.run("members"); !strings.Contains(have, want) {
+			t.Errorf("members: have %s, want it to name %s", have, want)
+		}
+	}
+	if have := x.run("apply"); strings.Count(have, "scope: global") != 3 {
+		t.Errorf("apply: have %s, want three global rules", have)
+	}
+	eventually(t, "all go by the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
+	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") || !strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {
+		t.Errorf("borrow: have %s, want 90 of 100 admitted in one region, and none in another", have)
+	}
+	var usage struct {
+		Shares  map[string]int64
+		Regions map[string]struct {
+			Limits []struct{ Used, Own, Lent, Borrowed int64 }
+		}
+	}
+	text := x.run("usage")
+	if err := json.Unmarshal([]byte(text), &usage); err != nil || usage.Shares["us"] != 30 || len(usage.Regions) != 3 {
+		t.Fatalf("usage: have %s, %v", text, err)
+	}
+	if us := usage.Regions["us"].Limits; len(us) != 1 || us[0].Own != 90 || us[0].Borrowed != 60 {
+		t.Errorf("usage: have %s, want 90 of its own in us, 60 of them borrowed", text)
+	}
+	away := x.run("away")
+	if !strings.Contains(away, `"allowed":true`) || !strings.Contains(away, "no-primary") || !strings.Contains(away, "refused: the primary is away") {
+		t.Errorf("away: have %s", away)
+	}
+}
+
+// regionsSeen is how many regions a node can reach, its own included, that all go by the rules that it has.
+func regionsSeen(ip string) (n int) {
+	resp, err := http.Get("http://" + ip + ":8081/v1/cluster")
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	var c struct {
+		RulesVersion int64 `json:"rules_version"`
+		Recorded     int64 `json:"recorded_version"`
+		Regions      []struct {
+			Reachable, Committed bool
+		}
+	}
+	if json.NewDecoder(resp.Body).Decode(&c) != nil || c.Recorded != c.RulesVersion {
+		return 0
+	}
+	for _, r := range c.Regions {
+		if r.Reachable && r.Committed {
+			n++
+		}
+	}
+	return n
+}
