@@ -16,12 +16,13 @@ type agreed struct {
 	from, to   *ring.Table // the same one when settled
 	generation []int       // by node: how often it was ended
 	boots      []int       // by node: its last process that was heard of
+	region     int
 
 	lists [][]int // by node: the partitions that have it as an owner; made when first asked for
 }
 
-func newAgreed(t *ring.Table, nodes int) *agreed {
-	a := &agreed{revision: 1, epoch: 1, from: t, to: t, generation: make([]int, nodes), boots: make([]int, nodes)}
+func newAgreed(t *ring.Table, region, nodes int) *agreed {
+	a := &agreed{revision: 1, epoch: 1, from: t, to: t, region: region, generation: make([]int, nodes), boots: make([]int, nodes)}
 	for i := range a.boots {
 		a.boots[i] = 1
 	}
@@ -55,9 +56,10 @@ func (a *agreed) concerns(node int) []int {
 func (a *agreed) ended(node int) *agreed {
 	n := a.next()
 	n.generation[node]++
-	n.from = a.from.Without(IDOf(node))
+	id := idIn(a.region, node)
+	n.from = a.from.Without(id)
 	if n.to = n.from; a.to != a.from {
-		n.to = a.to.Without(IDOf(node))
+		n.to = a.to.Without(id)
 	}
 	return n
 }
@@ -71,21 +73,18 @@ var rings struct {
 // maxRings bounds the tables kept; a run needs a handful.
 const maxRings = 64
 
-// fullRing is the table of all of n nodes.
-func fullRing(n int) (*ring.Table, error) { return ringOf(n, -1) }
-
-// ringOf is the table of n nodes without one of them; −1: all.
-func ringOf(n, without int) (*ring.Table, error) {
+// ringOf is the table of the n nodes of a region without one of them; −1: all.
+func ringOf(region, n, without int) (*ring.Table, error) {
 	rings.mu.Lock()
 	defer rings.mu.Unlock()
-	name := fmt.Sprint(n, "-", without)
+	name := fmt.Sprint(region, "-", n, "-", without)
 	if t := rings.made[name]; t != nil {
 		return t, nil
 	}
 	var members []ring.NodeID
 	for i := range n {
 		if i != without {
-			members = append(members, IDOf(i))
+			members = append(members, idIn(region, i))
 		}
 	}
 	t, err := ring.New(members, ring.DefaultSettings())

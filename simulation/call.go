@@ -69,6 +69,7 @@ type call struct {
 	timer   *time.Timer
 	target  *process
 	replied bool // guarded by the world's mutex
+	asked   *asked
 }
 
 // Reachable is for limiter.Peers.
@@ -108,6 +109,11 @@ func (p *process) Send(to ring.NodeID, m peer.Method, body []byte) error {
 func (c *call) serve(target *process) {
 	c.target = target
 	target.touch()
+	if c.method == limiter.MethodLendHere {
+		target.w.mu.Lock()
+		c.asked = target.askedFor(c.body, limiter.MethodLend)
+		target.w.mu.Unlock()
+	}
 	target.limiter.ServeFor(c.from.id, c.method, c.body, c)
 	if target.w.cfg.Sabotage == ForgetTakes {
 		target.forgetTakes()
@@ -118,7 +124,10 @@ func (c *call) serve(target *process) {
 var _ limiter.Answerer = (*call)(nil)
 
 // Reply is for limiter.Answerer.
-func (c *call) Reply(body []byte) { c.answer(bytes.Clone(body), nil) }
+func (c *call) Reply(body []byte) {
+	c.from.w.noteLoan(c.asked, body)
+	c.answer(bytes.Clone(body), nil)
+}
 
 // Fail is for limiter.Answerer.
 func (c *call) Fail(code peer.Code, detail string) {

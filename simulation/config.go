@@ -12,6 +12,9 @@ const (
 	// maxMinutes bounds the record of a run, which is kept in memory: some 70 bytes a check.
 	maxMinutes = 120
 	maxRate    = 5000
+	maxRegions = 32
+	// maxInAll bounds nodes of all regions.
+	maxInAll = 1024
 )
 
 // Config says what is simulated.
@@ -26,6 +29,12 @@ type Config struct {
 	Subjects int
 	// Calm is about how long it is from one fault to the next; 0: no faults.
 	Calm time.Duration
+	// Regions is how many regions there are, each with so many Nodes; 0 and 1: one cluster, as it has always been. Rate is that
+	// of all together, and Calm the time from one fault inside any of them to the next.
+	Regions int
+	// FarCalm is about how long it is from one fault between regions to the next, Changes that from one change of the rules or
+	// the set of regions to the next; 0: there are none.
+	FarCalm, Changes time.Duration
 	// Sabotage breaks the system on purpose, to see whether the checkers notice.
 	Sabotage Sabotage
 }
@@ -42,7 +51,21 @@ const (
 	EternalAuthority
 	// NoPushes: standbys get no changes, while the run is told that they did.
 	NoPushes
+	// LendForNothing: what a region lends is not debited there.
+	LendForNothing
+	// LendUnconfirmed: other regions are told of loans that no follower knows of.
+	LendUnconfirmed
+	// RaiseAtOnce: regions go by the newest version of the rules alone.
+	RaiseAtOnce
 )
+
+// RegionsConfig is a small run with several regions.
+func RegionsConfig() Config {
+	return Config{
+		Seed: 1, Regions: 3, Nodes: 6, Duration: time.Minute, Rate: 60, Subjects: 150, Calm: 8 * time.Second,
+		FarCalm: 8 * time.Second, Changes: 15 * time.Second,
+	}
+}
 
 // DefaultConfig is a small run.
 func DefaultConfig() Config {
@@ -60,6 +83,10 @@ func (c *Config) Validate() error {
 		return errors.New("simulation: Rate is not from 1 to 5000")
 	case c.Subjects < 1 || c.Subjects > 1<<16:
 		return errors.New("simulation: Subjects is not from 1 to 65536")
+	case c.Regions < 0 || c.Regions > maxRegions || c.Regions*c.Nodes > maxInAll:
+		return errors.New("simulation: Regions is not from 0 to 32, or there are more than 1024 nodes in all")
+	case c.FarCalm < 0 || c.Changes < 0:
+		return errors.New("simulation: FarCalm or Changes is below 0")
 	case c.Calm < 0:
 		return errors.New("simulation: Calm is below 0")
 	}

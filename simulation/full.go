@@ -14,7 +14,7 @@ func (l *Ledger) judgeFull(subject int, of *story) (broken []Violation) {
 		for to < len(of.checks) && l.window(s, of.checks[to].Began) == w {
 			to++
 		}
-		if v := l.judgeWindow(subject, w, of); v != nil {
+		if v := l.judgeWindow(subject, w, s.Limit.Amount, of); v != nil {
 			broken = append(broken, *v)
 		}
 		for from = to; from < len(of.checks) && l.window(s, of.checks[from].Began) <= w; {
@@ -24,8 +24,8 @@ func (l *Ledger) judgeFull(subject int, of *story) (broken []Violation) {
 	return broken
 }
 
-// judgeWindow looks at one window, if it is one to look at.
-func (l *Ledger) judgeWindow(subject int, w int64, of *story) *Violation {
+// judgeWindow looks at one window in which so much may be admitted, if it is one to look at.
+func (l *Ledger) judgeWindow(subject int, w, amount int64, of *story) *Violation {
 	s := &l.Subjects[subject]
 	begins, ends := l.begins(s, w), l.begins(s, w+1)
 	parts := min(max(int(s.Limit.Window/time.Second), 2), 10)
@@ -51,11 +51,11 @@ func (l *Ledger) judgeWindow(subject int, w int64, of *story) *Violation {
 		}
 	}
 	// More than is admitted has been asked for before the last leases are back, and it lasts until the end.
-	if inTime < s.Limit.Amount+largest || demand[parts-1] < s.Limit.Amount/int64(parts) {
+	if inTime < amount+largest || demand[parts-1] < amount/int64(parts) {
 		return nil
 	}
 	for _, d := range demand {
-		if d < s.Limit.Amount/int64(2*parts) {
+		if d < amount/int64(2*parts) {
 			return nil
 		}
 	}
@@ -63,7 +63,7 @@ func (l *Ledger) judgeWindow(subject int, w int64, of *story) *Violation {
 		return nil
 	}
 	l.Counts.Judged.Full++
-	if admitted*100 >= s.Limit.Amount*together-(largest-1)*100 {
+	if admitted*100 >= amount*together-(largest-1)*100 {
 		return nil
 	}
 	v := l.broke("G3", subject, "in the window from %v only %d were admitted, of %d asked for", begins, admitted, asked)

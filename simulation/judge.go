@@ -27,17 +27,25 @@ const (
 
 // Judge looks at all that happened.
 func (l *Ledger) Judge() (broken []Violation) {
+	if len(l.Regions) > 0 {
+		return l.judgeRegions()
+	}
 	for _, f := range l.Failures {
 		broken = append(broken, Violation{"G10", f})
+	}
+	for _, text := range l.TooSoon {
+		broken = append(broken, Violation{"G8", text})
 	}
 	index := l.index()
 	broken = append(broken, l.judgeTime()...)
 	broken = append(broken, l.judgePower()...)
 	for i := range l.Subjects {
-		if of := &index[i]; l.Subjects[i].Limit.Kind == algorithms.FixedWindow {
+		switch s, of := &l.Subjects[i], &index[i]; {
+		case s.Global: // judged with the other regions
+		case s.Limit.Kind == algorithms.FixedWindow:
 			broken = append(broken, l.judgeWindows(i, of)...)
 			broken = append(broken, l.judgeFull(i, of)...)
-		} else {
+		default:
 			broken = append(broken, l.judgeSpans(i, of)...)
 		}
 		broken = append(broken, l.judgeShares(i, &index[i])...)

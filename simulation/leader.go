@@ -56,7 +56,7 @@ func (w *World) reassess() {
 			w.loseContact(n)
 			w.relapse(n)
 			// It may reach others now whose authority lasts a while: all are counted as cut off from now on.
-			w.ledger.cut(n.index, n.cutAt, now)
+			w.ledger.cut(n, n.cutAt, now)
 			n.cutAt = now
 		}
 		if majority >= 0 {
@@ -65,7 +65,7 @@ func (w *World) reassess() {
 		return
 	}
 	for i, n := range w.nodes {
-		switch in := label[i] == majority; {
+		switch in := label[i] == majority && !n.stuck; {
 		case !in && n.contact:
 			w.loseContact(n)
 		case !in:
@@ -96,7 +96,7 @@ func (w *World) elect(label []int, majority int) {
 		}
 		for _, n := range w.nodes {
 			n.barred = false
-			if label[n.index] != majority {
+			if label[n.index] != majority || n.stuck {
 				w.consider(n)
 			}
 		}
@@ -138,7 +138,7 @@ func (w *World) meet(n *node, label []int) {
 		}
 	}
 	if last > n.cutAt {
-		w.ledger.cut(n.index, n.cutAt, w.now())
+		w.ledger.cut(n, n.cutAt, w.now())
 		n.cutAt = last
 	}
 }
@@ -148,7 +148,7 @@ func (w *World) relapse(n *node) {
 	if n.contact || n.healed == 0 {
 		return
 	}
-	w.ledger.cut(n.index, n.cutAt, n.healed)
+	w.ledger.cut(n, n.cutAt, n.healed)
 	n.cutAt, n.healed = w.now(), 0
 	n.lost++
 	if w.leader.index >= 0 {
@@ -167,7 +167,7 @@ func (w *World) regain(n *node) {
 
 func (w *World) welcome(n *node, lost int) {
 	p := n.process
-	if n.lost != lost || n.contact || w.leader.index < 0 || !p.alive {
+	if n.lost != lost || n.contact || w.leader.index < 0 || !p.alive || n.stuck {
 		return
 	}
 	if w.agreed.boots[n.index] != p.boot {
@@ -180,9 +180,14 @@ func (w *World) welcome(n *node, lost int) {
 		w.after(100*time.Millisecond, func() { w.welcome(n, lost) })
 		return
 	}
+	if w.globe != nil && p.rules.Index < w.state.Index {
+		p.honour(w.state)
+		w.after(time.Millisecond, func() { w.welcome(n, lost) })
+		return
+	}
 	n.contact, p.ready = true, true
-	w.ledger.cut(n.index, n.cutAt, n.healed)
-	n.healed = 0
+	w.ledger.cut(n, n.cutAt, n.healed)
+	n.healed, n.aside = 0, false
 	w.reshape()
 }
 
@@ -241,9 +246,9 @@ func (w *World) reshape() {
 		wanted, err := a.to, error(nil)
 		switch {
 		case absent == 0:
-			wanted, err = ringOf(w.cfg.Nodes, -1)
+			wanted, err = ringOf(w.region, w.cfg.Nodes, -1)
 		case absent == 1 && w.nodes[out].leaving:
-			wanted, err = ringOf(w.cfg.Nodes, out)
+			wanted, err = ringOf(w.region, w.cfg.Nodes, out)
 		}
 		if err != nil || wanted.Equal(a.to) {
 			return
@@ -281,7 +286,7 @@ func (w *World) settleSoon() {
 func (w *World) settled(a *agreed) bool {
 	for p := range ring.Partitions {
 		h := w.holders[p]
-		if IDOf(h.node) != a.to.Owner(p) || !h.valid(a) {
+		if idIn(w.region, h.node) != a.to.Owner(p) || !h.valid(a) {
 			return false
 		}
 		owner := w.nodes[h.node].process

@@ -25,6 +25,11 @@ type Ledger struct {
 	Failures []string // what is wrong without any checker
 	Counts   Counts
 	Events   int64
+	Regions  []*Ledger // one for each region, where there are several; what follows is then of all of them
+	Versions []Version // of the rules
+	Loans    []Loan
+	Holds    []Hold   // a region's
+	TooSoon  []string // loans that were told of before they were safe
 
 	mu sync.Mutex // guards Checks and Failures
 }
@@ -36,6 +41,7 @@ type Subject struct {
 	Counter   counters.Key
 	Limit     algorithms.Limit
 	Exact     bool          // no leases
+	Global    bool          // regions divide it; Limit is the whole of the first version
 	TTL       time.Duration // of leases; 0: none
 }
 
@@ -98,6 +104,10 @@ type Counts struct {
 	Moved  int // partitions handed over
 	Debts  int // debts paid
 	Judged Judged
+	// Of several regions.
+	Recorded int   // versions that all regions honoured
+	Loans    int   // made
+	Lent     int64 // units
 }
 
 // Judged says how much the checkers had to look at.
@@ -106,6 +116,12 @@ type Judged struct {
 	Full    int // of those, where demand lasted and nothing was wrong
 	Spans   int // subjects of other algorithms
 	Alone   int // windows of a node that decided alone
+	// Of several regions.
+	Admissions int // of global limits
+	Whole      int // fixed windows of them with admissions
+	Exact      int // of those looked at, whose bound was the limit
+	Filled     int // and of those, in which 90 % of the limit or more was admitted
+	Flows      int // subjects of token buckets
 }
 
 // note adds a check.
@@ -123,6 +139,11 @@ func (l *Ledger) fail(format string, args ...any) {
 	l.Failures = append(l.Failures, fmt.Sprintf(format, args...))
 }
 
+// tooSoon notes a loan that was told of before it was safe. It is called under the world's mutex.
+func (l *Ledger) tooSoon(format string, args ...any) {
+	l.TooSoon = append(l.TooSoon, fmt.Sprintf(format, args...))
+}
+
 // trouble begins one, and returns its place for over.
 func (l *Ledger) trouble(from time.Duration, nodes map[int]bool) int {
 	l.Troubles = append(l.Troubles, Trouble{From: from, Until: forever, Nodes: nodes})
@@ -131,6 +152,10 @@ func (l *Ledger) trouble(from time.Duration, nodes map[int]bool) int {
 
 func (l *Ledger) over(i int, at time.Duration) { l.Troubles[i].Until = at }
 
-func (l *Ledger) cut(node int, from, until time.Duration) {
-	l.Cuts = append(l.Cuts, Cut{Node: node, From: from, Until: until})
+// cut notes that a node did not hear the leader. One that does hear all others is asked by them, and asks them.
+func (l *Ledger) cut(n *node, from, until time.Duration) {
+	if n.aside {
+		return
+	}
+	l.Cuts = append(l.Cuts, Cut{Node: n.index, From: from, Until: until})
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
-	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -73,17 +72,8 @@ func (w *World) subjects() error {
 	total := max(w.cfg.Subjects, hotKeys*len(ruleNames))
 	for i := range total {
 		s := Subject{Rule: ruleNames[i%len(ruleNames)], Key: fmt.Sprint("k", i/len(ruleNames))}
-		u, err := w.nodes[0].process.limiter.Locate(s.Rule, []string{s.Key})
-		if err != nil {
-			return fmt.Errorf("locate a subject: %w", err)
-		}
-		limit := u.Limits[0].Limit
-		s.Limit = limit.Limit
-		s.Partition = ring.PartitionOf(u.Hash.Hi)
-		s.Counter.Hi, s.Counter.Lo = u.Hash.Hi, u.Hash.Lo^limit.ID
-		s.Exact = u.Rule.Consistency == rules.Exact || s.Rule == "log-10s" || s.Rule == "leaky-10s"
-		if !s.Exact {
-			s.TTL = leaseTTL(s.Limit.Window)
+		if err := s.locate(w.nodes[0].process.limiter); err != nil {
+			return err
 		}
 		if i < hotKeys*len(ruleNames) {
 			w.hot = append(w.hot, i)
@@ -114,6 +104,11 @@ func (w *World) drive() {
 	time.Sleep(w.cfg.Duration + 5*time.Second)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.close()
+}
+
+// close ends the record. It is called under the mutex.
+func (w *World) close() {
 	w.ledger.End = w.now()
 	for _, n := range w.nodes {
 		if !n.contact {
@@ -121,7 +116,7 @@ func (w *World) drive() {
 			if n.healed > 0 {
 				until = n.healed
 			}
-			w.ledger.cut(n.index, n.cutAt, until)
+			w.ledger.cut(n, n.cutAt, until)
 		}
 	}
 }
@@ -216,7 +211,7 @@ func (w *World) ready(node int, subjects []int) (p *process, now time.Duration, 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p = w.nodes[node].process
-	if !p.alive || !p.ready {
+	if !p.alive || !p.ready || w.closed || !p.ruling() {
 		return nil, 0, nil
 	}
 	for _, i := range subjects {
@@ -234,5 +229,5 @@ func (p *process) share(s *Subject) int64 {
 	if p.view == nil {
 		return 0
 	}
-	return localcache.Share(s.Limit.Amount, len(p.view.to.Members()), p.view.to.Rank(p.id))
+	return localcache.Share(p.most(s), len(p.view.to.Members()), p.view.to.Rank(p.id))
 }

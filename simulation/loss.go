@@ -20,7 +20,7 @@ func (p *process) reckon() {
 			copied := w.nodes[node].process.records(q)
 			for key, r := range own {
 				i, known := w.byKey[key]
-				if n := lacks(&r, copied[key]); known && n > w.unacked[q][i] {
+				if n := lacks(&r, copied[key]) - lacksLent(own, copied, key); known && n > w.unacked[q][i] {
 					if w.unacked[q] == nil {
 						w.unacked[q] = map[int]int64{}
 					}
@@ -54,6 +54,16 @@ func (p *process) records(q int) map[counters.Key]counters.Record {
 		return nil
 	})
 	return all
+}
+
+// lacksLent is how much of that was lent to other regions: who got it was told only after a follower had been, so that it
+// excuses nothing. Of buckets, in which it drains, it can't be told.
+func lacksLent(own, copied map[counters.Key]counters.Record, key counters.Key) int64 {
+	r, lent := own[key.LentKey()]
+	if !lent || r.Kind != algorithms.FixedWindow {
+		return 0
+	}
+	return lacks(&r, copied[key.LentKey()])
 }
 
 // lacks is how much of what a counter says its copy has not heard of; at least that, where it can't be told.

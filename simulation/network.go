@@ -9,7 +9,8 @@ import (
 const (
 	// silence is after how long without a frame a node is unreachable; frames come each fifth of it.
 	silence = 250 * time.Millisecond
-	frame   = silence / 5
+	// farSilence is that between regions.
+	farSilence = 2 * time.Second
 	// brief is how long a connection that is silent is kept; what was cut for less goes on with the next frame.
 	brief = 5 * time.Second
 	// redial is the longest pause before a broken connection is dialled anew.
@@ -36,18 +37,20 @@ func (f *fault) touches(a, b int) bool { return f.blocks(a, b) || f.blocks(b, a)
 
 // network is who hears whom. Its methods are called under the world's mutex.
 type network struct {
-	seed   uint64
-	n      int
-	random *rand.Rand
-	faults []*fault
-	last   []time.Duration // by link: when its last message arrives; a link keeps the order
-	slow   []time.Duration // by node: what a message to or from it takes longer, on average
-	serial uint64
+	seed uint64
+	n    int
+	// silence is after how long without a frame the other end is unreachable; frames come each fifth of it.
+	silence time.Duration
+	random  *rand.Rand
+	faults  []*fault
+	last    []time.Duration // by link: when its last message arrives; a link keeps the order
+	slow    []time.Duration // by node: what a message to or from it takes longer, on average
+	serial  uint64
 }
 
 func newNetwork(seed uint64, n int) network {
 	return network{
-		seed: seed, n: n, random: rand.New(rand.NewPCG(seed, 2)), last: make([]time.Duration, n*n), slow: make([]time.Duration, n),
+		seed: seed, n: n, silence: silence, random: rand.New(rand.NewPCG(seed, 2)), last: make([]time.Duration, n*n), slow: make([]time.Duration, n),
 	}
 }
 
@@ -94,9 +97,10 @@ func (n *network) notices(f *fault, a, b int) time.Duration {
 	if f.reset {
 		return f.from + n.part(2*time.Millisecond, saltNotice, f, a, b)
 	}
-	at := f.from + silence - n.part(frame, saltNotice, f, a, b)
+	frame := n.silence / 5
+	at := f.from + n.silence - n.part(frame, saltNotice, f, a, b)
 	if !f.blocks(b, a) {
-		at += silence + n.part(frame, saltNotice, f, b, a) // b hears nothing, and then says nothing
+		at += n.silence + n.part(frame, saltNotice, f, b, a) // b hears nothing, and then says nothing
 	}
 	return at
 }
@@ -106,6 +110,7 @@ func (n *network) rejoins(f *fault, a, b int) time.Duration {
 	if f.until == forever {
 		return forever
 	}
+	frame := n.silence / 5
 	if f.reset || f.until-f.from > brief {
 		return f.until + frame + n.part(redial-frame, saltRejoin, f, min(a, b), max(a, b))
 	}

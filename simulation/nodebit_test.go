@@ -24,3 +24,18 @@ func TestGrantsWithoutDebitAreFound(t *testing.T) {
 	}
 	t.Errorf("nobody noticed")
 }
+
+// And loans without one.
+func TestLoansWithoutDebitAreFound(t *testing.T) {
+	for seed := range uint64(5) {
+		c := RegionsConfig()
+		c.Seed, c.Calm = 101+seed, 0
+		for _, v := range run(t, c).Judge() {
+			if v.Guarantee == "G8" {
+				t.Logf("seed %d: %v", c.Seed, v)
+				return
+			}
+		}
+	}
+	t.Errorf("nobody noticed")
+}

@@ -22,6 +22,8 @@ type progress struct {
 	boot  int  // of the follower
 	begun bool // the whole copy was sent: from then on changes are
 	whole bool // and acknowledged
+	// sent and acked are sequences of the last push that was sent, and acknowledged.
+	sent, acked uint64
 }
 
 // copyOf is what a process has as a follower.
@@ -99,6 +101,7 @@ func (p *process) synced(q, node int) bool {
 }
 
 func (p *process) unfollow(q int) {
+	p.lagging = true
 	for k := range p.progress {
 		if k.partition == q {
 			delete(p.progress, k)
@@ -117,35 +120,15 @@ func (p *process) forgetFollowers(old, a *agreed) {
 
 // pushChanges sends followers what changed, or whole copies to those that have none.
 func (p *process) pushChanges() {
-	w := p.w
-	var buf [3]int
 	var records []counters.Record
-	left := false
+	all, left := p.lagging, false
+	p.lagging = false
 	for _, q := range p.mine {
-		records = p.table.ReplicateOne(q, records)
-		var all []counters.Record
-		for _, node := range p.following(q, buf[:0]) {
-			key := followed{q, node}
-			f := p.progress[key]
-			switch {
-			case f != nil && f.begun && len(records) == 0:
-			case !w.net.reachable(w.now(), p.index, node):
-				delete(p.progress, key)
-				left = true
-			case f != nil && f.begun:
-				p.send(key, f, records)
-			default:
-				if all == nil {
-					_ = p.table.Copy(q, func(r []counters.Record) error {
-						all = append(all, r...)
-						return nil
-					})
-				}
-				f = &progress{boot: p.view.boots[node]}
-				p.progress[key] = f
-				p.send(key, f, all)
-				f.begun = true
-			}
+		if !all && len(p.w.inside[q]) == 0 {
+			continue // it is empty, and whoever follows it knows
+		}
+		if records = p.table.ReplicateOne(q, records); len(records) > 0 || all {
+			left = p.pushOne(q, records) || left
 		}
 	}
 	if left {
@@ -153,10 +136,42 @@ func (p *process) pushChanges() {
 	}
 }
 
+// pushOne is pushChanges for one partition. It reports whether a follower was left out.
+func (p *process) pushOne(q int, records []counters.Record) (left bool) {
+	w := p.w
+	var buf [3]int
+	var all []counters.Record
+	for _, node := range p.following(q, buf[:0]) {
+		key := followed{q, node}
+		f := p.progress[key]
+		switch {
+		case f != nil && f.begun && len(records) == 0:
+		case !w.net.reachable(w.now(), p.index, node):
+			delete(p.progress, key)
+			p.lagging, left = true, true
+		case f != nil && f.begun:
+			p.send(key, f, records)
+		default:
+			if all == nil {
+				_ = p.table.Copy(q, func(r []counters.Record) error {
+					all = append(all, r...)
+					return nil
+				})
+			}
+			f = &progress{boot: p.view.boots[node]}
+			p.progress[key] = f
+			p.send(key, f, all)
+			f.begun = true
+		}
+	}
+	return left
+}
+
 // send sends records to a follower; all of the partition if it has none.
 func (p *process) send(key followed, f *progress, records []counters.Record) {
 	w := p.w
 	p.sequence++
+	f.sent = p.sequence
 	m := push{partition: key.partition, lineage: p.lineages[key.partition], sequence: p.sequence, whole: !f.begun, n: len(records)}
 	now := w.clock.Now()
 	for i := range records {
@@ -170,6 +185,7 @@ func (p *process) send(key followed, f *progress, records []counters.Record) {
 		defer w.mu.Unlock()
 		if p.progress[key] == f {
 			delete(p.progress, key)
+			p.lagging = true
 			w.after(pushAgain, p.touchLocked)
 		}
 	}
@@ -185,9 +201,10 @@ func (p *process) send(key followed, f *progress, records []counters.Record) {
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if m.whole && p.progress[key] == f {
+			if f.acked = max(f.acked, m.sequence); m.whole && p.progress[key] == f {
 				f.whole = true
 			}
+			p.acknowledged()
 		}, lost)
 	}, lost)
 }

@@ -34,11 +34,43 @@ func TestSabotageIsFound(t *testing.T) {
 	}
 }
 
+// And those of several regions do.
+func TestSabotageOfRegionsIsFound(t *testing.T) {
+	if !debited {
+		t.Skip("loans are not debited in this build")
+	}
+	tests := []struct {
+		name     string
+		sabotage Sabotage
+	}{
+		{"loans are not debited", LendForNothing},
+		{"loans are not confirmed", LendUnconfirmed},
+		{"shares are raised at once", RaiseAtOnce},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for seed := range uint64(10) {
+				c := RegionsConfig()
+				c.Seed, c.Calm, c.FarCalm, c.Changes, c.Rate, c.Sabotage = 101+seed, 0, 0, 3*time.Second, 120, tt.sabotage
+				for _, v := range run(t, c).Judge() {
+					if v.Guarantee == "G8" {
+						t.Logf("seed %d: %v", c.Seed, v)
+						return
+					}
+				}
+			}
+			t.Errorf("nobody noticed")
+		})
+	}
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	for name, break_ := range map[string]func(*Config){
 		"nodes": func(c *Config) { c.Nodes = 2 }, "many nodes": func(c *Config) { c.Nodes = 2000 },
 		"duration": func(c *Config) { c.Duration = 0 }, "rate": func(c *Config) { c.Rate = 0 },
 		"subjects": func(c *Config) { c.Subjects = 0 }, "calm": func(c *Config) { c.Calm = -1 },
+		"regions": func(c *Config) { c.Regions = 33 }, "nodes in all": func(c *Config) { c.Regions = 20 },
+		"far calm": func(c *Config) { c.FarCalm = -1 }, "changes": func(c *Config) { c.Changes = -1 },
 	} {
 		c := DefaultConfig()
 		if break_(&c); c.Validate() == nil {

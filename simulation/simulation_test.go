@@ -20,6 +20,9 @@ var (
 	rateFlag    = flag.Int("rate", 130, "checks a second of all nodes together")
 	storyFlag   = flag.String("story", "", "the rule and the key of a subject whose story is printed")
 	calmFlag    = flag.Duration("calm", 8*time.Second, "about the time from one fault to the next")
+	regionsFlag = flag.Int("regions", 1, "how many regions are simulated, each with so many nodes")
+	farCalmFlag = flag.Duration("farcalm", RegionsConfig().FarCalm, "about the time from one fault between regions to the next")
+	changesFlag = flag.Duration("changes", RegionsConfig().Changes, "about the time from one change of rules or regions to the next")
 )
 
 // A run is one thing after another: a second processor only makes it wait for wakeups.
@@ -48,39 +51,81 @@ func run(t *testing.T, c Config) *Ledger {
 	return l
 }
 
+// seeds are those to be run.
+func seeds(count int) (list []uint64) {
+	if *seedFlag != 0 {
+		return []uint64{*seedFlag}
+	}
+	for i := range count {
+		list = append(list, uint64(i+1))
+	}
+	return list
+}
+
+// judge runs one seed and reports what was broken.
+func judge(t *testing.T, c Config) {
+	t.Helper()
+	began := time.Now()
+	l := run(t, c)
+	took := time.Since(began)
+	broken := l.Judge()
+	checks := len(l.Checks)
+	for _, region := range l.Regions {
+		checks += len(region.Checks)
+	}
+	t.Logf("%d checks, %d events in %v, judged in %v: %+v", checks, l.Events, took.Round(time.Millisecond), (time.Since(began) - took).Round(time.Millisecond), l.Counts)
+	if rule, key, ok := strings.Cut(*storyFlag, " "); ok {
+		if err := l.WriteStory(os.Stdout, rule, key); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, v := range broken {
+		if i == 10 {
+			t.Errorf("and %d more", len(broken)-i)
+			break
+		}
+		t.Errorf("seed %d: %v", c.Seed, v)
+	}
+}
+
 // G2, G3, G4, G5, G10 in random runs.
 func TestG2_G3_G4_G5_Simulation(t *testing.T) {
 	if !debited {
 		t.Skip("grants are not debited in this build")
 	}
-	seeds := make([]uint64, 0, *seedsFlag)
-	for i := range *seedsFlag {
-		seeds = append(seeds, uint64(i+1))
+	if *regionsFlag > 1 {
+		t.Skip("several regions: see TestG8_Simulation")
 	}
-	if *seedFlag != 0 {
-		seeds = []uint64{*seedFlag}
-	}
-	for _, seed := range seeds {
+	for _, seed := range seeds(*seedsFlag) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			c := config()
 			c.Seed = seed
-			began := time.Now()
-			l := run(t, c)
-			took := time.Since(began)
-			broken := l.Judge()
-			t.Logf("%d checks, %d events in %v, judged in %v: %+v", len(l.Checks), l.Events, took.Round(time.Millisecond), (time.Since(began) - took).Round(time.Millisecond), l.Counts)
-			if rule, key, ok := strings.Cut(*storyFlag, " "); ok {
-				if err := l.WriteStory(os.Stdout, rule, key); err != nil {
-					t.Error(err)
-				}
+			judge(t, c)
+		})
+	}
+}
+
+// G8, and all others, in random runs of several regions. In every second one nothing goes wrong inside of regions, so that
+// the bound is exact.
+func TestG8_Simulation(t *testing.T) {
+	if !debited {
+		t.Skip("loans are not debited in this build")
+	}
+	c, count := RegionsConfig(), 2
+	if testing.Short() {
+		count = 1
+	}
+	if *regionsFlag > 1 {
+		c.Regions, c.FarCalm, c.Changes, count = *regionsFlag, *farCalmFlag, *changesFlag, *seedsFlag
+		c.Nodes, c.Duration, c.Rate, c.Calm = *nodesFlag, time.Duration(*minutesFlag*float64(time.Minute)), *rateFlag, *calmFlag
+	}
+	for _, seed := range seeds(count) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			c := c
+			if c.Seed = seed; seed%2 == 0 {
+				c.Calm = 0
 			}
-			for i, v := range broken {
-				if i == 10 {
-					t.Errorf("and %d more", len(broken)-i)
-					break
-				}
-				t.Errorf("seed %d: %v", seed, v)
-			}
+			judge(t, c)
 		})
 	}
 }

@@ -74,31 +74,7 @@ func (l *Ledger) densest(s *Subject, checks []*Check, of *story) (span [2]time.D
 	if s.Limit.Kind.Bucket() {
 		burst = s.Limit.Burst
 	}
-	var events []event
-	sum := int64(0)
-	for _, c := range checks {
-		events = append(events, event{at: c.Began, cost: c.Cost}, event{at: c.Ended, ends: true, cost: c.Cost})
-		sum += c.Cost
-	}
-	excuse := func(from, until time.Duration, cost int64) {
-		events = append(events, event{at: until, cost: -cost}, event{at: from, ends: true, cost: -cost})
-	}
-	for _, c := range of.held {
-		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + longestCheck, ends: true, held: -c.Cost})
-	}
-	for _, a := range of.acts {
-		excuse(a.At-longestCheck, a.At+longestCheck, a.Cost)
-	}
-	for _, lost := range of.losses {
-		cost := lost.Amount + 1 + amount*int64(unsure)/w
-		if lost.Anew {
-			cost = sum
-		}
-		excuse(lost.At-beforeLoss, lost.At+s.TTL+longestCheck, cost)
-	}
-	slices.SortFunc(events, func(a, b event) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(btoi(a.ends), btoi(b.ends)))
-	})
+	events := l.events(s, checks, of, amount)
 	// In units of 1/w: what a span may admit is burst + amount × (end − start + TTL) / w.
 	var begun, ended, held, best, excess int64
 	var from time.Duration
@@ -127,6 +103,35 @@ func (l *Ledger) densest(s *Subject, checks []*Check, of *story) (span [2]time.D
 	}
 	most = burst + amount*int64(span[1]-span[0]+s.TTL)/w
 	return span, most + (excess+w-1)/w, most
+}
+
+// events lists, in order, when checks began and ended, and what excuses an excess of a limit of so much.
+func (l *Ledger) events(s *Subject, checks []*Check, of *story, amount int64) (events []event) {
+	sum := int64(0)
+	for _, c := range checks {
+		events = append(events, event{at: c.Began, cost: c.Cost}, event{at: c.Ended, ends: true, cost: c.Cost})
+		sum += c.Cost
+	}
+	excuse := func(from, until time.Duration, cost int64) {
+		events = append(events, event{at: until, cost: -cost}, event{at: from, ends: true, cost: -cost})
+	}
+	for _, c := range of.held {
+		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + longestCheck, ends: true, held: -c.Cost})
+	}
+	for _, a := range of.acts {
+		excuse(a.At-longestCheck, a.At+longestCheck, a.Cost)
+	}
+	for _, lost := range of.losses {
+		cost := lost.Amount + 1 + amount*int64(unsure)/int64(s.Limit.Window)
+		if lost.Anew {
+			cost = sum
+		}
+		excuse(lost.At-beforeLoss, lost.At+s.TTL+longestCheck, cost)
+	}
+	slices.SortFunc(events, func(a, b event) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(btoi(a.ends), btoi(b.ends)))
+	})
+	return events
 }
 
 func btoi(b bool) int {

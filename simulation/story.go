@@ -11,6 +11,9 @@ import (
 // WriteStory writes all that happened to a subject, called by rule and key, in the order of time: to see why a checker
 // complains.
 func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
+	if len(l.Regions) > 0 {
+		return l.writeStories(w, rule, key)
+	}
 	subject := slices.IndexFunc(l.Subjects, func(s Subject) bool { return s.Rule == rule && s.Key == key })
 	if subject < 0 {
 		return fmt.Errorf("simulation: no subject %s %s", rule, key)
@@ -57,6 +60,28 @@ func (l *Ledger) WriteStory(w io.Writer, rule, key string) error {
 	var b strings.Builder
 	for _, x := range lines {
 		b.WriteString(x.text + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeStories is WriteStory for several regions, one after another, and what is between them.
+func (l *Ledger) writeStories(w io.Writer, rule, key string) error {
+	var b strings.Builder
+	for i := range l.Versions {
+		v := &l.Versions[i]
+		fmt.Fprintf(&b, "%-14v version %d, recorded at %v for %d: %+v\n", v.Written, v.Number, v.Recorded, v.From, v.Limits[rule])
+	}
+	for i := range l.Loans {
+		if x := &l.Loans[i]; l.Subjects[x.Subject].Rule == rule && l.Subjects[x.Subject].Key == key {
+			fmt.Fprintf(&b, "%-14v region %s lends %d in window %d\n", x.At, regionName(x.From), x.Amount, x.Window)
+		}
+	}
+	for r, region := range l.Regions {
+		fmt.Fprintf(&b, "region %s, whose clock is %v ahead\n", regionName(r), region.Start.Sub(l.Start))
+		if err := region.WriteStory(&b, rule, key); err != nil {
+			return err
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -43,11 +43,14 @@ type tokens struct {
 	debts      map[counters.Key]*debt
 	progress   map[followed]*progress
 	pushing    bool // a push is due
+	lagging    bool // some follower may have no copy yet of a partition, be it an empty one
 	sequence   uint64
+	acks       chan struct{} // closed, and made anew, with each acknowledgement
 }
 
 func (t *tokens) init() {
 	t.changed, t.learned = make(chan struct{}), map[int]int64{}
+	t.acks = make(chan struct{})
 	t.debts, t.progress = map[counters.Key]*debt{}, map[followed]*progress{}
 	t.copies = map[int]copyOf{}
 }
@@ -190,6 +193,7 @@ func (p *process) hold(q int, lineage uint64) {
 		p.w.ledger.Owners = append(p.w.ledger.Owners, Owner{At: p.w.now(), Partition: q, Node: p.index})
 	}
 	p.lineages[q] = lineage
+	p.lagging = true
 	delete(p.copies, q)
 	p.setPhase(q, held)
 }
@@ -219,7 +223,7 @@ func (p *process) apply(a *agreed) {
 	if old := p.view; old != nil {
 		p.forgetFollowers(old, a)
 	}
-	p.view = a
+	p.view, p.lagging = a, true
 	for _, q := range append(slices.Clone(p.near), a.concerns(p.index)...) {
 		p.settle(a, q)
 	}

@@ -136,9 +136,24 @@ func (l *Ledger) judgeShare(subject int, checks []*Check, of *story) (broken []V
 		all.add(l, c)
 	}
 	l.Counts.Judged.Alone += len(all.certain)
-	all.exceeded(func(int64) int64 { return share }, func(w, admitted, most int64) {
+	all.exceeded(func(w int64) int64 {
+		if s.Global {
+			return l.shareIn(s, checks, w)
+		}
+		return share
+	}, func(w, admitted, most int64) {
 		broken = append(broken, l.broke("G4", subject, "in the window from %v node %d, which has a share of %d, admitted %d by %v",
 			l.begins(s, w), first.Node, most, admitted, first.By))
 	})
 	return broken
+}
+
+// shareIn is the most that those who decided in a window, or next to it, had for a share.
+func (l *Ledger) shareIn(s *Subject, checks []*Check, w int64) (share int64) {
+	for _, c := range checks {
+		if l.window(s, c.Began) <= w && l.window(s, c.Ended) >= w {
+			share = max(share, c.Share)
+		}
+	}
+	return share
 }

@@ -16,9 +16,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// World is a cluster in one process.
+// World is a cluster in one process: the only one, or that of a region.
 type World struct {
 	cfg      Config
+	globe    *globe // nil: the only cluster
+	region   int    // its place among regions
+	name     string // of the region
 	start    time.Time
 	set      *rules.Set
 	clock    *limiter.Clock
@@ -46,6 +49,7 @@ type World struct {
 	leaderless int // the trouble that nobody leads; −1: somebody does
 
 	processes []*process // that are over
+	regional             // its part in a world of several regions
 }
 
 // node is a machine: what outlives its processes.
@@ -62,6 +66,9 @@ type node struct {
 	until   time.Duration // without contact: authority lasts until then
 	barred  bool          // the leader answers it no more, since it is about to end it
 	leaving bool          // out of the ring, or about to be
+	stuck   bool          // the leader does not hear it, though all others do
+	aside   bool          // it was so since it had contact last
+	stored                // of rules, on disk
 }
 
 // process is one life of a node.
@@ -72,18 +79,20 @@ type process struct {
 	alive   bool
 	ready   bool // it has heard the leader once
 	limiter *limiter.Limiter
+	ruled   // by which rules it goes
 	table   *counters.Table
 	shares  *counters.Table
 	tokens
 }
 
-// IDOf is the ID of a simulated node.
-func IDOf(index int) (id ring.NodeID) {
+// idIn is the ID of a simulated node of a region.
+func idIn(region, index int) (id ring.NodeID) {
 	binary.BigEndian.PutUint16(id[:], uint16(index+1))
+	binary.BigEndian.PutUint16(id[2:], uint16(region))
 	return id
 }
 
-// indexOf is the inverse of IDOf, −1 for the zero ID.
+// indexOf is the place of a node in its region, −1 for the zero ID.
 func indexOf(id ring.NodeID) int { return int(binary.BigEndian.Uint16(id[:])) - 1 }
 
 // Run simulates a cluster and returns what happened. It must be called on virtual time: in a bubble of testing/synctest,
@@ -92,30 +101,44 @@ func Run(cfg Config) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	w := &World{
-		cfg: cfg, start: time.Now(), clock: limiter.NewClock(), crew: newCrew(), net: newNetwork(cfg.Seed, cfg.Nodes),
-		pending: map[*call]struct{}{}, byKey: map[counters.Key]int{}, leaderless: -1, inside: make([][]int, ring.Partitions),
-		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
-		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
-		load:    rand.New(rand.NewPCG(cfg.Seed, 5)),
+	if cfg.Regions > 1 {
+		return runGlobe(cfg)
 	}
-	w.schedule = newSchedule(w.start)
-	w.ledger = &Ledger{Config: cfg, Start: w.start}
+	w := newWorld(cfg, time.Now(), limiter.NewClock())
+	w.crew, w.schedule = newCrew(), newSchedule(w.start)
 	if err := w.build(); err != nil {
 		return nil, err
 	}
 	w.drive()
-	w.end()
+	w.halt()
+	w.crew.close()
+	w.schedule.close()
+	time.Sleep(callsEnd)
+	w.free()
 	w.ledger.Events = w.schedule.ran
 	return w.ledger, nil
+}
+
+// callsEnd is after how long without a new one there is no timer of a call any more.
+const callsEnd = 10 * time.Second
+
+func newWorld(cfg Config, start time.Time, clock *limiter.Clock) *World {
+	return &World{
+		cfg: cfg, start: start, clock: clock, net: newNetwork(cfg.Seed, cfg.Nodes),
+		pending: map[*call]struct{}{}, byKey: map[counters.Key]int{}, leaderless: -1, inside: make([][]int, ring.Partitions),
+		plan:    rand.New(rand.NewPCG(cfg.Seed, 3)),
+		control: rand.New(rand.NewPCG(cfg.Seed, 4)),
+		load:    rand.New(rand.NewPCG(cfg.Seed, 5)),
+		ledger:  &Ledger{Config: cfg, Start: start},
+	}
 }
 
 // now is the time since the run began.
 func (w *World) now() time.Duration { return time.Since(w.start) }
 
-// since is the time of a reading of the clock that all nodes share.
+// since is the time of a reading of the clock that all nodes of a cluster share.
 func (w *World) since(now algorithms.Now) time.Duration {
-	return time.Duration(now.Wall - w.start.UnixNano())
+	return time.Duration(now.Wall - w.ledger.Start.UnixNano())
 }
 
 // after runs f later, under the mutex, unless the run is over. It is called under the mutex.
@@ -131,25 +154,31 @@ func (w *World) after(d time.Duration, f func()) {
 
 // build makes the cluster as it is when all has been well for long.
 func (w *World) build() (err error) {
-	if w.set, err = compileRules(w.cfg.Nodes); err != nil {
-		return err
+	if w.globe == nil {
+		if w.set, err = compileRules(w.cfg.Nodes); err != nil {
+			return err
+		}
 	}
-	table, err := fullRing(w.cfg.Nodes)
+	table, err := ringOf(w.region, w.cfg.Nodes, -1)
 	if err != nil {
 		return err
 	}
-	w.agreed = newAgreed(table, w.cfg.Nodes)
+	w.agreed = newAgreed(table, w.region, w.cfg.Nodes)
 	w.leader = leadership{index: 0, term: 1}
 	for i := range w.cfg.Nodes {
-		n := &node{index: i, id: IDOf(i), private: localcache.New(8000), contact: true}
+		n := &node{index: i, id: idIn(w.region, i), private: localcache.New(8000), contact: true}
 		w.nodes = append(w.nodes, n)
 		if err := w.boot(n); err != nil {
 			return err
 		}
 		n.process.view, n.process.ready = w.agreed, true
 	}
-	if err := w.subjects(); err != nil {
-		return err
+	if w.globe == nil {
+		if err := w.subjects(); err != nil {
+			return err
+		}
+	} else {
+		w.globe.tellOf(w)
 	}
 	for p := range ring.Partitions {
 		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
@@ -169,14 +198,21 @@ func (w *World) boot(n *node) (err error) {
 	p := &process{node: n, w: w, boot: n.boots, alive: true, table: counters.New(20_000), shares: counters.New(1000)}
 	p.table.ShutAll()
 	p.tokens.init()
-	p.limiter, err = limiter.Join(p.table, w.clock, limiter.Cluster{
+	c := limiter.Cluster{
 		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Private: n.private,
 		Boottime: func() time.Duration { return w.now() + time.Second },
-	})
-	if err != nil {
+	}
+	if w.globe != nil {
+		c.Far, c.Backup = farSide{p}, p
+	}
+	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
 		return fmt.Errorf("join a node: %w", err)
 	}
-	p.limiter.Use(w.set)
+	if w.globe == nil {
+		p.limiter.Use(w.set)
+	} else if err := p.remember(); err != nil {
+		return err
+	}
 	n.process = p
 	return nil
 }
@@ -190,8 +226,8 @@ func (p *process) finish() {
 	p.w.processes = append(p.w.processes, p)
 }
 
-// end waits for all that is under way and frees the memory.
-func (w *World) end() {
+// halt ends what happens and waits for all that is under way.
+func (w *World) halt() {
 	w.mu.Lock()
 	w.over = true
 	w.mu.Unlock()
@@ -199,9 +235,10 @@ func (w *World) end() {
 		n.process.finish()
 	}
 	w.group.Wait()
-	w.crew.close()
-	w.schedule.close()
-	time.Sleep(10 * time.Second) // timers of calls
+}
+
+// free frees the memory.
+func (w *World) free() {
 	_ = w.clock.Close()
 	for _, p := range w.processes {
 		p.table.Close()
@@ -222,11 +259,11 @@ func (p *process) ring() *ring.Table {
 	return p.view.to
 }
 
-// await is for limiter.Cluster. All nodes have the same rules from the beginning.
-func (p *process) await(ctx context.Context, revision, _ int64) bool {
+// await is for limiter.Cluster.
+func (p *process) await(ctx context.Context, revision, rulesVersion int64) bool {
 	for {
 		p.w.mu.Lock()
-		knows, changed := p.view != nil && p.view.revision >= revision, p.changed
+		knows, changed := p.view != nil && p.view.revision >= revision && p.knows(rulesVersion), p.changed
 		p.w.mu.Unlock()
 		if knows {
 			return true

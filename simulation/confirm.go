@@ -1,0 +1,91 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+)
+
+var errUnconfirmed = errors.New("simulation: nobody who would go on has acknowledged")
+
+// Backed is for limiter.Backup.
+func (p *process) Backed(q int) bool {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.phases[q] != held {
+		return false
+	}
+	var buf [3]int
+	nodes := p.following(q, buf[:0])
+	for _, node := range nodes {
+		if !p.synced(q, node) || !w.net.reachable(w.now(), p.index, node) {
+			return false
+		}
+	}
+	return len(nodes) > 0 // there is no disk
+}
+
+// Confirm is for limiter.Backup; see [partitions.Keeper.Confirm].
+func (p *process) Confirm(ctx context.Context, q int) error {
+	w := p.w
+	if w.cfg.Sabotage == LendUnconfirmed {
+		return nil
+	}
+	w.mu.Lock()
+	lineage := p.lineages[q]
+	if p.phases[q] == held {
+		p.pushOne(q, p.table.ReplicateOne(q, nil))
+	}
+	var buf [3]int
+	marks := map[*progress]uint64{}
+	for _, node := range p.following(q, buf[:0]) {
+		if f := p.progress[followed{q, node}]; f != nil {
+			marks[f] = f.sent
+		}
+	}
+	w.mu.Unlock()
+	for {
+		w.mu.Lock()
+		over, err := p.confirmed(q, lineage, marks)
+		acks, changed := p.acks, p.changed
+		w.mu.Unlock()
+		if over {
+			return err
+		}
+		select {
+		case <-acks:
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// confirmed reports whether all who follow q have acknowledged up to the marks, or never will.
+func (p *process) confirmed(q int, lineage uint64, marks map[*progress]uint64) (over bool, err error) {
+	w := p.w
+	if !p.alive || p.phases[q] != held || p.lineages[q] != lineage {
+		return true, errUnconfirmed
+	}
+	var buf [3]int
+	nodes := p.following(q, buf[:0])
+	for _, node := range nodes {
+		f := p.progress[followed{q, node}]
+		switch {
+		case !w.net.reachable(w.now(), p.index, node):
+			return true, errUnconfirmed
+		case f == nil || !f.whole || f.acked < marks[f]:
+			return false, nil
+		}
+	}
+	if len(nodes) == 0 {
+		return true, errUnconfirmed
+	}
+	return true, nil
+}
+
+// acknowledged wakes those who wait for acknowledgements.
+func (p *process) acknowledged() {
+	close(p.acks)
+	p.acks = make(chan struct{})
+}

@@ -1,0 +1,227 @@
+package simulation
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// What all regions together may admit in a window is the limit of one version of the rules: one that was recorded as
+// honoured by all, before the window was over on any clock, and whose successor was not recorded for a time before the
+// window. By it, or by less, every region goes in the window, whatever else it has heard of: see [rules.Set.Share]. Of
+// those versions the largest is the bound. What G4 and G5 allow inside a region comes on top, as without other regions.
+
+// judgeRegions looks at all that happened in several regions.
+func (l *Ledger) judgeRegions() (broken []Violation) {
+	stories := make([][]story, len(l.Regions))
+	for r, of := range l.Regions {
+		for _, v := range of.Judge() {
+			broken = append(broken, Violation{v.Guarantee, fmt.Sprintf("region %s: %s", regionName(r), v.Text)})
+		}
+		stories[r] = of.index()
+	}
+	for i := range l.Subjects {
+		s := &l.Subjects[i]
+		if !s.Global {
+			continue
+		}
+		of := make([]*story, len(l.Regions))
+		for r := range of {
+			of[r] = &stories[r][i]
+		}
+		if isFixed(s) {
+			broken = append(broken, l.judgeWhole(i, of)...)
+		} else {
+			broken = append(broken, l.judgeFlow(i, of)...)
+		}
+		for r := range of {
+			broken = append(broken, l.judgeOwn(i, r, of[r])...)
+		}
+	}
+	for _, of := range l.Regions {
+		l.Counts.add(&of.Counts)
+	}
+	return broken
+}
+
+// add adds what other counts say.
+func (c *Counts) add(o *Counts) {
+	for name, n := range o.Faults {
+		if c.Faults == nil {
+			c.Faults = map[string]int{}
+		}
+		c.Faults[name] += n
+	}
+	for i := range c.By {
+		c.By[i] += o.By[i]
+	}
+	c.Ended, c.Begun, c.Anew, c.Rings, c.Moved, c.Debts = c.Ended+o.Ended, c.Begun+o.Begun, c.Anew+o.Anew, c.Rings+o.Rings, c.Moved+o.Moved, c.Debts+o.Debts
+	j, k := &c.Judged, &o.Judged
+	j.Windows, j.Full, j.Spans, j.Alone = j.Windows+k.Windows, j.Full+k.Full, j.Spans+k.Spans, j.Alone+k.Alone
+}
+
+// counting lists the versions that may have counted in a time on the regions' clocks, from and until in ns since 1970.
+func (l *Ledger) counting(from, until int64) (out []*Version) {
+	earliest := int64(math.MaxInt64) // the clock that is farthest behind: on it a record came first
+	for _, of := range l.Regions {
+		earliest = min(earliest, of.Start.UnixNano())
+	}
+	// In the order of records: each counts until the next one does.
+	recorded := make([]*Version, 0, len(l.Versions))
+	for i := range l.Versions {
+		if l.Versions[i].Recorded != forever {
+			recorded = append(recorded, &l.Versions[i])
+		}
+	}
+	slices.SortStableFunc(recorded, func(a, b *Version) int { return int(a.Recorded - b.Recorded) })
+	for i, v := range recorded {
+		if i > 0 && earliest+int64(v.Recorded) >= until {
+			break
+		}
+		if i+1 < len(recorded) && recorded[i+1].From*int64(time.Millisecond) <= from {
+			continue
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// whole is the most that a limit may have been in a time on the regions' clocks.
+func (l *Ledger) whole(s *Subject, from, until int64) (amount, burst int64) {
+	for _, v := range l.counting(from, until) {
+		amount, burst = max(amount, v.Limits[s.Rule].Whole), max(burst, v.Limits[s.Rule].Burst)
+	}
+	return amount, burst
+}
+
+// judgeWhole is G8 for a fixed-window limit.
+func (l *Ledger) judgeWhole(subject int, of []*story) (broken []Violation) {
+	s := &l.Subjects[subject]
+	all := newAmounts()
+	for r, in := range of {
+		for _, c := range in.checks {
+			if c.Admitted && c.By != limiter.ByFallback {
+				all.add(l.Regions[r], c)
+				l.Counts.Judged.Admissions++
+			}
+		}
+	}
+	l.Counts.Judged.Whole += len(all.certain)
+	length := int64(s.Limit.Window)
+	excused := map[int64]bool{}
+	bound := func(w int64) int64 {
+		limit, _ := l.whole(s, w*length, (w+1)*length)
+		most := limit
+		for r, in := range of {
+			region := l.Regions[r]
+			for _, lost := range in.losses {
+				if region.window(s, lost.At) != w {
+					continue
+				}
+				if most += lost.Amount; lost.Anew {
+					most += limit // its region's share, which is no more
+				}
+				excused[w] = true
+			}
+			for _, act := range in.acts {
+				if region.window(s, act.At) == w {
+					most += act.Cost
+					excused[w] = true
+				}
+			}
+		}
+		if most == limit {
+			l.Counts.Judged.Exact++
+		}
+		return most
+	}
+	for w, n := range all.certain {
+		limit, _ := l.whole(s, w*length, (w+1)*length)
+		if n*10 >= limit*9 {
+			l.Counts.Judged.Filled++
+		}
+	}
+	all.exceeded(bound, func(w, admitted, most int64) {
+		name := "G8"
+		if excused[w] {
+			name = "G5"
+		}
+		broken = append(broken, l.broke(name, subject, "in the window from %v all regions admitted %d, at most %d are right: %s",
+			l.begins(s, w), admitted, most, l.shares(s, w, of)))
+	})
+	return broken
+}
+
+// shares tells who admitted what in a window.
+func (l *Ledger) shares(s *Subject, w int64, of []*story) (text string) {
+	for r, in := range of {
+		sum, lent := int64(0), int64(0)
+		for _, c := range in.checks {
+			if c.Admitted && c.By != limiter.ByFallback && l.Regions[r].window(s, c.Began) == w {
+				sum += c.Cost
+			}
+		}
+		for i := range l.Loans {
+			if x := &l.Loans[i]; x.From == r && &l.Subjects[x.Subject] == s && x.Window == w {
+				lent += x.Amount
+			}
+		}
+		if sum > 0 || lent > 0 {
+			text += fmt.Sprintf(" %s admitted %d and lent %d;", regionName(r), sum, lent)
+		}
+	}
+	return text
+}
+
+// judgeOwn is the other half of G8: where demand lasts, a region admits nearly all of its own share, less what it has lent.
+func (l *Ledger) judgeOwn(subject, r int, of *story) (broken []Violation) {
+	s, region := &l.Subjects[subject], l.Regions[r]
+	if !isFixed(s) {
+		return nil
+	}
+	seen := int64(math.MinInt64)
+	for _, c := range of.checks {
+		w := region.window(s, c.Began)
+		if w <= seen {
+			continue
+		}
+		seen = w
+		own := region.least(l.Versions, s, regionName(r), w)
+		for i := range l.Loans {
+			if x := &l.Loans[i]; x.From == r && x.Subject == subject && x.Window == w {
+				own -= x.Amount
+			}
+		}
+		if own <= 0 {
+			continue
+		}
+		if v := region.judgeWindow(subject, w, own, of); v != nil {
+			broken = append(broken, Violation{"G8", fmt.Sprintf("region %s, which may spend %d: %s", regionName(r), own, v.Text)})
+		}
+	}
+	return broken
+}
+
+// catchUp is how long a version that a region holds no more may be gone by in it.
+const catchUp = slowApply + aftermath
+
+// least is the least that a region's share of a limit may have been in a window, by all versions that it held.
+func (l *Ledger) least(versions []Version, s *Subject, name string, w int64) int64 {
+	least := int64(math.MaxInt64)
+	begins, ends := l.begins(s, w), l.begins(s, w+1)
+	for i, h := range l.Holds {
+		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUp-s.Limit.Window {
+			continue
+		}
+		for _, place := range h.Versions {
+			least = min(least, versions[place].Limits[s.Rule].Shares[name])
+		}
+	}
+	if len(l.Holds) == 0 || l.Holds[0].At > begins {
+		return 0 // it had none at first
+	}
+	return least
+}
