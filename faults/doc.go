@@ -20,8 +20,10 @@
 //   - service: where nothing is wrong, what is asked for is admitted, nobody is locked out, and a node that is cut off
 //     answers at once, by itself;
 //   - counts: nothing is forgotten that may not be;
+//   - quotas: over all regions no fixed window and no bucket admits more than one limit, what other guarantees excuse in a
+//     region aside; a region that is cut off admits its share, less what it has lent;
 //   - history: rules are linearizable, by porcupine.
 //
-// Each is tested with made-up violations. Limits and spans are also run on nodes built with the tag nodebit, which grant
-// leases without debiting them: they have to notice.
+// Each is tested with made-up violations. Limits, spans and quotas are also run on nodes built with the tag nodebit, which
+// grant leases and loans without debiting them: they have to notice.
 package faults

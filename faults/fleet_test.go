@@ -72,13 +72,16 @@ func (f *fleet) node(i, expect int) *node {
 			seeds = append(seeds, fmt.Sprintf("10.77.0.%d", j))
 		}
 	}
-	h := f.net.host(i)
-	n := &node{host: h, t: f.t, dir: filepath.Join(f.dir, h.name), program: program}
+	n := newNode(f.t, f.net.host(i, 0), f.dir)
+	n.args = append(n.args, "--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(expect))
+	return n
+}
+
+// newNode is a node on a host, with its files below dir. It is not started.
+func newNode(t *testing.T, h *host, dir string) *node {
+	n := &node{host: h, t: t, dir: filepath.Join(dir, h.name), program: program}
 	n.wall = n.dir + ".wall"
-	n.args = []string{
-		"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip,
-		"--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(expect),
-	}
+	n.args = []string{"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip}
 	n.client = &http.Client{Transport: &http.Transport{DialContext: h.dial, MaxIdleConnsPerHost: 16}}
 	return n
 }

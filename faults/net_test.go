@@ -16,34 +16,64 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a bridge and the namespaces of the nodes on it.
+// network is bridges and the namespaces of the nodes on them: one bridge, or one for each region and a router between.
 type network struct {
-	t     *testing.T
-	hosts []*host
+	t       *testing.T
+	hosts   []*host
+	regions []int   // their bridges; 0 where there are no regions
+	router  *router // nil where there are no regions
 }
 
 // host is a namespace with one address. What it must not hear is dropped as it comes in, without a word to the sender.
 type host struct {
-	net  *network
-	name string
-	ip   string
-	port string          // its end of the cable at the bridge
-	fd   int             // of the namespace
-	deaf map[string]bool // addresses
+	net    *network
+	region int
+	name   string
+	ip     string
+	port   string          // its end of the cable at the bridge
+	fd     int             // of the namespace
+	deaf   map[string]bool // addresses
 	// stale: what is in deaf is not so yet.
 	stale bool
 	down  bool
 }
 
-const bridge = "rlbr"
+// bridgeOf is the bridge of a region.
+func bridgeOf(region int) string { return fmt.Sprintf("rlbr%d", region) }
 
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	n := &network{t: t}
 	t.Cleanup(n.close)
-	n.must("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
-	n.must("ip", "link", "set", bridge, "up")
+	n.bridge(0)
 	return n
+}
+
+// newWorld is a network of regions 1 to so many, with a router between them.
+func newWorld(t *testing.T, regions int, seed uint64) *network {
+	t.Helper()
+	n := &network{t: t}
+	t.Cleanup(n.close)
+	for i := range regions {
+		n.bridge(i + 1)
+		n.must("ip", "addr", "add", gateway(i+1)+"/24", "dev", bridgeOf(i+1))
+	}
+	r, err := openRouter(seed, n.regions...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.router = r
+	return n
+}
+
+// gateway is the router's address in a region.
+func gateway(region int) string { return fmt.Sprintf("10.77.%d.254", region) }
+
+func (n *network) bridge(region int) {
+	n.t.Helper()
+	n.must("ip", "link", "add", bridgeOf(region), "type", "bridge", "forward_delay", "0")
+	n.regions = append(n.regions, region)
+	n.must("ip", "link", "set", bridgeOf(region), "up")
 }
 
 func (n *network) must(name string, args ...string) {
@@ -54,24 +84,37 @@ func (n *network) must(name string, args ...string) {
 }
 
 func (n *network) close() {
+	if n.router != nil {
+		if err := n.router.close(); err != nil {
+			n.t.Error(err)
+		}
+	}
 	for _, h := range n.hosts {
 		unix.Close(h.fd)
 		_ = run("ip", "link", "del", h.port)  // the namespace alone takes its time
 		_ = run("ip", "netns", "del", h.name) // all of it ends with the tests at the latest
 	}
-	_ = run("ip", "link", "del", bridge)
+	for _, region := range n.regions {
+		_ = run("ip", "link", "del", bridgeOf(region))
+	}
 }
 
-// host adds a namespace.
-func (n *network) host(i int) *host {
+// host adds a namespace in a region, 0 where there are none.
+func (n *network) host(i, region int) *host {
 	n.t.Helper()
-	h := &host{net: n, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("10.77.0.%d", i), port: fmt.Sprintf("rlp%d", i), deaf: map[string]bool{}}
+	h := &host{
+		net: n, region: region, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("10.77.%d.%d", region, i),
+		port: fmt.Sprintf("rlp%d", i), deaf: map[string]bool{},
+	}
 	n.must("ip", "netns", "add", h.name)
 	n.must("ip", "link", "add", h.port, "type", "veth", "peer", "name", "eth0", "netns", h.name)
-	n.must("ip", "link", "set", h.port, "master", bridge, "up")
+	n.must("ip", "link", "set", h.port, "master", bridgeOf(region), "up")
 	n.must("ip", "-n", h.name, "link", "set", "lo", "up")
 	n.must("ip", "-n", h.name, "addr", "add", h.ip+"/24", "dev", "eth0")
 	n.must("ip", "-n", h.name, "link", "set", "eth0", "up")
+	if n.router != nil {
+		n.must("ip", "-n", h.name, "route", "add", "default", "via", gateway(region))
+	}
 	n.must("ip", "netns", "exec", h.name, "nft", "add table inet cut; add set inet cut deaf { type ipv4_addr; }; "+
 		"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop")
 	fd, err := unix.Open("/run/netns/"+h.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -166,6 +209,9 @@ func (h *host) unplug() {
 // heal undoes all cuts.
 func (n *network) heal() {
 	n.t.Helper()
+	if n.router != nil {
+		n.router.mend()
+	}
 	for _, h := range n.hosts {
 		if h.down {
 			n.must("ip", "link", "set", h.port, "up")

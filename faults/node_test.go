@@ -210,6 +210,7 @@ type clusterState struct {
 	View         string `json:"view"`
 	Leader       string `json:"leader"`
 	RulesVersion int64  `json:"rules_version"`
+	Recorded     int64  `json:"recorded_version"`
 	Members      []struct {
 		Name       string `json:"name"`
 		State      string `json:"state"`
@@ -218,6 +219,13 @@ type clusterState struct {
 		InRing     bool   `json:"in_ring"`
 		Partitions int    `json:"partitions"`
 	} `json:"members"`
+	Regions []struct {
+		Name      string `json:"name"`
+		Primary   bool   `json:"primary"`
+		Reachable bool   `json:"reachable"`
+		Committed bool   `json:"committed"`
+		Members   int    `json:"members"`
+	} `json:"regions"`
 }
 
 func (n *node) cluster() (c clusterState, err error) {
