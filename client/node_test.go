@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -191,7 +192,8 @@ func TestNodesComeAndGo(t *testing.T) {
 	c := connect(t, Options{Timeout: patience}, a, b)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
-	for range 8 {
+	var done [8]atomic.Int64 // checks of each
+	for i := range done {
 		all.Go(func() {
 			for {
 				select {
@@ -203,8 +205,16 @@ func TestNodesComeAndGo(t *testing.T) {
 					t.Errorf("have %+v, %v", d, err)
 					return
 				}
+				done[i].Add(1)
 			}
 		})
+	}
+	// A check that has found one node cut off may find the other one so as well, if that is cut off before it gets there.
+	settle := func() {
+		for i := range done {
+			before := done[i].Load()
+			eventually(t, "checks that met the node as it was are over", func() bool { return t.Failed() || done[i].Load() > before+1 })
+		}
 	}
 	for range 3 {
 		for _, f := range []*fake{a, b} {
@@ -217,6 +227,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			n := len(other.requests())
 			eventually(t, "the other one is asked", func() bool { return len(other.requests()) > n+20 })
 			f.set(func() { f.ready, f.answer = 200, nil })
+			settle()
 			if f == a {
 				eventually(t, "it is asked again", func() bool { return len(f.requests()) > before+20 })
 			}
