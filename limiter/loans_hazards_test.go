@@ -153,6 +153,28 @@ func TestLoanComesTooLate(t *testing.T) {
 	}
 }
 
+// Of a loan of a bucket that was long under way no more is put in than cannot have come back at the lender meanwhile: that
+// would be there twice.
+func TestBucketLoanThatTookLong(t *testing.T) {
+	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: units a second, the lender's
+	w, far := lonely(t, 1, `rules:
+  - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1s, algorithm: token-bucket}]}`)
+	n := w.nodes[0]
+	n.spend(byKey("r", "x"))
+	c := far.next(t)
+	asked := time.Now() // or a moment before
+	until(t, "the loan has taken long", func() bool { return time.Since(asked) >= took })
+	n.spend(byKey("r", "x")) // so that there is room for all of it
+	c.done((&loanReply{status: loanMade, amount: loan, unused: 10, rate: rate}).append(nil), nil)
+	s := n.ClusterStats()
+	if drained := int64(rate * took.Seconds()); s.LoanUnitsLost < drained || s.BorrowedUnits > loan-drained {
+		t.Errorf("have %d units of %d put in and %d lost, want at least %d lost", s.BorrowedUnits, loan, s.LoanUnitsLost, drained)
+	}
+	if s.BorrowedUnits+s.LoanUnitsLost != loan {
+		t.Errorf("have %d units put in and %d lost of %d", s.BorrowedUnits, s.LoanUnitsLost, loan)
+	}
+}
+
 // One loan of a counter is under way at a time; who has nothing is not asked again, and who does not answer only later.
 func TestLoansOneByOne(t *testing.T) {
 	w, far := lonely(t, 1, globalExact)
