@@ -22,6 +22,7 @@ type sequence struct {
 	held    chan struct{} // if not nil: an outcome is told when this is closed
 	lost    bool          // the outcome of empty entries is unknown
 	boot    chan struct{} // if not nil: the outcome of a boot is told when this is closed
+	ruled   uint64        // as of which index the newest rules are in force
 }
 
 func (s *sequence) giver(t *testing.T, n int) *Giver {
@@ -34,6 +35,11 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 			return s.state
 		},
 		Propose: func(ctx context.Context, e agreement.Entry) (agreement.Result, error) { return s.propose(ctx, n, e) },
+		Ruled: func() uint64 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.ruled
+		},
 		Nodes: func() []Node {
 			return []Node{{
 				Member: agreement.Member{ID: id(1)}, Boot: 101, Presence: Alive, Supports: true,

@@ -78,6 +78,25 @@ func TestHonouredByANewLeader(t *testing.T) {
 	}
 }
 
+// TestALeaderBeginsWithTheNewestRules: an earlier leader may have told of them that all go by them.
+func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		behind := s.request(1)
+		s.set(func() { s.ruled = behind.Applied + 1 })
+		g := s.giver(t, 1)
+		g.Lead()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := g.Answer(ctx, behind); r.Granted || r.Why != whyRules {
+			t.Errorf("have %+v, want a refusal of who has not applied the newest rules", r)
+		}
+		if r := g.Answer(ctx, s.request(1)); !r.Granted {
+			t.Errorf("have %+v, want authority for who has", r)
+		}
+	})
+}
+
 func TestGiverTellsWhatIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/testca"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -150,7 +151,7 @@ func TestRaftStaysNear(t *testing.T) {
 
 // TestFarOverALongWay connects over a round trip of 300 ms, with TLS, and breaks the link in all ways.
 func TestFarOverALongWay(t *testing.T) {
-	ca := newAuthority(t, "all regions")
+	ca := testca.New(t, "all regions")
 	for name, cut := range map[string]func(w *world, a, b *node){
 		"cut":    func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) },
 		"there":  func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) },
@@ -161,8 +162,8 @@ func TestFarOverALongWay(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				var far atomic.Int64
 				w.net.Delay(150 * time.Millisecond)
-				a := w.node(1, inRegion("eu", 1, &far), withTLS(ca.load(t, forNodes...)))
-				b := w.node(2, inRegion("us", 2, &far), withTLS(ca.load(t, forNodes...)))
+				a := w.node(1, inRegion("eu", 1, &far), withTLS(loadTLS(t, ca)))
+				b := w.node(2, inRegion("us", 2, &far), withTLS(loadTLS(t, ca)))
 				a.knowsFar(b)
 				b.knowsFar(a)
 				began := time.Now()

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/testca"
 	"github.com/rlnode/rlnode/peer"
 )
 
@@ -109,8 +110,8 @@ func TestAnotherKeyStaysOut(t *testing.T) {
 
 // TestTLSIsRequired: one region speaks TLS, the others don't. They know of each other and exchange nothing.
 func TestTLSIsRequired(t *testing.T) {
-	ca := newAuthority(t)
-	secure := func(_ *Config, pc *peer.Config) { pc.TLS = ca.load(t) }
+	ca := testca.New(t, "all regions")
+	secure := func(_ *Config, pc *peer.Config) { pc.TLS = loadTLS(t, ca) }
 	inBubble(t, func(t *testing.T, w *world) {
 		w.start(0, 1, secure).setEntry(true)
 		w.start(1, 1, secure).setEntry(true)

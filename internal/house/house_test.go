@@ -59,6 +59,7 @@ var mayImport = map[string][]string{
 
 	"faults":          {}, // tests of the program from outside
 	"internal/memnet": {},
+	"internal/testca": {},
 	"internal/yaml":   {},
 }
 
