@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/wan"
 )
 
 var threeRegions = []string{"eu", "ap", "us"}
@@ -470,18 +471,25 @@ func cases(n int) int {
 	return n
 }
 
+// silent is a way to other regions by which nothing is asked.
+type silent struct{ Far }
+
+func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) { return nil, wan.ErrAway }
+
 // TestAWriteIsSharedWithWhoIsThere: what is written is shared with the regions that can be reached by then, though they have
 // not asked for anything yet. Else they would have to wait for the next window.
 func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 	regionBubble(t, 1, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {
-			n.adjust = func(c *Config) { c.Timings.Follow = time.Hour } // nobody asks, and nobody looks
-		}
-		for _, n := range w.nodes {
+			n.adjust = func(c *Config) { c.Far = silent{c.Far} }
 			n.run()
 		}
 		w.ready(w.nodes...)
 		eu := w.of("eu")[0]
+		// Not by a write for a certain version, which is for certain regions, too.
+		if v, err := eu.write(6, 1); err != nil || v != 2 || len(eu.c.Load().State().Regions.Names) != 1 {
+			t.Errorf("have version %d, %v, want 2, of one region", v, err)
+		}
 		eu.mustWrite(7)
 		if have := eu.c.Load().State().Regions.Names; !slices.Equal(have, []string{"ap", "eu", "us"}) {
 			t.Errorf("have %v", have)

@@ -68,15 +68,6 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 // own region has used less than half of the capacity, half of what is unused, rounded up. It returns how much, and how
 // the counter stands afterwards. It fails, and does nothing, with ErrShut, ErrWindow or ErrFull.
 func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
-	return t.lend(now, k, l, window, want, true)
-}
-
-// LendFree is Lend without the debit, which tests turn off to see whether their checkers find what is admitted too much.
-func (t *Table) LendFree(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
-	return t.lend(now, k, l, window, want, false)
-}
-
-func (t *Table) lend(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64, debit bool) (int64, Loans, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,14 +82,12 @@ func (t *Table) lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 	if !t.roomForLoan(s, now, k, 2) {
 		return 0, stand, ErrFull
 	}
-	if debit {
-		took := false
-		if err := t.changeHeld(s, now, k, l, func(state algorithms.State) (next algorithms.State) {
-			next, took = l.Take(state, now, n)
-			return next
-		}, nil); err != nil || !took {
-			return 0, stand, err // nothing changed: a Take that refuses takes nothing
-		}
+	took := false
+	if err := t.changeHeld(s, now, k, l, func(state algorithms.State) (next algorithms.State) {
+		next, took = l.Take(state, now, n)
+		return next
+	}, nil); err != nil || !took {
+		return 0, stand, err // nothing changed: a Take that refuses takes nothing
 	}
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
 		return 0, stand, err // quota lost: room was just made

@@ -147,8 +147,9 @@ func (d *divided) lessThanItsShare() bool {
 
 // takeLoan debits a loan.
 func (l *Limiter) takeLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+	n, stand, err := l.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		return l.table.LendFree(now, d.key, &d.limit.Limit, window, want)
+		l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
 	}
-	return l.table.Lend(now, d.key, &d.limit.Limit, window, want)
+	return n, stand, err
 }
