@@ -474,7 +474,9 @@ func cases(n int) int {
 // silent is a way to other regions by which nothing is asked.
 type silent struct{ Far }
 
-func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) { return nil, wan.ErrAway }
+func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) {
+	return nil, wan.ErrAway
+}
 
 // TestAWriteIsSharedWithWhoIsThere: what is written is shared with the regions that can be reached by then, though they have
 // not asked for anything yet. Else they would have to wait for the next window.
