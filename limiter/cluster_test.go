@@ -3,10 +3,12 @@ package limiter
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
@@ -20,53 +22,58 @@ var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bu
 // G1: together the nodes of a cluster admit exactly the limit, whatever the algorithm, whoever asks, and while the
 // partition moves from node to node.
 func TestG1_ExactTogether(t *testing.T) {
-	const limit = 1000
 	for _, moving := range []bool{false, true} {
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, moving %v", kind, moving), func(t *testing.T) {
-				w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
-				p := w.partition("r", "x")
-				var admitted, late atomic.Int64
-				var wg sync.WaitGroup
-				for i := range 9 {
-					wg.Go(func() {
-						var a Answer
-						q := byKey("r", "x")
-						for range limit / 5 {
-							began := time.Now()
-							if err := w.nodes[i%3].Check(&q, &a); err != nil {
-								t.Error(err)
-							} else if took := time.Since(began); a.DecidedBy < ByForward && took > checkTime/2 {
-								late.Add(1) // this machine stood still: the check was decided in time, without the owner
-							} else if a.DecidedBy < ByForward {
-								t.Errorf("decided by %s after %v", a.DecidedBy, took)
-							} else if a.Allowed {
-								admitted.Add(1)
-							}
-						}
-					})
-				}
-				over := make(chan struct{})
-				var mover sync.WaitGroup
-				mover.Go(func() {
-					for i := 0; moving; i++ {
-						select {
-						case <-over:
-							return
-						default:
-							w.handOver(p, w.nodes[i%3])
-							<-time.After(time.Millisecond)
-						}
-					}
-				})
-				wg.Wait()
-				close(over)
-				mover.Wait()
-				if n := admitted.Load(); n > limit || n < limit && late.Load() == 0 {
-					t.Errorf("have %d admitted, want %d; %d came too late", n, limit, late.Load())
-				}
+				synctest.Test(t, func(t *testing.T) { testExactTogether(t, kind, moving) })
 			})
 		}
+	}
+}
+
+func testExactTogether(t *testing.T, kind string, moving bool) {
+	const limit = 1000
+	w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
+	w.pause = func() time.Duration { return rand.N(300 * time.Microsecond) }
+	p := w.partition("r", "x")
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 9 {
+		wg.Go(func() {
+			var a Answer
+			q := byKey("r", "x")
+			for range limit / 5 {
+				time.Sleep(rand.N(200 * time.Microsecond)) // a check that its own node decides takes no virtual time
+				if err := w.nodes[i%3].Check(&q, &a); err != nil {
+					t.Error(err)
+				} else if a.DecidedBy < ByForward {
+					t.Errorf("decided by %s", a.DecidedBy)
+				} else if a.Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	over, moves := make(chan struct{}), 0
+	var mover sync.WaitGroup
+	mover.Go(func() {
+		for ; moving; moves++ {
+			select {
+			case <-over:
+				return
+			case <-time.After(100 * time.Microsecond):
+				w.handOver(p, w.nodes[moves%3])
+			}
+		}
+	})
+	wg.Wait()
+	close(over)
+	mover.Wait()
+	if n := admitted.Load(); n != limit {
+		t.Errorf("have %d admitted, want %d", n, limit)
+	}
+	if moving && moves < 20 {
+		t.Errorf("have %d moves, want some", moves)
 	}
 }
 
@@ -74,40 +81,45 @@ func TestG1_ExactTogether(t *testing.T) {
 func TestG1_NothingLeaks(t *testing.T) {
 	for _, kind := range kinds[:4] {
 		t.Run(kind, func(t *testing.T) {
-			w := newWorld(t, 3, fmt.Sprintf(`rules:
+			synctest.Test(t, func(t *testing.T) { testNothingLeaks(t, kind) })
+		})
+	}
+}
+
+func testNothingLeaks(t *testing.T, kind string) {
+	w := newWorld(t, 3, fmt.Sprintf(`rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 100000, per: 1440h, algorithm: %[1]s}]}
   - {name: b, key: [b], consistency: exact, limits: [{limit: 40, per: 1440h, algorithm: %[1]s}, {limit: 10000, per: 1680h, algorithm: %[1]s}]}
   - {name: c, key: [c], consistency: exact, limits: [{limit: 50000, per: 1440h, algorithm: %[1]s}]}`, kind))
-			a, b, c := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil), w.keyOf("c", w.nodes[2], nil)
-			var admitted atomic.Int64
-			var wg sync.WaitGroup
-			for i := range 6 {
-				wg.Go(func() {
-					var answer Answer
-					q := Query{Attributes: attrs("a", a, "b", b, "c", c)}
-					for range 60 {
-						if err := w.nodes[i%3].Check(&q, &answer); err != nil {
-							t.Error(err)
-						}
-						if answer.Allowed {
-							admitted.Add(1)
-						} else if last := answer.Limits[answer.Tightest]; last.Rule.Name != "b" {
-							t.Errorf("refused by %s", last.Rule.Name)
-						}
-					}
-				})
-			}
-			wg.Wait()
-			w.calls.Wait()
-			if n := admitted.Load(); n > 40 || n < 1 {
-				t.Errorf("have %d admitted, want at most 40", n)
-			}
-			for rule, key := range map[string]string{"a": a, "b": b, "c": c} {
-				if used := w.nodes[0].used(rule, key); used != admitted.Load() {
-					t.Errorf("%s: have %d used, want %d", rule, used, admitted.Load())
+	w.pause = func() time.Duration { return rand.N(300 * time.Microsecond) }
+	a, b, c := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil), w.keyOf("c", w.nodes[2], nil)
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			var answer Answer
+			q := Query{Attributes: attrs("a", a, "b", b, "c", c)}
+			for range 60 {
+				if err := w.nodes[i%3].Check(&q, &answer); err != nil {
+					t.Error(err)
+				}
+				if answer.Allowed {
+					admitted.Add(1)
+				} else if last := answer.Limits[answer.Tightest]; last.Rule.Name != "b" {
+					t.Errorf("refused by %s", last.Rule.Name)
 				}
 			}
 		})
+	}
+	wg.Wait()
+	w.calls.Wait()
+	if n := admitted.Load(); n > 40 || n < 1 {
+		t.Errorf("have %d admitted, want at most 40", n)
+	}
+	for rule, key := range map[string]string{"a": a, "b": b, "c": c} {
+		if used := w.nodes[0].used(rule, key); used != admitted.Load() {
+			t.Errorf("%s: have %d used, want %d", rule, used, admitted.Load())
+		}
 	}
 }
 
