@@ -36,7 +36,7 @@ func (u *windowUse) sum() int64 {
 func (c *limitCheck) check(hits []hit) error {
 	c.see(hits)
 	windows := map[int64]*windowUse{}
-	between := map[int64]int64{} // by the earlier window
+	between := map[int64]*windowUse{} // by the earlier window
 	for _, h := range hits {
 		first, last, known := c.windowsOf(h)
 		switch {
@@ -46,7 +46,10 @@ func (c *limitCheck) check(hits []hit) error {
 			}
 			c.add(windows[first], h)
 		case known && first+1 == last:
-			between[first] += h.cost
+			if between[first] == nil {
+				between[first] = &windowUse{alone: map[int]int64{}}
+			}
+			c.add(between[first], h)
 		}
 	}
 	may := map[int64]int64{}
@@ -57,13 +60,33 @@ func (c *limitCheck) check(hits []hit) error {
 		}
 		may[w] = n
 	}
-	for w, n := range between {
+	for w, u := range between {
 		a, b := windows[w], windows[w+1]
-		if a != nil && b != nil && a.sum()+n+b.sum() > may[w]+may[w+1] {
-			return fmt.Errorf("%s and the next: %d, %d in between, %d: at most %d together", c.name(w), a.sum(), n, b.sum(), may[w]+may[w+1])
+		if a == nil || b == nil {
+			continue
+		}
+		if most := may[w] + may[w+1] + c.excused(u, a, b); a.sum()+u.sum()+b.sum() > most {
+			return fmt.Errorf("%s and the next: %d, %+v in between, %d: at most %d together", c.name(w), a.sum(), *u, b.sum(), most)
 		}
 	}
 	return nil
+}
+
+// excused is how much of what was admitted in between two windows need not be in their limits, beyond what they are
+// allowed: a node that decided alone just then has its share in either.
+func (c *limitCheck) excused(between, a, b *windowUse) int64 {
+	share := c.share(c.rule.limit)
+	n := between.tail + between.cut + min(between.before, c.rule.limit) + min(between.standby, share)
+	for node, alone := range between.alone {
+		shares := int64(2)
+		for _, u := range []*windowUse{a, b} {
+			if _, counted := u.alone[node]; counted {
+				shares--
+			}
+		}
+		n += min(alone, shares*share)
+	}
+	return n
 }
 
 // windowsOf are the windows that h may have been in, by the clock of who decided; not known if that one was just stepped.
@@ -169,6 +192,9 @@ func TestCheckLimits(t *testing.T) {
 		{"one more, from a lease", join(hits(9, "owner", 0, 15*second), hits(1, "lease", 1, 16*second)), nil, "at most 9"},
 		{"in between", join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second)), nil, ""},
 		{"in between, too much for both", join(hits(9, "owner", 0, 15*second), hits(1, "owner", 0, 20*second), hits(9, "owner", 0, 22*second)), nil, "together"},
+		{"in between, alone, at the earlier one's end", join(hits(9, "owner", 1, 16*second), hits(3, "fallback", 0, 20*second), hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)), cut, ""},
+		{"in between, alone, too much for both", join(hits(9, "owner", 1, 16*second), hits(4, "fallback", 0, 20*second), hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)), cut, "together"},
+		{"in between, by the owner, while one is alone", join(hits(9, "owner", 1, 16*second), hits(1, "owner", 1, 20*second), hits(9, "owner", 1, 22*second), hits(3, "fallback", 0, 23*second)), cut, "together"},
 		{"killed, forgotten", join(hits(4, "owner", 0, 15*second-1000), hits(9, "owner", 1, 18*second)), kill, ""},
 		{"another killed, nothing forgotten", join(hits(1, "owner", 1, 14*second), hits(4, "forward", 0, 15*second-1000), hits(5, "owner", 1, 18*second)), kill, "at most 9"},
 		{"killed, forgotten too much", join(hits(4, "owner", 0, 14*second), hits(6, "owner", 1, 18*second)), kill, "at most 9"},

@@ -58,34 +58,40 @@ type windowSum struct {
 }
 
 // windows adds up hits by window; between is what was admitted as one turned, by the earlier one.
-func (c *quotaCheck) windows(hits []hit) (windows map[int64]*windowSum, between map[int64]int64) {
-	windows, between = map[int64]*windowSum{}, map[int64]int64{}
+func (c *quotaCheck) windows(hits []hit) (windows, between map[int64]*windowSum) {
+	windows, between = map[int64]*windowSum{}, map[int64]*windowSum{}
 	w := int64(c.quota.per)
 	for r, list := range c.byRegion(hits) {
-		uses := map[int64]*windowUse{}
+		uses, turns := map[int64]*windowUse{}, map[int64]*windowUse{}
 		check := limitCheck{c.regions[r]}
 		for _, h := range list {
 			first, last := (h.sent+c.wall-int64(edge))/w, (h.got+c.wall+int64(edge))/w
-			switch {
-			case first == last:
-				if uses[first] == nil {
-					uses[first] = &windowUse{alone: map[int]int64{}}
-				}
-				check.add(uses[first], h)
-			case first+1 == last:
-				between[first] += h.cost
+			to := uses
+			if first+1 == last {
+				to = turns
+			} else if first != last {
+				continue
 			}
-		}
-		for at, u := range uses {
-			if windows[at] == nil {
-				windows[at] = &windowSum{}
+			if to[first] == nil {
+				to[first] = &windowUse{alone: map[int]int64{}}
 			}
-			windows[at].sum += u.sum()
-			windows[at].region[r] = u.sum()
-			windows[at].excused[r] = c.excuse(r, at, u)
+			check.add(to[first], h)
 		}
+		c.addUp(windows, r, uses)
+		c.addUp(between, r, turns)
 	}
 	return windows, between
+}
+
+func (c *quotaCheck) addUp(windows map[int64]*windowSum, r int, uses map[int64]*windowUse) {
+	for at, u := range uses {
+		if windows[at] == nil {
+			windows[at] = &windowSum{}
+		}
+		windows[at].sum += u.sum()
+		windows[at].region[r] = u.sum()
+		windows[at].excused[r] = c.excuse(r, at, u)
+	}
 }
 
 // excuse is how much of what a region admitted in a window its counters may not know: what its guarantees allow.
@@ -115,19 +121,23 @@ func (c *quotaCheck) name(w int64) string {
 // where two windows are taken together.
 func (c *quotaCheck) check(hits []hit) error {
 	windows, between := c.windows(hits)
+	excused := func(s *windowSum) int64 { return s.excused[0] + s.excused[1] + s.excused[2] }
 	may := func(w int64) int64 {
-		s, per := windows[w], int64(c.quota.per)
-		return c.limit(w*per-c.wall, (w+1)*per-c.wall) + s.excused[0] + s.excused[1] + s.excused[2]
+		per := int64(c.quota.per)
+		return c.limit(w*per-c.wall, (w+1)*per-c.wall) + excused(windows[w])
 	}
 	for w, s := range windows {
 		if s.sum > may(w) {
 			return fmt.Errorf("%s: %+v: %d admitted in all regions, at most %d may be", c.name(w), *s, s.sum, may(w))
 		}
 	}
-	for w, n := range between {
+	for w, s := range between {
 		a, b := windows[w], windows[w+1]
-		if a != nil && b != nil && a.sum+n+b.sum > may(w)+may(w+1) {
-			return fmt.Errorf("%s and the next: %d, %d in between, %d: at most %d together", c.name(w), a.sum, n, b.sum, may(w)+may(w+1))
+		if a == nil || b == nil {
+			continue
+		}
+		if most := may(w) + may(w+1) + excused(s); a.sum+s.sum+b.sum > most {
+			return fmt.Errorf("%s and the next: %d, %+v in between, %d: at most %d together", c.name(w), a.sum, *s, b.sum, most)
 		}
 	}
 	return nil

@@ -43,6 +43,9 @@ func (l load) run(w *world, window time.Duration) (admitted, asked map[int64]int
 	begun := time.Now()
 	var n atomic.Int64
 	for i, weight := range l.weights {
+		if weight == 0 {
+			continue
+		}
 		pause := time.Duration(float64(time.Second) * float64(total) / float64(l.rate*weight))
 		wg.Go(func() {
 			chance := rand.New(rand.NewPCG(uint64(i), 7))
@@ -120,4 +123,45 @@ func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, s
 	if nodes == 3 && perCheck > 0.05 {
 		t.Errorf("%.3f calls a check", perCheck)
 	}
+}
+
+// G3: a limit that is asked for far too much is admitted whole, and other nodes than its owner ask for it a few times in
+// a lease's life, whether it comes back at once or all the time.
+func TestG3_OverTheLimit(t *testing.T) {
+	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket"} {
+		for _, weights := range [][]int{{1, 1, 1}, {0, 1, 0}} {
+			for _, demand := range []int{3, 10} {
+				if testing.Short() && demand == 10 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s, %v, %d x", kind, weights, demand), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { testOver(t, kind, weights, demand) })
+				})
+			}
+		}
+	}
+}
+
+func testOver(t *testing.T, kind string, weights []int, demand int) {
+	const limit, window = 3000, 10 * time.Second
+	w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
+	w.pause = func() time.Duration { return 200*time.Microsecond + rand.N(200*time.Microsecond) }
+	l := load{rate: limit * demand / int(window.Seconds()), weights: weights, last: window, key: w.keyOf("r", w.nodes[0], nil)}
+	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
+	l.run(w, window) // what a bucket holds, and what a sliding window has room for, is spent
+	calls := w.countCalls()
+	l.last = 2 * window
+	admitted, _, checks := l.run(w, window)
+	var all int64
+	for _, n := range admitted {
+		all += n
+	}
+	if want := int64(2 * limit); all*100 < 98*want || all*100 > 101*want {
+		t.Errorf("have %d of %d admitted, want %d or so", all, checks, want)
+	}
+	const lives = 2 * 20
+	if have := float64(calls.Load()) / lives; have > 12 {
+		t.Errorf("have %.1f calls in a lease's life, want a few of each node", have)
+	}
+	t.Logf("%d of %d admitted, %.1f calls in a lease's life, %.4f a check", all, checks, float64(calls.Load())/lives, float64(calls.Load())/float64(checks))
 }

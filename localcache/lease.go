@@ -17,11 +17,13 @@ type lease struct {
 	next    grant
 	seen    uint64 // the last grant that came
 	refused refusal
+	pressed pressure
 	asking  time.Duration // until then the answer to a renewal is waited for
 	renew   time.Duration // no renewal before
 	toldAt  time.Duration // when the owner said what limits tell
 	touched time.Duration // when it was last of use
-	keep    time.Duration // how long it is remembered after that
+	ttl     time.Duration // how long its grants last
+	keep    time.Duration // how long it is remembered after it was touched
 
 	due   time.Duration // when it has to be looked at again
 	index int           // in its shard's queue
@@ -92,7 +94,7 @@ func (e *lease) begin(ops []counters.Op) {
 	for i := range ops {
 		e.limits = append(e.limits, leased{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
-	e.current, e.next, e.refused = grant{}, grant{}, refusal{}
+	e.current, e.next, e.refused, e.pressed = grant{}, grant{}, refusal{}, pressure{}
 }
 
 // turn makes the next grant the current one.
@@ -168,7 +170,7 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 
 // low reports whether the current grant is so far spent that the next one is to be fetched.
 func (e *lease) low(at time.Duration) bool {
-	if e.next.id != 0 || at < e.asking || at < e.renew {
+	if e.next.id != 0 || at < e.asking || at < e.renew || at < e.refused.until {
 		return false
 	}
 	// Holders of one subject should not all ask at once, so each has its own idea of half.

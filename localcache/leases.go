@@ -138,6 +138,7 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 			e.limits[i].demand.note(ops[i].Cost)
 		}
 		e.touched = at
+		e.pressed.note(at, e.ttl)
 		return Refused, Receipt{Until: e.refused.until}
 	}
 	return Unknown, Receipt{}
@@ -179,7 +180,7 @@ func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counte
 		s.end(sh, e, at)
 		e.begin(ops)
 	}
-	e.touched, e.keep = at, max(forgetTTLs*t.TTL, minKeep)
+	e.touched, e.ttl, e.keep = at, t.TTL, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
 		s.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
@@ -238,7 +239,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 		s.end(sh, e, at) // of a life of the counters that is over
 		e.source, e.seen = from, 0
 	}
-	e.refused, e.toldAt = refusal{}, at
+	e.toldAt = at
 	for i := range ops {
 		l := &e.limits[i]
 		l.told = ops[i].Decision
@@ -246,6 +247,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 			l.told.Remaining = max(0, l.told.Remaining-g.Amounts[i])
 		}
 	}
+	e.refused = e.usedUp(at, ops)
 	if g.ID != 0 {
 		s.take(sh, e, sent, at, from, ops, &g)
 	} else if renewal && e.current.id != 0 {
@@ -292,8 +294,8 @@ func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []cou
 	s.poke(at)
 }
 
-// Refused takes over an owner's refusal of ops, whose decisions tell by what; it stands for ttl at most. Where none of
-// them refused, there is nothing to remember.
+// Refused takes over an owner's refusal of ops, whose decisions tell by what; it stands for ttl at most, and until there
+// is room again, or a little longer where many checks are refused. Where no op was refused, there is nothing to remember.
 func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh := s.shardOf(ops[0].Key.Hi)
 	sh.mu.Lock()
@@ -302,6 +304,7 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 	if e == nil || !e.matches(ops) || s.closed.Load() {
 		return
 	}
+	e.pressed.note(at, ttl)
 	stands := time.Duration(0)
 	r := refusal{at: at, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
@@ -315,8 +318,10 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 		}
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
+			d.RetryAfter = max(d.RetryAfter, e.pressed.hold(at, ttl, ops[i].Limit))
 			wait = min(wait, d.RetryAfter)
 		}
+		r.ops[i].decision = d
 		r.ops[i].until = at + wait
 		stands = max(stands, wait)
 	}

@@ -1,0 +1,96 @@
+package localcache
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// Where many checks are refused, a node does not ask for each unit that comes back; a few are told the owner's word.
+func TestPressure(t *testing.T) {
+	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 10_000, Window: time.Second}
+	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
+	for _, tt := range []struct {
+		name  string
+		limit algorithms.Limit
+		times int
+		after time.Duration // of the last refusal
+		want  time.Duration
+	}{
+		{"few", second, pressedBy - 1, 0, 0},
+		{"many", second, pressedBy, 0, terms.TTL / holdParts},
+		{"many, a while ago", second, pressedBy, terms.TTL / 2, 0},
+		{"very many, a while ago", second, 2 * pressedBy, terms.TTL / 2, terms.TTL / holdParts},
+		{"very many, long ago", second, 100, terms.TTL, 0},
+		{"a bucket that is soon full", small, pressedBy, 0, 10 * time.Millisecond},
+		{"a window that begins anew", minute, pressedBy, 0, 0},
+	} {
+		var p pressure
+		for range tt.times {
+			p.note(time.Minute, terms.TTL)
+		}
+		if have := p.hold(time.Minute+tt.after, terms.TTL, &tt.limit); have != tt.want {
+			t.Errorf("%s: have %v, want %v", tt.name, have, tt.want)
+		}
+	}
+}
+
+// What a node knows to be used up it refuses for as long, and says when to come back.
+func TestUsedUp(t *testing.T) {
+	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
+	s := NewLeases(0)
+	ask := func(at time.Duration) (Outcome, algorithms.Decision) {
+		ops := opsOf(1)
+		ops[0].Limit = &bucket
+		o, _ := s.Spend(at, someone, ops)
+		return o, ops[0].Decision
+	}
+	answer := func(at time.Duration, d algorithms.Decision) {
+		ops := opsOf(1)
+		ops[0].Limit = &bucket
+		s.Wish(at, someone, terms, ops, 1)
+		if ops[0].Decision = d; d.Allowed {
+			s.Admitted(at, at, from, ops, Grant{}, false)
+		} else {
+			s.Refused(at, from, ops, terms.TTL)
+		}
+	}
+	const began = time.Minute
+	answer(began, algorithms.Decision{RetryAfter: time.Millisecond})
+	for range pressedBy {
+		if o, d := ask(began); o != Refused || d.RetryAfter != time.Millisecond {
+			t.Fatalf("have %d, %+v", o, d)
+		}
+	}
+	at := began + time.Millisecond
+	if o, _ := ask(at); o != Unknown {
+		t.Fatalf("there may be room: have %d", o)
+	}
+	answer(at, algorithms.Decision{Allowed: true})
+	hold := terms.TTL / holdParts
+	if o, d := ask(at); o != Refused || d.RetryAfter != hold || d.Allowed {
+		t.Errorf("nothing is left: have %d, %+v", o, d)
+	}
+	if o, _ := ask(at + hold); o != Unknown {
+		t.Errorf("there is room again: have %d", o)
+	}
+	answer(at, algorithms.Decision{Allowed: true, Remaining: 1})
+	if o, _ := ask(at); o != Unknown {
+		t.Errorf("one is left: have %d", o)
+	}
+	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
+	if o, d := ask(at); o != Refused || d.RetryAfter != hold {
+		t.Errorf("refused by the owner: have %d, %+v", o, d)
+	}
+	// In calm times the owner's word holds.
+	at += terms.TTL
+	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
+	if o, d := ask(at); o != Refused || d.RetryAfter != time.Millisecond {
+		t.Errorf("calm: have %d, %+v", o, d)
+	}
+	answer(at, algorithms.Decision{Allowed: true})
+	if o, _ := ask(at); o != Unknown {
+		t.Errorf("calm: have %d", o)
+	}
+}
