@@ -158,13 +158,14 @@ func find(list []localcache.Held, id uint64) *localcache.Held {
 // sizes are r's ops with what may be granted as costs; nil where one that is wanted gets nothing.
 func (s *subject) sizes(r *Request) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
-	some := false
+	some, terms := false, r.Wish.Terms
+	terms.Nodes = r.Nodes
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
 		a := Ask{Limit: op.Limit, Want: r.Wish.Want[i], Remaining: r.Ops[i].Decision.Remaining}
 		a.Out, a.OutThere = s.outOf(op.Key.Lo, r.Holder)
 		if a.Want > 0 {
-			if op.Cost = Size(a, r.Wish.Terms.Threshold, r.Wish.Terms.Idle, r.Nodes); op.Cost == 0 {
+			if op.Cost = Size(a, terms); op.Cost == 0 {
 				return nil
 			}
 			some = true

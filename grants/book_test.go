@@ -33,7 +33,7 @@ func TestSize(t *testing.T) {
 	}
 	for _, tt := range tests {
 		a := Ask{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, OutThere: tt.there}
-		if have := Size(a, 0.85, 0.02, tt.nodes); have != tt.have {
+		if have := Size(a, localcache.Terms{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
 			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
 		}
 	}

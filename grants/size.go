@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/localcache"
 )
 
 // Ask is what a holder asks of one limit.
@@ -15,14 +16,13 @@ type Ask struct {
 	OutThere  int64 // of these, the holder's own
 }
 
-// Size is how many units of one limit to grant a holder among so many nodes; 0 for none.
-func Size(a Ask, threshold, idle float64, nodes int) int64 {
+// Size is how many units of one limit to grant a holder; 0 for none.
+func Size(a Ask, t localcache.Terms) int64 {
 	capacity := a.Limit.Capacity()
 	used := capacity - min(a.Remaining, capacity)
-	large := min(a.Want, (int64(threshold*float64(capacity))-used)/2)
-	together := int64(idle * float64(capacity))
-	part := together / int64(max(1, nodes))
-	small := min(a.Want, part-a.OutThere, together-a.Out)
+	large := min(a.Want, (int64(t.Threshold*float64(capacity))-used)/2)
+	part := t.Part(a.Limit)
+	small := min(a.Want, part-a.OutThere, t.Together(a.Limit)-a.Out)
 	size := max(0, min(max(large, small), a.Remaining))
 	// Crumbs of a limit that is used up as fast as it comes back save no calls, and have to be remembered each.
 	if size < min(a.Want, part/crumbs) {

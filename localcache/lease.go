@@ -22,7 +22,7 @@ type lease struct {
 	renew   time.Duration // no renewal before
 	toldAt  time.Duration // when the owner said what limits tell
 	touched time.Duration // when it was last of use
-	ttl     time.Duration // how long its grants last
+	terms   Terms         // of its grants
 	keep    time.Duration // how long it is remembered after it was touched
 
 	due   time.Duration // when it has to be looked at again

@@ -138,7 +138,7 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 			e.limits[i].demand.note(ops[i].Cost)
 		}
 		e.touched = at
-		e.pressed.note(at, e.ttl)
+		e.pressed.note(at, e.terms.TTL)
 		return Refused, Receipt{Until: e.refused.until}
 	}
 	return Unknown, Receipt{}
@@ -180,7 +180,7 @@ func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counte
 		s.end(sh, e, at)
 		e.begin(ops)
 	}
-	e.touched, e.ttl, e.keep = at, t.TTL, max(forgetTTLs*t.TTL, minKeep)
+	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
 		s.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
@@ -247,7 +247,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 			l.told.Remaining = max(0, l.told.Remaining-g.Amounts[i])
 		}
 	}
-	e.refused = e.usedUp(at, ops)
+	e.refused = e.usedUp(sent, ops)
 	if g.ID != 0 {
 		s.take(sh, e, sent, at, from, ops, &g)
 	} else if renewal && e.current.id != 0 {
@@ -318,7 +318,7 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 		}
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
-			d.RetryAfter = max(d.RetryAfter, e.pressed.hold(at, ttl, ops[i].Limit))
+			d.RetryAfter = max(d.RetryAfter, e.pressed.hold(at, e.terms, ops[i].Limit, ops[i].Cost))
 			wait = min(wait, d.RetryAfter)
 		}
 		r.ops[i].decision = d

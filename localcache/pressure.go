@@ -11,8 +11,8 @@ const (
 	// pressedBy is how many checks of one subject are refused within the life of a lease before there is no hurry to ask
 	// again.
 	pressedBy = 8
-	// holdParts is into how many parts a lease's life, and what a bucket holds, are divided: one is what comes back to a
-	// limit before a node that is pressed asks for more.
+	// holdParts is into how many parts a lease's life, and the time in which a bucket fills, are divided: a node that is
+	// pressed waits for one at most.
 	holdParts = 4
 )
 
@@ -35,31 +35,28 @@ func (p *pressure) of(at, ttl time.Duration) float64 {
 }
 
 // hold is how long a node waits before it asks for more of a limit that has room again all the time, where it is
-// pressed: else it would ask for each unit by itself as soon as that is there. No bucket becomes full meanwhile.
-func (p *pressure) hold(at, ttl time.Duration, l *algorithms.Limit) time.Duration {
-	if p.of(at, ttl) < pressedBy {
+// pressed: else it would ask for each unit by itself as soon as that is there. It is no longer than what one question can
+// bring takes to come back, its cost and a lease, so that one node alone can have all of a limit; and no bucket becomes
+// full meanwhile.
+func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
+	if p.of(at, t.TTL) < pressedBy || l.Kind != algorithms.TokenBucket && l.Kind != algorithms.SlidingWindow {
 		return 0
 	}
-	switch l.Kind {
-	case algorithms.TokenBucket:
-		full := float64(l.Capacity()) / float64(l.Amount) * float64(l.Window)
-		return time.Duration(min(float64(ttl), full) / holdParts)
-	case algorithms.SlidingWindow:
-		return ttl / holdParts
-	}
-	return 0
+	unit := float64(l.Window) / float64(l.Amount)
+	brings := float64(cost) + float64(t.Part(l))
+	return time.Duration(min(float64(t.TTL)/holdParts, float64(l.Capacity())*unit/holdParts, brings*unit))
 }
 
-// usedUp is what the owner would say to checks for more than it had left at that time, after what it granted: nothing
-// where the node is not pressed.
-func (e *lease) usedUp(at time.Duration, ops []counters.Op) refusal {
-	r := refusal{at: at}
+// usedUp is what the owner would say, some time after the question was sent, to checks for more than it had left after
+// what it granted: nothing where the node is not pressed.
+func (e *lease) usedUp(sent time.Duration, ops []counters.Op) refusal {
+	r := refusal{at: sent}
 	for i := range ops {
-		d := e.limits[i].told
-		o := refusedOp{cost: d.Remaining + 1, decision: d}
-		if hold := e.pressed.hold(at, e.ttl, ops[i].Limit); hold > 0 {
+		l := &e.limits[i]
+		o := refusedOp{cost: l.told.Remaining + 1, decision: l.told}
+		if hold := e.pressed.hold(sent, e.terms, ops[i].Limit, ops[i].Cost); hold > 0 {
 			o.decision.Allowed, o.decision.RetryAfter = false, hold
-			o.until = at + hold
+			o.until = sent + hold
 		}
 		r.until = max(r.until, o.until)
 		r.ops = append(r.ops, o)

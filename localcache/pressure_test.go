@@ -9,28 +9,32 @@ import (
 
 // Where many checks are refused, a node does not ask for each unit that comes back; a few are told the owner's word.
 func TestPressure(t *testing.T) {
-	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 10_000, Window: time.Second}
+	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 1500, Window: time.Second}
 	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
+	terms := terms
+	terms.Nodes = 10
 	for _, tt := range []struct {
 		name  string
 		limit algorithms.Limit
+		cost  int64
 		times int
 		after time.Duration // of the last refusal
 		want  time.Duration
 	}{
-		{"few", second, pressedBy - 1, 0, 0},
-		{"many", second, pressedBy, 0, terms.TTL / holdParts},
-		{"many, a while ago", second, pressedBy, terms.TTL / 2, 0},
-		{"very many, a while ago", second, 2 * pressedBy, terms.TTL / 2, terms.TTL / holdParts},
-		{"very many, long ago", second, 100, terms.TTL, 0},
-		{"a bucket that is soon full", small, pressedBy, 0, 10 * time.Millisecond},
-		{"a window that begins anew", minute, pressedBy, 0, 0},
+		{"few", second, 1000, pressedBy - 1, 0, 0},
+		{"many", second, 1000, pressedBy, 0, terms.TTL / holdParts},
+		{"many, a while ago", second, 1000, pressedBy, terms.TTL / 2, 0},
+		{"very many, a while ago", second, 1000, 2 * pressedBy, terms.TTL / 2, terms.TTL / holdParts},
+		{"very many, long ago", second, 1000, 100, terms.TTL, 0},
+		{"a bucket that is soon full", small, 1000, pressedBy, 0, 10 * time.Millisecond},
+		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressedBy, 0, 70 * time.Millisecond},
+		{"a window that begins anew", minute, 1000, pressedBy, 0, 0},
 	} {
 		var p pressure
 		for range tt.times {
 			p.note(time.Minute, terms.TTL)
 		}
-		if have := p.hold(time.Minute+tt.after, terms.TTL, &tt.limit); have != tt.want {
+		if have := p.hold(time.Minute+tt.after, terms, &tt.limit, tt.cost); have != tt.want {
 			t.Errorf("%s: have %v, want %v", tt.name, have, tt.want)
 		}
 	}
@@ -39,7 +43,8 @@ func TestPressure(t *testing.T) {
 // What a node knows to be used up it refuses for as long, and says when to come back.
 func TestUsedUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
-	s := NewLeases(0)
+	s, terms := NewLeases(0), terms
+	terms.Nodes = 20 // a lease is 100 at most
 	ask := func(at time.Duration) (Outcome, algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
@@ -68,7 +73,7 @@ func TestUsedUp(t *testing.T) {
 		t.Fatalf("there may be room: have %d", o)
 	}
 	answer(at, algorithms.Decision{Allowed: true})
-	hold := terms.TTL / holdParts
+	const hold = 101 * time.Millisecond // in which 101 come back
 	if o, d := ask(at); o != Refused || d.RetryAfter != hold || d.Allowed {
 		t.Errorf("nothing is left: have %d, %+v", o, d)
 	}

@@ -25,6 +25,7 @@ type Terms struct {
 	Threshold float64       // 0.5…0.95: up to this part used, leases are large
 	Idle      float64       // above 0, at most 0.5: part of the limit that all leases together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
+	Nodes     int           // among which limits are divided, as far as is known where it is looked at
 }
 
 // TermsOf returns the terms of a rule's subject with these limits among so many nodes; none where each check is to
@@ -34,7 +35,7 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Block > 0 {
 		return Terms{}
 	}
-	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL}
+	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
 	auto := MaxTTL
 	for _, l := range limits {
 		if !Leasable(&l.Limit, nodes) {
@@ -59,6 +60,12 @@ func Leasable(l *algorithms.Limit, nodes int) bool {
 	}
 	return l.MaxDelay == 0 && l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
+
+// Together is how much of a limit all leases together may hold above Threshold.
+func (t Terms) Together(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
+
+// Part is a node's part of that.
+func (t Terms) Part(l *algorithms.Limit) int64 { return t.Together(l) / int64(max(1, t.Nodes)) }
 
 // None reports whether there are no leases.
 func (t Terms) None() bool { return t.TTL == 0 }
