@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -97,5 +99,27 @@ func BenchmarkMatchEverySort(b *testing.B) {
 				s.Match(attributes, nil, &m)
 			}
 		})
+	}
+}
+
+// A subject with limits of its own for each of many rules finds those of one among them, in whatever order they are written.
+func TestManyOverrides(t *testing.T) {
+	const n = 1000
+	var ruleText, limits strings.Builder
+	for i := range n {
+		fmt.Fprintf(&ruleText, "  - {name: r%d, match: {endpoint: /%d}, key: [tenant], limits: [{limit: 1, per: 1m}]}\n", i, i)
+		fmt.Fprintf(&limits, "r%d: [{limit: %d, per: 1m}], ", n-1-i, n-i+1)
+	}
+	s := mustCompile(t, "rules:\n"+ruleText.String()+"subjects: {tenant: {acme: {limits: {"+limits.String()+"}}}}\n")
+	var m Match
+	for _, i := range []int{0, 1, 500, n - 1} {
+		s.Match(attrs("tenant=acme", fmt.Sprintf("endpoint=/%d", i)), nil, &m)
+		if len(m.Hits) != 1 || m.Hits[0].Limits[0].Amount != int64(i+2) {
+			t.Errorf("rule %d: have %s", i, hits(&m))
+		}
+	}
+	s.Match(attrs("tenant=other", "endpoint=/1"), nil, &m)
+	if len(m.Hits) != 1 || m.Hits[0].Limits[0].Amount != 1 {
+		t.Errorf("have %s", hits(&m))
 	}
 }
