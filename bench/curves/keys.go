@@ -99,7 +99,7 @@ func measureKeys(o *options) (map[string][]point, error) {
 	var samples []sample
 	var memory []point
 	for _, n := range sizes {
-		bound := int64(max(10_000_000, n))
+		bound := int64(max(10_000_000, n+n/4)) // shards are not equally full
 		before := resident()
 		table := o.table(bound)
 		taken := takes(table, n)
