@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench lint faults simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench curves lint faults simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -58,6 +58,11 @@ simulation: ## hundreds of nodes on virtual time, broken at random; 100 seeds ta
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# CURVES are flags: -quick for small sizes, -draw to draw the plots again from the CSV files, -only rules to measure those alone.
+CURVES ?=
+curves: ## plots of how cost grows with keys, rules, subjects, nodes and goroutines, in docs/curves; some minutes
+	cd bench && $(GO) run ./curves -out ../docs/curves $(CURVES)
 
 lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"

@@ -96,9 +96,18 @@ func (g *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
 	return at, at-now.Steady <= int64(l.MaxDelay)
 }
 
-// turn is when enough has left the window for a cost (1…Amount) that does not fit now.
+// turn is when enough has left the window for a cost (1…Amount) that does not fit now. It looks from the end that is
+// nearer: what has to go is little where costs are small, and what may stay where they are large.
 func (g *Log) turn(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
+	if need := g.total - room; need <= room {
+		for _, e := range g.entries[g.head:] {
+			if need -= e.N; need <= 0 {
+				return max(g.seen, e.At+int64(l.Window))
+			}
+		}
+		return g.seen
+	}
 	for i := len(g.entries) - 1; i >= g.head; i-- {
 		if room -= g.entries[i].N; room < 0 {
 			return max(g.seen, g.entries[i].At+int64(l.Window))

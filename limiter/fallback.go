@@ -84,7 +84,8 @@ func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank in
 		op.Decision = localcache.Nothing(op.Limit, c.now, op.Cost)
 		return false
 	}
-	op.Limit = &share
+	c.shares = append(c.shares, share) // those before stay where they are, even if the list moves
+	op.Limit = &c.shares[len(c.shares)-1]
 	return true
 }
 

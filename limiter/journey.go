@@ -38,7 +38,8 @@ type journey struct {
 	behind  int64  // the version of the rules that an owner has and this node has not; 0: none
 	refused bool
 
-	private []counters.Op // of the parts decided by this node alone
+	private []counters.Op      // of the parts decided by this node alone
+	shares  []algorithms.Limit // that private refers to
 	ways    []wayOf
 	list    []int
 	local   []counters.Op
@@ -101,7 +102,7 @@ type wayOf struct {
 // begin puts a check on its way. Replies are not waited for.
 func (c *journey) begin() {
 	a := c.answer
-	c.parts, c.asks, c.private = c.parts[:0], c.asks[:0], c.private[:0]
+	c.parts, c.asks, c.private, c.shares = c.parts[:0], c.asks[:0], c.private[:0], c.shares[:0]
 	c.behind, c.refused, c.turn = 0, false, 0
 	c.list = c.list[:0]
 	first := 0
@@ -111,7 +112,7 @@ func (c *journey) begin() {
 		if !a.scratch.reserving {
 			terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 		}
-		c.parts = append(c.parts, part{first: first, n: opsOf(h), hit: i, hi: h.Subject.Hi, terms: terms})
+		c.enlist(part{first: first, n: opsOf(h), hit: i, hi: h.Subject.Hi, terms: terms})
 		first += opsOf(h)
 		if h.Rule.Consistency == rules.Local {
 			c.list = append(c.list, i)
@@ -123,6 +124,15 @@ func (c *journey) begin() {
 	if !c.refused {
 		c.step()
 	}
+}
+
+// enlist adds a part, with what room the one in its place had for lists.
+func (c *journey) enlist(p part) {
+	if n := len(c.parts); n < cap(c.parts) {
+		old := &c.parts[:n+1][n]
+		p.tried, p.passed = old.tried[:0], old.passed[:0]
+	}
+	c.parts = append(c.parts, p)
 }
 
 // run waits for the replies and goes on until the check is decided. It reports false when it has to be asked anew,
@@ -216,15 +226,14 @@ func (c *journey) next(p *part) wayOf {
 	if c.turn >= maxTurns || !time.Now().Before(c.until) {
 		return wayOf{way: wayAlone}
 	}
-	third := func(r *partitions.Route) ring.NodeID { return c.third(p, r) }
-	w := p.wayBy(&r, m.Self, third)
+	w := c.wayBy(p, &r)
 	if w.way == wayAlone && len(p.passed) > 0 && time.Now().Before(c.thaw) {
 		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit
 		// more than the limit in a healthy cluster.
 		time.Sleep(min(turnPause<<min(c.turn, 6), maxTurnPause))
 		p.passed, p.hint = p.passed[:0], ring.NodeID{}
 		r = m.Ownership.Route(partitionOf(p.hi))
-		w = p.wayBy(&r, m.Self, third)
+		w = c.wayBy(p, &r)
 	}
 	return w
 }
@@ -238,7 +247,7 @@ func (c *journey) third(p *part, r *partitions.Route) ring.NodeID {
 		return ring.NodeID{}
 	}
 	members := t.Members()
-	for i := range members {
+	for i := range min(len(members), maxLooks) {
 		id := members[(int(p.hi%uint64(len(members)))+i)%len(members)]
 		if id == m.Self || id == r.Owner || id == r.Other || id == r.Standby || p.hasTried(id) || !m.Peers.Reachable(id) {
 			continue
@@ -246,11 +255,13 @@ func (c *journey) third(p *part, r *partitions.Route) ring.NodeID {
 		p.thirds++
 		return id
 	}
+	p.thirds = maxThirds // it is not looked for again
 	return ring.NodeID{}
 }
 
-// wayBy is the next way to whom a route and the last answer name.
-func (p *part) wayBy(r *partitions.Route, self ring.NodeID, third func(*partitions.Route) ring.NodeID) wayOf {
+// wayBy is p's next way to whom a route and the last answer name.
+func (c *journey) wayBy(p *part, r *partitions.Route) wayOf {
+	self := c.limiter.member.Self
 	if isHeld(r) && !slices.Contains(p.tried, self) {
 		return wayOf{way: wayHere}
 	}
@@ -259,7 +270,7 @@ func (p *part) wayBy(r *partitions.Route, self ring.NodeID, third func(*partitio
 			return wayOf{way: wayOwner, to: id, owner: id}
 		}
 	}
-	if id := third(r); !id.IsZero() {
+	if id := c.third(p, r); !id.IsZero() {
 		return wayOf{way: wayOwner, to: id, owner: r.Owner}
 	}
 	switch {
@@ -332,10 +343,15 @@ func (p *part) settle(by DecidedBy, admitted bool) {
 
 // send asks other nodes: at first each one about all that is its own, later about each part by itself.
 func (c *journey) send() {
-	asked := c.ways[:0]
+	m, asked := c.limiter.member, c.ways[:0]
 	for _, w := range c.ways {
-		if w.way == wayOwner || w.way == wayStandby {
+		switch {
+		case w.way != wayOwner && w.way != wayStandby:
+		case m.Peers.Reachable(w.to):
 			asked = append(asked, w)
+		default: // the call would fail at once
+			c.parts[w.part].try(w.to)
+			m.figures.failed.Add(1)
 		}
 	}
 	slices.SortFunc(asked, func(a, b wayOf) int {

@@ -76,8 +76,8 @@ func (c *condition) finish() {
 	}
 }
 
-// holds reports whether v is one of the values.
-func (c *condition) holds(v *value) bool {
+// holds reports whether v, of m, is one of the values.
+func (c *condition) holds(m *Match, v *value) bool {
 	if c.textSet != nil {
 		if _, ok := c.textSet[v.text]; ok {
 			return true
@@ -91,7 +91,7 @@ func (c *condition) holds(v *value) bool {
 	if len(c.globs) == 0 {
 		return false
 	}
-	text := v.counted(c.address)
+	text := m.counted(v)
 	for i := range c.globs {
 		if c.globs[i].matches(text) {
 			return true

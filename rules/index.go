@@ -227,13 +227,13 @@ func (x *index) find(m *Match, found []int32) []int32 {
 	found = append(found, x.always...)
 	for i := range m.values {
 		if v := &m.values[i]; v.number < len(x.attributes) {
-			found = x.attributes[v.number].find(v, found)
+			found = x.attributes[v.number].find(m, v, found)
 		}
 	}
 	return found
 }
 
-func (a *attributeIndex) find(v *value, found []int32) []int32 {
+func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	found = append(found, a.present...)
 	if a.texts != nil {
 		found = append(found, a.texts[v.text]...)
@@ -250,7 +250,7 @@ func (a *attributeIndex) find(v *value, found []int32) []int32 {
 	if a.prefixes.lengths == nil && a.suffixes.lengths == nil {
 		return found
 	}
-	text := v.counted(v.holdsAddress)
+	text := m.counted(v)
 	for _, n := range a.prefixes.lengths {
 		if n > len(text) {
 			break

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -26,6 +27,7 @@ type Match struct {
 	hashed []byte      // what is hashed
 	key    []Attribute // of MatchKey
 	lists  []int32     // of Share
+	usual  []byte      // what addresses are usually written like
 }
 
 // value is an attribute of the check at hand.
@@ -36,6 +38,7 @@ type value struct {
 	parsed       bool // address and valid are known
 	valid        bool // text is an address
 	address      netip.Addr
+	usual        string // of an IPv6 address, once it was asked for; in Match.usual
 }
 
 // isAddress reports whether the value is an address, which then is in v.address.
@@ -47,12 +50,19 @@ func (v *value) isAddress() bool {
 	return v.valid
 }
 
-// counted is the text that globs and cost tables are compared with: of an address, its usual writing.
-func (v *value) counted(holdsAddress bool) string {
-	if holdsAddress && strings.IndexByte(v.text, ':') >= 0 && v.isAddress() {
-		return v.address.String() // IPv4 is always written as usual; only IPv6 costs an allocation
+// counted is the text of v that globs and cost tables are compared with: of an address, its usual writing. It holds until
+// m is used again.
+func (m *Match) counted(v *value) string {
+	if !v.holdsAddress || strings.IndexByte(v.text, ':') < 0 || !v.isAddress() {
+		return v.text // IPv4 is always written as usual
 	}
-	return v.text
+	if v.usual == "" {
+		start := len(m.usual)
+		m.usual = v.address.AppendTo(m.usual)
+		text := m.usual[start:]
+		v.usual = unsafe.String(unsafe.SliceData(text), len(text))
+	}
+	return v.usual
 }
 
 // keyAttribute is one of a rule's key attributes.
@@ -109,7 +119,7 @@ func (s *Set) load(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
 	}
-	m.values, m.Hits = m.values[:0], m.Hits[:0]
+	m.values, m.Hits, m.usual = m.values[:0], m.Hits[:0], m.usual[:0]
 	if len(m.slots) < len(s.attributes) {
 		m.slots = make([]int32, len(s.attributes))
 	}
@@ -133,7 +143,7 @@ func (m *Match) value(attribute int) *value {
 
 func (m *Match) holds(match []condition) bool {
 	for i := range match {
-		if v := m.value(match[i].attribute); v == nil || !match[i].holds(v) {
+		if v := m.value(match[i].attribute); v == nil || !match[i].holds(m, v) {
 			return false
 		}
 	}
@@ -174,7 +184,7 @@ func (r *Rule) costOf(m *Match) int64 {
 		return 1
 	}
 	if v := m.value(r.cost.attribute); v != nil {
-		if cost, ok := r.cost.byText[v.counted(v.holdsAddress)]; ok {
+		if cost, ok := r.cost.byText[m.counted(v)]; ok {
 			return cost
 		}
 	}

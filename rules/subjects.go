@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -19,8 +20,8 @@ type subjectTable struct {
 
 // subject is a listed subject.
 type subject struct {
-	tier      int32 // number of the tier, −1 for none
-	overrides []override
+	tier      int32      // number of the tier, −1 for none
+	overrides []override // by rule
 }
 
 // override replaces the limits of one rule.
@@ -90,6 +91,7 @@ func (c *compiler) subject(spec *SubjectSpec, tiers map[string]int32) *subject {
 		r := c.set.byName[o.Rule]
 		s.overrides = append(s.overrides, override{int32(r.Index), c.limits(c.doc.Rules[r.Index], o.Limits)})
 	}
+	slices.SortFunc(s.overrides, func(a, b override) int { return cmp.Compare(a.rule, b.rule) })
 	return s
 }
 
@@ -98,6 +100,15 @@ func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
 		return t.byAddress[groupAddress(v.address, prefix)]
 	}
 	return t.byText[v.text]
+}
+
+// override are the limits that replace a rule's for s, nil where none do.
+func (s *subject) override(rule int32) []*Limit {
+	i, found := slices.BinarySearchFunc(s.overrides, rule, func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
+	if !found {
+		return nil
+	}
+	return s.overrides[i].limits
 }
 
 // limits are those of the subject: an override's, its tier's, or the rule's own. nil says that the rule does not
@@ -116,8 +127,8 @@ func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 		if s == nil {
 			continue
 		}
-		if j := slices.IndexFunc(s.overrides, func(o override) bool { return o.rule == int32(r.Index) }); j >= 0 {
-			return s.overrides[j].limits
+		if limits := s.override(int32(r.Index)); limits != nil {
+			return limits
 		}
 		if tier < 0 {
 			tier = s.tier

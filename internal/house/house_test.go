@@ -126,7 +126,7 @@ func eachSource(t *testing.T, visit func(path string, text []byte, file *ast.Fil
 		}
 		rel, _ := filepath.Rel(root, path)
 		if d.IsDir() {
-			if skip := []string{".git", "internal/house", "tools", "examples"}; slices.Contains(skip, rel) ||
+			if skip := []string{".git", "internal/house", "tools", "bench", "examples"}; slices.Contains(skip, rel) ||
 				d.Name() == "testdata" {
 				return filepath.SkipDir
 			}

@@ -1,0 +1,114 @@
+package counters
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+var allKinds = []algorithms.Kind{
+	algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.SlidingLog,
+}
+
+// hotChecks are checks of counters that exist: of each kind, of several limits at once, with a block.
+func hotChecks() map[string][]Op {
+	checks := map[string][]Op{}
+	var all []Op
+	for i, kind := range allKinds {
+		op := Op{Key: key(uint64(i)), Limit: perMinute(kind, 1000), Cost: 1}
+		checks[kind.String()] = []Op{op}
+		if all = append(all, op); kind != algorithms.SlidingLog {
+			checks[kind.String()+", after a delay"] = []Op{{Key: key(uint64(100 + i)), Cost: 1, Limit: &algorithms.Limit{
+				Kind: kind, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Millisecond,
+			}}}
+		}
+	}
+	checks["five limits"] = all
+	checks["a shadow"] = []Op{{Key: key(200), Limit: perMinute(algorithms.TokenBucket, 10), Cost: 1, Shadow: true}}
+	checks["a block"] = []Op{
+		{Key: key(300), Limit: perMinute(algorithms.FixedWindow, 1000), Cost: 1},
+		{Key: Key{Hi: key(300).Hi, Lo: 1}, Limit: perMinute(algorithms.TokenBucket, 1), Block: true},
+	}
+	return checks
+}
+
+func TestTakeAllocatesNothing(t *testing.T) {
+	for name, ops := range hotChecks() {
+		table := newTable(t, 100_000)
+		now := epoch
+		run := func() {
+			// So that logs have as much to forget as to note, and 3,000 hits come in a minute.
+			now.Steady, now.Wall = now.Steady+int64(time.Second)/50, now.Wall+int64(time.Second)/50
+			table.Take(now, ops)
+		}
+		table.Take(now, ops)
+		if n := testing.AllocsPerRun(500, run); n != 0 {
+			t.Errorf("%s, allowed: have %v allocations a Take, want 0", name, n)
+		}
+		for i := 0; ops[0].Decision.Allowed && i < 3000; i++ {
+			table.Take(now, ops)
+		}
+		if n := testing.AllocsPerRun(500, func() { table.Take(now, ops) }); n != 0 || ops[0].Decision.Allowed {
+			t.Errorf("%s: have %v allocations a Take, want 0; of a refusal: %v", name, n, !ops[0].Decision.Allowed)
+		}
+		if n := testing.AllocsPerRun(500, func() { table.Peek(now, ops); table.Act(now, ops); table.Look(now, ops) }); n != 0 {
+			t.Errorf("%s: have %v allocations a Peek, Act and Look, want 0", name, n)
+		}
+	}
+}
+
+func TestChangesAllocateNothing(t *testing.T) {
+	for _, kind := range allKinds {
+		table, l, k := newTable(t, 100_000), perMinute(kind, 1000), key(1)
+		ops := []Op{{Key: k, Limit: l, Cost: 1}}
+		table.Take(epoch, ops)
+		if n := testing.AllocsPerRun(500, func() {
+			table.Take(epoch, ops)
+			from := ops[0].Taken(epoch)
+			if table.Give(epoch, k, l, from, 1) != nil || table.Force(epoch, k, l, from, 1) != nil || table.Oblige(epoch, k, l, from, 1) != nil {
+				t.Error("not changed")
+			}
+		}); n != 0 {
+			t.Errorf("%s: have %v allocations for a Give, a Force and an Oblige, want 0", kind, n)
+		}
+	}
+}
+
+// BenchmarkTakeOf is a check of each kind, and of several limits.
+func BenchmarkTakeOf(b *testing.B) {
+	for name, ops := range hotChecks() {
+		b.Run(name, func(b *testing.B) {
+			table := newTable(b, 100_000)
+			now := epoch
+			b.ReportAllocs()
+			for b.Loop() {
+				now.Steady, now.Wall = now.Steady+int64(time.Second)/50, now.Wall+int64(time.Second)/50
+				table.Take(now, ops)
+			}
+		})
+	}
+}
+
+// BenchmarkTakeTogether is one counter, and one for each goroutine, by several goroutines.
+func BenchmarkTakeTogether(b *testing.B) {
+	for _, alike := range []bool{true, false} {
+		b.Run(fmt.Sprint("same key=", alike), func(b *testing.B) {
+			table, next := newTable(b, 100_000), make(chan uint64, 1)
+			next <- 0
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				n := <-next
+				next <- n + 1
+				if alike {
+					n = 0
+				}
+				ops := []Op{{Key: key(n), Limit: perMinute(algorithms.TokenBucket, 1<<40), Cost: 1}}
+				for pb.Next() {
+					table.Take(epoch, ops)
+				}
+			})
+		})
+	}
+}

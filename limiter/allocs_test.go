@@ -1,0 +1,215 @@
+package limiter
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// hotRules have all that a check may meet: lists, several units, shadows, blocks, delays, each algorithm.
+const hotRules = `
+lists:
+  deny: [{ip: 192.0.2.0/24}]
+  allow: [{ip: 203.0.113.7}]
+rules:
+  - {name: many, key: [user], limits: [{limit: 100000, per: 1m}, {limit: 100000, per: 1h, algorithm: token-bucket}, {limit: 100000, per: day, algorithm: fixed-window}, {limit: 100000, per: 1h, unit: tokens, algorithm: leaky-bucket}]}
+  - {name: logged, key: [log], limits: [{limit: 100, per: 1h, algorithm: sliding-window-log}]}
+  - {name: little, key: [ip], limits: [{limit: 3, per: 1h, algorithm: fixed-window}]}
+  - {name: blocked, key: [bad], block: 1h, limits: [{limit: 3, per: 1h, algorithm: fixed-window}]}
+  - {name: delayed, key: [slow], on_limit: delay, max_delay: 1h, limits: [{limit: 10000, per: 1m, algorithm: token-bucket}]}
+  - {name: watched, key: [user], shadow: true, limits: [{limit: 3, per: 1h, algorithm: fixed-window}]}
+`
+
+// hotQueries are checks by hotRules, and whether each is allowed in the long run.
+func hotQueries() map[string]struct {
+	q       Query
+	allowed bool
+} {
+	return map[string]struct {
+		q       Query
+		allowed bool
+	}{
+		"denied by the list":  {Query{Attributes: attrs("ip", "192.0.2.9")}, false},
+		"allowed by the list": {Query{Attributes: attrs("ip", "203.0.113.7")}, true},
+		"without a rule":      {Query{Attributes: attrs("other", "x")}, true},
+		"many limits, and a shadow that refuses": {Query{
+			Attributes: attrs("user", "u"), Costs: []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
+		}, true},
+		"a peek":            {Query{Attributes: attrs("user", "u"), Peek: true}, true},
+		"refused":           {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
+		"refused by key":    {byKey("little", "198.51.100.7"), false},
+		"refused by a log":  {Query{Attributes: attrs("log", "x")}, false},
+		"blocked":           {Query{Attributes: attrs("bad", "x")}, false},
+		"delayed":           {Query{Attributes: attrs("slow", "x")}, true},
+		"refused by one of": {Query{Attributes: attrs("user", "u", "ip", "198.51.100.8")}, false},
+	}
+}
+
+func TestEveryCheckAllocatesNothing(t *testing.T) {
+	l := open(t, hotRules)
+	for name, tt := range hotQueries() {
+		var a Answer
+		run := func() {
+			if err := l.Check(&tt.q, &a); err != nil {
+				t.Error(err)
+			}
+		}
+		for range 200 { // until what is to be refused is
+			run()
+		}
+		if n := testing.AllocsPerRun(500, run); n != 0 || a.Allowed != tt.allowed {
+			t.Errorf("%s: have %v allocations a check, want 0; allowed: %v", name, n, a.Allowed)
+		}
+	}
+}
+
+// hotBatch are n checks, of which some are refused, with answers that have room for them.
+func hotBatch(n int) (queries []*Query, answers []*Answer, errs []error) {
+	all := hotQueries()
+	for len(queries) < n {
+		for _, tt := range all {
+			queries, answers, errs = append(queries, &tt.q), append(answers, &Answer{}), append(errs, nil)
+		}
+	}
+	return queries[:n], answers[:n], errs[:n]
+}
+
+func TestBatchAllocatesNothing(t *testing.T) {
+	l := open(t, hotRules)
+	queries, answers, errs := hotBatch(100)
+	for range 50 {
+		l.CheckAll(queries, answers, errs)
+	}
+	if n := testing.AllocsPerRun(100, func() { l.CheckAll(queries, answers, errs) }); n != 0 {
+		t.Errorf("have %v allocations a batch of %d, want 0", n, len(queries))
+	}
+	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+	q := byKey("r", w.keyOf("r", w.nodes[0], nil))
+	for i := range queries {
+		queries[i] = &q
+	}
+	if n := testing.AllocsPerRun(100, func() { w.nodes[0].CheckAll(queries, answers, errs) }); n != 0 || answers[0].DecidedBy != ByOwner {
+		t.Errorf("at the owner: have %v allocations a batch of %d, want 0", n, len(queries))
+	}
+}
+
+// The lists of figures: a subject that is among those refused most, and one that isn't, cost nothing more.
+func TestFiguresAllocateNothing(t *testing.T) {
+	l := open(t, hotRules)
+	q := byKey("little", "198.51.100.7")
+	var a Answer
+	for range 10 {
+		l.Check(&q, &a)
+	}
+	if n := testing.AllocsPerRun(500, func() { l.count(&q, &a) }); n != 0 || a.Allowed {
+		t.Errorf("have %v allocations, want 0", n)
+	}
+	hit := &a.scratch.match.Hits[0]
+	if n := testing.AllocsPerRun(500, func() { l.top.count(hit, true, 3, &q); l.top.count(hit, false, 0, &q) }); n != 0 {
+		t.Errorf("have %v allocations for a refusal and an admission, want 0", n)
+	}
+	if n := testing.AllocsPerRun(500, func() {
+		if refused, tenths := ruleVerdict(a.Limits); !refused || tenths != 0 {
+			t.Errorf("have %v, %d", refused, tenths)
+		}
+	}); n != 0 {
+		t.Errorf("have %v allocations for the headroom, want 0", n)
+	}
+}
+
+func TestFallbackAllocatesNothing(t *testing.T) {
+	w := newWorld(t, 3, `rules:
+  - {name: share, key: [k], limits: [{limit: 300, per: 1440h}, {limit: 3000, per: 1440h, algorithm: token-bucket}]}
+  - {name: full, key: [k], on_partition: full, limits: [{limit: 3000000, per: 1440h}]}
+  - {name: deny, key: [k], on_partition: deny, limits: [{limit: 300, per: 1440h}]}
+  - {name: local, key: [k], consistency: local, limits: [{limit: 3000000, per: 1440h}]}`)
+	for _, n := range w.nodes[1:] {
+		w.separate(w.nodes[0], n, true)
+	}
+	for rule, by := range map[string]DecidedBy{"share": ByFallback, "full": ByFallback, "deny": ByFallback, "local": ByOwner} {
+		q := byKey(rule, w.keyOf(rule, w.nodes[1], w.nodes[2]))
+		var a Answer
+		for range 200 { // until the share is used up
+			w.nodes[0].Check(&q, &a)
+		}
+		if n := testing.AllocsPerRun(200, func() { w.nodes[0].Check(&q, &a) }); n != 0 || a.DecidedBy != by || a.Allowed != (rule == "full" || rule == "local") {
+			t.Errorf("%s: have %v allocations a check, want 0; by %s, allowed: %v", rule, n, a.DecidedBy, a.Allowed)
+		}
+	}
+}
+
+// looks counts how often it is asked who is in reach.
+type looks struct {
+	Peers
+	n int
+}
+
+func (l *looks) Reachable(to ring.NodeID) bool {
+	l.n++
+	return l.Peers.Reachable(to)
+}
+
+// A node that reaches nobody does not look at all members of a large cluster, each time.
+func TestFallbackLooksAtFewMembers(t *testing.T) {
+	for _, nodes := range []int{maxLooks + 8, 2 * maxLooks} {
+		w := newWorld(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+		q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
+		for _, n := range w.nodes[1:] {
+			w.separate(w.nodes[0], n, true)
+		}
+		seen := &looks{Peers: w.nodes[0].member.Peers}
+		w.nodes[0].member.Peers = seen
+		var a Answer
+		w.nodes[0].Check(&q, &a)
+		if a.DecidedBy != ByFallback || seen.n > maxLooks+2 {
+			t.Errorf("%d nodes: decided by %s, having looked at %d", nodes, a.DecidedBy, seen.n)
+		}
+	}
+}
+
+// BenchmarkEveryCheck is a check of each sort, decided by this node.
+func BenchmarkEveryCheck(b *testing.B) {
+	for name, bb := range hotQueries() {
+		b.Run(name, func(b *testing.B) {
+			l := open(b, hotRules)
+			var a Answer
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Check(&bb.q, &a)
+			}
+		})
+	}
+}
+
+// BenchmarkCheckAll is a batch of 100.
+func BenchmarkCheckAll(b *testing.B) {
+	l := open(b, hotRules)
+	queries, answers, errs := hotBatch(100)
+	b.ReportAllocs()
+	for b.Loop() {
+		l.CheckAll(queries, answers, errs)
+	}
+}
+
+// BenchmarkFallback is a check of a node that reaches nobody.
+func BenchmarkFallback(b *testing.B) {
+	for _, nodes := range []int{3, 100} {
+		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
+			w := newWorld(b, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
+			q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
+			for _, n := range w.nodes[1:] {
+				w.separate(w.nodes[0], n, true)
+			}
+			var a Answer
+			b.ReportAllocs()
+			for b.Loop() {
+				w.nodes[0].Check(&q, &a)
+			}
+			if a.DecidedBy != ByFallback {
+				b.Errorf("decided by %s", a.DecidedBy)
+			}
+		})
+	}
+}
