@@ -53,6 +53,7 @@ var mayImport = map[string][]string{
 	"peer":    {"ring"},
 	"cluster": {"ring", "agreement", "authority", "gossip", "peer", "persist", "rules", "wan"},
 
+	"bench":      {"algorithms", "counters", "rules", "limiter"}, // a module of its own
 	"simulation": {"algorithms", "counters", "rules", "ring", "peer", "agreement", "partitions", "localcache", "limiter"},
 
 	"client": {}, // for those who use rlnode; standard library only
