@@ -165,8 +165,8 @@ func (r *report) writeRows(b *strings.Builder) {
 			what += " (" + row.Note + ")"
 		}
 		met := row.Met
-		if met == "no" {
-			met = "**no**"
+		if rest, no := strings.CutPrefix(met, "no"); no && (rest == "" || rest[0] == ' ') {
+			met = "**no**" + rest
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", row.ID, what, row.Goal, measured, spread, met)
 	}

@@ -37,6 +37,8 @@ func TestTable(t *testing.T) {
 	r.add("S2", "bad", atMost(1.2, "≤ 1.2"), ratio{1.25, 1.1, 1.3}, "a note")
 	r.add("S2", "from another", atLeast(10, "≥ 10"), ratio{12, 11, 13}, "")
 	r.derived()
+	r.add("S2", "short of it", atLeast(10, "≥ 10"), ratio{9, 8, 9}, "")
+	r.derived()
 	r.add("S2", "nothing", atLeast(1, "≥ 1"), over(nil, nil), "")
 	r.missing("S2", "absent", atLeast(1.3, "≥ 1.3"), "no server")
 	r.figure("S2", "a server", "", "checks/s", series{68_123, 70_000, 60_000})
@@ -50,6 +52,7 @@ func TestTable(t *testing.T) {
 	for _, want := range []string{
 		"| S2 | good | ≥ 0.85 | 0.900 | 0.800 … 0.950 | yes |\n| S2 | bad (a note) | ≤ 1.2 | 1.25 | 1.10 … 1.30 | **no** |\n",
 		"| S2 | from another | ≥ 10 | 12.0 | 11.0 … 13.0 | yes (derived) |\n",
+		"| S2 | short of it | ≥ 10 | 9.00 | 8.00 … 9.00 | **no** (derived) |\n",
 		"| S2 | nothing (too little was measured) | ≥ 1 | – | – | not measured |\n",
 		"| S2 | absent (no server) | ≥ 1.3 | – | – | not measured |\n| S7 | late | – | 1.00 | 1.00 … 1.00 | – |\n",
 		"| S2 | a server | 68,100 checks/s (60,000 … 70,000); p50 407 µs |\n| S3 | another | 1,230,000 checks/s (1,230,000 … 1,230,000) |\n",
