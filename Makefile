@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench curves lint faults simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -56,7 +56,14 @@ simulation: ## hundreds of nodes on virtual time, broken at random; 100 seeds ta
 	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./simulation -args $(REGIONS)
 	$(GO) test -count 1 -tags nodebit -run Debit ./simulation ./limiter
 
-bench:
+# BENCH selects: -only S1,S4 -time 500ms -rounds 3 -json FILE; bin/bench -help has all flags. A module of its own, so that
+# what it compares with is no dependency of the product: see docs/performance.md.
+BENCH ?=
+bench: ## the table of docs/performance.md, beside what one would pick instead; minutes on a machine that does nothing else
+	cd bench && $(GO) build -o ../bin/bench .
+	bin/bench -go $(GO) $(BENCH)
+
+benchmarks: ## every function's own benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 # CURVES are flags: -quick for small sizes, -draw to draw the plots again from the CSV files, -only rules to measure those alone.

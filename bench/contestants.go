@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/memstore"
+	"golang.org/x/time/rate"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// What all of them decide by: a bucket that is never empty, and seldom full when it is asked.
+const (
+	bucketBurst = 100_000_000
+	bucketRate  = 10_000 // a day
+	bucketDay   = 24 * time.Hour
+)
+
+const (
+	ownCheck = "rlnode, a check (match a rule, hash, take)"
+	ownTake  = "rlnode, a take from the table alone"
+	timeRate = "x/time/rate in a sync.Map"
+	goLim    = "go-limiter memory store"
+	throttle = "throttled GCRA memory store"
+)
+
+// contestantNames are in the order of the table.
+func contestantNames() []string { return append([]string{ownCheck, ownTake}, peerNames()...) }
+
+func peerNames() []string { return []string{timeRate, goLim, throttle} }
+
+// contestants make a function that decides about key number i of so many, and reports whether it is allowed. All but ownTake
+// begin with the key's string, which lies somewhere on the heap.
+func contestants() map[string]func(keys int) (func(i int) bool, error) {
+	return map[string]func(int) (func(int) bool, error){
+		ownCheck: newOwnCheck,
+		ownTake:  newOwnTake,
+		timeRate: newTimeRate,
+		goLim:    newGoLimiter,
+		throttle: newThrottled,
+	}
+}
+
+// tableBound is the default of --max-counters, and more where that is needed.
+func tableBound(keys int) int64 { return max(10_000_000, int64(keys)*5/4) }
+
+// newOwnCheck is a node's limiter, as it is behind its API.
+func newOwnCheck(count int) (func(int) bool, error) {
+	doc, err := rules.Parse(fmt.Appendf(nil, `version: 1
+rules:
+  - name: per-user
+    key: [user]
+    limits: [{limit: %d, per: 24h, algorithm: token-bucket, burst: %d}]
+`, bucketRate, bucketBurst))
+	if err != nil {
+		return nil, fmt.Errorf("parse the rules: %w", err)
+	}
+	set, err := rules.Compile(doc, 1)
+	if err != nil {
+		return nil, fmt.Errorf("compile the rules: %w", err)
+	}
+	l := limiter.New(counters.New(tableBound(count)), limiter.NewClock()) // for as long as the process lives
+	l.Use(set)
+	keys := keysUpTo(count)
+	query := limiter.Query{Attributes: []rules.Attribute{{Name: "user"}}}
+	var answer limiter.Answer
+	return func(i int) bool {
+		query.Attributes[0].Value = keys[i]
+		return l.Check(&query, &answer) == nil && answer.Allowed
+	}, nil
+}
+
+// newOwnTake is the table alone: keys are hashed already, the limit is at hand, the clock is read each time.
+func newOwnTake(count int) (func(int) bool, error) {
+	table, clock := counters.New(tableBound(count)), limiter.NewClock()
+	keys := make([]counters.Key, count)
+	for i := range keys {
+		keys[i] = scattered(uint64(i))
+	}
+	ops := []counters.Op{{Cost: 1, Limit: &algorithms.Limit{
+		Kind: algorithms.TokenBucket, Amount: bucketRate, Burst: bucketBurst, Window: bucketDay,
+	}}}
+	return func(i int) bool {
+		ops[0].Key = keys[i]
+		table.Take(clock.Now(), ops)
+		return ops[0].Decision.Allowed
+	}, nil
+}
+
+// scattered is key number i, as evenly spread as a hash.
+func scattered(i uint64) counters.Key { return counters.Key{Hi: mix(2*i + 1), Lo: mix(2*i + 2)} }
+
+// mix is the finalizer of SplitMix64.
+func mix(n uint64) uint64 {
+	n *= 0x9e3779b97f4a7c15
+	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
+	n = (n ^ n>>27) * 0x94d049bb133111eb
+	return n ^ n>>31
+}
+
+// newTimeRate looks a limiter up by its key, and makes it the first time.
+func newTimeRate(count int) (func(int) bool, error) {
+	var limiters sync.Map
+	keys := keysUpTo(count)
+	perSecond := rate.Limit(bucketRate / bucketDay.Seconds())
+	return func(i int) bool {
+		one, ok := limiters.Load(keys[i])
+		if !ok {
+			one, _ = limiters.LoadOrStore(keys[i], rate.NewLimiter(perSecond, bucketBurst))
+		}
+		return one.(*rate.Limiter).Allow()
+	}, nil
+}
+
+// newGoLimiter has buckets that are filled as a whole once an interval.
+func newGoLimiter(count int) (func(int) bool, error) {
+	store, err := memorystore.New(&memorystore.Config{
+		Tokens: bucketBurst, Interval: bucketDay, SweepInterval: math.MaxInt64, InitialAlloc: count,
+	})
+	if err != nil {
+		return nil, err
+	}
+	keys := keysUpTo(count)
+	ctx := context.Background()
+	return func(i int) bool {
+		_, _, _, ok, err := store.Take(ctx, keys[i])
+		return ok && err == nil
+	}, nil
+}
+
+// newThrottled has a store without a bound: with one it would keep a list of what was used last.
+func newThrottled(count int) (func(int) bool, error) {
+	store, err := memstore.NewCtx(0)
+	if err != nil {
+		return nil, err
+	}
+	gcra, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{
+		MaxRate: throttled.PerDay(bucketRate), MaxBurst: bucketBurst,
+	})
+	if err != nil {
+		return nil, err
+	}
+	keys := keysUpTo(count)
+	ctx := context.Background()
+	return func(i int) bool {
+		limited, _, err := gcra.RateLimitCtx(ctx, keys[i], 1)
+		return !limited && err == nil
+	}, nil
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// decideTask makes a worker that decides in process, by one of contestants, over so many keys.
+type decideTask struct {
+	Contestant string
+	Keys       int
+}
+
+// decided is what a worker has measured.
+type decided struct {
+	Checks int64
+	Nanos  int64 // of processor time: of an idle processor as much as passes, and of a busy one not what others take
+	Allocs uint64
+}
+
+// serveDecisions is that worker. Each question is how many nanoseconds to go on for. It has one processor, so what the
+// collector does for a store counts as the store's.
+func serveDecisions(c *conversation) error {
+	runtime.GOMAXPROCS(1)
+	var task decideTask
+	if ok, err := c.next(&task); !ok {
+		return err
+	}
+	build, ok := contestants()[task.Contestant]
+	if !ok {
+		return fmt.Errorf("there is no contestant %q", task.Contestant)
+	}
+	decide, err := build(task.Keys)
+	if err != nil {
+		return fmt.Errorf("set up %s: %w", task.Contestant, err)
+	}
+	for i := range task.Keys {
+		if !decide(i) {
+			return fmt.Errorf("%s refuses key %d", task.Contestant, i)
+		}
+	}
+	if err := c.answer("filled"); err != nil {
+		return err
+	}
+	for {
+		var nanos int64
+		if ok, err := c.next(&nanos); !ok {
+			return err
+		}
+		d, err := decideFor(decide, task.Keys, time.Duration(nanos))
+		if err != nil {
+			return err
+		}
+		if err := c.answer(d); err != nil {
+			return err
+		}
+	}
+}
+
+// decideFor decides about keys drawn evenly.
+func decideFor(decide func(int) bool, keys int, d time.Duration) (decided, error) {
+	const stride = 512 // checks between two looks at the clock
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	random := uint64(time.Now().UnixNano()) | 1
+	checks, refused := int64(0), 0
+	used := ownProcessorTime()
+	for start := time.Now(); time.Since(start) < d; {
+		for range stride {
+			random ^= random << 13
+			random ^= random >> 7
+			random ^= random << 17
+			i, _ := bits.Mul64(random, uint64(keys))
+			if !decide(int(i)) {
+				refused++
+			}
+		}
+		checks += stride
+	}
+	used = ownProcessorTime() - used
+	runtime.ReadMemStats(&after)
+	if refused > 0 {
+		return decided{}, fmt.Errorf("%d of %d checks are refused, where all are to be admitted", refused, checks)
+	}
+	return decided{Checks: checks, Nanos: int64(used), Allocs: after.Mallocs - before.Mallocs}, nil
+}
+
+// ownProcessorTime is what this process has used so far.
+func ownProcessorTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails for no reason but wrong arguments
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// inProcess measures S1: for each number of keys all contestants, each in a process of its own, take turns.
+func (b *bench) inProcess(ctx context.Context) error {
+	for _, keys := range b.keys {
+		if err := b.decideOver(ctx, keys); err != nil {
+			return fmt.Errorf("%d keys: %w", keys, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) decideOver(ctx context.Context, keys int) error {
+	var turns []contender
+	nanos, allocs := make(map[string]series), make(map[string]series)
+	for _, name := range contestantNames() {
+		b.progress(fmt.Sprintf("%s: filling %d keys", name, keys))
+		w, err := b.procs.startWorker(ctx, "decide-"+strconv.Itoa(len(turns))+"-"+strconv.Itoa(keys), "decide", decideTask{name, keys}, nil)
+		if err != nil {
+			return err
+		}
+		defer w.close()
+		turns = append(turns, contender{name, func(ctx context.Context) error {
+			var d decided
+			// A quarter of the time of a load: there are many of these, and nothing but the processor in their way.
+			if err := w.ask(ctx, int64(b.time/4), &d); err != nil {
+				return err
+			}
+			nanos[name] = append(nanos[name], float64(d.Nanos)/float64(d.Checks))
+			allocs[name] = append(allocs[name], float64(d.Allocs)/float64(d.Checks))
+			return nil
+		}})
+	}
+	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
+		return err
+	}
+	b.reportDecided(keys, nanos, allocs)
+	return nil
+}
+
+func (b *bench) reportDecided(keys int, nanos, allocs map[string]series) {
+	over1 := thousands(int64(keys)) + " keys"
+	best := ""
+	for _, name := range peerNames() {
+		if best == "" || nanos[name].median() < nanos[best].median() {
+			best = name
+		}
+	}
+	b.report.add("S1", "one decision in process, "+over1+", ÷ the fastest peer", atMost(0.6, "≤ 0.6"), over(nanos[ownCheck], nanos[best]), best)
+	// What the runtime allocates for itself meanwhile is not the decisions': they are millions.
+	a := allocs[ownCheck]
+	b.report.add("S1", "allocations a decision, "+over1, atMost(0.001, "0"), ratio{a.median(), a.min(), a.max()}, "")
+	for _, name := range contestantNames() {
+		b.report.figure("S1", name+", "+over1, "", "ns", nanos[name])
+		if a := allocs[name]; a.median() >= 0.001 {
+			b.report.figure("S1", name+", "+over1, "allocations", "a decision", a)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// memoryTask makes a worker that fills a table with so many counters.
+type memoryTask struct{ Counters int }
+
+// memoryUse is what it has seen: resident bytes that the counters took, and how long forced collections stopped the
+// program, in microseconds.
+type memoryUse struct {
+	Grown       int64
+	PauseMedian float64
+	PauseMax    float64
+}
+
+// serveMemory is that worker.
+func serveMemory(c *conversation) error {
+	var task memoryTask
+	if ok, err := c.next(&task); !ok {
+		return err
+	}
+	table := counters.New(tableBound(task.Counters))
+	before, err := residentNow()
+	if err != nil {
+		return err
+	}
+	if err := fill(table, task.Counters); err != nil {
+		return err
+	}
+	after, err := residentNow()
+	if err != nil {
+		return err
+	}
+	use := memoryUse{Grown: after - before}
+	use.PauseMedian, use.PauseMax = pauses()
+	if have := table.Stats().Counters; have != int64(task.Counters) {
+		return fmt.Errorf("the table holds %d counters of %d", have, task.Counters)
+	}
+	return c.answer(use)
+}
+
+// fill makes counters of the four algorithms whose state has one size, in turn.
+func fill(table *counters.Table, count int) error {
+	var limits []algorithms.Limit
+	for _, kind := range []algorithms.Kind{
+		algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.FixedWindow, algorithms.SlidingWindow,
+	} {
+		limits = append(limits, algorithms.Limit{Kind: kind, Amount: 100, Burst: 100, Window: 24 * time.Hour})
+	}
+	now := algorithms.At(time.Now())
+	ops := []counters.Op{{Cost: 1}}
+	for i := range count {
+		ops[0].Key, ops[0].Limit = scattered(uint64(i)), &limits[i%len(limits)]
+		table.Take(now, ops)
+		if !ops[0].Decision.Allowed {
+			return fmt.Errorf("counter %d refuses its first check", i)
+		}
+	}
+	return nil
+}
+
+// residentNow is this process's resident memory in bytes, without what the collector would give back.
+func residentNow() (int64, error) {
+	debug.FreeOSMemory()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, fmt.Errorf("read resident memory: %w", err)
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("read resident memory: have %q", text)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read resident memory: %w", err)
+	}
+	return pages * int64(os.Getpagesize()), nil
+}
+
+// pauses forces collections, and returns for how many microseconds they stopped the program: the median and the longest.
+func pauses() (median, longest float64) {
+	const collections = 50
+	for range collections {
+		runtime.GC()
+	}
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	var all series
+	for i := range uint32(collections) {
+		all = append(all, micros(time.Duration(stats.PauseNs[(stats.NumGC-1-i)%uint32(len(stats.PauseNs))])))
+	}
+	return all.median(), all.max()
+}
+
+// memory measures S6: workers with an empty table and with full ones, in turns.
+func (b *bench) memory(ctx context.Context) error {
+	sizes := append([]int{0}, b.counters...)
+	slices.Sort(sizes)
+	perCounter, medians, longest := make(map[int]series), make(map[int]series), make(map[int]series)
+	var turns []contender
+	for _, size := range sizes {
+		turns = append(turns, contender{"a table of " + thousands(int64(size)), func(ctx context.Context) error {
+			var use memoryUse
+			w, err := b.procs.startWorker(ctx, "memory", "memory", memoryTask{size}, &use)
+			if err != nil {
+				return err
+			}
+			w.close()
+			perCounter[size] = append(perCounter[size], float64(use.Grown)/float64(size))
+			medians[size] = append(medians[size], use.PauseMedian)
+			longest[size] = append(longest[size], use.PauseMax)
+			return nil
+		}})
+	}
+	if err := takeTurns(ctx, min(b.rounds, 3), turns, b.progress); err != nil { // memory hardly differs from round to round
+		return err
+	}
+	for _, size := range sizes {
+		of := thousands(int64(size)) + " counters"
+		if size > 0 {
+			bytes := perCounter[size]
+			b.report.add("S6", "resident bytes a counter, "+of, atMost(64, "≤ 64"), ratio{bytes.median(), bytes.min(), bytes.max()}, "")
+			b.report.add("S6", "pause of the collector, "+of+", ÷ that of an empty table", atMost(1.25, "no growth: ≤ 1.25"),
+				over(medians[size], medians[0]), "")
+		}
+		b.report.figure("S6", "pause of a forced collection, "+of, "", "µs", medians[size])
+		b.report.figure("S6", "pause of a forced collection, "+of, "longest", "µs", longest[size])
+	}
+	return nil
+}

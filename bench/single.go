@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// How much runs at once over HTTP, and over how many keys it spreads.
+const (
+	connections = 32
+	singleKeys  = 10_000
+	batchSize   = 100
+	batchKinds  = 500 // different requests
+)
+
+// gubernatorPart is what gubernator did over HTTP, as a part of an empty handler on fasthttp: 8,300 checks a second against
+// 113,000, both measured on one machine of two cores in one session. It is too slow to be worth a place in each run.
+const gubernatorPart = 8_300.0 / 113_000
+
+// server is a process under load, with what was measured of it, a value a round.
+type server struct {
+	*process
+	end      func() // nil: whoever started it ends it
+	name     string
+	target   target
+	perReply float64 // checks that an answer decides
+	rates    series
+	p50, p99 series // in microseconds
+	cpu      series // microseconds a check
+	size     float64
+}
+
+// round loads the server once.
+func (s *server) round(ctx context.Context, b *bench) error {
+	before, err := s.process.cpu()
+	if err != nil {
+		return err
+	}
+	l := load{targets: []target{s.target}, connections: connections, duration: b.time, warm: b.warm()}
+	o, err := l.run(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := s.process.cpu()
+	if err != nil {
+		return err
+	}
+	if o.refused > 0 {
+		return fmt.Errorf("%d of %d answers are refusals, where all are to be admitted", o.refused, o.count)
+	}
+	s.rates = append(s.rates, o.rate()*s.perReply)
+	s.p50 = append(s.p50, micros(o.quantile(0.5)))
+	s.p99 = append(s.p99, micros(o.quantile(0.99)))
+	s.cpu = append(s.cpu, micros(after-before)/(float64(o.all)*s.perReply))
+	s.size = float64(o.bytes) / float64(o.count)
+	return nil
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+func (s *server) contender(b *bench) contender {
+	return contender{name: s.name, run: func(ctx context.Context) error { return s.round(ctx, b) }}
+}
+
+// figures puts what was measured into the report.
+func (s *server) figures(r *report, id string) {
+	r.figure(id, s.name, "", "checks/s", s.rates)
+	r.figure(id, s.name, "p50", "µs", s.p50)
+	r.figure(id, s.name, "p99", "µs", s.p99)
+	r.figure(id, s.name, "processor time of the server", "µs a check", s.cpu)
+}
+
+// overHTTP measures S2 and S3.
+func (b *bench) overHTTP(ctx context.Context) error {
+	one, err := b.startOne(ctx, b.program, "single", b.host(1))
+	if err != nil {
+		return err
+	}
+	defer one.stop()
+	var beside *node
+	if b.beside != "" {
+		if beside, err = b.startOne(ctx, b.beside, "beside", b.host(5)); err != nil {
+			return err
+		}
+		defer beside.stop()
+	}
+	if b.wants("S2") {
+		if err := b.singleChecks(ctx, one, beside); err != nil {
+			return err
+		}
+	}
+	if b.wants("S3") {
+		return b.batchChecks(ctx, one, beside)
+	}
+	return nil
+}
+
+// rivals are the node and a server that answers the same, under the same requests; and another node, if there is one.
+func (b *bench) rivals(ctx context.Context, n, beside *node, empty, address string, requests [][]byte, perReply float64) ([]*server, error) {
+	header, body, err := n.call.post(ctx, n.data, requests[0])
+	if err != nil {
+		return nil, err
+	}
+	w, err := b.procs.startWorker(ctx, "empty-"+address, "answer", answerLike(address, header, body), nil)
+	if err != nil {
+		return nil, err
+	}
+	of := func(p *process, name, address string) *server {
+		return &server{process: p, name: name, target: target{address, requests}, perReply: perReply}
+	}
+	all := []*server{of(n.process, "rlnode", n.data), of(w.process, empty, address)}
+	all[1].end = w.close
+	if beside != nil {
+		all = append(all, of(beside.process, "rlnode of -beside", beside.data))
+	}
+	return all, nil
+}
+
+// singleChecks measures S2.
+func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
+	keys := keysUpTo(singleKeys)
+	all, err := b.rivals(ctx, n, beside, "empty handler", b.host(2)+":8080", checks(plenty, keys), 1)
+	if err != nil {
+		return err
+	}
+	defer all[1].end()
+	var turns []contender
+	for _, s := range all {
+		turns = append(turns, s.contender(b))
+	}
+	bucket, err := b.startRedis(ctx, b.host(4), keys)
+	if err != nil {
+		return err
+	}
+	viaRedis := &server{name: "Redis + Lua through go-redis"}
+	if bucket != nil {
+		defer bucket.close()
+		viaRedis.process = bucket.server
+		turns = append(turns, contender{viaRedis.name, func(ctx context.Context) error { return viaRedis.redisRound(ctx, b, bucket) }})
+	}
+	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
+		return err
+	}
+	b.reportSingle(all, viaRedis)
+	return nil
+}
+
+// redisRound is round for Redis.
+func (s *server) redisRound(ctx context.Context, b *bench, bucket *redisBucket) error {
+	before, err := s.process.cpu()
+	if err != nil {
+		return err
+	}
+	o, err := bucket.load(ctx, connections, b.warm(), b.time)
+	if err != nil {
+		return err
+	}
+	after, err := s.process.cpu()
+	if err != nil {
+		return err
+	}
+	s.rates = append(s.rates, o.rate())
+	s.p50 = append(s.p50, micros(o.quantile(0.5)))
+	s.p99 = append(s.p99, micros(o.quantile(0.99)))
+	s.cpu = append(s.cpu, micros(after-before)/float64(o.all))
+	return nil
+}
+
+func (b *bench) reportSingle(all []*server, viaRedis *server) {
+	r, node, empty := b.report, all[0], all[1]
+	part := over(node.rates, empty.rates)
+	r.add("S2", "single check over HTTP ÷ empty handler on the same library", atLeast(0.85, "≥ 0.85"), part, sizesDiffer(node, empty))
+	const what = "single check over HTTP ÷ Redis + Lua"
+	redisGoal := atLeast(1.3, "≥ 1.3")
+	if viaRedis.process == nil {
+		r.missing("S2", what, redisGoal, "there is no redis-server on this machine")
+	} else {
+		r.add("S2", what, redisGoal, over(node.rates, viaRedis.rates), "")
+	}
+	r.add("S2", "single check over HTTP ÷ gubernator over HTTP", atLeast(10, "≥ 10"), part.times(1/gubernatorPart),
+		fmt.Sprintf("gubernator not run: taken as %.3f of the empty handler", gubernatorPart))
+	r.derived()
+	r.add("S2", "processor time a check ÷ that of the empty handler", atMost(1.2, "≤ 1.2"), over(node.cpu, empty.cpu), "")
+	for _, s := range all[2:] {
+		r.add("S2", "single check over HTTP ÷ "+s.name, noGoal(), over(node.rates, s.rates), "")
+		r.add("S2", "processor time a check ÷ that of "+s.name, noGoal(), over(node.cpu, s.cpu), "")
+	}
+	for _, s := range all {
+		s.figures(r, "S2")
+	}
+	if viaRedis.process != nil {
+		viaRedis.figures(r, "S2")
+	}
+}
+
+// sizesDiffer tells when the two did not answer about as many bytes.
+func sizesDiffer(a, b *server) string {
+	if d := a.size/b.size - 1; d > 0.02 || d < -0.02 {
+		return fmt.Sprintf("answers of %.0f and %.0f bytes", a.size, b.size)
+	}
+	return ""
+}
+
+// batchChecks measures S3.
+func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
+	requests := batches(batchKinds, batchSize, plenty, keysUpTo(singleKeys))
+	all, err := b.rivals(ctx, n, beside, "the same answers without deciding", b.host(3)+":8080", requests, batchSize)
+	if err != nil {
+		return err
+	}
+	defer all[1].end()
+	var turns []contender
+	for _, s := range all {
+		turns = append(turns, s.contender(b))
+	}
+	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
+		return err
+	}
+	b.report.add("S3", "batch of 100 over HTTP ÷ a server that answers the same without deciding", atLeast(0.6, "≥ 0.6"),
+		over(all[0].rates, all[1].rates), sizesDiffer(all[0], all[1]))
+	for _, s := range all[2:] {
+		b.report.add("S3", "batch of 100 over HTTP ÷ "+s.name, noGoal(), over(all[0].rates, s.rates), "")
+	}
+	for _, s := range all {
+		s.figures(b.report, "S3")
+	}
+	return nil
+}
