@@ -161,7 +161,7 @@ func lasting() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(timeEnv)); err == nil {
 		return d
 	}
-	return 3 * time.Minute
+	return 90 * time.Second
 }
 
 // boottime reads the clock that the records are on.
