@@ -48,8 +48,9 @@ func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	if outcome == localcache.Unknown {
 		return outcome, receipt
 	}
-	// This process may have stood still in between; what was spent too late was not spent, and stays taken.
+	// This process may have stood still in between; what was spent too late was not spent, and goes back with the rest.
 	if m.Boottime() >= receipt.Until {
+		m.leases.Unspend(receipt, ops)
 		return localcache.Unknown, localcache.Receipt{}
 	}
 	if receipt.Renew {

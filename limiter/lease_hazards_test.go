@@ -57,6 +57,46 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	})
 }
 
+// G3: a check that spends from a lease in its last moment, and finds the lease over when it looks again, does not count as
+// admitted: what it took goes back.
+func TestG3_SpentTooLate(t *testing.T) {
+	for _, kind := range []string{"fixed-window", "sliding-window"} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
+				holder, owner := w.nodes[0], w.nodes[1]
+				key := w.keyOf("r", owner, nil)
+				nextWindow(1000 * time.Second)
+				admitted := int64(0)
+				check := func() DecidedBy {
+					a := holder.check(byKey("r", key))
+					if a.Allowed {
+						admitted++
+					}
+					return a.DecidedBy
+				}
+				check() // brings a lease
+				time.Sleep(localcache.MaxTTL - time.Millisecond)
+				clock, looks := holder.member.Boottime, 0
+				holder.member.Boottime = func() time.Duration {
+					if looks++; looks == 2 {
+						time.Sleep(2 * time.Millisecond)
+					}
+					return clock()
+				}
+				if by := check(); by != ByForward {
+					t.Errorf("have a check decided by %s, want by the owner: the lease was over", by)
+				}
+				holder.member.Boottime = clock
+				time.Sleep(2 * localcache.MaxTTL)
+				if used := owner.used("r", key); used != admitted {
+					t.Errorf("have %d used, want %d as admitted", used, admitted)
+				}
+			})
+		})
+	}
+}
+
 // G3: what is granted with the answer to a check that a shadow rule would have refused comes back too.
 func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
