@@ -34,12 +34,16 @@ func (p *pressure) of(at, ttl time.Duration) float64 {
 	return p.refused * max(0, left)
 }
 
+// on reports whether the node is pressed.
+func (p *pressure) on(at, ttl time.Duration) bool { return p.of(at, ttl) >= pressedBy }
+
 // hold is how long a node waits before it asks for more of a limit that has room again all the time, where it is
 // pressed: else it would ask for each unit by itself as soon as that is there. It is no longer than what one question can
 // bring takes to come back, its cost and a lease, so that one node alone can have all of a limit; and no bucket becomes
 // full meanwhile.
 func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
-	if p.of(at, t.TTL) < pressedBy || l.Kind != algorithms.TokenBucket && l.Kind != algorithms.SlidingWindow {
+	always := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
+	if !always || l.Amount == 0 || !p.on(at, t.TTL) {
 		return 0
 	}
 	unit := float64(l.Window) / float64(l.Amount)
@@ -50,6 +54,9 @@ func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int
 // usedUp is what the owner would say, some time after the question was sent, to checks for more than it had left after
 // what it granted: nothing where the node is not pressed.
 func (e *lease) usedUp(sent time.Duration, ops []counters.Op) refusal {
+	if !e.pressed.on(sent, e.terms.TTL) {
+		return refusal{}
+	}
 	r := refusal{at: sent}
 	for i := range ops {
 		l := &e.limits[i]

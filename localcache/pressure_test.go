@@ -28,6 +28,7 @@ func TestPressure(t *testing.T) {
 		{"very many, long ago", second, 1000, 100, terms.TTL, 0},
 		{"a bucket that is soon full", small, 1000, pressedBy, 0, 10 * time.Millisecond},
 		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressedBy, 0, 70 * time.Millisecond},
+		{"a limit of nothing", algorithms.Limit{Kind: algorithms.TokenBucket, Window: time.Second}, 1, pressedBy, 0, 0},
 		{"a window that begins anew", minute, 1000, pressedBy, 0, 0},
 	} {
 		var p pressure
