@@ -158,7 +158,7 @@ func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	for _, n := range admitted {
 		all += n
 	}
-	if want := int64(2 * limit); all*100 < 98*want {
+	if want := int64(2 * limit); all < want-want/50-5 { // a few units are on their way at the end
 		t.Errorf("have %d of %d admitted, want %d", all, checks, want)
 	}
 	const lives, others = 2 * 20, 2
