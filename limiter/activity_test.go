@@ -3,6 +3,7 @@ package limiter
 import (
 	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/ring"
@@ -99,34 +100,36 @@ rules:
 }
 
 func TestActivityOfAll(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
-	for i := range 30 {
-		w.nodes[i%3].check(byKey("r", "x"))
-	}
-	total := func(list []NodeActivity) (n int64) {
-		for _, one := range list {
-			for _, by := range one.Checks {
-				for _, c := range by {
-					n += c
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		for i := range 30 {
+			w.nodes[i%3].check(byKey("r", "x"))
+		}
+		total := func(list []NodeActivity) (n int64) {
+			for _, one := range list {
+				for _, by := range one.Checks {
+					for _, c := range by {
+						n += c
+					}
 				}
 			}
+			return n
 		}
-		return n
-	}
-	for i, n := range w.nodes {
-		if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 || have[0].Process == have[1].Process {
-			t.Errorf("node %d: have %+v", i, have)
+		for i, n := range w.nodes {
+			if have := n.Activity(); len(have) != 3 || have[0].Node != n.id || total(have) != 30 || have[0].Process == have[1].Process {
+				t.Errorf("node %d: have %+v", i, have)
+			}
 		}
-	}
-	w.nodes[0].rounds.at = time.Time{}
-	w.separate(w.nodes[0], w.nodes[1], true)
-	if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
-		t.Errorf("without one node: have %+v", have)
-	}
-	// Within a fifth of a second it is the same to all who ask.
-	before := w.nodes[0].Activity()
-	w.nodes[0].check(byKey("r", "x"))
-	if have := w.nodes[0].Activity(); total(have) != total(before) {
-		t.Errorf("asked again: have %+v", have)
-	}
+		w.nodes[0].rounds.at = time.Time{}
+		w.separate(w.nodes[0], w.nodes[1], true)
+		if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
+			t.Errorf("without one node: have %+v", have)
+		}
+		// Within a fifth of a second it is the same to all who ask.
+		before := w.nodes[0].Activity()
+		w.nodes[0].check(byKey("r", "x"))
+		if have := w.nodes[0].Activity(); total(have) != total(before) {
+			t.Errorf("asked again: have %+v", have)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -39,159 +40,169 @@ func (w *world) everywhere(what, rule, key string, want time.Duration) {
 
 // A block that one node's check begins holds on all, moves with its partition, and is lifted by a reset anywhere.
 func TestBlockHoldsEverywhere(t *testing.T) {
-	w := newWorld(t, 3, blockRules)
-	key := w.keyOf("login", w.nodes[0], nil)
-	for i := range 3 {
-		if a := w.nodes[i].check(byKey("login", key)); !a.Allowed || a.DecidedBy == ByLease {
-			t.Fatalf("check %d: %v by %s", i, a.Allowed, a.DecidedBy)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, blockRules)
+		key := w.keyOf("login", w.nodes[0], nil)
+		for i := range 3 {
+			if a := w.nodes[i].check(byKey("login", key)); !a.Allowed || a.DecidedBy == ByLease {
+				t.Fatalf("check %d: %v by %s", i, a.Allowed, a.DecidedBy)
+			}
 		}
-	}
-	w.everywhere("before", "login", key, 0)
-	peek := byKey("login", key)
-	peek.Peek = true
-	if a := w.nodes[1].check(peek); a.Allowed || !nearly(a.Limits[0].RetryAfter, blockLength) {
-		t.Errorf("peek: have %+v", a.Limits)
-	}
-	w.everywhere("after a peek", "login", key, 0)
-	if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward || a.Limits[0].RetryAfter < blockLength {
-		t.Errorf("the fourth: have %v by %s, %+v", a.Allowed, a.DecidedBy, a.Limits)
-	}
-	if _, err := w.nodes[1].Adjust("login", []string{key}, -3); err != nil {
-		t.Fatal(err)
-	}
-	w.everywhere("begun", "login", key, blockLength)
-	w.handOver(w.partition("login", key), w.nodes[1])
-	w.everywhere("handed over", "login", key, blockLength)
-	if err := w.nodes[2].Reset("login", []string{key}); err != nil {
-		t.Fatal(err)
-	}
-	w.everywhere("reset", "login", key, 0)
+		w.everywhere("before", "login", key, 0)
+		peek := byKey("login", key)
+		peek.Peek = true
+		if a := w.nodes[1].check(peek); a.Allowed || !nearly(a.Limits[0].RetryAfter, blockLength) {
+			t.Errorf("peek: have %+v", a.Limits)
+		}
+		w.everywhere("after a peek", "login", key, 0)
+		if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward || a.Limits[0].RetryAfter < blockLength {
+			t.Errorf("the fourth: have %v by %s, %+v", a.Allowed, a.DecidedBy, a.Limits)
+		}
+		if _, err := w.nodes[1].Adjust("login", []string{key}, -3); err != nil {
+			t.Fatal(err)
+		}
+		w.everywhere("begun", "login", key, blockLength)
+		w.handOver(w.partition("login", key), w.nodes[1])
+		w.everywhere("handed over", "login", key, blockLength)
+		if err := w.nodes[2].Reset("login", []string{key}); err != nil {
+			t.Fatal(err)
+		}
+		w.everywhere("reset", "login", key, 0)
+	})
 }
 
 // Many at once, on all nodes: none is admitted after the first refusal of its node, and none beyond the limit.
 func TestBlockUnderLoad(t *testing.T) {
-	w := newWorld(t, 3, blockRules)
-	key := w.keyOf("many", w.nodes[0], nil)
-	var wg sync.WaitGroup
-	var admitted atomic.Int64
-	for i := range 12 {
-		wg.Go(func() {
-			refused := false
-			var a Answer
-			q := byKey("many", key)
-			for range 150 {
-				if err := w.nodes[i%3].Check(&q, &a); err != nil {
-					t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, blockRules)
+		key := w.keyOf("many", w.nodes[0], nil)
+		var wg sync.WaitGroup
+		var admitted atomic.Int64
+		for i := range 12 {
+			wg.Go(func() {
+				refused := false
+				var a Answer
+				q := byKey("many", key)
+				for range 150 {
+					if err := w.nodes[i%3].Check(&q, &a); err != nil {
+						t.Error(err)
+					}
+					switch {
+					case !a.Allowed && !a.Limits[0].Blocked:
+						t.Errorf("refused, and not blocked: %+v", a.Limits[0])
+					case a.Allowed && refused:
+						t.Error("admitted during the block")
+					case a.Allowed:
+						admitted.Add(1)
+					}
+					refused = refused || !a.Allowed
 				}
-				switch {
-				case !a.Allowed && !a.Limits[0].Blocked:
-					t.Errorf("refused, and not blocked: %+v", a.Limits[0])
-				case a.Allowed && refused:
-					t.Error("admitted during the block")
-				case a.Allowed:
-					admitted.Add(1)
-				}
-				refused = refused || !a.Allowed
-			}
-		})
-	}
-	wg.Wait()
-	if n := admitted.Load(); n != 1000 {
-		t.Errorf("have %d admitted, want 1000", n)
-	}
+			})
+		}
+		wg.Wait()
+		if n := admitted.Load(); n != 1000 {
+			t.Errorf("have %d admitted, want 1000", n)
+		}
+	})
 }
 
 // A refusal by another rule, on another node or here, begins no block; all of the check is given back.
 func TestBlockOfTheRuleThatRefuses(t *testing.T) {
-	w := newWorld(t, 3, blockRules)
-	for i := range 3 {
-		key, other := w.keyOf("login", w.nodes[i], nil), w.keyOf("other", w.nodes[(i+1)%3], nil)
-		q := Query{Attributes: attrs("k", key, "o", other)}
-		n := w.nodes[0]
-		for range 2 {
-			if !n.check(q).Allowed {
-				t.Fatal("refused too early")
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, blockRules)
+		for i := range 3 {
+			key, other := w.keyOf("login", w.nodes[i], nil), w.keyOf("other", w.nodes[(i+1)%3], nil)
+			q := Query{Attributes: attrs("k", key, "o", other)}
+			n := w.nodes[0]
+			for range 2 {
+				if !n.check(q).Allowed {
+					t.Fatal("refused too early")
+				}
 			}
-		}
-		for range 3 {
-			if a := n.check(q); a.Allowed || a.Limits[a.Tightest].Rule.Name != "other" || a.Limits[a.Tightest].Blocked {
-				t.Fatalf("owner %d: have %+v", i, a.Limits)
-			} else if len(a.Limits) != 1 {
-				t.Errorf("owner %d: rules with a block were asked before the others had admitted", i)
+			for range 3 {
+				if a := n.check(q); a.Allowed || a.Limits[a.Tightest].Rule.Name != "other" || a.Limits[a.Tightest].Blocked {
+					t.Fatalf("owner %d: have %+v", i, a.Limits)
+				} else if len(a.Limits) != 1 {
+					t.Errorf("owner %d: rules with a block were asked before the others had admitted", i)
+				}
 			}
+			w.calls.Wait()
+			w.everywhere("another rule refused", "login", key, 0)
+			if used := n.used("login", key); used != 2 {
+				t.Errorf("owner %d: have %d used, want 2", i, used)
+			}
+			n.check(byKey("login", key))
+			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.Tightest].Rule.Name != "login" {
+				t.Errorf("owner %d: have %+v", i, a.Limits)
+			}
+			w.everywhere("the rule itself refused", "login", key, blockLength)
 		}
-		w.calls.Wait()
-		w.everywhere("another rule refused", "login", key, 0)
-		if used := n.used("login", key); used != 2 {
-			t.Errorf("owner %d: have %d used, want 2", i, used)
-		}
-		n.check(byKey("login", key))
-		if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.Tightest].Rule.Name != "login" {
-			t.Errorf("owner %d: have %+v", i, a.Limits)
-		}
-		w.everywhere("the rule itself refused", "login", key, blockLength)
-	}
+	})
 }
 
 // A node that is cut off, and a standby that acts, block by themselves; a division by nodes leaves a block whole.
 func TestBlockAlone(t *testing.T) {
-	w := newWorld(t, 3, `rules:
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 6, per: 1440h, algorithm: token-bucket}], block: 8000h}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 2, per: 1440h}], block: 8000h}
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 2, per: 1440h}], block: 8000h}
   - {name: allow, key: [k], on_partition: allow, limits: [{limit: 2, per: 1440h}], block: 8000h}
   - {name: local, key: [k], consistency: local, limits: [{limit: 6, per: 1440h}], block: 8000h}`)
-	acting := w.keyOf("share", w.nodes[0], w.nodes[1])
-	w.separate(w.nodes[1], w.nodes[0], true)
-	w.separate(w.nodes[2], w.nodes[0], true)
-	for i, want := range []bool{true, true, false, false} {
-		a := w.nodes[2].check(byKey("share", acting))
-		if a.Allowed != want || a.DecidedBy != ByStandby || a.Limits[0].Blocked == want {
-			t.Errorf("acting, check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
+		acting := w.keyOf("share", w.nodes[0], w.nodes[1])
+		w.separate(w.nodes[1], w.nodes[0], true)
+		w.separate(w.nodes[2], w.nodes[0], true)
+		for i, want := range []bool{true, true, false, false} {
+			a := w.nodes[2].check(byKey("share", acting))
+			if a.Allowed != want || a.DecidedBy != ByStandby || a.Limits[0].Blocked == want {
+				t.Errorf("acting, check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
+			}
 		}
-	}
-	w.separate(w.nodes[1], w.nodes[2], true)
-	for rule, want := range map[string]int{"share": 2, "full": 2, "deny": 0, "allow": 5, "local": 2} {
-		for i, n := range w.nodes[1:] {
-			key := w.keyOf(rule, w.nodes[0], w.nodes[2-i])
-			admitted := 0
-			var last *Answer
-			for range 5 {
-				if last = n.check(byKey(rule, key)); last.Allowed {
-					admitted++
+		w.separate(w.nodes[1], w.nodes[2], true)
+		for rule, want := range map[string]int{"share": 2, "full": 2, "deny": 0, "allow": 5, "local": 2} {
+			for i, n := range w.nodes[1:] {
+				key := w.keyOf(rule, w.nodes[0], w.nodes[2-i])
+				admitted := 0
+				var last *Answer
+				for range 5 {
+					if last = n.check(byKey(rule, key)); last.Allowed {
+						admitted++
+					}
+				}
+				blocks := rule != "deny" && rule != "allow"
+				if admitted != want || last.Limits[0].Blocked != blocks || blocks && !nearly(last.Limits[0].RetryAfter, blockLength) {
+					t.Errorf("%s on node %d: %d admitted, then %+v", rule, i+1, admitted, last.Limits[0])
 				}
 			}
-			blocks := rule != "deny" && rule != "allow"
-			if admitted != want || last.Limits[0].Blocked != blocks || blocks && !nearly(last.Limits[0].RetryAfter, blockLength) {
-				t.Errorf("%s on node %d: %d admitted, then %+v", rule, i+1, admitted, last.Limits[0])
-			}
 		}
-	}
+	})
 }
 
 // A copy that refuses a cut-off node begins the block there, also where the copy may only be looked at.
 func TestBlockByACopy(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
-	n := w.nodes[1]
-	key := w.keyOf("r", w.nodes[0], nil)
-	w.separate(w.nodes[0], n, true)
-	w.change(func() { w.place[w.partition("r", key)].standby = w.nodes[0].id })
-	u, err := n.Locate("r", []string{key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := changeOf(verbAdjust, u, 2, true)
-	if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []bool{true, true, false} {
-		if a := n.check(byKey("r", key)); a.Allowed != want || a.DecidedBy != ByFallback || a.Limits[0].Blocked == want {
-			t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
+		n := w.nodes[1]
+		key := w.keyOf("r", w.nodes[0], nil)
+		w.separate(w.nodes[0], n, true)
+		w.change(func() { w.place[w.partition("r", key)].standby = w.nodes[0].id })
+		u, err := n.Locate("r", []string{key})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	// Without the copy the block holds all the same.
-	n.copies.Drop(w.partition("r", key))
-	if a := n.check(byKey("r", key)); a.Allowed || !a.Limits[0].Blocked {
-		t.Errorf("without the copy: have %+v", a.Limits)
-	}
+		c := changeOf(verbAdjust, u, 2, true)
+		if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []bool{true, true, false} {
+			if a := n.check(byKey("r", key)); a.Allowed != want || a.DecidedBy != ByFallback || a.Limits[0].Blocked == want {
+				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
+			}
+		}
+		// Without the copy the block holds all the same.
+		n.copies.Drop(w.partition("r", key))
+		if a := n.check(byKey("r", key)); a.Allowed || !a.Limits[0].Blocked {
+			t.Errorf("without the copy: have %+v", a.Limits)
+		}
+	})
 }

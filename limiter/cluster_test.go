@@ -127,391 +127,419 @@ func testNothingLeaks(t *testing.T, kind string) {
 func TestSameAnswersAsAlone(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			text := fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
-			w, one := newWorld(t, 3, text), open(t, text)
-			for i := range 200 {
-				q := byKey("r", fmt.Sprint(i%5))
-				q.Peek = i%7 == 0
-				q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
-				have, want := w.nodes[i%3].check(q), &Answer{}
-				if err := one.Check(&q, want); err != nil {
-					t.Fatal(err)
-				}
-				if have.Allowed != want.Allowed || have.Tightest != want.Tightest || len(have.Limits) != len(want.Limits) {
-					t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
-				}
-				for j := range have.Limits {
-					h, o := have.Limits[j], want.Limits[j]
-					near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute }
-					if h.Allowed != o.Allowed || h.Remaining != o.Remaining || !near(h.ResetAfter, o.ResetAfter) || !near(h.RetryAfter, o.RetryAfter) || !near(h.Delay, o.Delay) {
-						t.Fatalf("check %d, limit %d: have %+v, want %+v", i, j, h.Decision, o.Decision)
+			synctest.Test(t, func(t *testing.T) {
+				text := fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
+				w, one := newWorld(t, 3, text), open(t, text)
+				for i := range 200 {
+					q := byKey("r", fmt.Sprint(i%5))
+					q.Peek = i%7 == 0
+					q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
+					have, want := w.nodes[i%3].check(q), &Answer{}
+					if err := one.Check(&q, want); err != nil {
+						t.Fatal(err)
+					}
+					if have.Allowed != want.Allowed || have.Tightest != want.Tightest || len(have.Limits) != len(want.Limits) {
+						t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
+					}
+					for j := range have.Limits {
+						h, o := have.Limits[j], want.Limits[j]
+						near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute }
+						if h.Allowed != o.Allowed || h.Remaining != o.Remaining || !near(h.ResetAfter, o.ResetAfter) || !near(h.RetryAfter, o.RetryAfter) || !near(h.Delay, o.Delay) {
+							t.Fatalf("check %d, limit %d: have %+v, want %+v", i, j, h.Decision, o.Decision)
+						}
 					}
 				}
-			}
+			})
 		})
 	}
 }
 
 func TestDecidedByWeakest(t *testing.T) {
-	w := newWorld(t, 3, `rules:
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, `rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 10, per: 1440h}]}
   - {name: b, key: [b], consistency: exact, limits: [{limit: 10, per: 1440h}]}`)
-	here, there := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], w.nodes[2])
-	if a := w.nodes[0].check(byKey("a", here)); a.DecidedBy != ByOwner {
-		t.Errorf("have %s", a.DecidedBy)
-	}
-	q := Query{Attributes: attrs("a", here, "b", there)}
-	if a := w.nodes[0].check(q); a.DecidedBy != ByForward || !a.Allowed || len(a.Limits) != 2 {
-		t.Errorf("have %s", a.DecidedBy)
-	}
-	// A broken link: the standby relays.
-	w.separate(w.nodes[0], w.nodes[1], true)
-	if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].ClusterStats().Relayed != 1 {
-		t.Errorf("by relay: have %s", a.DecidedBy)
-	}
-	// The owner is gone: the standby acts, within a share.
-	w.separate(w.nodes[2], w.nodes[1], true)
-	for i := range 3 {
-		if a := w.nodes[0].check(q); a.DecidedBy != ByStandby || !a.Allowed {
-			t.Errorf("standby, check %d: have %v by %s", i, a.Allowed, a.DecidedBy)
+		here, there := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], w.nodes[2])
+		if a := w.nodes[0].check(byKey("a", here)); a.DecidedBy != ByOwner {
+			t.Errorf("have %s", a.DecidedBy)
 		}
-	}
-	if a := w.nodes[2].check(byKey("b", there)); a.Allowed || a.DecidedBy != ByStandby {
-		t.Errorf("asked at the standby: have %v by %s", a.Allowed, a.DecidedBy)
-	}
-	if n := w.nodes[2].ClusterStats().Acted; n != 4 {
-		t.Errorf("have %d decisions as standby", n)
-	}
-	// So is the standby.
-	w.separate(w.nodes[0], w.nodes[2], true)
-	if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
-		t.Errorf("alone: have %v by %s", a.Allowed, a.DecidedBy)
-	}
-	if s := w.nodes[0].ClusterStats(); s.Fallback[rules.Share] != 1 {
-		t.Errorf("have %+v", s)
-	}
+		q := Query{Attributes: attrs("a", here, "b", there)}
+		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || !a.Allowed || len(a.Limits) != 2 {
+			t.Errorf("have %s", a.DecidedBy)
+		}
+		// A broken link: the standby relays.
+		w.separate(w.nodes[0], w.nodes[1], true)
+		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].ClusterStats().Relayed != 1 {
+			t.Errorf("by relay: have %s", a.DecidedBy)
+		}
+		// The owner is gone: the standby acts, within a share.
+		w.separate(w.nodes[2], w.nodes[1], true)
+		for i := range 3 {
+			if a := w.nodes[0].check(q); a.DecidedBy != ByStandby || !a.Allowed {
+				t.Errorf("standby, check %d: have %v by %s", i, a.Allowed, a.DecidedBy)
+			}
+		}
+		if a := w.nodes[2].check(byKey("b", there)); a.Allowed || a.DecidedBy != ByStandby {
+			t.Errorf("asked at the standby: have %v by %s", a.Allowed, a.DecidedBy)
+		}
+		if n := w.nodes[2].ClusterStats().Acted; n != 4 {
+			t.Errorf("have %d decisions as standby", n)
+		}
+		// So is the standby.
+		w.separate(w.nodes[0], w.nodes[2], true)
+		if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
+			t.Errorf("alone: have %v by %s", a.Allowed, a.DecidedBy)
+		}
+		if s := w.nodes[0].ClusterStats(); s.Fallback[rules.Share] != 1 {
+			t.Errorf("have %+v", s)
+		}
+	})
 }
 
 func TestFallback(t *testing.T) {
-	w := newWorld(t, 3, `rules:
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 10, per: 1440h, algorithm: fixed-window}]}
   - {name: little, key: [k], on_partition: share, limits: [{limit: 2, per: 1440h, algorithm: token-bucket}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 10, per: 1440h}]}
   - {name: allow, key: [k], on_partition: allow, limits: [{limit: 1, per: 1440h}]}
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 10, per: 1440h}]}`)
-	for i := range w.nodes {
-		for j := range i {
-			w.separate(w.nodes[i], w.nodes[j], true)
-		}
-	}
-	for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0}, "full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
-		for i := 1; i < 3; i++ { // of nodes with nothing here: the key's owner is the first, its standby the other one
-			key := w.keyOf(rule, w.nodes[0], w.nodes[3-i])
-			n := 0
-			for range 20 {
-				a := w.nodes[i].check(byKey(rule, key))
-				if a.DecidedBy != ByFallback {
-					t.Fatalf("%s: decided by %s", rule, a.DecidedBy)
-				}
-				if a.Allowed {
-					n++
-				} else if a.Limits[0].RetryAfter <= 0 {
-					t.Fatalf("%s: retry after %v", rule, a.Limits[0].RetryAfter)
-				}
-			}
-			if n != want[i] {
-				t.Errorf("%s at node %d: have %d admitted, want %d", rule, i, n, want[i])
+		for i := range w.nodes {
+			for j := range i {
+				w.separate(w.nodes[i], w.nodes[j], true)
 			}
 		}
-	}
-	// A fallback that refuses gives back what this node's own counters gave.
-	own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
-	_ = other
-	w.nodes[1].Use(compile(t, 2, `version: 1
+		for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0}, "full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
+			for i := 1; i < 3; i++ { // of nodes with nothing here: the key's owner is the first, its standby the other one
+				key := w.keyOf(rule, w.nodes[0], w.nodes[3-i])
+				n := 0
+				for range 20 {
+					a := w.nodes[i].check(byKey(rule, key))
+					if a.DecidedBy != ByFallback {
+						t.Fatalf("%s: decided by %s", rule, a.DecidedBy)
+					}
+					if a.Allowed {
+						n++
+					} else if a.Limits[0].RetryAfter <= 0 {
+						t.Fatalf("%s: retry after %v", rule, a.Limits[0].RetryAfter)
+					}
+				}
+				if n != want[i] {
+					t.Errorf("%s at node %d: have %d admitted, want %d", rule, i, n, want[i])
+				}
+			}
+		}
+		// A fallback that refuses gives back what this node's own counters gave.
+		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
+		_ = other
+		w.nodes[1].Use(compile(t, 2, `version: 1
 rules:
   - {name: full, key: [own], on_partition: full, limits: [{limit: 10, per: 1440h}]}
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 10, per: 1440h}]}`))
-	if a := w.nodes[1].check(Query{Attributes: attrs("own", own, "other", other)}); a.Allowed || a.DecidedBy != ByFallback {
-		t.Errorf("have %v by %s", a.Allowed, a.DecidedBy)
-	}
-	if used := w.nodes[1].used("full", own); used != 0 {
-		t.Errorf("have %d used", used)
-	}
+		if a := w.nodes[1].check(Query{Attributes: attrs("own", own, "other", other)}); a.Allowed || a.DecidedBy != ByFallback {
+			t.Errorf("have %v by %s", a.Allowed, a.DecidedBy)
+		}
+		if used := w.nodes[1].used("full", own); used != 0 {
+			t.Errorf("have %d used", used)
+		}
+	})
 }
 
 func TestLocalConsistency(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
-	for i, want := range []int{4, 3, 3} {
-		n := 0
-		for range 10 {
-			if a := w.nodes[i].check(byKey("r", "x")); a.DecidedBy != ByOwner {
-				t.Fatalf("decided by %s", a.DecidedBy)
-			} else if a.Allowed {
-				n++
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
+		for i, want := range []int{4, 3, 3} {
+			n := 0
+			for range 10 {
+				if a := w.nodes[i].check(byKey("r", "x")); a.DecidedBy != ByOwner {
+					t.Fatalf("decided by %s", a.DecidedBy)
+				} else if a.Allowed {
+					n++
+				}
+			}
+			if n != want || w.nodes[i].ClusterStats().Forwards != 0 {
+				t.Errorf("node %d: have %d admitted, want %d", i, n, want)
 			}
 		}
-		if n != want || w.nodes[i].ClusterStats().Forwards != 0 {
-			t.Errorf("node %d: have %d admitted, want %d", i, n, want)
-		}
-	}
+	})
 }
 
 // Without authority an owner decides nothing, not even what it took meanwhile.
 func TestWithoutAuthority(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
-	key := w.keyOf("r", w.nodes[0], w.nodes[1])
-	w.nodes[0].authority.Store(false)
-	if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByFallback {
-		t.Errorf("at the owner: have %s", a.DecidedBy)
-	}
-	if a := w.nodes[1].check(byKey("r", key)); a.DecidedBy != ByFallback {
-		t.Errorf("at the standby: have %s", a.DecidedBy)
-	}
-	if _, err := w.nodes[1].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
-		t.Errorf("have %v", err)
-	}
-	w.nodes[0].authority.Store(true)
-	if used := w.nodes[1].used("r", key); used != 0 {
-		t.Errorf("have %d used", used)
-	}
-	calls := 0
-	w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost in the middle, each time
-	if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
-		t.Errorf("lost in the middle: have %s", a.DecidedBy)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
+		key := w.keyOf("r", w.nodes[0], w.nodes[1])
+		w.nodes[0].authority.Store(false)
+		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByFallback {
+			t.Errorf("at the owner: have %s", a.DecidedBy)
+		}
+		if a := w.nodes[1].check(byKey("r", key)); a.DecidedBy != ByFallback {
+			t.Errorf("at the standby: have %s", a.DecidedBy)
+		}
+		if _, err := w.nodes[1].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("have %v", err)
+		}
+		w.nodes[0].authority.Store(true)
+		if used := w.nodes[1].used("r", key); used != 0 {
+			t.Errorf("have %d used", used)
+		}
+		calls := 0
+		w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost in the middle, each time
+		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
+			t.Errorf("lost in the middle: have %s", a.DecidedBy)
+		}
+	})
 }
 
 // A node with older rules waits for the newer ones; one that does not get them is served by its own.
 func TestVersions(t *testing.T) {
-	const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
-	w := newWorld(t, 2, fmt.Sprintf(text[11:], 10))
-	key := w.keyOf("r", w.nodes[0], nil)
-	newer := compile(t, 2, fmt.Sprintf(text, 20))
-	w.nodes[0].Use(newer)
-	if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 || a.Limits[0].Remaining != 9 || a.DecidedBy != ByForward {
-		t.Errorf("the caller's version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
-	}
-	w.mu.Lock()
-	w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
-		if from == w.nodes[1].id && m == MethodAsk {
-			w.nodes[1].Use(newer) // after it has matched, and before it is told
+	synctest.Test(t, func(t *testing.T) {
+		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
+		w := newWorld(t, 2, fmt.Sprintf(text[11:], 10))
+		key := w.keyOf("r", w.nodes[0], nil)
+		newer := compile(t, 2, fmt.Sprintf(text, 20))
+		w.nodes[0].Use(newer)
+		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 || a.Limits[0].Remaining != 9 || a.DecidedBy != ByForward {
+			t.Errorf("the caller's version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
 		}
-	}
-	w.mu.Unlock()
-	if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 2 || a.Limits[0].Remaining != 18 {
-		t.Errorf("the newer version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
-	}
-	w.mu.Lock()
-	w.detail = nil
-	w.mu.Unlock()
-	// The owner is behind.
-	w.nodes[1].Use(compile(t, 3, fmt.Sprintf(text, 30)))
-	if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 3 || a.Limits[0].Remaining != 27 || a.DecidedBy != ByForward {
-		t.Errorf("an owner that is behind: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
-	}
+		w.mu.Lock()
+		w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
+			if from == w.nodes[1].id && m == MethodAsk {
+				w.nodes[1].Use(newer) // after it has matched, and before it is told
+			}
+		}
+		w.mu.Unlock()
+		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 2 || a.Limits[0].Remaining != 18 {
+			t.Errorf("the newer version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
+		}
+		w.mu.Lock()
+		w.detail = nil
+		w.mu.Unlock()
+		// The owner is behind.
+		w.nodes[1].Use(compile(t, 3, fmt.Sprintf(text, 30)))
+		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 3 || a.Limits[0].Remaining != 27 || a.DecidedBy != ByForward {
+			t.Errorf("an owner that is behind: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
+		}
+	})
 }
 
 // Checks alike travel together, and share one refusal.
 func TestCoalescing(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-	key := w.keyOf("r", w.nodes[1], nil)
-	w.slow[w.nodes[1].id] = 50 * time.Millisecond
-	var messages, admitted atomic.Int64
-	w.detail = func(ring.NodeID, ring.NodeID, peer.Method, []byte) { messages.Add(1) }
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward {
-				t.Errorf("have %s", a.DecidedBy)
-			} else if a.Allowed {
-				admitted.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	s := w.nodes[0].ClusterStats()
-	if admitted.Load() != 30 || messages.Load() > 20 || s.Coalesced+messages.Load() != 100 || s.Forwards != messages.Load() {
-		t.Errorf("have %d admitted, %d messages, %+v", admitted.Load(), messages.Load(), s)
-	}
-	for i := range w.nodes[0].member.flights.shard {
-		if n := len(w.nodes[0].member.flights.shard[i].known); n != 0 {
-			t.Errorf("%d flights are left", n)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		key := w.keyOf("r", w.nodes[1], nil)
+		w.slow[w.nodes[1].id] = 50 * time.Millisecond
+		var messages, admitted atomic.Int64
+		w.detail = func(ring.NodeID, ring.NodeID, peer.Method, []byte) { messages.Add(1) }
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward {
+					t.Errorf("have %s", a.DecidedBy)
+				} else if a.Allowed {
+					admitted.Add(1)
+				}
+			})
 		}
-	}
+		wg.Wait()
+		s := w.nodes[0].ClusterStats()
+		if admitted.Load() != 30 || messages.Load() > 20 || s.Coalesced+messages.Load() != 100 || s.Forwards != messages.Load() {
+			t.Errorf("have %d admitted, %d messages, %+v", admitted.Load(), messages.Load(), s)
+		}
+		for i := range w.nodes[0].member.flights.shard {
+			if n := len(w.nodes[0].member.flights.shard[i].known); n != 0 {
+				t.Errorf("%d flights are left", n)
+			}
+		}
+	})
 }
 
 // A node that is reachable but does not answer is waited for, and no longer than a check may take.
 func TestSlowOwner(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-	key := w.keyOf("r", w.nodes[1], w.nodes[2])
-	w.slow[w.nodes[1].id] = 2 * time.Second
-	began := time.Now()
-	a := w.nodes[0].check(byKey("r", key))
-	if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTime/2 || took > 2*checkTime {
-		t.Errorf("have %s after %v", a.DecidedBy, took)
-	}
-	if w.nodes[2].ClusterStats().Acted != 0 {
-		t.Error("a slow check made the standby act")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		key := w.keyOf("r", w.nodes[1], w.nodes[2])
+		w.slow[w.nodes[1].id] = 2 * time.Second
+		began := time.Now()
+		a := w.nodes[0].check(byKey("r", key))
+		if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTime/2 || took > 2*checkTime {
+			t.Errorf("have %s after %v", a.DecidedBy, took)
+		}
+		if w.nodes[2].ClusterStats().Acted != 0 {
+			t.Error("a slow check made the standby act")
+		}
+	})
 }
 
 // Whoever is wrong about the owner is told.
 func TestWrongOwner(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-	key := w.keyOf("r", w.nodes[1], w.nodes[0])
-	p := w.partition("r", key)
-	w.nodes[0].wrong.Store(p, w.nodes[2].id)
-	w.nodes[2].wrong.Store(p, w.nodes[1].id)
-	if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward || a.Limits[0].Remaining != 29 {
-		t.Errorf("have %s, %+v", a.DecidedBy, a.Limits[0].Decision)
-	}
-	// Frozen for ever: no owner, and the standby may not act.
-	w.change(func() { w.place[p].frozen = true })
-	w.nodes[1].table.Shut(p)
-	began := time.Now()
-	for i, n := range w.nodes {
-		if a := n.check(byKey("r", key)); a.DecidedBy != ByFallback {
-			t.Errorf("node %d, frozen: have %s", i, a.DecidedBy)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		key := w.keyOf("r", w.nodes[1], w.nodes[0])
+		p := w.partition("r", key)
+		w.nodes[0].wrong.Store(p, w.nodes[2].id)
+		w.nodes[2].wrong.Store(p, w.nodes[1].id)
+		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward || a.Limits[0].Remaining != 29 {
+			t.Errorf("have %s, %+v", a.DecidedBy, a.Limits[0].Decision)
 		}
-	}
-	if took := time.Since(began); took > 3*checkTime {
-		t.Errorf("took %v", took)
-	}
+		// Frozen for ever: no owner, and the standby may not act.
+		w.change(func() { w.place[p].frozen = true })
+		w.nodes[1].table.Shut(p)
+		began := time.Now()
+		for i, n := range w.nodes {
+			if a := n.check(byKey("r", key)); a.DecidedBy != ByFallback {
+				t.Errorf("node %d, frozen: have %s", i, a.DecidedBy)
+			}
+		}
+		if took := time.Since(began); took > 3*checkTime {
+			t.Errorf("took %v", took)
+		}
+	})
 }
 
 func TestUsageOfOthers(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
-	for i := range w.nodes {
-		key := w.keyOf("r", w.nodes[i], nil)
-		asked := w.nodes[(i+1)%3]
-		if u, err := asked.Adjust("r", []string{key}, 12); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
-			t.Errorf("have %+v, %v", u, err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
+		for i := range w.nodes {
+			key := w.keyOf("r", w.nodes[i], nil)
+			asked := w.nodes[(i+1)%3]
+			if u, err := asked.Adjust("r", []string{key}, 12); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
+				t.Errorf("have %+v, %v", u, err)
+			}
+			if u, err := asked.Adjust("r", []string{key}, -5); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
+				t.Errorf("have %+v, %v", u, err)
+			}
+			if err := asked.Reset("r", []string{key}); err != nil {
+				t.Error(err)
+			}
+			if used := w.nodes[i].used("r", key); used != 0 {
+				t.Errorf("have %d used", used)
+			}
 		}
-		if u, err := asked.Adjust("r", []string{key}, -5); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
-			t.Errorf("have %+v, %v", u, err)
+		w.separate(w.nodes[0], w.nodes[1], true)
+		key := w.keyOf("r", w.nodes[1], nil)
+		if _, err := w.nodes[0].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("have %v", err)
 		}
-		if err := asked.Reset("r", []string{key}); err != nil {
-			t.Error(err)
+		if err := w.nodes[0].Reset("r", []string{key}); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("have %v", err)
 		}
-		if used := w.nodes[i].used("r", key); used != 0 {
-			t.Errorf("have %d used", used)
-		}
-	}
-	w.separate(w.nodes[0], w.nodes[1], true)
-	key := w.keyOf("r", w.nodes[1], nil)
-	if _, err := w.nodes[0].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
-		t.Errorf("have %v", err)
-	}
-	if err := w.nodes[0].Reset("r", []string{key}); !errors.Is(err, ErrNoOwner) {
-		t.Errorf("have %v", err)
-	}
+	})
 }
 
 func TestTopOfAll(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
-	for i := range 30 {
-		w.nodes[i%3].check(byKey("r", "x"))
-		if i < 3 {
-			w.nodes[0].check(byKey("r", "y"))
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		for i := range 30 {
+			w.nodes[i%3].check(byKey("r", "x"))
+			if i < 3 {
+				w.nodes[0].check(byKey("r", "y"))
+			}
 		}
-	}
-	want := []TopSubject{{Rule: "r", Key: []string{"x"}, Refused: 29, Checks: 30}, {Rule: "r", Key: []string{"y"}, Refused: 2, Checks: 3}}
-	for i, n := range w.nodes {
-		have := n.Top(10)
-		if len(have) != 2 || have[0].Refused != 29 || have[1].Refused != want[1].Refused || !slices.Equal(have[0].Key, want[0].Key) {
-			t.Errorf("node %d: have %+v, want %+v", i, have, want)
+		want := []TopSubject{{Rule: "r", Key: []string{"x"}, Refused: 29, Checks: 30}, {Rule: "r", Key: []string{"y"}, Refused: 2, Checks: 3}}
+		for i, n := range w.nodes {
+			have := n.Top(10)
+			if len(have) != 2 || have[0].Refused != 29 || have[1].Refused != want[1].Refused || !slices.Equal(have[0].Key, want[0].Key) {
+				t.Errorf("node %d: have %+v, want %+v", i, have, want)
+			}
 		}
-	}
-	w.separate(w.nodes[0], w.nodes[1], true)
-	if have := w.nodes[0].Top(1); len(have) != 1 || have[0].Refused >= 29 {
-		t.Errorf("without one node: have %+v", have)
-	}
+		w.separate(w.nodes[0], w.nodes[1], true)
+		if have := w.nodes[0].Top(1); len(have) != 1 || have[0].Refused >= 29 {
+			t.Errorf("without one node: have %+v", have)
+		}
+	})
 }
 
 // A batch is decided in order, check by check, though the questions travel together.
 func TestCheckAll(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
-	one := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
-	var queries []*Query
-	var answers []*Answer
-	for i := range 700 {
-		q := Query{Attributes: attrs("k", fmt.Sprint(i%40), "o", fmt.Sprint(i%90))}
-		switch i % 5 {
-		case 0:
-			q = byKey("r", fmt.Sprint(i%3))
-		case 1:
-			q = byKey("nope", "x")
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
+		one := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
+		var queries []*Query
+		var answers []*Answer
+		for i := range 700 {
+			q := Query{Attributes: attrs("k", fmt.Sprint(i%40), "o", fmt.Sprint(i%90))}
+			switch i % 5 {
+			case 0:
+				q = byKey("r", fmt.Sprint(i%3))
+			case 1:
+				q = byKey("nope", "x")
+			}
+			q.Costs = []UnitCost{{"requests", int64(i % 7 / 2)}}
+			queries, answers = append(queries, &q), append(answers, &Answer{})
 		}
-		q.Costs = []UnitCost{{"requests", int64(i % 7 / 2)}}
-		queries, answers = append(queries, &q), append(answers, &Answer{})
-	}
-	errs := make([]error, len(queries))
-	w.nodes[1].CheckAll(queries, answers, errs)
-	for i, q := range queries {
-		want := &Answer{}
-		if err := one.Check(q, want); !errors.Is(errs[i], err) && (err == nil) != (errs[i] == nil) {
-			t.Fatalf("check %d: have %v, want %v", i, errs[i], err)
-		} else if err != nil {
-			continue
+		errs := make([]error, len(queries))
+		w.nodes[1].CheckAll(queries, answers, errs)
+		for i, q := range queries {
+			want := &Answer{}
+			if err := one.Check(q, want); !errors.Is(errs[i], err) && (err == nil) != (errs[i] == nil) {
+				t.Fatalf("check %d: have %v, want %v", i, errs[i], err)
+			} else if err != nil {
+				continue
+			}
+			if answers[i].Allowed != want.Allowed || answers[i].Limits[answers[i].Tightest].Remaining != want.Limits[want.Tightest].Remaining && want.Allowed {
+				t.Fatalf("check %d: have %v %+v, want %v %+v", i, answers[i].Allowed, answers[i].Limits, want.Allowed, want.Limits)
+			}
 		}
-		if answers[i].Allowed != want.Allowed || answers[i].Limits[answers[i].Tightest].Remaining != want.Limits[want.Tightest].Remaining && want.Allowed {
-			t.Fatalf("check %d: have %v %+v, want %v %+v", i, answers[i].Allowed, answers[i].Limits, want.Allowed, want.Limits)
+		if s := w.nodes[1].ClusterStats(); s.Forwards == 0 {
+			t.Error("nothing was forwarded")
 		}
-	}
-	if s := w.nodes[1].ClusterStats(); s.Forwards == 0 {
-		t.Error("nothing was forwarded")
-	}
+	})
 }
 
 // What comes back too late for its check is given back.
 func TestLateAnswerIsGivenBack(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-	key := w.keyOf("r", w.nodes[1], nil)
-	q := byKey("r", key)
-	a := &Answer{}
-	if over, err := w.nodes[0].prepare(w.nodes[0].clock.Now(), &q, a); over || err != nil {
-		t.Fatal(err)
-	}
-	w.slow[w.nodes[1].id] = 30 * time.Millisecond
-	if w.nodes[0].start(&q, a) {
-		t.Fatal("decided at once")
-	}
-	asked := a.scratch.journey.asks[0]
-	asked.until = time.Now()
-	if asked.wait() {
-		t.Fatal("answered at once")
-	}
-	until(t, "it was taken and given back", func() bool { return w.nodes[0].ClusterStats().Given == 1 })
-	w.calls.Wait()
-	if used := w.nodes[1].used("r", key); used != 0 {
-		t.Errorf("have %d used", used)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		key := w.keyOf("r", w.nodes[1], nil)
+		q := byKey("r", key)
+		a := &Answer{}
+		if over, err := w.nodes[0].prepare(w.nodes[0].clock.Now(), &q, a); over || err != nil {
+			t.Fatal(err)
+		}
+		w.slow[w.nodes[1].id] = 30 * time.Millisecond
+		if w.nodes[0].start(&q, a) {
+			t.Fatal("decided at once")
+		}
+		asked := a.scratch.journey.asks[0]
+		asked.until = time.Now()
+		if asked.wait() {
+			t.Fatal("answered at once")
+		}
+		until(t, "it was taken and given back", func() bool { return w.nodes[0].ClusterStats().Given == 1 })
+		w.calls.Wait()
+		if used := w.nodes[1].used("r", key); used != 0 {
+			t.Errorf("have %d used", used)
+		}
+	})
 }
 
 // A gift of another lineage, or of another process's clock, is dropped.
 func TestGiftsAreLooked(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
-	n := w.nodes[1]
-	key := w.keyOf("r", n, nil)
-	a := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{"requests", 5}}})
-	op := a.scratch.ops[0]
-	lineage := n.Lineage(op.Key.Partition())
-	for _, tt := range []struct {
-		name string
-		gift gift
-		want int64
-	}{
-		{"another process", gift{process: n.member.process + 1, lineage: []uint64{lineage}}, 5},
-		{"another lineage", gift{process: n.member.process, lineage: []uint64{lineage + 1}}, 5},
-		{"no lineage", gift{process: n.member.process, lineage: []uint64{0}}, 5},
-		{"as it was taken", gift{process: n.member.process, lineage: []uint64{lineage}}, 0},
-	} {
-		tt.gift.steady, tt.gift.window, tt.gift.ops = a.Now.Steady, []int64{0}, []counters.Op{op}
-		n.serve(w.nodes[0].id, MethodGive, tt.gift.append(nil), &worldAnswer{})
-		if used := n.used("r", key); used != tt.want {
-			t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
+		n := w.nodes[1]
+		key := w.keyOf("r", n, nil)
+		a := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{"requests", 5}}})
+		op := a.scratch.ops[0]
+		lineage := n.Lineage(op.Key.Partition())
+		for _, tt := range []struct {
+			name string
+			gift gift
+			want int64
+		}{
+			{"another process", gift{process: n.member.process + 1, lineage: []uint64{lineage}}, 5},
+			{"another lineage", gift{process: n.member.process, lineage: []uint64{lineage + 1}}, 5},
+			{"no lineage", gift{process: n.member.process, lineage: []uint64{0}}, 5},
+			{"as it was taken", gift{process: n.member.process, lineage: []uint64{lineage}}, 0},
+		} {
+			tt.gift.steady, tt.gift.window, tt.gift.ops = a.Now.Steady, []int64{0}, []counters.Op{op}
+			n.serve(w.nodes[0].id, MethodGive, tt.gift.append(nil), &worldAnswer{})
+			if used := n.used("r", key); used != tt.want {
+				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
+			}
 		}
-	}
+	})
 }
 
 type tally struct {
@@ -531,21 +559,23 @@ func (r *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
 }
 
 func TestRecorder(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-	rec := &tally{seen: map[DecidedBy]int{}}
-	for _, n := range w.nodes {
-		n.member.Recorder = rec
-	}
-	key := w.keyOf("r", w.nodes[1], w.nodes[2])
-	for _, n := range w.nodes {
-		n.check(byKey("r", key))
-	}
-	w.separate(w.nodes[0], w.nodes[1], true)
-	w.separate(w.nodes[2], w.nodes[1], true)
-	w.nodes[0].check(byKey("r", key))
-	if rec.seen[ByOwner] != 3 || rec.seen[ByStandby] != 1 || rec.seen[ByNone] != 0 {
-		t.Errorf("have %v", rec.seen)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		rec := &tally{seen: map[DecidedBy]int{}}
+		for _, n := range w.nodes {
+			n.member.Recorder = rec
+		}
+		key := w.keyOf("r", w.nodes[1], w.nodes[2])
+		for _, n := range w.nodes {
+			n.check(byKey("r", key))
+		}
+		w.separate(w.nodes[0], w.nodes[1], true)
+		w.separate(w.nodes[2], w.nodes[1], true)
+		w.nodes[0].check(byKey("r", key))
+		if rec.seen[ByOwner] != 3 || rec.seen[ByStandby] != 1 || rec.seen[ByNone] != 0 {
+			t.Errorf("have %v", rec.seen)
+		}
+	})
 }
 
 func TestOwnChecksDoNotAllocate(t *testing.T) {

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/rlnode/rlnode/counters"
 )
@@ -19,69 +20,73 @@ func (w *world) owedIn() (sum int64) {
 // G4: what fallbacks by share and in full admit is owed to the owners, nothing else is, and what another limit of the
 // check refuses is taken back.
 func TestG4_FallbackOwes(t *testing.T) {
-	w := newWorld(t, 3, `rules:
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 9, per: 1440h}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 9, per: 1440h}]}
   - {name: allow, key: [k], on_partition: allow, limits: [{limit: 9, per: 1440h}]}
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 9, per: 1440h}]}
   - {name: local, key: [k], consistency: local, limits: [{limit: 9, per: 1440h}]}`)
-	n := w.nodes[1]
-	for rule, want := range map[string]int64{"share": 3, "full": 9, "allow": 0, "deny": 0, "local": 0} {
-		w.separate(n, w.nodes[0], true)
-		w.separate(n, w.nodes[2], true)
-		before := w.owedIn()
-		key := w.keyOf(rule, w.nodes[0], w.nodes[2])
-		n.check(Query{Rule: rule, Key: []string{key}, ByKey: true, Peek: true})
-		for range 20 {
-			n.check(byKey(rule, key))
+		n := w.nodes[1]
+		for rule, want := range map[string]int64{"share": 3, "full": 9, "allow": 0, "deny": 0, "local": 0} {
+			w.separate(n, w.nodes[0], true)
+			w.separate(n, w.nodes[2], true)
+			before := w.owedIn()
+			key := w.keyOf(rule, w.nodes[0], w.nodes[2])
+			n.check(Query{Rule: rule, Key: []string{key}, ByKey: true, Peek: true})
+			for range 20 {
+				n.check(byKey(rule, key))
+			}
+			if have := w.owedIn() - before; have != want {
+				t.Errorf("%s: have %d owed, want %d", rule, have, want)
+			}
 		}
-		if have := w.owedIn() - before; have != want {
-			t.Errorf("%s: have %d owed, want %d", rule, have, want)
-		}
-	}
-	n.Use(compile(t, 2, `version: 1
+		n.Use(compile(t, 2, `version: 1
 rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 9, per: 1440h}]}
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 9, per: 1440h}]}
   - {name: own, key: [k], limits: [{limit: 1, per: 1440h}]}`))
-	before := w.owedIn()
-	for _, other := range []string{"x", "y"} { // whoever owns the second
-		if a := n.check(Query{Attributes: attrs("k", "new", "other", other)}); a.Allowed {
-			t.Error("admitted")
+		before := w.owedIn()
+		for _, other := range []string{"x", "y"} { // whoever owns the second
+			if a := n.check(Query{Attributes: attrs("k", "new", "other", other)}); a.Allowed {
+				t.Error("admitted")
+			}
 		}
-	}
-	if have := w.owedIn() - before; have != 0 {
-		t.Errorf("have %d owed for refused checks", have)
-	}
+		if have := w.owedIn() - before; have != 0 {
+			t.Errorf("have %d owed for refused checks", have)
+		}
+	})
 }
 
 // G4: a copy here that is at its limit refuses, and the share is left as it was.
 func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 9, per: 1440h}]}")
-	n := w.nodes[1]
-	w.separate(n, w.nodes[0], true)
-	w.separate(n, w.nodes[2], true)
-	key := w.keyOf("r", w.nodes[0], w.nodes[2])
-	u, err := n.Locate("r", []string{key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Peek: true}).Limits[0].Limit
-	at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
-	n.copies.Take(n.clock.Now(), []counters.Op{{Key: at, Limit: &limit.Limit, Cost: 7}})
-	for i, want := range []int64{1, 0} {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 9, per: 1440h}]}")
+		n := w.nodes[1]
+		w.separate(n, w.nodes[0], true)
+		w.separate(n, w.nodes[2], true)
+		key := w.keyOf("r", w.nodes[0], w.nodes[2])
+		u, err := n.Locate("r", []string{key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Peek: true}).Limits[0].Limit
+		at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+		n.copies.Take(n.clock.Now(), []counters.Op{{Key: at, Limit: &limit.Limit, Cost: 7}})
+		for i, want := range []int64{1, 0} {
+			peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Peek: true})
+			a := n.check(byKey("r", key))
+			if !a.Allowed || a.DecidedBy != ByFallback || a.Limits[0].Remaining != want || peek.Limits[0].Remaining != want {
+				t.Errorf("check %d: have %v by %s, %+v, a peek %+v", i, a.Allowed, a.DecidedBy, a.Limits[0].Decision, peek.Limits[0].Decision)
+			}
+		}
 		peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Peek: true})
 		a := n.check(byKey("r", key))
-		if !a.Allowed || a.DecidedBy != ByFallback || a.Limits[0].Remaining != want || peek.Limits[0].Remaining != want {
-			t.Errorf("check %d: have %v by %s, %+v, a peek %+v", i, a.Allowed, a.DecidedBy, a.Limits[0].Decision, peek.Limits[0].Decision)
+		if a.Allowed || peek.Allowed || a.Limits[0].RetryAfter <= 0 || peek.Limits[0].RetryAfter <= 0 || a.Limits[0].Remaining != 0 {
+			t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed, peek.Limits[0].Decision)
 		}
-	}
-	peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Peek: true})
-	a := n.check(byKey("r", key))
-	if a.Allowed || peek.Allowed || a.Limits[0].RetryAfter <= 0 || peek.Limits[0].RetryAfter <= 0 || a.Limits[0].Remaining != 0 {
-		t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed, peek.Limits[0].Decision)
-	}
-	if used, _ := n.member.Private.Table().Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
-		t.Errorf("have %d used of the share, want 2", used)
-	}
+		if used, _ := n.member.Private.Table().Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
+			t.Errorf("have %d used of the share, want 2", used)
+		}
+	})
 }

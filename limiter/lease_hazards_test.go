@@ -77,17 +77,17 @@ func TestG3_SpentTooLate(t *testing.T) {
 				}
 				check() // brings a lease
 				time.Sleep(localcache.MaxTTL - time.Millisecond)
-				clock, looks := holder.member.Boottime, 0
-				holder.member.Boottime = func() time.Duration {
-					if looks++; looks == 2 {
+				looks := new(atomic.Int32)
+				stand := func() {
+					if looks.Add(1) == 2 {
 						time.Sleep(2 * time.Millisecond)
 					}
-					return clock()
 				}
+				holder.looks.Store(&stand)
 				if by := check(); by != ByForward {
 					t.Errorf("have a check decided by %s, want by the owner: the lease was over", by)
 				}
-				holder.member.Boottime = clock
+				holder.looks.Store(nil)
 				time.Sleep(2 * localcache.MaxTTL)
 				if used := owner.used("r", key); used != admitted {
 					t.Errorf("have %d used, want %d as admitted", used, admitted)

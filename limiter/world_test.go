@@ -55,6 +55,7 @@ type worldNode struct {
 	copies    *counters.Table                                  // that it acts from
 	wrong     sync.Map                                         // partition → ring.NodeID: whom this node takes for the owner
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: all is confirmed
+	looks     atomic.Pointer[func()]                           // called at each look at the clock of leases; nil: nothing
 }
 
 func newWorld(t testing.TB, n int, text string) *world {
@@ -106,7 +107,14 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 		private.Close()
 	})
 	var err error
+	begun := time.Now()
 	n.Limiter, err = Join(table, clock, Cluster{
+		Boottime: func() time.Duration {
+			if look := n.looks.Load(); look != nil {
+				(*look)()
+			}
+			return time.Since(begun) + 1
+		},
 		Self: id, Ownership: n, Peers: n, Backup: n, Far: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {

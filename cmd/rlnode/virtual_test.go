@@ -299,8 +299,8 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 					c.refused.Add(1)
 				}
 				c.by[a.DecidedBy].Add(1)
-				if a.DecidedBy == limiter.ByFallback && c.log != nil {
-					c.log("fallback at %s for %d, asked %v ago", v.server.settings.Name, key, time.Since(began))
+				if took := time.Since(began); c.log != nil && (a.DecidedBy == limiter.ByFallback || took > 20*time.Millisecond) {
+					c.log("worker %d: by %s at %s for %d, asked %v ago", w, a.DecidedBy, v.server.settings.Name, key, took)
 				}
 				if time.Since(began) > time.Second {
 					c.slow.Add(1)
