@@ -135,3 +135,14 @@ func (k *Keeper) unsettled(v *view) int {
 
 // Used is the Raft index of the state taken up last, as far as owners are concerned.
 func (k *Keeper) Used() uint64 { return k.view.Load().Revision }
+
+// Recovering reports whether partitions of this node wait for what their standbys have of them. It ends by itself: see
+// Config.Patience.
+func (k *Keeper) Recovering() bool {
+	for p := range k.phases {
+		if phase(k.phases[p].Load()) == recovering {
+			return true
+		}
+	}
+	return false
+}

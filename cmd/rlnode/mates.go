@@ -159,7 +159,7 @@ func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
 	for {
-		err := c.Ready()
+		err := m.notReady(c)
 		if err == nil {
 			break
 		}
@@ -175,6 +175,21 @@ func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 			"rules_version", m.limiter.Rules().Version)
 	}
 	ready()
+}
+
+// errRecovering: until then checks of these partitions can only wait, or be decided without their owner. Whoever restarts
+// one node after the other has to stop the next one later.
+var errRecovering = errors.New("its partitions are coming back from their standbys")
+
+// notReady is why the node is not ready yet; nil: it is.
+func (m *mates) notReady(c *cluster.Cluster) error {
+	if err := c.Ready(); err != nil {
+		return err
+	}
+	if c.Authority() && (m.keeper.Used() < c.State().Revision || m.keeper.Recovering()) {
+		return errRecovering
+	}
+	return nil
 }
 
 // firstBy is who wrote the first rules, if that is still known.

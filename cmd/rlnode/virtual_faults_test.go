@@ -162,3 +162,41 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 		p.end()
 	})
 }
+
+// A node that comes back is ready when what its standbys have of its partitions is back too, and not before, also where one
+// of them can't be reached.
+func TestReadyWithItsPartitions(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlanet(t, 3, exactRules(1000))
+			c := p.crowd("year", 20, 3)
+			p.eventually("some is used", func() bool { return c.total() > 3000 })
+			v := p.nodes[2]
+			v.down(false)
+			if broken {
+				p.net.Cut(v.ip, p.nodes[1].ip)
+			}
+			v.up()
+			seen, began := 0, time.Now()
+			p.eventually("the node is ready", func() bool {
+				recovering, ready := v.server.mates.keeper.Recovering(), v.ready.Load()
+				if recovering {
+					seen++
+				}
+				if recovering && ready {
+					t.Fatalf("ready after %v, and its partitions are not", time.Since(began))
+				}
+				return ready
+			})
+			t.Logf("broken %v: ready after %v, in %d of them without partitions of its own", broken, time.Since(began), seen)
+			if broken && (seen == 0 || time.Since(began) < time.Second) {
+				t.Errorf("ready after %v, seen recovering %d times", time.Since(began), seen)
+			}
+			c.leave()
+			p.net.HealAll()
+			time.Sleep(2 * time.Second)
+			p.peaceful()
+			p.end()
+		})
+	}
+}
