@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // crowd makes n checks at once and returns their decisions and errors.
@@ -41,7 +43,7 @@ func (f *fake) sizes() (n []int) {
 // its own answer.
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: patience}, f)
+	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Patience}, f)
 	release := f.held()
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
@@ -53,7 +55,7 @@ func TestCallsShareRequests(t *testing.T) {
 		}
 	})
 	ds, errs, wait := crowd(c, 34, eachIP)
-	eventually(t, "two are under way and the rest waits", func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
+	process.Eventually(t, "two are under way and the rest waits", func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
 	release()
 	wait()
 	for i := range ds {
@@ -94,14 +96,14 @@ func TestLoneCallsGoAlone(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: patience, OnError: Open}, f)
+	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: process.Patience, OnError: Open}, f)
 	release := f.held()
 	_, errs, wait := crowd(c, 4, eachIP)
-	eventually(t, "the queue is full", func() bool { return c.waiting() == 3 })
+	process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 3 })
 	began := time.Now()
 	d, err := c.Check(background, byIP("x"))
 	wantError(t, err, ErrQueueFull)
-	if !d.Allowed || time.Since(began) > patience/2 {
+	if !d.Allowed || time.Since(began) > process.Patience/2 {
 		t.Errorf("have %+v after %v", d, time.Since(began))
 	}
 	// Other calls have a bound of their own.
@@ -109,7 +111,7 @@ func TestQueueIsBounded(t *testing.T) {
 	for range 3 {
 		three.Go(func() { c.Adjust(background, "r", nil, 1) })
 	}
-	eventually(t, "three adjustments are under way", func() bool { return len(c.direct) == 3 })
+	process.Eventually(t, "three adjustments are under way", func() bool { return len(c.direct) == 3 })
 	_, err = c.Adjust(background, "r", nil, 1)
 	wantError(t, err, ErrQueueFull)
 	release()
@@ -125,17 +127,17 @@ func TestQueueIsBounded(t *testing.T) {
 // TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent, and the others are.
 func TestWhoLeavesIsNotAsked(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, Timeout: patience}, f)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
 	release := f.held()
 	_, errs, wait := crowd(c, 3, eachIP)
-	eventually(t, "two wait", func() bool { return c.waiting() == 2 })
+	process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
 	ctx, cancel := context.WithCancel(background)
 	left := make(chan error)
 	go func() {
 		_, err := c.Check(ctx, byIP("left"))
 		left <- err
 	}()
-	eventually(t, "three wait", func() bool { return c.waiting() == 3 })
+	process.Eventually(t, "three wait", func() bool { return c.waiting() == 3 })
 	cancel()
 	wantError(t, <-left, context.Canceled)
 	release()
@@ -186,12 +188,12 @@ func TestDeadlinesOfABatch(t *testing.T) {
 func TestBadBatches(t *testing.T) {
 	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
-		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: patience}, f)
+		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: process.Patience}, f)
 		release := f.held()
 		ds, errs, wait := crowd(c, 1, eachIP)
-		eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
+		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
 		more, moreErrs, waitMore := crowd(c, 2, eachIP)
-		eventually(t, "two wait", func() bool { return c.waiting() == 2 })
+		process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
 		f.set(func() {
 			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 				w.Write([]byte(answer))
@@ -222,7 +224,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	var reserve error
 	var one sync.WaitGroup
 	one.Go(func() { _, reserve = c.Reserve(background, byIP("r"), 0) })
-	eventually(t, "all are on their way", func() bool { return c.waiting() == 18 && len(f.requests()) == 3 })
+	process.Eventually(t, "all are on their way", func() bool { return c.waiting() == 18 && len(f.requests()) == 3 })
 	c.Close()
 	wait()
 	one.Wait()
@@ -243,7 +245,7 @@ func TestCloseEndsCalls(t *testing.T) {
 // TestRush: many callers, over and over; each is answered, and nothing stays behind.
 func TestRush(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{Timeout: patience}, f)
+	c := connect(t, Options{Timeout: process.Patience}, f)
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
 			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+q["attributes"].(map[string]any)["ip"].(string)+`"`, 1)
@@ -261,7 +263,7 @@ func TestRush(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "nothing is under way", func() bool {
+	process.Eventually(t, "nothing is under way", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.queue) == 0 && c.inFlight == 0

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // TestCheckFields sends each field of a request, and reads each of a decision.
@@ -312,7 +314,7 @@ func TestWait(t *testing.T) {
 		_, err := c.Check(background, q)
 		failed <- err
 	}()
-	eventually(t, "the check has been asked", func() bool { return len(f.requests()) == 4 })
+	process.Eventually(t, "the check has been asked", func() bool { return len(f.requests()) == 4 })
 	c.Close()
 	wantError(t, <-failed, ErrClosed)
 }

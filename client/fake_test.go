@@ -11,24 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 )
-
-// patience bounds every wait of a test.
-const patience = 20 * time.Second
-
-// eventually polls until ok is true, or fails the test.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if ok() {
-			return
-		}
-		timer := time.NewTimer(time.Millisecond)
-		<-timer.C
-	}
-	t.Fatalf("%s: not within %v", what, patience)
-}
 
 // asked is a request that a fake node has got.
 type asked struct {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // headed makes f send rate headers with each plain check, as a node does.
@@ -221,7 +223,7 @@ func TestMiddlewareDelays(t *testing.T) {
 			t.Errorf("what has not passed: have %d", r.StatusCode)
 		}
 	})
-	eventually(t, "one is held", func() bool { return h.(*guard).held.Load() == 1 })
+	process.Eventually(t, "one is held", func() bool { return h.(*guard).held.Load() == 1 })
 	if r := get(h, "/"); r.StatusCode != 429 {
 		t.Errorf("beyond MaxHeld: have %d", r.StatusCode)
 	}
@@ -304,7 +306,7 @@ func TestHeadersOfABatch(t *testing.T) {
 		"x": only("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"),
 	} {
 		f := newFake(t)
-		c := connect(t, Options{MaxInFlight: 1, Timeout: patience}, f)
+		c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
 		f.headed(sent)
 		f.set(func() {
 			f.decide = func(q map[string]any) (int, string) {
@@ -323,10 +325,10 @@ func TestHeadersOfABatch(t *testing.T) {
 		plain := f.answer
 		release := f.held()
 		_, _, wait := crowd(c, 1, eachIP)
-		eventually(t, "one is under way", func() bool { return len(f.requests()) == 2 })
+		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 2 })
 		f.set(func() { f.answer = plain })
 		ds, errs, waitMore := crowd(c, 5, headed)
-		eventually(t, "five wait", func() bool { return c.waiting() == 5 })
+		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })
 		began := time.Now()
 		release()
 		wait()
@@ -360,7 +362,7 @@ func TestHeadersOfABatch(t *testing.T) {
 // TestStyleIsLearntAnew: when a batch shows new rules, one check is asked by itself, for its headers.
 func TestStyleIsLearntAnew(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, Timeout: patience}, f)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
 	f.headed(nodeHeaders)
 	headed := func(i int) Request {
 		q := eachIP(i)
@@ -379,9 +381,9 @@ func TestStyleIsLearntAnew(t *testing.T) {
 		n := len(f.requests())
 		release := f.held()
 		_, _, wait := crowd(c, 1, eachIP)
-		eventually(t, "one is under way", func() bool { return len(f.requests()) == n+1 })
+		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == n+1 })
 		ds, _, waitMore := crowd(c, 5, headed)
-		eventually(t, "five wait", func() bool { return c.waiting() == 5 })
+		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })
 		release()
 		wait()
 		waitMore()

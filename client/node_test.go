@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // cut ends the connection of a request without an answer.
@@ -50,7 +52,7 @@ func TestFailover(t *testing.T) {
 			}
 			before := len(b.requests())
 			a.set(func() { a.ready, a.answer = 200, nil })
-			eventually(t, "the first node is asked again", func() bool {
+			process.Eventually(t, "the first node is asked again", func() bool {
 				if d, err := c.Check(background, byIP("x")); err != nil || !d.Allowed {
 					t.Errorf("have %+v, %v", d, err)
 				}
@@ -98,14 +100,14 @@ func TestOverloadedIsNotAway(t *testing.T) {
 // TestSettleWaitsForTheOwner: it is tried again, and nobody is passed over for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
 	a, b := newFake(t), newFake(t)
-	c := connect(t, Options{Timeout: patience}, a, b)
+	c := connect(t, Options{Timeout: process.Patience}, a, b)
 	away := says(503, `{"status":503,"code":"no-owner"}`)
 	a.set(func() { a.answer = away })
 	b.set(func() { b.answer = away })
 	var err error
 	var one sync.WaitGroup
 	one.Go(func() { _, err = c.Settle(background, "id", nil) })
-	eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
+	process.Eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
 	for i, n := range c.nodes {
 		if n.is() != well {
 			t.Errorf("node %d is passed over", i)
@@ -163,7 +165,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 // TestWhoLeavesBlamesNobody: a caller whose context ends does not make a node silent.
 func TestWhoLeavesBlamesNobody(t *testing.T) {
 	f := newFake(t)
-	c := connect(t, Options{Timeout: patience}, f)
+	c := connect(t, Options{Timeout: process.Patience}, f)
 	release := f.held()
 	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
@@ -189,7 +191,7 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 // TestNodesComeAndGo: two nodes fall silent and come back in turn under load, and no check is decided by nobody.
 func TestNodesComeAndGo(t *testing.T) {
 	a, b := newFake(t), newFake(t)
-	c := connect(t, Options{Timeout: patience}, a, b)
+	c := connect(t, Options{Timeout: process.Patience}, a, b)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	var done [8]atomic.Int64 // checks of each
@@ -213,7 +215,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	settle := func() {
 		for i := range done {
 			before := done[i].Load()
-			eventually(t, "checks that met the node as it was are over", func() bool { return t.Failed() || done[i].Load() > before+1 })
+			process.Eventually(t, "checks that met the node as it was are over", func() bool { return t.Failed() || done[i].Load() > before+1 })
 		}
 	}
 	for range 3 {
@@ -225,11 +227,11 @@ func TestNodesComeAndGo(t *testing.T) {
 				other = b
 			}
 			n := len(other.requests())
-			eventually(t, "the other one is asked", func() bool { return len(other.requests()) > n+20 })
+			process.Eventually(t, "the other one is asked", func() bool { return len(other.requests()) > n+20 })
 			f.set(func() { f.ready, f.answer = 200, nil })
 			settle()
 			if f == a {
-				eventually(t, "it is asked again", func() bool { return len(f.requests()) > before+20 })
+				process.Eventually(t, "it is asked again", func() bool { return len(f.requests()) > before+20 })
 			}
 		}
 	}
@@ -245,7 +247,7 @@ func TestFailsAndAnswersAtOnce(t *testing.T) {
 	for range 200 {
 		c.failed(n, failing, errors.New("cut"))
 		n.answered()
-		eventually(t, "nobody watches it", func() bool {
+		process.Eventually(t, "nobody watches it", func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return !n.watched && n.condition == well

@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -23,9 +21,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/process"
 )
-
-const patience = 20 * time.Second
 
 // folder is where the real node is built.
 var folder string
@@ -45,102 +42,21 @@ func TestMain(m *testing.M) {
 // program is the real node, built once.
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(folder, "rlnode")
-	if out, err := exec.Command("go", "build", "-o", path, "../cmd/rlnode").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return path, nil
+	return path, process.Build(path)
 })
 
-// output collects what a process prints; it may be read meanwhile.
-type output struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if ok() {
-			return
-		}
-		timer := time.NewTimer(5 * time.Millisecond)
-		<-timer.C
-	}
-	t.Fatalf("%s: not within %v", what, patience)
-}
-
-// node is a running node.
-type node struct {
-	url  string
-	stop func(os.Signal) // ends it and waits
-}
-
-var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
-
 // start runs a node with rules; more are further flags.
-func start(t testing.TB, rules string, more ...string) *node {
+func start(t testing.TB, rules string, more ...string) *process.Node {
 	t.Helper()
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "rules.yaml")
+	file := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, append([]string{
-		"serve", "--data-dir", filepath.Join(dir, "data"), "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0",
-		"--gossip-port", "0", "--peer-port", "0", "--rules", file,
-	}, more...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-	log := &output{}
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		defer close(exited)
-		cmd.Wait() // how it ended shows in its log
-	})
-	n := &node{stop: func(s os.Signal) {
-		cmd.Process.Signal(s) // if it still runs
-		<-exited
-	}}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		waiting.Wait()
-		if t.Failed() {
-			t.Logf("the node's log:\n%s", log)
-		}
-	})
-	eventually(t, "the node is ready", func() bool {
-		select {
-		case <-exited:
-			t.Fatalf("the node ended:\n%s", log)
-		default:
-		}
-		m := readyLine.FindStringSubmatch(log.String())
-		if m != nil {
-			n.url = m[1]
-		}
-		return m != nil
-	})
-	return n
+	return process.Start(t, path, append([]string{"--rules", file}, more...)...)
 }
 
 func connect(t testing.TB, o client.Options) *client.Client {
@@ -164,7 +80,7 @@ rules:
 // TestRealNode asks a real node everything.
 func TestRealNode(t *testing.T) {
 	n := start(t, nodeRules, "--api-token", "secret", "--name", "n1")
-	c := connect(t, client.Options{Nodes: []string{n.url}, Token: "secret", Timeout: patience})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Token: "secret", Timeout: process.Patience})
 	ctx := context.Background()
 	by := func(attributes ...string) client.Request {
 		m := map[string]string{}
@@ -203,7 +119,7 @@ func TestRealNode(t *testing.T) {
 	if _, err := c.Check(ctx, client.Request{Rule: "nosuch", Key: []string{"x"}}); !errors.As(err, &e) || e.Status != 404 || e.Code != "unknown-rule" {
 		t.Errorf("unknown rule: have %v", err)
 	}
-	stranger := connect(t, client.Options{Nodes: []string{n.url}, Token: "wrong"})
+	stranger := connect(t, client.Options{Nodes: []string{n.Data}, Token: "wrong"})
 	if d, err := stranger.Check(ctx, by("ip", "192.0.2.9")); !errors.As(err, &e) || e.Status != 401 || !d.Allowed || d.DecidedBy != client.ByError {
 		t.Errorf("wrong token: have %+v, %v", d, err)
 	}
@@ -216,7 +132,7 @@ func TestRealNode(t *testing.T) {
 // TestRealNodeCrowd: many callers at once get exactly what the limit has, through batches.
 func TestRealNodeCrowd(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.url}, Timeout: patience, OnError: client.Closed})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
 	var admitted, wrong atomic.Int64
 	var all sync.WaitGroup
 	for i := range 100 {
@@ -247,7 +163,7 @@ func TestRealNodeCrowd(t *testing.T) {
 // TestRealNodeDelays: a leaky bucket's delays are kept by Wait and by the middleware.
 func TestRealNodeDelays(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.url}, Timeout: patience})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience})
 	ctx := context.Background()
 	began := time.Now()
 	q := client.Request{Rule: "queue", Key: []string{"u"}, Wait: true}
@@ -267,7 +183,7 @@ func TestRealNodeDelays(t *testing.T) {
 // TestRealNodeHeaders: whether a check was asked by itself or in a batch, the middleware's headers are the node's.
 func TestRealNodeHeaders(t *testing.T) {
 	n := start(t, nodeRules)
-	c := connect(t, client.Options{Nodes: []string{n.url}, Timeout: patience, MaxInFlight: 1})
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, MaxInFlight: 1})
 	server := httptest.NewServer(client.Middleware(c, client.MiddlewareOptions{
 		Attributes: func(r *http.Request) map[string]string {
 			return map[string]string{"plan": "llm", "user": r.URL.Query().Get("user"), "ip": r.URL.Query().Get("user")}
@@ -276,7 +192,7 @@ func TestRealNodeHeaders(t *testing.T) {
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 
-	want, err := http.Post(n.url+"/v1/check", "", strings.NewReader(`{"attributes":{"plan":"llm","user":"direct","ip":"direct"}}`))
+	want, err := http.Post(n.Data+"/v1/check", "", strings.NewReader(`{"attributes":{"plan":"llm","user":"direct","ip":"direct"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,10 +245,10 @@ func TestRealNodeHeaders(t *testing.T) {
 
 // TestRealNodesStop: one node ends in good order and the next is killed, under load, and each check is decided.
 func TestRealNodesStop(t *testing.T) {
-	nodes := []*node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
-	o := client.Options{OnError: client.Closed, Timeout: patience}
+	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
+	o := client.Options{OnError: client.Closed, Timeout: process.Patience}
 	for _, n := range nodes {
-		o.Nodes = append(o.Nodes, n.url)
+		o.Nodes = append(o.Nodes, n.Data)
 	}
 	c := connect(t, o)
 	var by [3]atomic.Int64
@@ -356,10 +272,10 @@ func TestRealNodesStop(t *testing.T) {
 		})
 	}
 	for i, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		eventually(t, "the node is asked", func() bool { return by[i].Load() > 50 })
-		nodes[i].stop(signal)
+		process.Eventually(t, "the node is asked", func() bool { return by[i].Load() > 50 })
+		nodes[i].Stop(signal)
 	}
-	eventually(t, "the last node is asked", func() bool { return by[2].Load() > 50 })
+	process.Eventually(t, "the last node is asked", func() bool { return by[2].Load() > 50 })
 	close(stop)
 	all.Wait()
 }
@@ -374,7 +290,7 @@ func BenchmarkRealNode(b *testing.B) {
 		{"alone", 1, 1, 1}, {"64-sharing", 64, client.DefaultMaxBatch, client.DefaultMaxInFlight}, {"64-each-its-own", 64, 1, 64},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			c := connect(b, client.Options{Nodes: []string{n.url}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: patience})
+			c := connect(b, client.Options{Nodes: []string{n.Data}, MaxBatch: test.batch, MaxInFlight: test.at, Timeout: process.Patience})
 			var all sync.WaitGroup
 			for i := range test.callers {
 				all.Go(func() {

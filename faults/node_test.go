@@ -3,7 +3,6 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,11 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // condition is what the tests have done to a node.
@@ -42,31 +42,13 @@ type node struct {
 	client  *http.Client
 	cmd     *exec.Cmd
 	exited  chan struct{}
-	log     output
+	log     process.Output
 
 	// state is a condition in the low byte and a number above it that grows with each change: a check whose node had the
 	// same state before and after went through an undisturbed node.
 	state   atomic.Int64
 	process int
 	records []string // files, one a process
-}
-
-// output collects what a node prints.
-type output struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 func (n *node) is() condition { return condition(n.state.Load() & 0xff) }

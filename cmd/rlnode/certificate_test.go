@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // certificate makes a certificate for 127.0.0.1 that vouches for itself.
@@ -39,7 +41,7 @@ func certificate(t *testing.T) (cert, key string) {
 }
 
 // runTool starts a command and leaves it running.
-func runTool(t *testing.T, out *output, args ...string) *exec.Cmd {
+func runTool(t *testing.T, out *process.Output, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = cleanEnv(), out, out

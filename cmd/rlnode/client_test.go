@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 const clientRules = `version: 1
@@ -181,12 +183,12 @@ func TestTopWatch(t *testing.T) {
 		fmt.Fprint(w, `{"subjects":[{"rule":"r","key":["a","\u001b[31m"],"refused":2,"checks":3}]}`)
 	}))
 	defer node.Close()
-	out := &output{}
+	out := &process.Output{}
 	cmd := runTool(t, out, "top", "--watch", "--interval", "100ms", "--admin", node.URL)
 	for range 3 {
 		select {
 		case <-asked:
-		case <-time.After(patience):
+		case <-time.After(process.Patience):
 			t.Fatal("the node is not asked again")
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // command runs a command of the admin plane at a node.
@@ -52,7 +54,7 @@ func (f *fleet) are(names ...string) {
 	slices.Sort(names)
 	for _, m := range f.nodes {
 		// A member that was never seen counts as failed half a minute after a start.
-		within(f.t, time.Minute, fmt.Sprintf("%s sees %v", m.name, names), func() bool {
+		process.Within(f.t, time.Minute, fmt.Sprintf("%s sees %v", m.name, names), func() bool {
 			c, err := m.cluster()
 			var have []string
 			for _, one := range c.Members {
@@ -82,7 +84,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
 	l := f.traffic("year", subjects(60), 6)
-	eventually(t, "traffic flows", func() bool { return l.total() > 200 })
+	process.Eventually(t, "traffic flows", func() bool { return l.total() > 200 })
 	gone := f.nodes[1]
 	if code, out := gone.command("leave"); code != 0 || !strings.Contains(out, "n2 has left the cluster: stop its process") {
 		t.Fatalf("leave: %d %s", code, out)
@@ -96,7 +98,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	f.nodes = []*mate{f.nodes[0], f.nodes[2]}
 	f.are("n1", "n3")
 	before := l.total()
-	eventually(t, "traffic flows on", func() bool { return l.total() > before+100 })
+	process.Eventually(t, "traffic flows on", func() bool { return l.total() > before+100 })
 	relayed, twice := map[string]int64{}, int64(0)
 	for i := range 200 {
 		key := l.keys[i%len(l.keys)]
@@ -184,7 +186,7 @@ func TestHealthBeforeThereIsACluster(t *testing.T) {
 	m.up()
 	var code int
 	var out string
-	eventually(t, "the node answers", func() bool {
+	process.Eventually(t, "the node answers", func() bool {
 		var stdout, stderr string
 		code, stdout, stderr = tool(t, "", "health", "--addr", m.data)
 		out = stdout + stderr
@@ -219,7 +221,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Second) // ten pushes to the standbys
-	eventually(t, "the standbys have all", func() bool {
+	process.Eventually(t, "the standbys have all", func() bool {
 		for _, m := range f.nodes {
 			_, text, err := m.call("GET", m.admin+"/metrics", "", "")
 			if err != nil || !strings.Contains(text, "\nrlnode_partitions_behind 0\n") || !strings.Contains(text, "\nrlnode_replica_unacked_bytes 0\n") {
@@ -235,7 +237,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 		}
 	}
 	f.nodes = []*mate{left}
-	eventually(t, "the node that is left is cut off, and ready", func() bool {
+	process.Eventually(t, "the node that is left is cut off, and ready", func() bool {
 		status, text := left.readiness()
 		return status == 200 && strings.Contains(text, `"view":"cut-off"`) && strings.Contains(text, `"status":"degraded"`)
 	})
@@ -251,7 +253,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 	left.waitReady()
 	f.are("n3")
 	f.nodes[0].apply(exactRules(7000))
-	eventually(t, "the node owns everything", func() bool {
+	process.Eventually(t, "the node owns everything", func() bool {
 		_, text, err := left.call("GET", left.admin+"/metrics", "", "")
 		return err == nil && strings.Contains(text, "\nrlnode_partitions{as=\"owner\"} 4096\n")
 	})

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // askAlone checks so often at a node that has to decide by itself, and returns how many were admitted.
@@ -74,7 +76,7 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 		if have := admitted[key]; have != 30 {
 			t.Errorf("%s: have %d admitted, want 30", key, have)
 		}
-		eventually(t, "what was admitted is counted", func() bool { return f.nodes[0].used("year", key) >= int64(admitted[key]) })
+		process.Eventually(t, "what was admitted is counted", func() bool { return f.nodes[0].used("year", key) >= int64(admitted[key]) })
 		t.Logf("%s: %d admitted, %d counted", key, admitted[key], f.nodes[0].used("year", key))
 	}
 }

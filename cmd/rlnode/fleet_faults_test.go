@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // These tests run real processes on a machine that may be slow: they log how long things took. That a check is decided
@@ -27,7 +29,7 @@ func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[1].apply(exactRules(1000))
 	l := f.traffic("year", subjects(3), 12)
-	eventually(t, "more than the limits is asked for", func() bool { return l.refused.Load() > 1000 })
+	process.Eventually(t, "more than the limits is asked for", func() bool { return l.refused.Load() > 1000 })
 	l.end()
 	for i := range l.keys {
 		if have := l.admitted[i].Load(); have != 1000 {
@@ -85,13 +87,13 @@ func TestG5_KilledOwner(t *testing.T) {
 	keys := subjects(1)
 	owner := f.ownerOf(f.nodes[0], "year", keys[0])
 	l := f.traffic("year", keys, 4)
-	eventually(t, "a third is used", func() bool { return l.total() > limit/3 })
+	process.Eventually(t, "a third is used", func() bool { return l.total() > limit/3 })
 	before := l.total()
 	time.Sleep(100 * time.Millisecond)
 	lastMoments := l.total() - before
 	killed := time.Now()
 	owner.kill()
-	eventually(t, "the whole limit is to be had again", func() bool { return l.total() >= limit })
+	process.Eventually(t, "the whole limit is to be had again", func() bool { return l.total() >= limit })
 	whole := time.Since(killed)
 	time.Sleep(300 * time.Millisecond)
 	l.end()
@@ -128,7 +130,7 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 	}
 	for _, victim := range victims {
 		l := f.traffic("year", keys, 3)
-		eventually(t, "some is used", func() bool { return l.total() > limit/4 })
+		process.Eventually(t, "some is used", func() bool { return l.total() > limit/4 })
 		victim.pause(5 * time.Second)
 		f.whole()
 		l.end()

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // fleet is a cluster of real processes, each on a loopback address of its own with the default ports.
@@ -81,8 +83,8 @@ func (f *fleet) mate(i, expect int, args ...string) *mate {
 // up starts the node's process without waiting for it.
 func (m *mate) up() {
 	m.dead.Store(false)
-	s := &serving{t: m.fleet.t, log: &output{}, exited: make(chan struct{})}
-	s.client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
+	s := &serving{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{})}
+	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	m.serving = s.launch(nil, m.args)
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
 }
@@ -90,7 +92,7 @@ func (m *mate) up() {
 // waitReady waits until the node says that it is.
 func (m *mate) waitReady() {
 	m.fleet.t.Helper()
-	eventually(m.fleet.t, m.name+" is ready", func() bool {
+	process.Eventually(m.fleet.t, m.name+" is ready", func() bool {
 		select {
 		case <-m.exited:
 			m.fleet.t.Fatalf("%s ended: %v\n%s", m.name, m.cmd.ProcessState, m.log)
@@ -133,7 +135,7 @@ func (f *fleet) whole() {
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	eventually(f.t, "the cluster is whole", func() bool {
+	process.Eventually(f.t, "the cluster is whole", func() bool {
 		var first clusterState
 		for i, m := range f.nodes {
 			c, err := m.cluster()
@@ -194,7 +196,7 @@ func (m *mate) apply(text string) {
 	if err := json.Unmarshal([]byte(answer), &version); err != nil {
 		m.fleet.t.Fatal(err)
 	}
-	eventually(m.fleet.t, "the rules are everywhere", func() bool {
+	process.Eventually(m.fleet.t, "the rules are everywhere", func() bool {
 		for _, n := range m.fleet.nodes {
 			if c, err := n.cluster(); err != nil || c.RulesVersion < version.Version {
 				return false

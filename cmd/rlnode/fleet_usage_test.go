@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // bill is what clients know of what they were admitted, by subject.
@@ -133,7 +135,7 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 	more := func(what string) {
 		t.Helper()
 		from := b.checks.Load()
-		eventually(t, what, func() bool { return b.checks.Load() > from+300 })
+		process.Eventually(t, what, func() bool { return b.checks.Load() > from+300 })
 	}
 	more("traffic flows")
 	for _, m := range []*mate{f.nodes[1], f.nodes[2]} {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // A million keys over HTTP cost at most 100 bytes of resident memory each, checkpoints included, and all of them are
@@ -39,7 +41,7 @@ func TestMillionKeys(t *testing.T) {
 	}
 	// Saving them takes memory for a while; it must come back.
 	var grown int64
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(process.Patience)
 	for grown = resident(t, s) - before; grown > 100*keys && time.Now().Before(deadline); grown = resident(t, s) - before {
 		timer := time.NewTimer(100 * time.Millisecond)
 		<-timer.C

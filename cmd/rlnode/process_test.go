@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // binary is the program, built once for all tests.
@@ -27,57 +28,17 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "rlnode")
-	build := []string{"build", "-o", binary}
+	var flags []string
 	if raceDetector {
-		build = append(build, "-race")
+		flags = append(flags, "-race")
 	}
-	if out, err := exec.Command("go", append(build, ".")...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+	if err := process.Build(binary, flags...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
-}
-
-// patience bounds every wait of a test.
-const patience = 20 * time.Second
-
-// eventually polls until ok is true, or fails the test.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	within(t, patience, what, ok)
-}
-
-// within is eventually for what takes longer.
-func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); {
-		if ok() {
-			return
-		}
-		timer := time.NewTimer(5 * time.Millisecond)
-		<-timer.C
-	}
-	t.Fatalf("%s: not within %v", what, bound)
-}
-
-// output collects what a process prints; it may be read meanwhile.
-type output struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 // cleanEnv is the environment without any setting of rlnode.
@@ -95,7 +56,7 @@ func cleanEnv(more ...string) []string {
 type serving struct {
 	t           *testing.T
 	cmd         *exec.Cmd
-	log         *output
+	log         *process.Output
 	data, admin string        // URLs
 	exited      chan struct{} // closed at its end
 	client      *http.Client
@@ -104,8 +65,8 @@ type serving struct {
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
 func launch(t *testing.T, dir string, env []string, args ...string) *serving {
 	t.Helper()
-	s := &serving{t: t, log: &output{}, exited: make(chan struct{})}
-	s.client = &http.Client{Timeout: patience, Transport: &http.Transport{
+	s := &serving{t: t, log: &process.Output{}, exited: make(chan struct{})}
+	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
 	}}
 	all := append([]string{
@@ -139,8 +100,6 @@ func (s *serving) launch(env, args []string) *serving {
 	return s
 }
 
-var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
-
 // start starts a node and waits until it is ready.
 func start(t *testing.T, dir string, args ...string) *serving {
 	t.Helper()
@@ -151,17 +110,15 @@ func start(t *testing.T, dir string, args ...string) *serving {
 
 func (s *serving) ready() {
 	s.t.Helper()
-	eventually(s.t, "the node is ready", func() bool {
+	process.Eventually(s.t, "the node is ready", func() bool {
 		select {
 		case <-s.exited:
 			s.t.Fatalf("the node ended: %v\n%s", s.cmd.ProcessState, s.log)
 		default:
 		}
-		m := readyLine.FindStringSubmatch(s.log.String())
-		if m != nil {
-			s.data, s.admin = m[1], m[2]
-		}
-		return m != nil
+		var ok bool
+		s.data, s.admin, ok = s.log.Ready()
+		return ok
 	})
 }
 
@@ -170,7 +127,7 @@ func (s *serving) end() int {
 	s.t.Helper()
 	select {
 	case <-s.exited:
-	case <-time.After(patience):
+	case <-time.After(process.Patience):
 		s.t.Fatal("the node does not end")
 	}
 	return s.cmd.ProcessState.ExitCode()

@@ -18,6 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -186,7 +187,7 @@ func (s *proxied) proxy(patient bool) *running {
 		}
 		write(name, s.extra[name]+string(text))
 	}
-	log := &output{}
+	log := &process.Output{}
 	p := &running{t: t, cmd: exec.Command(s.program, s.args...), exited: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
@@ -205,7 +206,7 @@ func (s *proxied) proxy(patient bool) *running {
 			t.Logf("log of %s:\n%s", s.program, log)
 		}
 	})
-	eventually(t, s.program+" listens", func() bool {
+	process.Eventually(t, s.program+" listens", func() bool {
 		select {
 		case <-p.exited:
 			t.Fatalf("%s ended:\n%s", s.program, log)
@@ -225,7 +226,7 @@ func (p *running) stop() {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.exited:
-	case <-time.After(patience):
+	case <-time.After(process.Patience):
 		p.cmd.Process.Kill()
 		p.t.Errorf("%v does not end", p.cmd.Args)
 	}
@@ -250,7 +251,7 @@ func (s *proxied) from(last int, method, target, body string) *http.Response {
 		r.Header.Set(name, value)
 	}
 	local := &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
+	client := &http.Client{Timeout: process.Patience, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
 	resp, err := client.Do(r)
 	if err != nil {
 		s.t.Fatal(err)
@@ -280,15 +281,15 @@ func (s *proxied) expect(what string, last int, method, target string, want ...i
 // hangs: a node that does not answer holds nobody up.
 func (s *proxied) hangs() {
 	s.node.signal(syscall.SIGSTOP)
-	eventually(s.t, "the node has stopped", s.node.paused)
+	process.Eventually(s.t, "the node has stopped", s.node.paused)
 	began := time.Now()
 	s.expect("rlnode hangs", 90, "GET", "/", 200)
 	s.expect("rlnode hangs", 90, "POST", "/login", s.away...)
-	if took := time.Since(began); took > patience/4 {
+	if took := time.Since(began); took > process.Patience/4 {
 		s.t.Errorf("rlnode hangs: two requests took %v", took)
 	}
 	s.node.signal(syscall.SIGCONT)
-	eventually(s.t, "rlnode is asked again", func() bool {
+	process.Eventually(s.t, "rlnode is asked again", func() bool {
 		return s.from(90, "POST", "/login", "").StatusCode == 200
 	})
 	s.reached()
@@ -386,7 +387,7 @@ func (s *proxied) stops() {
 		s.t.Errorf("the application got %q", have)
 	}
 	s.start()
-	eventually(s.t, "rlnode is asked again", func() bool { return s.from(91, "GET", "/a", "").StatusCode == 429 })
+	process.Eventually(s.t, "rlnode is asked again", func() bool { return s.from(91, "GET", "/a", "").StatusCode == 429 })
 }
 
 // The examples that are not run here can be read, and ask for a profile that there is.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // typed types the commands of an example's README, on addresses of this test's own.
@@ -55,7 +57,7 @@ func (x *typed) block(mark string) string {
 // background types a block that goes on until the test ends.
 func (x *typed) background(name string) {
 	x.t.Helper()
-	log := &output{}
+	log := &process.Output{}
 	c := exec.Command("bash", "-e", "-c", x.block("background "+name))
 	c.Dir, c.Env, c.Stdout, c.Stderr = x.dir, cleanEnv(), log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -87,7 +89,7 @@ func (x *typed) run(name string) string {
 func TestRegionsExample(t *testing.T) {
 	x := newTyped(t, "examples/regions")
 	x.background("serve")
-	eventually(t, "the regions know each other", func() bool {
+	process.Eventually(t, "the regions know each other", func() bool {
 		for _, ip := range []string{"127.0.35.11", "127.0.35.21", "127.0.35.31"} {
 			if regionsSeen(ip) != 3 {
 				return false
@@ -103,7 +105,7 @@ func TestRegionsExample(t *testing.T) {
 	if have := x.run("apply"); strings.Count(have, "scope: global") != 3 {
 		t.Errorf("apply: have %s, want three global rules", have)
 	}
-	eventually(t, "all go by the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
+	process.Eventually(t, "all go by the new version", func() bool { return regionsSeen("127.0.35.21") == 3 })
 	if have := x.run("borrow"); !strings.Contains(have, "90 200\n") || !strings.Contains(have, "10 429\n") || !strings.Contains(have, `"allowed":false`) {
 		t.Errorf("borrow: have %s, want 90 of 100 admitted in one region, and none in another", have)
 	}

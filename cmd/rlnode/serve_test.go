@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // TestG7_CleanStopForgetsNothing: counters and the refusal itself survive SIGTERM and a restart.
@@ -65,7 +67,7 @@ func TestG7_StopUnderTraffic(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "traffic flows", func() bool { mu.Lock(); defer mu.Unlock(); return admitted > 500 })
+	process.Eventually(t, "traffic flows", func() bool { mu.Lock(); defer mu.Unlock(); return admitted > 500 })
 	s.stop()
 	group.Wait()
 
@@ -235,7 +237,7 @@ func TestSecondSignal(t *testing.T) {
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(5)))
 	s.check(oneCheck)
 	s.signal(syscall.SIGTERM)
-	eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
+	process.Eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
 	began := time.Now()
 	s.signal(syscall.SIGINT)
 	if code := s.end(); code == 0 {
@@ -252,7 +254,7 @@ func TestSignalWhileStarting(t *testing.T) {
 	for _, stage := range []string{"", "node.json", "raft.db", "counters.db"} {
 		dir := t.TempDir()
 		s := launch(t, dir, nil)
-		eventually(t, "the start gets to "+stage, func() bool {
+		process.Eventually(t, "the start gets to "+stage, func() bool {
 			_, err := os.Stat(filepath.Join(dir, stage))
 			return err == nil
 		})
@@ -272,7 +274,7 @@ func TestDrain(t *testing.T) {
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	ask := func(request string) int {
-		conn.SetDeadline(time.Now().Add(patience))
+		conn.SetDeadline(time.Now().Add(process.Patience))
 		if _, err := conn.Write([]byte(request)); err != nil {
 			return 0
 		}
@@ -291,7 +293,7 @@ func TestDrain(t *testing.T) {
 		t.Fatalf("before the signal: have %d and %d, want 200", a, b)
 	}
 	s.signal(syscall.SIGTERM)
-	eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
+	process.Eventually(t, "the node begins to stop", func() bool { return strings.Contains(s.log.String(), "msg=stopping") })
 	if a, b := ask(ready), ask(check); a != 503 || b != 200 {
 		t.Errorf("after the signal: have readiness %d and a check %d, want 503 and 200", a, b)
 	}

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // waiters is how many connections TestManyWaiters holds; 20000 is what docs/operations.md tells the figures of.
@@ -138,7 +140,7 @@ func TestManyWaiters(t *testing.T) {
 	before, empty := resident(t, s), live(t, s)
 	all, done, atOnce := ask(t, s, n, fill)
 	most, goroutines, waiting := 0.0, 0.0, int64(0)
-	eventually(t, "all wait, or did", func() bool {
+	process.Eventually(t, "all wait, or did", func() bool {
 		have := figure(t, s, "rlnode_waiting")
 		if goroutines = figure(t, s, "go_goroutines"); have > most {
 			most, waiting = have, resident(t, s)
@@ -170,7 +172,7 @@ func TestManyWaiters(t *testing.T) {
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}
 	// An answer is read before its place is free.
-	eventually(t, "nobody waits", func() bool { return figure(t, s, "rlnode_waiting") == 0 })
+	process.Eventually(t, "nobody waits", func() bool { return figure(t, s, "rlnode_waiting") == 0 })
 	s.stop()
 }
 
@@ -180,7 +182,7 @@ func TestStopAnswersWaiters(t *testing.T) {
 	raiseFiles(slog.New(slog.DiscardHandler))
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, 60)))
 	all, done, _ := ask(t, s, n, 60)
-	eventually(t, "all wait", func() bool { return figure(t, s, "rlnode_waiting") == float64(n) })
+	process.Eventually(t, "all wait", func() bool { return figure(t, s, "rlnode_waiting") == float64(n) })
 	began := time.Now()
 	s.signal(syscall.SIGTERM)
 	done.Wait()
@@ -193,7 +195,7 @@ func TestStopAnswersWaiters(t *testing.T) {
 			t.Errorf("waiter %d: answered after %v", i, took)
 		}
 	}
-	within(t, 10*time.Second, "the end", func() bool {
+	process.Within(t, 10*time.Second, "the end", func() bool {
 		select {
 		case <-s.exited:
 			return true

@@ -15,21 +15,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/process"
 )
-
-const patience = 20 * time.Second
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if ok() {
-			return
-		}
-		timer := time.NewTimer(2 * time.Millisecond)
-		<-timer.C
-	}
-	t.Fatalf("%s: not within %v", what, patience)
-}
 
 // serve starts a gateway between a node and a model, and returns its address.
 func serve(t *testing.T, node string, model http.Handler) string {
@@ -40,7 +27,7 @@ func serve(t *testing.T, node string, model http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := client.New(client.Options{Nodes: []string{node}, Timeout: patience})
+	limiter, err := client.New(client.Options{Nodes: []string{node}, Timeout: process.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +91,7 @@ func TestCalls(t *testing.T) {
 	if err != nil || strings.Count(string(events), `"usage"`) != 1 || strings.Count(string(events), "\n\n") != len(verse)+3 {
 		t.Errorf("stream with usage: have %s, %v", events, err)
 	}
-	eventually(t, "all is settled", func() bool {
+	process.Eventually(t, "all is settled", func() bool {
 		settled, open, _ := n.state()
 		return len(settled) == 3 && open == 0
 	})
@@ -144,7 +131,7 @@ func TestStreamComesAsItIsMade(t *testing.T) {
 	if err != nil || strings.Contains(string(rest), "usage") {
 		t.Errorf("have %q, %v", rest, err)
 	}
-	eventually(t, "it is settled", func() bool {
+	process.Eventually(t, "it is settled", func() bool {
 		settled, open, _ := n.state()
 		return len(settled) == 1 && settled[0] == 5 && open == 0
 	})
@@ -170,10 +157,10 @@ func TestHangUp(t *testing.T) {
 	cancel()
 	select {
 	case <-told:
-	case <-time.After(patience):
+	case <-time.After(process.Patience):
 		t.Fatal("the model goes on")
 	}
-	eventually(t, "it is settled", func() bool { _, open, _ := n.state(); return open == 0 })
+	process.Eventually(t, "it is settled", func() bool { _, open, _ := n.state(); return open == 0 })
 	if settled, _, _ := n.state(); settled[0] != prompt+10 {
 		t.Errorf("settled %v, want %d", settled, prompt+10)
 	}
@@ -210,7 +197,7 @@ func TestModelFails(t *testing.T) {
 		n := newFakeNode(t)
 		r := ask(t, context.Background(), serve(t, n.URL, test.model), "k", test.body)
 		io.Copy(io.Discard, r.Body)
-		eventually(t, test.name+": it is settled", func() bool { settled, _, _ := n.state(); return len(settled) == 1 })
+		process.Eventually(t, test.name+": it is settled", func() bool { settled, _, _ := n.state(); return len(settled) == 1 })
 		if settled, _, left := n.state(); r.StatusCode != test.status || settled[0] != test.want || left != 2000-test.want {
 			t.Errorf("%s: have %d, settled %v, %d left, want %d, %d", test.name, r.StatusCode, settled, left, test.status, test.want)
 		}

@@ -1,42 +1,21 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
-
-// output collects what a process prints; it may be read meanwhile.
-type output struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
 
 // folder is where the program is built.
 var folder string
@@ -55,10 +34,7 @@ func TestMain(m *testing.M) {
 // program is the real node, built once.
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(folder, "rlnode")
-	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/rlnode").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return path, nil
+	return path, process.Build(path)
 })
 
 // realNode starts a node and returns the addresses of its planes.
@@ -68,29 +44,8 @@ func realNode(t *testing.T, rules string) (data, admin string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, "serve", "--data-dir", t.TempDir(), "--bind", "127.0.0.1", "--http-port", "0",
-		"--admin-port", "0", "--gossip-port", "0", "--peer-port", "0", "--rules", rules)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-	log := &output{}
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait() // how it ended shows in its log
-		if t.Failed() {
-			t.Logf("the node's log:\n%s", log)
-		}
-	})
-	eventually(t, "the node is ready", func() bool {
-		m := readyLine.FindStringSubmatch(log.String())
-		if m != nil {
-			data, admin = m[1], m[2]
-		}
-		return m != nil
-	})
-	return data, admin
+	n := process.Start(t, path, "--rules", rules)
+	return n.Data, n.Admin
 }
 
 // post returns status and body of a request to a node.
@@ -174,20 +129,20 @@ func TestWithRealNode(t *testing.T) {
 	if wrong.Load() > 0 || admitted.Load() == 0 || admitted.Load()+refused.Load() != 40 || admitted.Load() > 30 || total.Load() == 0 {
 		t.Errorf("%d admitted, %d refused, %d wrong", admitted.Load(), refused.Load(), wrong.Load())
 	}
-	eventually(t, "what the model says is what is counted", func() bool {
+	process.Eventually(t, "what the model says is what is counted", func() bool {
 		u := used(t, admin, "k1")
 		return u[tokens] == total.Load() && u[requests] == admitted.Load()
 	})
 
 	// Who hangs up pays for what has come.
 	ctx, cancel := context.WithCancel(context.Background())
-	slow := serve(t, data, stub{pause: patience})
+	slow := serve(t, data, stub{pause: process.Patience})
 	r := ask(t, ctx, slow, "k2", streaming)
 	if _, err := io.ReadFull(r.Body, make([]byte, 50)); err != nil {
 		t.Error(err)
 	}
 	cancel()
-	eventually(t, "the prompt and one word are counted", func() bool {
+	process.Eventually(t, "the prompt and one word are counted", func() bool {
 		u := used(t, admin, "k2")
 		return u[tokens] == prompt+2 && u[requests] == 1
 	})

@@ -59,10 +59,11 @@ var mayImport = map[string][]string{
 
 	"client": {}, // for those who use rlnode; standard library only
 
-	"faults":          {}, // tests of the program from outside
-	"internal/memnet": {},
-	"internal/testca": {},
-	"internal/yaml":   {},
+	"faults":           {}, // tests of the program from outside
+	"internal/memnet":  {},
+	"internal/process": {}, // for tests
+	"internal/testca":  {},
+	"internal/yaml":    {},
 }
 
 // standardOnly are the packages that import nothing but the project and the standard library.

@@ -1,0 +1,61 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+)
+
+// Node is a running node that is a cluster by itself.
+type Node struct {
+	Data, Admin string // URLs of its planes
+
+	cmd    *exec.Cmd
+	exited chan struct{} // closed at its end
+}
+
+// Start runs a node on free ports of 127.0.0.1 until the test ends, and returns when it is ready. program is what Build
+// wrote; args are further flags of serve.
+func Start(t testing.TB, program string, args ...string) *Node {
+	t.Helper()
+	log := &Output{}
+	n := &Node{exited: make(chan struct{})}
+	n.cmd = exec.Command(program, append([]string{
+		"serve", "--data-dir", t.TempDir(), "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0",
+		"--gossip-port", "0", "--peer-port", "0",
+	}, args...)...)
+	n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = []string{"PATH=" + os.Getenv("PATH")}, log, log
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		defer close(n.exited)
+		n.cmd.Wait() // how it ended shows in its log
+	})
+	t.Cleanup(func() {
+		n.cmd.Process.Kill() // if it still runs
+		waiting.Wait()
+		if t.Failed() {
+			t.Logf("the node's log:\n%s", log)
+		}
+	})
+	Eventually(t, "the node is ready", func() bool {
+		select {
+		case <-n.exited:
+			t.Fatalf("the node ended:\n%s", log)
+		default:
+		}
+		var ok bool
+		n.Data, n.Admin, ok = log.Ready()
+		return ok
+	})
+	return n
+}
+
+// Stop sends the node a signal, and waits for its end.
+func (n *Node) Stop(s os.Signal) {
+	n.cmd.Process.Signal(s) // if it still runs
+	<-n.exited
+}

@@ -1,0 +1,74 @@
+// Package process is what the tests of running programs share: the node's program, what programs print, and waiting.
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Patience bounds every wait of a test for another process.
+const Patience = 20 * time.Second
+
+// Build writes the node's program to path; flags are those of go build. It works in every folder of the module.
+func Build(path string, flags ...string) error {
+	args := append(append([]string{"build", "-o", path}, flags...), "github.com/rlnode/rlnode/cmd/rlnode")
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the node: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Output collects what a process prints; it may be read meanwhile. The zero value is ready for use.
+type Output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+// Write never fails.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+// String is all that was printed so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+var readyLine = regexp.MustCompile(`msg=ready .*data=(\S+) admin=(\S+)`)
+
+// Ready returns the URLs of a node's two planes, once it has printed that it is ready.
+func (o *Output) Ready() (data, admin string, ok bool) {
+	m := readyLine.FindStringSubmatch(o.String())
+	if m == nil {
+		return "", "", false
+	}
+	return m[1], m[2], true
+}
+
+// Eventually polls until ok is true, or fails the test after Patience.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	Within(t, Patience, what, ok)
+}
+
+// Within is Eventually for what takes longer, or less.
+func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); {
+		if ok() {
+			return
+		}
+		timer := time.NewTimer(5 * time.Millisecond)
+		<-timer.C
+	}
+	t.Fatalf("%s: not within %v", what, bound)
+}
