@@ -55,6 +55,7 @@ func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limit
 // G4: a node that is cut off admits its share of each subject at most, whoever owned it, the others go on with the whole
 // limit, and when it is back all that was admitted is counted.
 func TestG4_CutOffInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(90))
 		lone := p.nodes[2]
@@ -100,6 +101,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 // No leader for longer than authority lasts: all nodes are cut off, see one another, and admit the limit once more
 // together, at most. Nobody was ended, so each goes on from its own counters.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(90))
 		var keys []string
@@ -144,6 +146,7 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 
 // The first check after a cut is decided within 350 ms, and those after it at once, whoever owned the subject.
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
+	t.Parallel()
 	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
 	for _, text := range rules {
 		for after := range cases(3) {
@@ -180,6 +183,7 @@ func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 // G4: a node that is restarted while the others are away goes by the rules and the ring that it had: it admits its share,
 // says how it decides, and when the others are back all of it is counted.
 func TestG4_RestartedAloneInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(90))
 		lone := p.nodes[2]
@@ -218,6 +222,7 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 
 // G4, two islands of two: nobody has authority, and nobody is waited for, though the owner and its standby may be there.
 func TestG4_HalvesInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100
 		p := newPlanet(t, 4, exactRules(limit))

@@ -15,6 +15,7 @@ import (
 // Under random cuts, and authority that lapses or is ended by them, all that was admitted without the owner is counted in
 // the end: at least all that was not decided by an owner that was cut off, whose last moments may be forgotten.
 func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(cases(3)) {
 		synctest.Test(t, func(t *testing.T) {
 			const keys = 12

@@ -8,6 +8,7 @@ import (
 )
 
 func TestG1_ExactInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 5, exactRules(100))
 		c := p.crowd("year", 20, 10)
@@ -41,6 +42,7 @@ func (p *planet) restartEach() {
 
 // Each node in turn stops in good order and comes back, under load.
 func TestG6_RestartsInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(1_000_000))
 		c := p.crowd("year", 100, 6)
@@ -63,6 +65,7 @@ func TestG6_RestartsInOneProcess(t *testing.T) {
 
 // An owner is killed under load, and comes back later.
 func TestG5_KillInOneProcess(t *testing.T) {
+	t.Parallel()
 	for victim := range cases(3) {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 800
@@ -102,6 +105,7 @@ func TestG5_KillInOneProcess(t *testing.T) {
 
 // One broken link between two nodes that both see the third costs a hop, and nothing else.
 func TestG1_BrokenLinkInOneProcess(t *testing.T) {
+	t.Parallel()
 	for pair := range cases(3) {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 250
@@ -131,6 +135,7 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 // Every algorithm, a thousand subjects at once, from all of five nodes: what is admitted is what the algorithm admits in
 // one place, where the same is asked one after another.
 func TestG1_AlgorithmsInOneProcess(t *testing.T) {
+	t.Parallel()
 	kinds := []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"}
 	const limit, subjects = 7, 200
 	text := "version: 1\nrules:\n"
@@ -166,6 +171,7 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 // A node that comes back is ready when what its standbys have of its partitions is back too, and not before, also where one
 // of them can't be reached.
 func TestReadyWithItsPartitions(t *testing.T) {
+	t.Parallel()
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlanet(t, 3, exactRules(1000))

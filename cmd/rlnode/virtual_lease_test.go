@@ -13,6 +13,7 @@ func hybridRules(limit int) string {
 
 // From leases, exactly the limit is admitted while demand lasts, and hardly anybody is asked.
 func TestG2_LeasesInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 2000, 5
 		p := newPlanet(t, 3, hybridRules(limit))
@@ -40,6 +41,7 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 // A node that stops in good order gives back what it has leased, and what others have leased of it is given back to who
 // follows: in the end exactly what was admitted is used.
 func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, hybridRules(1_000_000))
 		c := p.crowd("year", 50, 6)

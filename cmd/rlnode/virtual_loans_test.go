@@ -35,6 +35,7 @@ func recorded(all []*planet) func() bool {
 // G8, in whole programs: with all traffic in one region of three the whole limit is admitted there, and not one more,
 // whether or not nodes lease.
 func TestG8_LoansInOneProcess(t *testing.T) {
+	t.Parallel()
 	for _, consistency := range []string{"exact", "hybrid"} {
 		synctest.Test(t, func(t *testing.T) {
 			const limit, keys = 900, 3

@@ -50,6 +50,7 @@ func (p *planet) queue(v *virtual, key string) map[string]time.Duration {
 
 // A block, and queues ahead of the clock, outlive their owner's death, its return and restarts of all nodes.
 func TestG5_PoliciesInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, policyRules)
 		owner, asked := p.nodes[1], p.nodes[0]

@@ -225,6 +225,7 @@ func (x *sale) window(per time.Duration) (sum int64, by [3]int64) {
 // G8 while nothing is wrong: what is asked for in one region is lent by the others, and what is asked for in several adds up
 // to the limit. No check waits for another region.
 func TestG8_OneQuotaInOneProcess(t *testing.T) {
+	t.Parallel()
 	const limit, per = 300, 5 * time.Second
 	for seed := range seeds(1) {
 		synctest.Test(t, func(t *testing.T) {
@@ -256,6 +257,7 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 // G8 while regions are cut off from each other at random, during loans too: never more than the limit, and a region that was
 // cut off through a window admits its share.
 func TestG8_CutsInOneProcess(t *testing.T) {
+	t.Parallel()
 	const limit, per = 300, 5 * time.Second
 	for seed := range seeds(1) {
 		synctest.Test(t, func(t *testing.T) {
@@ -340,6 +342,7 @@ func (x *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 // G8 while nodes are killed in the middle of loans. An owner that lends has nothing to forget: a loan is made only when its
 // standby knows of it. Of an owner that borrows its last debits are forgotten, as ever.
 func TestG8_KillsInOneProcess(t *testing.T) {
+	t.Parallel()
 	const limit, per = 300, 5 * time.Second
 	for seed := range seeds(1) {
 		synctest.Test(t, func(t *testing.T) {

@@ -100,6 +100,7 @@ func (p *planet) patrons(pairs int, seed uint64) *patrons {
 // A thousand reservations at once, settled at other nodes: what is used is what was settled, and what was reserved and
 // not settled, to the token.
 func TestReservationsInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, reserveRules)
 		s := p.patrons(1000, 1)
@@ -125,6 +126,7 @@ func TestReservationsInOneProcess(t *testing.T) {
 
 // Nodes restart in good order meanwhile: nothing changes.
 func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, reserveRules)
 		s := p.patrons(600, 2)
@@ -145,6 +147,7 @@ func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 // Nodes are killed meanwhile. What the last tenth of a second before a kill took may be forgotten, and refunds may be
 // dropped; nothing else.
 func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
+	t.Parallel()
 	for victim := range cases(3) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlanet(t, 3, reserveRules)
