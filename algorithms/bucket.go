@@ -19,8 +19,11 @@ func (l *Limit) drain(s State, t int64) State {
 	if t <= s.At {
 		return s
 	}
-	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	backHi, backLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
+	if backHi == 0 && backLo < uint64(l.Window) && s.Part < int64(l.Window) {
+		return s.drainPart(int64(backLo), int64(l.Window), t)
+	}
+	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	if !less(backHi, backLo, owedHi, owedLo) {
 		return State{At: t}
 	}
@@ -29,6 +32,20 @@ func (l *Limit) drain(s State, t int64) State {
 	// The quotient fits: it is at most s.Count.
 	count, part := bits.Div64(hi, lo, uint64(l.Window))
 	return State{Count: int64(count), Part: int64(part), At: t}
+}
+
+// drainPart is drain where less than a unit drains, back of window parts of one: what a bucket in use mostly meets, and no
+// division.
+func (s State) drainPart(back, window, t int64) State {
+	s.Part, s.At = s.Part-back, t
+	if s.Part < 0 {
+		s.Part += window
+		s.Count--
+	}
+	if s.Count < 0 {
+		return State{At: t}
+	}
+	return s
 }
 
 // refilledSince reports whether a bucket as full as can be has drained whole between a Take and a steady time, at
@@ -47,23 +64,23 @@ func (l *Limit) refills(amount, burst, from, to int64) bool {
 	return !less(backHi, backLo, fullHi, fullLo)
 }
 
-func (l *Limit) describeBucket(s State, now Now, cost int64, allowed bool) Decision {
-	d := Decision{Allowed: allowed, Remaining: max(0, l.Burst-s.Count)}
-	if s.Part > 0 && d.Remaining > 0 {
-		d.Remaining--
+func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
+	left := l.Burst - s.Count
+	if s.Part > 0 {
+		left--
 	}
+	d.Remaining = max(0, left)
 	if !s.Fresh() {
 		d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
 	}
 	switch {
-	case !allowed && cost > l.Burst:
+	case !d.Allowed && cost > l.Burst:
 		d.RetryAfter = l.beyond(now)
-	case !allowed:
+	case !d.Allowed:
 		d.RetryAfter = l.bucketRetry(s, now, cost)
 	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):
 		d.Delay = l.bucketDelay(s, now, cost)
 	}
-	return d
 }
 
 // drainTime is how long units + part/Window take to drain, rounded up, after a head start of ahead. Where nothing drains it

@@ -254,14 +254,22 @@ func (l *Limit) Merge(a, b State, now Now) State {
 
 // Describe says what a counter in state s answers to a check of cost that was allowed or not. s is the state
 // that Take returned.
-func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) Decision {
+func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) (d Decision) {
+	l.DescribeInto(&d, s, now, cost, allowed)
+	return d
+}
+
+// DescribeInto is Describe for a Decision that has its place already: a struct of that many fields is returned in memory,
+// and copying it at once makes the processor wait.
+func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed bool) {
+	d.Allowed, d.RetryAfter, d.ResetAfter, d.Delay = allowed, 0, 0, 0
 	switch l.Kind {
 	case TokenBucket, LeakyBucket:
-		return l.describeBucket(s, now, cost, allowed)
+		l.describeBucket(d, s, now, cost)
 	case FixedWindow:
-		return l.describeFixed(s, now, cost, allowed)
+		l.describeFixed(d, s, now, cost)
 	default:
-		return l.describeSliding(s, now, cost, allowed)
+		l.describeSliding(d, s, now, cost)
 	}
 }
 
@@ -302,8 +310,11 @@ func Level(remaining, capacity int64) uint8 {
 	case used <= 0:
 		return 0
 	}
-	hi, lo := mul(used, math.MaxUint8)
-	return uint8(max(1, floorDiv128(hi, lo, uint64(capacity))))
+	// A capacity is at most MaxAmount, so 64 bits do.
+	if used *= math.MaxUint8; used < 2*capacity {
+		return 1
+	}
+	return uint8(used / capacity)
 }
 
 func addClamped(a, b int64) int64 { return min(a+b, maxOwed) }

@@ -36,9 +36,9 @@ func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
 	return !less(roomHi, roomLo, prevHi, prevLo)
 }
 
-func (l *Limit) describeSliding(s State, now Now, cost int64, allowed bool) Decision {
-	d := Decision{Allowed: allowed}
+func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 	w := int64(l.Window)
+	d.Remaining = 0
 	if room := l.Amount - s.Count; room > 0 && !s.queued() {
 		hi, lo := mul(s.Part, l.inView(s, now.Wall))
 		d.Remaining = max(0, room-ceilDiv128(hi, lo, uint64(w)))
@@ -51,14 +51,13 @@ func (l *Limit) describeSliding(s State, now Now, cost int64, allowed bool) Deci
 		d.ResetAfter = time.Duration(left)
 	}
 	switch {
-	case allowed:
+	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
 		d.RetryAfter = l.beyond(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
-	return d
 }
 
 // viewFor is the longest view at which a previous count weighs no more than room, at most a window.

@@ -23,6 +23,9 @@ func floorDiv128(hi, lo, d uint64) int64 {
 	if hi >= d {
 		return math.MaxInt64
 	}
+	if hi == 0 {
+		return int64(min(lo/d, math.MaxInt64))
+	}
 	q, _ := bits.Div64(hi, lo, d)
 	return int64(min(q, math.MaxInt64))
 }
@@ -31,6 +34,9 @@ func floorDiv128(hi, lo, d uint64) int64 {
 func ceilDiv128(hi, lo, d uint64) int64 {
 	if hi >= d {
 		return math.MaxInt64
+	}
+	if hi == 0 {
+		return int64(min(lo/d+min(lo%d, 1), math.MaxInt64)) // much cheaper on many processors
 	}
 	q, r := bits.Div64(hi, lo, d)
 	if r > 0 && q < math.MaxInt64 {

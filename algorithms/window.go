@@ -77,10 +77,10 @@ func (l *Limit) stand(s State, n, wall int64) State {
 	return s
 }
 
-func (l *Limit) describeFixed(s State, now Now, cost int64, allowed bool) Decision {
-	d := Decision{Allowed: allowed, Remaining: max(0, l.Amount-s.Count)}
-	if s.Count == 0 && allowed {
-		return d
+func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
+	d.Remaining = max(0, l.Amount-s.Count)
+	if s.Count == 0 && d.Allowed {
+		return
 	}
 	if s.Count > 0 {
 		d.ResetAfter = time.Duration(max(0, l.end(s.Window())-now.Wall))
@@ -89,14 +89,13 @@ func (l *Limit) describeFixed(s State, now Now, cost int64, allowed bool) Decisi
 		d.Remaining = 0
 	}
 	switch {
-	case allowed:
+	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
 		d.RetryAfter = l.beyond(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
-	return d
 }
 
 // WindowLeft is how long the window at now still lasts by the wall clock. Limits without numbered windows have none:

@@ -47,6 +47,6 @@ func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, op
 		}
 		p = s.insert(op.Key)
 	}
-	s.store(p, op.Limit, op.state, refusedLevel, freshAt(now, op.Limit, d))
+	s.store(p, op.Limit, op.state, refusedLevel, freshAt(now, op.Limit, d.ResetAfter))
 	return true
 }

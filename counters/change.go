@@ -66,7 +66,7 @@ func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
 		}
 		p = s.insert(k)
 	}
-	s.store(p, l, algorithms.State{}, 0, freshAt(now, l, algorithms.Decision{}))
+	s.store(p, l, algorithms.State{}, 0, freshAt(now, l, 0))
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 		p = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	s.store(p, l, next, levelLeft(l, d), freshAt(now, l, d))
+	s.store(p, l, next, levelLeft(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (t *Table) logSlot(s *shard, k Key) *logSlot {
 }
 
 // levelLeft is a counter's level after a change that was no check: without anything left it refuses.
-func levelLeft(l *algorithms.Limit, d algorithms.Decision) uint8 {
+func levelLeft(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
 		return refusedLevel
 	}
@@ -145,8 +145,8 @@ func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Lim
 	change(&e.log)
 	t.keepBooks(e, before, l)
 	d := e.log.Describe(l, now, 0, true)
-	e.freshAt = max(e.freshAt, freshAt(now, l, d)) // see store
-	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, d))
+	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
+	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, &d))
 	s.soilLog(k, e, everyone)
 }
 

@@ -8,9 +8,13 @@ import (
 )
 
 // allocate returns n zeroed groups outside of the collected heap: the collector neither scans them nor counts
-// them when it decides how much garbage may pile up before the next cycle.
+// them when it decides how much garbage may pile up before the next cycle. What is less than a page stays on the heap:
+// where few counters are spread over all shards, a page for each would cost the processor more than the counters.
 func allocate(n int) []group {
 	size := n * groupBytes
+	if size < pageBytes {
+		return make([]group, n)
+	}
 	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		return make([]group, n) // out of mappings: the heap will do

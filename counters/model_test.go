@@ -68,7 +68,7 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 		}
 	}
 	for i, k := range keys {
-		c, fresh := m.all[k], int64(freshAt(m.now, m.limit(k), ds[i]))
+		c, fresh := m.all[k], int64(freshAt(m.now, m.limit(k), ds[i].ResetAfter))
 		if c != nil && c.log != nil {
 			c.log.Advance(m.limit(k), m.now)
 		}
@@ -87,9 +87,9 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 
 func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 	if c.log != nil {
-		return levelLeft(l, d)
+		return levelLeft(l, &d)
 	}
-	return level(l, d)
+	return level(l, &d)
 }
 
 // set stores a counter that has changed.
@@ -112,7 +112,7 @@ func (m *model) penalize(k Key, n int64) error {
 		next.State = l.Force(next.State, l.Taken(next.State, m.now), m.now, n)
 		d = l.Describe(next.State, m.now, 0, true)
 	}
-	m.set(&next, int64(freshAt(m.now, l, d)), levelLeft(l, d))
+	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), levelLeft(l, &d))
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (m *model) reset(k Key) error {
 	if next.log != nil {
 		next.log = &algorithms.Log{}
 	}
-	m.set(&next, int64(freshAt(m.now, m.limit(k), algorithms.Decision{})), 0)
+	m.set(&next, int64(freshAt(m.now, m.limit(k), 0)), 0)
 	return nil
 }
 

@@ -32,6 +32,7 @@ type group struct {
 	marks   [groupSlots]mark
 	freshAt [groupSlots]uint32 // Unix seconds, steady
 	dirty   uint64             // slots changed since each of the readers was told; see readers
+	_       uint64             // so that all of the above is one cache line, and records begin with the next
 	records [groupSlots]record
 }
 
@@ -64,18 +65,21 @@ func (m mark) publicLevel() uint8 {
 }
 
 // shard is an open-addressing table: a key's search begins at the group that its Key.Lo falls into and goes on
-// from group to group until one has an empty slot. It grows by a sixth, so that it is never much emptier than
+// from group to group until one has an empty slot. It grows by a seventh, so that it is never much emptier than
 // its bound of seven eighths; one move of a shard of some ten thousand records takes a fraction of a
 // millisecond, and no other shard waits for it.
 type shard struct {
+	// A Take of a counter that is there looks at the first of these cache lines only.
+
 	mu     sync.Mutex // guards everything below
 	groups []group
+	moves  int // times the records were laid out anew; places from before are void
 	// Invariant: live + dead + spare == 7/8 of the slots; so a search always meets an empty one.
-	live    int // slots in use
-	dead    int // slots marked deleted
-	spare   int // empty slots that may still be filled before the shard is laid out anew
+	live  int // slots in use
+	dead  int // slots marked deleted
+	spare int // empty slots that may still be filled before the shard is laid out anew
+
 	max     int // bound on counters, logs included
-	moves   int // times the records were laid out anew; places from before are void
 	unsaved int // slots and logs changed, for checkpoints
 	unsent  int // and for replicas
 	hand    int // where the next eviction looks first
@@ -111,6 +115,10 @@ func (p place) found() bool { return p.slot >= 0 || p.log != nil }
 
 func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
 
+// home is the slot of its first group that k gets if it is free. A search looks there before it knows the tags: where it is
+// right, as mostly, the processor fetches both at once.
+func home(k Key) int { return int(k.Lo >> 8 % groupSlots) }
+
 // start is the group at which the search for k begins.
 func (s *shard) start(k Key) int {
 	hi, _ := bits.Mul64(k.Lo, uint64(len(s.groups)))
@@ -132,8 +140,17 @@ func (s *shard) find(k Key) place {
 	if len(s.groups) == 0 {
 		return place{slot: -1}
 	}
+	i, slot := s.start(k), home(k)
+	if g := &s.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
+		return place{group: i, slot: slot, moves: s.moves}
+	}
+	return s.search(k, i)
+}
+
+// search looks k up from group i on.
+func (s *shard) search(k Key, i int) place {
 	want := uint64(tagOf(k)) * lowBits
-	for i := s.start(k); ; {
+	for {
 		g := &s.groups[i]
 		w := g.word()
 		for m := zeroBytes(w ^ want); m != 0; m &= m - 1 {
@@ -170,9 +187,13 @@ func (s *shard) insert(k Key) place {
 	return p
 }
 
-// vacancy is the first slot on k's way that is not in use.
+// vacancy is the first slot on k's way that is not in use: its home, or else the first of a group.
 func (s *shard) vacancy(k Key) place {
-	for i := s.start(k); ; {
+	i := s.start(k)
+	if slot := home(k); s.groups[i].tags[slot] < tagUsed {
+		return place{group: i, slot: slot, moves: s.moves}
+	}
+	for {
 		if free := ^s.groups[i].word() & highBits; free != 0 {
 			return place{group: i, slot: bits.TrailingZeros64(free) / 8, moves: s.moves}
 		}
@@ -196,7 +217,7 @@ func (s *shard) remove(p place) {
 	s.live--
 }
 
-// grow lays the shard out anew with room for at least one more record: by a sixth, or, when enough slots are
+// grow lays the shard out anew with room for at least one more record: by a seventh, or, when enough slots are
 // merely deleted, at its size. At its bound of counters fewer deleted ones are enough, to keep it small.
 func (s *shard) grow() {
 	n := len(s.groups)
@@ -205,7 +226,7 @@ func (s *shard) grow() {
 		enough = s.live / 16
 	}
 	if s.dead <= enough {
-		n += max(1, n/6)
+		n += max(1, n/7)
 	}
 	s.layOut(n)
 }
@@ -226,8 +247,11 @@ func (s *shard) shrink() {
 // layOut moves all records to n groups, or as many as fill the last page.
 func (s *shard) layOut(n int) {
 	old := s.groups
-	pages := (n*groupBytes + pageBytes - 1) / pageBytes
-	s.groups = allocate(pages * pageBytes / groupBytes)
+	if n*groupBytes >= pageBytes {
+		pages := (n*groupBytes + pageBytes - 1) / pageBytes
+		n = pages * pageBytes / groupBytes
+	}
+	s.groups = allocate(n)
 	s.moves++
 	s.spare = len(s.groups)*groupSlots*7/8 - s.live
 	s.dead = 0

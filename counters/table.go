@@ -28,13 +28,14 @@ type Table struct {
 	shift  uint // Key.Hi >> shift is the shard
 	max    int64
 
-	logs          atomic.Int64
-	logEntries    atomic.Int64
 	maxLogEntries int64
-	cursor        atomic.Int64 // where Sweep goes on
+	replicated    atomic.Bool // copies of partitions were handed out, so that replicas have to hear of resets
+	gates         gates
 
-	gates      gates
-	replicated atomic.Bool // copies of partitions were handed out, so that replicas have to hear of resets
+	_          [64]byte // what follows changes all the time; a Take reads what stands above
+	logs       atomic.Int64
+	logEntries atomic.Int64
+	cursor     atomic.Int64 // where Sweep goes on
 }
 
 // New returns an empty table of at most bound counters (at least 1), with all gates open. From as many log entries on, or 262,144 if that
@@ -85,14 +86,25 @@ func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 // Decision; in a check that is refused, Remaining of the limits that would have allowed it is without its cost.
 // Where a gate is shut it decides nothing. No two ops may have the same Key. Blocks begin with a refusal.
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
+	if s := t.only(ops); s != nil {
+		s.mu.Lock()
+		v := t.takeOpen(now, ops)
+		s.mu.Unlock()
+		return v
+	}
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
-	v := Shut
-	if !t.gates.anyShut(ops) {
-		v = t.take(now, ops)
-	}
+	v := t.takeOpen(now, ops)
 	t.unlock(held)
 	return v
+}
+
+// takeOpen is take where no gate is shut. The shards of ops are held.
+func (t *Table) takeOpen(now algorithms.Now, ops []Op) Verdict {
+	if t.gates.anyShut(ops) {
+		return Shut
+	}
+	return t.take(now, ops)
 }
 
 // Act is Take without a look at the gates: for a standby that acts from its copy.
@@ -106,6 +118,7 @@ func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
 
 // take decides ops and stores what they take. Their shards are held.
 func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
+	blocks := false
 	for i := range ops {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
@@ -116,15 +129,18 @@ func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
 		if !op.Decision.Allowed && op.at.found() {
 			s.touchRefused(now, op)
 		}
+		blocks = blocks || op.Block
 	}
-	t.beginBlocks(now, ops, true)
-	ok := t.conclude(now, ops)
+	if blocks {
+		t.beginBlocks(now, ops, true)
+	}
+	if !t.conclude(now, ops) {
+		return Refused
+	}
 	for i := range ops {
-		if ok {
-			t.commit(now, &ops[i])
-		}
+		t.commit(now, &ops[i])
 	}
-	return verdictOf(ok)
+	return Admitted
 }
 
 // Peek is what Take would have answered, with Remaining as if taken; nothing is taken.
@@ -155,6 +171,20 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	}
 	t.beginBlocks(now, ops, false)
 	return verdictOf(t.conclude(now, ops))
+}
+
+// only is the shard of all of ops, which is what a check of one subject asks; nil: they have several, or there are none.
+func (t *Table) only(ops []Op) *shard {
+	if len(ops) == 0 {
+		return nil
+	}
+	n := t.index(ops[0].Key)
+	for i := 1; i < len(ops); i++ {
+		if t.index(ops[i].Key) != n {
+			return nil
+		}
+	}
+	return &t.shards[n]
 }
 
 // lock holds the shards of ops, in ascending order so that no two checks wait for each other.
@@ -192,7 +222,7 @@ func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 		return
 	}
 	op.state, allowed = op.Limit.Take(s.state(op.at), now, op.Cost)
-	op.Decision = op.Limit.Describe(op.state, now, op.Cost, allowed)
+	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
 // refuse answers a new subject for which there is no room.
@@ -259,7 +289,7 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 			p = s.insert(op.Key)
 		}
 	}
-	s.store(p, op.Limit, op.state, level(op.Limit, op.Decision), freshAt(now, op.Limit, op.Decision))
+	s.store(p, op.Limit, op.state, level(op.Limit, &op.Decision), freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
 // withdraw turns the allowed parts of a refused check into what they are without it.
@@ -306,7 +336,7 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 // of the clock is moved into the present one for good.
 func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
-	fresh := freshAt(now, op.Limit, op.Decision)
+	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)
 	if e := op.at.log; e != nil {
 		if refusing {
 			e.mark = newMark(algorithms.SlidingLog, refusedLevel)
@@ -329,18 +359,18 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 }
 
 // level is a counter's level after a check that was allowed. One that makes checks wait is as one that refuses.
-func level(l *algorithms.Limit, d algorithms.Decision) uint8 {
+func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedLevel
 	}
 	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
 }
 
-// freshAt is when the counter equals a fresh one, in whole steady seconds, rounded up. A second more lets readings
-// of the clock that come late find it still there; and windows may turn later than they seem to, while the wall clock
-// is being brought into line by losing up to a 64th of its pace.
-func freshAt(now algorithms.Now, l *algorithms.Limit, d algorithms.Decision) uint32 {
-	left := int64(d.ResetAfter)
+// freshAt is when a counter that resets after so long equals a fresh one, in whole steady seconds, rounded up. A second
+// more lets readings of the clock that come late find it still there; and windows may turn later than they seem to, while
+// the wall clock is being brought into line by losing up to a 64th of its pace.
+func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) uint32 {
+	left := int64(resetAfter)
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
 		return math.MaxUint32
 	}

@@ -77,7 +77,7 @@ func (l *Limiter) activityHere() NodeActivity {
 	if b == nil {
 		return a
 	}
-	a.Checks = b.whole.read("").Checks
+	a.Checks = b.checks()
 	for i, s := range b.stats {
 		if c := Counts(s.read("").Checks); c != (Counts{}) && len(a.Rules) < maxActiveRules {
 			a.Rules = append(a.Rules, RuleCounts{Rule: b.set.Rules[i].Name, Checks: c})

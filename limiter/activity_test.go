@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"math"
 	"reflect"
 	"testing"
 	"testing/synctest"
@@ -96,6 +97,51 @@ rules:
 	none[DecisionRefused][ByList], none[DecisionAllowed][ByNone] = 1, 1
 	if last := stats[len(stats)-1]; last.Rule != "" || Counts(last.Checks) != none {
 		t.Errorf("have %+v, want %v", last, none)
+	}
+}
+
+// A usual check, which is counted in one place for all figures, is in each of them once; also after its rule is gone.
+func TestUsualChecksAreInAllFigures(t *testing.T) {
+	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
+	var a Answer
+	q := byAttribute("k", "x")
+	for range 12 {
+		l.CheckAt(epoch, &q, &a)
+	}
+	var want Counts
+	want[DecisionAllowed][ByOwner], want[DecisionRefused][ByOwner] = 10, 2
+	stats := l.Stats()[0]
+	if Counts(stats.Checks) != want {
+		t.Errorf("have %v, want %v", stats.Checks, want)
+	}
+	if stats.Headroom != [11]int64{3, 1, 1, 1, 1, 1, 1, 1, 1, 1} {
+		t.Errorf("have headroom %v", stats.Headroom)
+	}
+	for _, doc := range []string{
+		"rules:\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}",
+		"rules:\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}",
+		"rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}",
+	} {
+		if have := l.activityHere(); have.Checks != want {
+			t.Errorf("have %v, want %v", have.Checks, want)
+		}
+		l.Use(compile(t, 2, "version: 1\n"+doc))
+	}
+	if have := l.activityHere(); have.Checks != want || have.Rules != nil {
+		t.Errorf("have %v, want %v and no rules", have, want)
+	}
+}
+
+func TestTenths(t *testing.T) {
+	for capacity := int64(1); capacity < 60; capacity++ {
+		for remaining := range capacity {
+			if have, want := tenths(remaining, capacity), int64(math.Ceil(float64(10*remaining)/float64(capacity))); have != want {
+				t.Errorf("%d of %d: have %d, want %d", remaining, capacity, have, want)
+			}
+		}
+	}
+	if have := tenths(1<<53-2, 1<<53-1); have != 10 {
+		t.Errorf("have %d, want 10", have)
 	}
 }
 

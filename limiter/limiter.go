@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,10 +77,14 @@ func (l *Limiter) Use(set *rules.Set) {
 		if s == nil {
 			s = newRuleStats()
 		}
+		delete(kept, r.Name)
 		next.stats = append(next.stats, s)
 		if r.Adaptive != nil && next.steps == nil {
 			next.steps = make([]atomic.Int32, len(set.Rules))
 		}
+	}
+	for _, s := range kept {
+		next.whole.absorb(s)
 	}
 	next.adapt(l.steps)
 	l.inForce.Store(next)
@@ -128,7 +133,9 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 		a.Allowed, a.DecidedBy = !b.set.DefaultDeny, ByNone
 		return true, nil
 	}
-	b.enforce(m, now.Wall)
+	if b.global || b.steps != nil {
+		b.enforce(m, now.Wall)
+	}
 	a.ask(q)
 	return false, nil
 }
@@ -253,13 +260,8 @@ func (a *Answer) ask(q *Query) {
 		h := &hits[i]
 		a.scratch.local = a.scratch.local || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
-			a.scratch.ops = append(a.scratch.ops, counters.Op{
-				Key:    counterKey(h, limit),
-				Limit:  &limit.Limit,
-				Cost:   q.cost(h, limit),
-				Shadow: h.Rule.Shadow,
-			})
-			a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: limit})
+			op := a.list(h.Rule, limit)
+			op.Key, op.Limit, op.Cost, op.Shadow = counterKey(h, limit), &limit.Limit, q.cost(h, limit), h.Rule.Shadow
 		}
 		if h.Block != nil {
 			a.askBlock(h)
@@ -267,11 +269,31 @@ func (a *Answer) ask(q *Query) {
 	}
 }
 
+// list adds a limit to those that are asked, and returns its op, for the caller to fill in. Both are written where they
+// stand: they are large, and copying them would cost more than all that is in them.
+func (a *Answer) list(rule *rules.Rule, limit *rules.Limit) *counters.Op {
+	s := &a.scratch
+	if len(s.ops) == cap(s.ops) {
+		s.ops = slices.Grow(s.ops, 1)
+	}
+	s.ops = s.ops[:len(s.ops)+1]
+	op := &s.ops[len(s.ops)-1]
+	op.Block, op.Full = false, false
+	op.Decision = algorithms.Decision{}
+	if len(a.Limits) == cap(a.Limits) {
+		a.Limits = slices.Grow(a.Limits, 1)
+	}
+	a.Limits = a.Limits[:len(a.Limits)+1]
+	la := &a.Limits[len(a.Limits)-1]
+	la.Rule, la.Limit, la.Blocked = rule, limit, false // the rest is written by conclude
+	return op
+}
+
 // cost is what q costs in a limit's unit.
 func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
-	for i := range q.Costs {
-		if q.Costs[i].Unit == limit.Unit {
-			return q.Costs[i].Cost
+	if len(q.Costs) > 0 {
+		if cost, named := q.costNamed(limit.Unit); named {
+			return cost
 		}
 	}
 	if limit.UnitID == 0 {
@@ -280,14 +302,25 @@ func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
+func (q *Query) costNamed(unit string) (cost int64, named bool) {
+	for i := range q.Costs {
+		if q.Costs[i].Unit == unit {
+			return q.Costs[i].Cost, true
+		}
+	}
+	return 0, false
+}
+
 // conclude takes over what the counters said and finds the tightest limit.
 func (a *Answer) conclude() {
 	if a.scratch.blocks {
 		a.foldBlocks()
 	}
 	for i := range a.Limits {
-		la := &a.Limits[i]
-		la.Decision, la.Full = a.scratch.ops[i].Decision, a.scratch.ops[i].Full
+		la, op := &a.Limits[i], &a.scratch.ops[i]
+		// Field by field: the processor would wait for what was written so a moment ago if it were copied as a whole.
+		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
+		la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
 		if !la.Rule.Shadow && (a.Tightest < 0 || la.Tighter(&a.Limits[a.Tightest])) {
 			a.Tightest = i
 		}

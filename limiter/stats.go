@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/rlnode/rlnode/counters"
@@ -32,6 +31,9 @@ const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
+		// usual are the checks that are most of all: allowed by the owner, and no other rule applied; by their headroom. They
+		// are counted here alone, once, for figures that are made of several: checks, headroom, and the book's whole.
+		usual    [11]atomic.Int64
 		checks   [decisions][ByNone + 1]atomic.Int64
 		headroom [11]atomic.Int64
 		_        [64]byte
@@ -50,10 +52,37 @@ func (s *ruleStats) read(name string) RuleStats {
 			}
 		}
 		for h := range out.Headroom {
-			out.Headroom[h] += s.stripe[i].headroom[h].Load()
+			usual := s.stripe[i].usual[h].Load()
+			out.Headroom[h] += s.stripe[i].headroom[h].Load() + usual
+			out.Checks[DecisionAllowed][ByOwner] += usual
 		}
 	}
 	return out
+}
+
+// usual is how many usual checks there were.
+func (s *ruleStats) usual() (n int64) {
+	for i := range s.stripe {
+		for h := range s.stripe[i].usual {
+			n += s.stripe[i].usual[h].Load()
+		}
+	}
+	return n
+}
+
+// absorb adds the usual checks of a rule that is gone to s, which is of whole checks. Those that end only later, by the
+// rules that they began with, are left out.
+func (s *ruleStats) absorb(gone *ruleStats) {
+	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
+}
+
+// checks are whole checks by their decision.
+func (b *book) checks() Counts {
+	all := Counts(b.whole.read("").Checks)
+	for _, s := range b.stats {
+		all[DecisionAllowed][ByOwner] += s.usual()
+	}
+	return all
 }
 
 // Stats returns the counts of each rule in force, and those of no rule last.
@@ -103,20 +132,41 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		a.scratch.stripe = l.answers.Add(1)%stripes + 1
 	}
 	stripe := a.scratch.stripe - 1
+	if a.DecidedBy < ByList {
+		if l.meter != nil && a.Allowed {
+			l.measure(q, a)
+		}
+		if b.global {
+			l.seekLoans(q, a)
+		}
+		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, b, stripe) {
+			return
+		}
+	}
 	whole := DecisionAllowed
 	if !a.Allowed {
 		whole = DecisionRefused
 	}
 	b.whole.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
-	if a.DecidedBy >= ByList {
-		return
+	if a.DecidedBy < ByList {
+		l.countRules(q, a, b, stripe)
 	}
-	if l.meter != nil && a.Allowed {
-		l.measure(q, a)
+}
+
+// countUsual counts a check that the owner allowed and one rule applied to, unless that is a shadow that would have refused.
+func (l *Limiter) countUsual(q *Query, a *Answer, b *book, stripe uint32) bool {
+	h := &a.scratch.match.Hits[0]
+	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
+	if refused {
+		return false
 	}
-	if b.global {
-		l.seekLoans(q, a)
-	}
+	b.stats[h.Rule.Index].stripe[stripe].usual[headroom].Add(1)
+	l.top.count(h, false, 0, q)
+	return true
+}
+
+// countRules counts a check for each rule that applied to it.
+func (l *Limiter) countRules(q *Query, a *Answer, b *book, stripe uint32) {
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
@@ -159,15 +209,18 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 		if la.Limit.Capacity() == 0 {
 			headroom = 0 // a region's share of nothing
 		} else if la.Remaining < la.Limit.Capacity() {
-			hi, lo := bits.Mul64(uint64(la.Remaining), 10)
-			tenths, rest := bits.Div64(hi, lo, uint64(la.Limit.Capacity()))
-			if rest > 0 {
-				tenths++
-			}
-			headroom = min(headroom, int64(tenths))
+			headroom = min(headroom, tenths(la.Remaining, la.Limit.Capacity()))
 		}
 	}
 	return refused, headroom
+}
+
+// tenths is ceil(10 × remaining ÷ capacity), for remaining < capacity; a capacity is at most 2^53, so 64 bits do.
+func tenths(remaining, capacity int64) int64 {
+	if remaining *= 10; remaining <= 9*capacity {
+		return (remaining + capacity - 1) / capacity
+	}
+	return 10
 }
 
 // scratch is what a check needs beside its answer; it is kept for the next one.

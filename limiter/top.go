@@ -63,10 +63,17 @@ func newTop() *top {
 // count adds a check of the subject of h, which before it had that many checks in the counter that refuses.
 func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
-	word, bit := &s.filter[h.Subject.Lo>>8%topFilter], uint64(1)<<(h.Subject.Lo>>16%64)
-	if !refused && word.Load()&bit == 0 {
-		return
+	if word, bit := s.mark(h.Subject); refused || word.Load()&bit != 0 {
+		s.count(h, refused, before, q)
 	}
+}
+
+// mark is a subject's bit in the filter.
+func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
+	return &s.filter[subject.Lo>>8%topFilter], 1 << (subject.Lo >> 16 % 64)
+}
+
+func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.index[h.Subject]
@@ -76,6 +83,7 @@ func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 		}
 		e = s.enter(h, q)
 		e.checks += before
+		word, bit := s.mark(h.Subject)
 		word.Or(bit)
 	}
 	e.checks++

@@ -27,7 +27,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		Units:       []string{Requests},
 		byName:      make(map[string]*Rule, len(doc.Rules)),
 		units:       map[string]int{Requests: 0},
-		attributes:  map[string]int{},
+		attributes:  attributes{numbers: map[string]int{}},
 	}
 	if doc.Headers != nil {
 		s.Headers = *doc.Headers
@@ -47,6 +47,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	}
 	s.rules = buildIndex(entries)
 	s.deny, s.allow = c.list(doc.Deny), c.list(doc.Allow)
+	s.lists = len(doc.Deny)+len(doc.Allow) > 0
 	s.profiles = compileProfiles(doc.Profiles)
 	return s, nil
 }
@@ -62,14 +63,7 @@ type compiler struct {
 	err       error                     // the first
 }
 
-func (c *compiler) attribute(name string) int {
-	n, ok := c.set.attributes[name]
-	if !ok {
-		n = len(c.set.attributes)
-		c.set.attributes[name] = n
-	}
-	return n
-}
+func (c *compiler) attribute(name string) int { return c.set.attributes.add(name) }
 
 func (c *compiler) unit(name string) int {
 	n, ok := c.set.units[name]
@@ -95,7 +89,7 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 	r := &Rule{
 		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Tiered: spec.Tiered,
 		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
-		fallback: -1,
+		fallback: -1, bySubject: spec.Tiered,
 	}
 	c.settings(r, &spec.Settings)
 	if spec.Scope == "global" {
@@ -105,7 +99,7 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 	for _, name := range spec.Key {
 		k := keyAttribute{number: c.attribute(name), address: holdsAddresses(name)}
 		if c.doc.group(name) >= 0 {
-			k.subjects = c.table(name, r.IPv6Prefix)
+			k.subjects, r.bySubject = c.table(name, r.IPv6Prefix), true
 		}
 		r.key = append(r.key, k)
 	}

@@ -24,6 +24,7 @@ type attributeIndex struct {
 	prefixes  globIndex
 	suffixes  globIndex // of globs that begin with *
 	present   []int32   // the attribute need only be there
+	plain     bool      // there is nothing but present
 }
 
 // netNode is a CIDR's entries, linked to the next larger CIDR around it.
@@ -84,8 +85,10 @@ func buildIndex(entries []indexed) index {
 		x.attributes[attribute].nets = netTable(byPrefix)
 	}
 	for i := range x.attributes {
-		x.attributes[i].prefixes.finish()
-		x.attributes[i].suffixes.finish()
+		a := &x.attributes[i]
+		a.prefixes.finish()
+		a.suffixes.finish()
+		a.plain = a.texts == nil && a.addresses == nil && a.nets == nil && a.prefixes.lengths == nil && a.suffixes.lengths == nil
 	}
 	return x
 }
@@ -224,17 +227,27 @@ func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 
 // find appends the entries that may apply to m's attributes; an entry may come more than once.
 func (x *index) find(m *Match, found []int32) []int32 {
-	found = append(found, x.always...)
+	if len(x.always) > 0 {
+		found = append(found, x.always...)
+	}
 	for i := range m.values {
-		if v := &m.values[i]; v.number < len(x.attributes) {
-			found = x.attributes[v.number].find(m, v, found)
+		v := &m.values[i]
+		if v.number >= len(x.attributes) {
+			continue
+		}
+		a := &x.attributes[v.number]
+		if len(a.present) > 0 {
+			found = append(found, a.present...)
+		}
+		if !a.plain {
+			found = a.find(m, v, found)
 		}
 	}
 	return found
 }
 
+// find appends the entries filed under values that v is one of.
 func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
-	found = append(found, a.present...)
 	if a.texts != nil {
 		found = append(found, a.texts[v.text]...)
 	}
@@ -267,10 +280,9 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 }
 
 // any reports whether an entry of the list applies.
-func (l *list) any(m *Match) bool {
-	if len(l.entries) == 0 {
-		return false
-	}
+func (l *list) any(m *Match) bool { return len(l.entries) > 0 && l.anyOf(m) }
+
+func (l *list) anyOf(m *Match) bool {
 	m.found = l.index.find(m, m.found[:0])
 	for _, i := range m.found {
 		if m.holds(l.entries[i].match) {

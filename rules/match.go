@@ -25,6 +25,7 @@ type Match struct {
 	slots  []int32     // by number of attribute: 1 + position in values; 0: not there
 	found  []int32     // positions of entries that may apply
 	hashed []byte      // what is hashed
+	seeded *Rule       // whose seed hashed begins with
 	key    []Attribute // of MatchKey
 	lists  []int32     // of Share
 	usual  []byte      // what addresses are usually written like
@@ -76,13 +77,18 @@ type keyAttribute struct {
 // first counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	s.load(attrs, m)
-	m.List = s.listing(m)
+	m.List = Unlisted
+	if s.lists {
+		m.List = s.listing(m)
+	}
 	if only != nil {
 		s.try(only, m)
 		return
 	}
 	m.found = s.rules.find(m, m.found[:0])
-	slices.Sort(m.found)
+	if len(m.found) > 1 {
+		slices.Sort(m.found)
+	}
 	last := int32(-1)
 	for _, i := range m.found {
 		if i != last {
@@ -120,17 +126,28 @@ func (s *Set) load(attrs []Attribute, m *Match) {
 		m.slots[m.values[i].number] = 0
 	}
 	m.values, m.Hits, m.usual = m.values[:0], m.Hits[:0], m.usual[:0]
-	if len(m.slots) < len(s.attributes) {
-		m.slots = make([]int32, len(s.attributes))
+	if len(m.slots) < len(s.attributes.named) {
+		m.slots = make([]int32, len(s.attributes.named))
 	}
 	for i := range attrs {
-		n, ok := s.attributes[attrs[i].Name]
-		if !ok || m.slots[n] != 0 {
+		n := s.attributes.find(attrs[i].Name)
+		if n < 0 || m.slots[n] != 0 {
 			continue
 		}
-		m.values = append(m.values, value{number: n, text: attrs[i].Value, holdsAddress: holdsAddresses(attrs[i].Name)})
-		m.slots[n] = int32(len(m.values))
+		m.add(n, attrs[i].Value, s.attributes.named[n].address)
 	}
+}
+
+// add makes text the value of attribute number n.
+func (m *Match) add(n int, text string, address bool) {
+	if len(m.values) == cap(m.values) {
+		m.values = slices.Grow(m.values, 1)
+	}
+	m.values = m.values[:len(m.values)+1]
+	v := &m.values[len(m.values)-1]
+	v.number, v.text, v.holdsAddress = n, text, address
+	v.parsed, v.valid, v.usual = false, false, "" // address counts only where parsed says so
+	m.slots[n] = int32(len(m.values))
 }
 
 // value returns an attribute's value, or nil.
@@ -167,22 +184,34 @@ func (s *Set) try(r *Rule, m *Match) {
 			return
 		}
 	}
-	if m.holds(r.match) {
-		m.hit(r, r.costOf(m))
+	if len(r.match) > 0 && !m.holds(r.match) {
+		return
 	}
+	cost := int64(1)
+	if r.cost != nil {
+		cost = r.costOf(m)
+	}
+	m.hit(r, cost)
 }
 
 // hit adds what r says about the subject, whose values are all there.
 func (m *Match) hit(r *Rule, cost int64) {
-	if limits := r.limits(m); limits != nil {
-		m.Hits = append(m.Hits, Hit{Rule: r, Limits: limits, Block: r.block, Subject: r.hash(m), Cost: cost})
+	limits := r.own
+	if r.bySubject {
+		if limits = r.limits(m); limits == nil {
+			return
+		}
 	}
+	if len(m.Hits) == cap(m.Hits) {
+		m.Hits = slices.Grow(m.Hits, 1)
+	}
+	m.Hits = m.Hits[:len(m.Hits)+1]
+	h := &m.Hits[len(m.Hits)-1] // all of it is set anew
+	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m), cost
 }
 
+// costOf looks a check up in the rule's cost table.
 func (r *Rule) costOf(m *Match) int64 {
-	if r.cost == nil {
-		return 1
-	}
 	if v := m.value(r.cost.attribute); v != nil {
 		if cost, ok := r.cost.byText[m.counted(v)]; ok {
 			return cost
@@ -201,25 +230,33 @@ const (
 // hash is the subject's identity. Every value is preceded by what it is and, unless that fixes it, its length, so
 // that different keys are different bytes.
 func (r *Rule) hash(m *Match) Hash {
-	b := append(m.hashed[:0], r.seed...)
+	if m.seeded != r {
+		m.hashed, m.seeded = append(m.hashed[:0], r.seed...), r
+	}
+	b := m.hashed[:len(r.seed)]
 	for i := range r.key {
 		k := &r.key[i]
 		v := m.value(k.number)
-		switch {
-		case !k.address || !v.isAddress():
-			b = binary.LittleEndian.AppendUint32(append(b, tagText), uint32(len(v.text)))
-			b = append(b, v.text...)
-		case v.address.Is4():
-			a := v.address.As4()
-			b = append(append(b, tagIPv4), a[:]...)
-		default:
-			a := groupAddress(v.address, r.IPv6Prefix).As16()
-			b = append(append(b, tagIPv6), a[:]...)
+		if k.address && v.isAddress() {
+			b = r.appendAddress(b, v.address)
+			continue
 		}
+		b = binary.LittleEndian.AppendUint32(append(b, tagText), uint32(len(v.text)))
+		b = append(b, v.text...)
 	}
 	m.hashed = b
 	h := xxh3.Hash128(b)
 	return Hash{h.Hi, h.Lo}
+}
+
+// appendAddress appends what of an address tells subjects apart.
+func (r *Rule) appendAddress(b []byte, address netip.Addr) []byte {
+	if address.Is4() {
+		a := address.As4()
+		return append(append(b, tagIPv4), a[:]...)
+	}
+	a := groupAddress(address, r.IPv6Prefix).As16()
+	return append(append(b, tagIPv6), a[:]...)
 }
 
 // SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. Of a key

@@ -36,9 +36,10 @@ type Set struct {
 
 	byName      map[string]*Rule
 	units       map[string]int
-	attributes  map[string]int // numbers of the attributes that some part of the set looks at
+	attributes  attributes // those that some part of the set looks at
 	rules       index
 	deny, allow list
+	lists       bool // one of them has entries
 	profiles    map[string]*Profile
 	globals     globals
 	shares      *Shares   // nil: global limits count whole
@@ -116,14 +117,16 @@ type Rule struct {
 	IPv6Prefix  int           // bits of an IPv6 address that tell subjects apart
 	Adaptive    *Adaptive     // nil: none
 
-	key      []keyAttribute
-	match    []condition
-	own      []*Limit   // nil for tiered rules
-	byTier   [][]*Limit // of tiered rules, by number of tier
-	fallback int32      // number of the tier for subjects without one, −1 for none
-	cost     *costTable // nil: 1
-	block    *Limit     // nil: none; see Hit.Block
-	seed     []byte     // the rule's part of what is hashed: length and name
+	key    []keyAttribute
+	match  []condition
+	own    []*Limit   // nil for tiered rules
+	byTier [][]*Limit // of tiered rules, by number of tier
+	// bySubject: limits differ by subject, because of tiers or because the document lists subjects; otherwise they are own.
+	bySubject bool
+	fallback  int32      // number of the tier for subjects without one, −1 for none
+	cost      *costTable // nil: 1
+	block     *Limit     // nil: none; see Hit.Block
+	seed      []byte     // the rule's part of what is hashed: length and name
 }
 
 // Limit is a compiled limit of a rule, be it the rule's own, its tier's or an override's.

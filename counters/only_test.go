@@ -1,0 +1,84 @@
+package counters
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// randomCheck is a check of one to three subjects, each with some limits of all kinds, and a block now and then.
+func randomCheck(rng *rand.Rand) []Op {
+	var ops []Op
+	first := rng.Uint64N(6)
+	for subject := range 1 + rng.Uint64N(3) {
+		hi, shadow := key((first+subject)%6).Hi, rng.IntN(8) == 0
+		for lo := range 1 + rng.Uint64N(3) {
+			kind := allKinds[(hi%5+lo)%5] // each key keeps its kind
+			limit := &algorithms.Limit{Kind: kind, Amount: 3, Burst: 5, Window: time.Minute}
+			if lo == 2 && kind != algorithms.SlidingLog {
+				limit.MaxDelay = time.Second
+			}
+			ops = append(ops, Op{Key: Key{Hi: hi, Lo: lo << 61}, Limit: limit, Cost: rng.Int64N(3), Shadow: shadow})
+		}
+		if rng.IntN(3) == 0 {
+			ops = append(ops, Op{Key: Key{Hi: hi, Lo: 1}, Limit: blockLimit, Block: true, Shadow: shadow})
+		}
+	}
+	return ops
+}
+
+// Whether a check's counters are all in one shard, which is held without more ado, or in several makes no difference: a table
+// of one shard answers as one of many does, and as one of which each check is taken by way of the list of its shards.
+func TestOneShardAnswersAsMany(t *testing.T) {
+	one, many, listed := newTable(t, 128), newTable(t, 1_000_000), newTable(t, 128)
+	if len(one.shards) != 1 || len(many.shards) < minShards {
+		t.Fatalf("have %d and %d shards", len(one.shards), len(many.shards))
+	}
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	counts := map[Verdict]int{}
+	now := epoch
+	for step := range 20_000 {
+		now = after(time.Duration(now.Steady-epoch.Steady) + time.Duration(rng.Int64N(int64(5*time.Second))))
+		if rng.IntN(50) == 0 {
+			p := key(rng.Uint64N(6)).Partition()
+			change := (*Table).Open
+			if one.IsOpen(p) {
+				change = (*Table).Shut
+			}
+			change(one, p)
+			change(many, p)
+			change(listed, p)
+		}
+		ops := randomCheck(rng)
+		byMany, byList := slices.Clone(ops), slices.Clone(ops)
+		verdict := one.Take(now, ops)
+		counts[verdict]++
+		held := listed.lock(byList, nil)
+		third := listed.takeOpen(now, byList)
+		listed.unlock(held)
+		if second := many.Take(now, byMany); verdict != second || verdict != third {
+			t.Fatalf("seed %d, step %d: have %s, %s and %s", seed, step, verdict, second, third)
+		}
+		for i := range ops {
+			if d := ops[i].Decision; verdict != Shut && (d != byMany[i].Decision || d != byList[i].Decision) {
+				t.Fatalf("seed %d, step %d, op %d: have %+v, %+v and %+v", seed, step, i, d, byMany[i].Decision, byList[i].Decision)
+			}
+		}
+	}
+	if counts[Admitted] < 1000 || counts[Refused] < 1000 || counts[Shut] < 100 {
+		t.Errorf("have %v: too few of one sort", counts)
+	}
+	if a, b := one.Stats().Counters, many.Stats().Counters; a != b || a > 100 {
+		t.Errorf("have %d and %d counters", a, b)
+	}
+}
+
+func TestCheckOfNothing(t *testing.T) {
+	if v := newTable(t, 100).Take(epoch, nil); v != Admitted {
+		t.Errorf("have %s, want admitted", v)
+	}
+}
