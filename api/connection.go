@@ -114,6 +114,7 @@ type connection struct {
 
 	// between: the library waits for the next request, and has nothing of it. Whoever serves the connection has it alone.
 	between bool
+	head    quickHead    // of the last request that was answered the quick way
 	work    atomic.Int32 // what the quick way does with it
 }
 

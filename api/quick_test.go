@@ -183,10 +183,28 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 		{[]string{"authorization: bearer secret"}, "200 OK", 1},
 		{[]string{"Authorization: Bearer secret", "Authorization: Bearer secret"}, "", 0},
 	} {
-		with, without, quick := both(t, s, opening, quickPost(plainCheck, tt.lines...))
-		if with != without || quick != tt.quick || !strings.Contains(with, tt.status) {
+		one := quickPost(plainCheck, tt.lines...)
+		with, without, quick := both(t, s, opening, one, one, one)
+		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
 			t.Errorf("%q: %d answers the quick way, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
 		}
+	}
+}
+
+// What a connection remembers of the last head makes no difference: not to the length, nor to the token.
+func TestQuickWayOfOtherHeads(t *testing.T) {
+	s := startData(t, newFixed(), func(p *dataPlane) { p.token = "secret" })
+	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
+	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
+	bare := quickPost(plainCheck)
+	large := quickPost(plainCheck, "X: "+strings.Repeat("y", mostQuickHead), "Authorization: Bearer secret")
+	reads := []string{opening, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
+	with, without, quick := both(t, s, reads...)
+	if with != without || quick != len(reads)-3 {
+		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
+	}
+	if have := strings.Count(with, "401 Unauthorized"); have != 4 {
+		t.Errorf("%d refusals, want 4", have)
 	}
 }
 
