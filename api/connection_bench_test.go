@@ -135,3 +135,23 @@ func processorTime(tb testing.TB) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// BenchmarkQuickHead reads a request as the quick way does: one whose head is not known, and one like the last.
+func BenchmarkQuickHead(b *testing.B) {
+	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			if _, ok := parseQuick(one); !ok {
+				b.Fatal("not taken")
+			}
+		}
+	})
+	b.Run("known", func(b *testing.B) {
+		var h quickHead
+		for b.Loop() {
+			if _, ok := h.read(one); !ok {
+				b.Fatal("not taken")
+			}
+		}
+	})
+}
