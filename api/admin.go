@@ -81,7 +81,7 @@ func (s *adminServer) routes() map[string]methods {
 func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	s := &adminServer{
 		api: a, log: a.log, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: newConnections(),
+		conns: newConnections(0),
 	}
 	s.server = &http.Server{
 		Handler:           s.handler(),

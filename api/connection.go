@@ -17,14 +17,21 @@ const (
 
 // connections are the open connections of a listener, so that all can be closed and waited for.
 type connections struct {
+	began time.Time
+	// slack is how late deadlines may be; 0: they are set at once and exactly, also for a read or write under way.
+	slack time.Duration
+	// quick, if it is not nil, answers what was read of a connection between two requests. Where it reports false, whoever
+	// reads gets it.
+	quick func(*connection, []byte) (bool, error)
+
 	mu     sync.Mutex // guards open and closed
 	open   map[*connection]struct{}
 	closed bool
 	gone   sync.WaitGroup // of open
 }
 
-func newConnections() *connections {
-	return &connections{open: make(map[*connection]struct{})}
+func newConnections(slack time.Duration) *connections {
+	return &connections{began: time.Now(), slack: slack, open: make(map[*connection]struct{})}
 }
 
 // listen returns ln with its connections kept in c.
@@ -102,10 +109,120 @@ type connection struct {
 	heard  atomic.Bool // something came
 	linger atomic.Bool // the end does
 	once   sync.Once   // the end
+
+	reading, writing deadline // only where the owner has slack
+
+	// between: the library waits for the next request, and has nothing of it. Whoever serves the connection has it alone.
+	between bool
+	head    quickHead    // of the last request that was answered the quick way
+	work    atomic.Int32 // what the quick way does with it
 }
 
-// Read reads what came.
+// What the quick way does with a connection.
+const (
+	workNone   int32 = iota
+	workAnswer       // it answers a request
+	workLast         // it answers one, and then closes the connection
+	workClosed       // the connection is closed
+)
+
+// begin begins an answer of the quick way. It reports false if the connection is closed.
+func (c *connection) begin() bool { return c.work.CompareAndSwap(workNone, workAnswer) }
+
+// ending reports whether the answer that was begun is the last one.
+func (c *connection) ending() bool { return c.work.Load() == workLast }
+
+// end ends an answer, and reports whether the connection with it, since somebody wanted to close it meanwhile.
+func (c *connection) end() bool {
+	if c.work.CompareAndSwap(workAnswer, workNone) {
+		return false
+	}
+	c.work.Store(workClosed)
+	_ = c.shut() // nobody waits for what it says
+	return true
+}
+
+// Close ends the connection, at once or behind the answer that is under way.
+func (c *connection) Close() error {
+	for !c.work.CompareAndSwap(workNone, workClosed) {
+		if c.work.CompareAndSwap(workAnswer, workLast) {
+			return nil
+		}
+		switch c.work.Load() {
+		case workLast:
+			return nil
+		case workClosed:
+			return c.shut()
+		}
+	}
+	return c.shut()
+}
+
+// SetDeadline is until when the next reads and writes may take.
+func (c *connection) SetDeadline(t time.Time) error {
+	if c.owner.slack == 0 {
+		return c.Conn.SetDeadline(t)
+	}
+	c.reading.ask(t, c.owner.began)
+	c.writing.ask(t, c.owner.began)
+	return nil
+}
+
+// SetReadDeadline is until when the next reads may take.
+func (c *connection) SetReadDeadline(t time.Time) error {
+	if c.owner.slack == 0 {
+		return c.Conn.SetReadDeadline(t)
+	}
+	c.reading.ask(t, c.owner.began)
+	return nil
+}
+
+// SetWriteDeadline is until when the next writes may take.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	if c.owner.slack == 0 {
+		return c.Conn.SetWriteDeadline(t)
+	}
+	c.writing.ask(t, c.owner.began)
+	return nil
+}
+
+// Write sends b.
+func (c *connection) Write(b []byte) (int, error) {
+	if slack := c.owner.slack; slack > 0 {
+		if t, moves := c.writing.next(c.owner.began, slack); moves {
+			if err := c.Conn.SetWriteDeadline(t); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+// Read reads what came, but for what is answered at once.
 func (c *connection) Read(b []byte) (int, error) {
+	for {
+		n, err := c.receive(b)
+		if n == 0 || err != nil || !c.between || c.owner.quick == nil {
+			return n, err
+		}
+		if done, err := c.owner.quick(c, b[:n]); !done || err != nil {
+			if done {
+				n = 0
+			}
+			return n, err
+		}
+	}
+}
+
+// receive reads what came.
+func (c *connection) receive(b []byte) (int, error) {
+	if slack := c.owner.slack; slack > 0 {
+		if t, moves := c.reading.next(c.owner.began, slack); moves {
+			if err := c.Conn.SetReadDeadline(t); err != nil {
+				return 0, err
+			}
+		}
+	}
 	n, err := c.Conn.Read(b)
 	if n > 0 && !c.heard.Load() {
 		c.heard.Store(true)
@@ -113,8 +230,8 @@ func (c *connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the connection.
-func (c *connection) Close() (err error) {
+// shut closes the connection, once.
+func (c *connection) shut() (err error) {
 	c.once.Do(func() {
 		if c.linger.Load() {
 			c.drain()

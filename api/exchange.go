@@ -67,7 +67,10 @@ type exchange struct {
 	spare  []byte   // a sentence before it is quoted
 	lines  []string // of a header
 	stripe *latencyStripe
-	chunk  chunk // of a batch
+	chunk  chunk  // of a batch
+	wire   []byte // an answer as it goes over the wire, where the library does not write it
+
+	began time.Time // when the request was there; zero: not noted
 
 	decided bool // answer holds the decision of this request
 	checks  int  // of a batch
@@ -85,6 +88,7 @@ func (x *exchange) reset() {
 	x.decided, x.checks = false, 0
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
+	x.wire, x.began = kept(x.wire), time.Time{}
 }
 
 // kept is b emptied for the next use, or nothing when it grew too large to be kept.

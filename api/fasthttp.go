@@ -39,14 +39,16 @@ type dataServer struct {
 	// mostHeld bounds held, but for the one body that finds it reached.
 	mostHeld int64
 	waiting  *waiting
+	date     dateHeader
 	done     chan error // from Serve
 	once     sync.Once
 }
 
 // serveData begins to serve plane on ln, with TLS if config is not nil.
 func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
+	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &dataServer{
-		plane: plane, conns: newConnections(), mostHeld: heldBodies, done: make(chan error, 1),
+		plane: plane, conns: newConnections(readTimeout / slackPart), mostHeld: heldBodies, done: make(chan error, 1),
 	}
 	s.waiting = newWaiting(mostHeldOf(maxFiles()), s.send)
 	s.server = &fasthttp.Server{
@@ -61,7 +63,7 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		MaxRequestBodySize:           maxCheckBody,
 		DisablePreParseMultipartForm: true,
 
-		ReadTimeout:  cmp.Or(readTimeout, dataReadTimeout),
+		ReadTimeout:  readTimeout,
 		WriteTimeout: dataWriteTimeout,
 		IdleTimeout:  dataIdleTimeout,
 		// A goroutine that served a connection waits this long for the next one.
@@ -75,6 +77,9 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		NoDefaultContentType:  true,
 		SecureErrorLogMessage: true,
 	}
+	if config == nil && plane.tracer == nil {
+		s.conns.quick, s.server.ConnState = s.quickly, noteBetween
+	}
 	ln = s.conns.listen(ln)
 	if config != nil {
 		ln = tls.NewListener(ln, config)
@@ -82,6 +87,17 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 	s.ln = ln
 	go func() { s.done <- s.server.Serve(ln) }()
 	return s
+}
+
+// noteBetween notes whether the library waits for a request. It asks for the first bytes of the next one while the
+// connection is idle, if it has none of it, and for nothing else.
+func noteBetween(conn net.Conn, state fasthttp.ConnState) {
+	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
+		return
+	}
+	if c := tracked(conn); c != nil {
+		c.between = state == fasthttp.StateIdle
+	}
 }
 
 // close stops taking connections, waits for the requests under way until ctx ends, and closes what is left.

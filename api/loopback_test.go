@@ -37,15 +37,7 @@ func startEmpty(b *testing.B, header http.Header, body string) (address string) 
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &fasthttp.Server{NoDefaultServerHeader: true, Handler: func(ctx *fasthttp.RequestCtx) {
-		ctx.Response.Header.SetContentType(typeJSON)
-		for name := range header {
-			if name != "Date" && name != "Content-Length" && name != "Content-Type" {
-				ctx.Response.Header.Set(name, header.Get(name))
-			}
-		}
-		ctx.Response.SetBodyString(body)
-	}}
+	s := emptyServer(header, body)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
 	b.Cleanup(func() {
@@ -55,6 +47,24 @@ func startEmpty(b *testing.B, header http.Header, body string) (address string) 
 		<-done
 	})
 	return ln.Addr().String()
+}
+
+// emptyServer answers all requests with the same.
+func emptyServer(header http.Header, body string) *fasthttp.Server {
+	var names, values [][]byte
+	for name := range header {
+		if name != "Date" && name != "Content-Length" && name != "Content-Type" {
+			names, values = append(names, []byte(name)), append(values, []byte(header.Get(name)))
+		}
+	}
+	text := []byte(body)
+	return &fasthttp.Server{NoDefaultServerHeader: true, Handler: func(ctx *fasthttp.RequestCtx) {
+		ctx.Response.Header.SetContentType(typeJSON)
+		for i := range names {
+			ctx.Response.Header.SetCanonical(names[i], values[i])
+		}
+		ctx.Response.SetBodyRaw(text)
+	}}
 }
 
 // load sends request over 32 connections, b.N times in all.

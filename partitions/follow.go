@@ -106,6 +106,9 @@ func (k *Keeper) owns(p int) bool {
 
 // pushChanges sends what changed since the last time to all that follow. It runs in the loop.
 func (k *Keeper) pushChanges() {
+	if k.alone() {
+		return
+	}
 	k.collect(true)
 	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
@@ -144,7 +147,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 // pushCopies begins copies for followers that have none, as far as they keep up. It runs in the loop.
 func (k *Keeper) pushCopies() {
 	v := k.view.Load()
-	if !v.member || v.From == nil {
+	if !v.member || v.From == nil || k.alone() {
 		return
 	}
 	k.copying = true

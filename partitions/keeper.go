@@ -97,7 +97,10 @@ type Keeper struct {
 	stats     Stats
 	// collecting: what changed is being collected for followers, in partitions whose tokens were here when that began.
 	collecting bool
-	confirms   []*confirmation // that wait; at most maxConfirms
+	// followed: since this process began there has been another node in a ring. Before, nobody is to hear of changes.
+	// Afterwards they are collected even if this node is alone again: counters that were reset wait for that.
+	followed bool
+	confirms []*confirmation // that wait; at most maxConfirms
 
 	saving  saving
 	haste   chan struct{} // capacity 1: there may be confirmations to go on with
@@ -201,12 +204,26 @@ func (k *Keeper) Use(s *agreement.State) {
 		}
 	}
 	k.view.Store(v)
+	k.followed = k.followed || v.others(k.cfg.Self)
 	k.forgetFollowers(v)
 	for p := range ring.Partitions {
 		k.settlePart(v, p)
 	}
 	k.drops = true
 	k.announce()
+}
+
+// others reports whether a ring has more members than self.
+func (v *view) others(self ring.NodeID) bool {
+	is := func(id ring.NodeID) bool { return id != self }
+	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
+}
+
+// alone reports whether nobody has had to hear of changes so far.
+func (k *Keeper) alone() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.followed
 }
 
 // forgetFollowers forgets what nodes have of partitions that they follow no more: if they follow them again, their

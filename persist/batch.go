@@ -54,11 +54,22 @@ func (b *batch) fill(now algorithms.Now, seq uint64, records []counters.Record, 
 		it.end = len(b.bytes)
 		b.items = append(b.items, it)
 	}
-	slices.SortFunc(b.items, func(x, y item) int {
-		return cmp.Or(cmp.Compare(x.bucket, y.bucket), cmp.Compare(x.id.Hi, y.id.Hi), cmp.Compare(x.id.Lo, y.id.Lo),
-			cmp.Compare(x.begin, y.begin))
-	})
+	slices.SortFunc(b.items, item.compare)
 	return len(b.items)
+}
+
+// compare orders by bucket, then by key, then as they came. It looks at no more than it has to: a busy node sorts some ten
+// thousand a second.
+func (x item) compare(y item) int {
+	switch {
+	case x.bucket != y.bucket:
+		return cmp.Compare(x.bucket, y.bucket)
+	case x.id.Hi != y.id.Hi:
+		return cmp.Compare(x.id.Hi, y.id.Hi)
+	case x.id.Lo != y.id.Lo:
+		return cmp.Compare(x.id.Lo, y.id.Lo)
+	}
+	return cmp.Compare(x.begin, y.begin)
 }
 
 // put writes the batch in one transaction.

@@ -1,0 +1,79 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+)
+
+// collectable is how many counters changed that were not collected for others.
+func (n *node) collectable(t *testing.T) (count int) {
+	err := n.table.Replicate(func(int) bool { return true }, func(_ int, records []counters.Record) error {
+		count += len(records)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// As long as a node was never in a ring with others, nothing that changes is collected for them; who comes then gets all of
+// it, and from then on it is collected, also when the node is alone again.
+func TestNothingIsCollectedForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 300
+		f := newFleet(t)
+		a := f.add()
+		f.bring(a)
+		f.ring(a)
+		f.settle()
+		taken := int64(0)
+		takeAll := func() {
+			for i := range keys {
+				if _, allowed, err := f.take(a, keyOf(i)); err != nil || !allowed {
+					t.Fatalf("key %d: allowed %v, %v", i, allowed, err)
+				}
+			}
+			taken++
+			time.Sleep(time.Second)
+		}
+		takeAll()
+		if have := a.collectable(t); have != keys {
+			t.Errorf("%d of %d changes were left for who might come", have, keys)
+		}
+		takeAll()
+		b := f.add()
+		f.bring(b)
+		f.ring(a, b)
+		f.settle()
+		takeAll()
+		moved := 0
+		for i := range keys {
+			if have := f.used(keyOf(i)); have != taken {
+				t.Errorf("key %d: have %d used, want %d", i, have, taken)
+			}
+			if !a.table.IsOpen(keyOf(i).Partition()) {
+				moved++
+			}
+		}
+		if moved == 0 {
+			t.Error("no key has moved")
+		}
+		f.leave(b)
+		f.settle()
+		takeAll()
+		if have := a.collectable(t); have != 0 {
+			t.Errorf("%d changes were not collected", have)
+		}
+		for i := range keys {
+			if have := f.used(keyOf(i)); have != taken {
+				t.Errorf("key %d, alone again: have %d used, want %d", i, have, taken)
+			}
+		}
+		a.close()
+		b.close()
+	})
+}
