@@ -139,6 +139,7 @@ func asksBetween(list []hit, from, to int64) (n int) {
 type waits struct {
 	first, median, most time.Duration // first: the longest of those asked in the first moments
 	late                int
+	began, ended        time.Duration // after the cut: when the first of late was asked, and the last answered
 	n                   int
 }
 
@@ -153,6 +154,14 @@ func checkAnswers(f *fault, all []hit, stalled func(from, to int64) bool) (w wai
 			w.first = max(w.first, time.Duration(took))
 		default:
 			later = append(later, took)
+			if took > int64(laterAnswer) {
+				w.late++
+				sent, got := time.Duration(h.sent-f.made), time.Duration(h.got-f.made)
+				if w.began == 0 || sent < w.began {
+					w.began = sent
+				}
+				w.ended = max(w.ended, got)
+			}
 			if h.sent > f.made+int64(term+unpushed) && h.by != "fallback" && err == nil {
 				err = fmt.Errorf("node %d was cut off, and %v later decided by %s", h.node+1, time.Duration(h.sent-f.made), h.by)
 			}
@@ -163,17 +172,13 @@ func checkAnswers(f *fault, all []hit, stalled func(from, to int64) bool) (w wai
 	}
 	slices.Sort(later)
 	w.n, w.median, w.most = len(later), time.Duration(later[len(later)/2]), time.Duration(later[len(later)-1])
-	for _, took := range later {
-		if took > int64(laterAnswer) {
-			w.late++
-		}
-	}
 	switch {
 	case err != nil:
 	case w.first > firstAnswer:
 		err = fmt.Errorf("node %d was cut off, and its first answer took %v", f.node+1, w.first)
 	case w.late*100 > w.n:
-		err = fmt.Errorf("node %d was cut off, and %d of %d later answers took longer than %v", f.node+1, w.late, w.n, laterAnswer)
+		err = fmt.Errorf("node %d was cut off, and %d of %d later answers took longer than %v, those between %v and %v after it",
+			f.node+1, w.late, w.n, laterAnswer, w.began.Round(time.Millisecond), w.ended.Round(time.Millisecond))
 	}
 	return w, err
 }
