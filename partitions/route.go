@@ -146,3 +146,23 @@ func (k *Keeper) Recovering() bool {
 	}
 	return false
 }
+
+// Lacking reports whether this node has no whole copy yet of a partition that it is the standby of, whose owner can be
+// reached: until then the owner's death costs more than the last moment.
+func (k *Keeper) Lacking() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.view.Load()
+	if !v.member || v.From == nil {
+		return false
+	}
+	for p := range k.parts {
+		if pt := &k.parts[p]; pt.whole || pt.phase != away || v.From.Standby(p) != k.cfg.Self {
+			continue
+		}
+		if owner, _ := v.Owner(p); k.cfg.Calls.Reachable(owner) {
+			return true
+		}
+	}
+	return false
+}

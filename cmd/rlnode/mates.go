@@ -158,8 +158,15 @@ func (m *mates) join(explain func(string), ready func()) error {
 func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
+	var since time.Time // but for copies it has been ready
 	for {
 		err := m.notReady(c)
+		if err == nil && since.IsZero() {
+			since = time.Now()
+		}
+		if err == nil && time.Since(since) < copiesTime && m.keeper.Lacking() {
+			err = errCopies
+		}
 		if err == nil {
 			break
 		}
@@ -177,9 +184,15 @@ func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 	ready()
 }
 
-// errRecovering: until then checks of these partitions can only wait, or be decided without their owner. Whoever restarts
-// one node after the other has to stop the next one later.
-var errRecovering = errors.New("its partitions are coming back from their standbys")
+// copiesTime is how long a node that starts waits for copies of what it is the standby of.
+const copiesTime = 2 * time.Second
+
+// Whoever restarts or loses one node after the other can do without the next one only when these are over: until then
+// checks of a partition can only wait, or be decided without its owner; or its counters are in one place only.
+var (
+	errRecovering = errors.New("its partitions are coming back from their standbys")
+	errCopies     = errors.New("copies of others' partitions are coming")
+)
 
 // notReady is why the node is not ready yet; nil: it is.
 func (m *mates) notReady(c *cluster.Cluster) error {
