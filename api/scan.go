@@ -226,7 +226,7 @@ func (s *scanner) unicodeEscape() {
 	s.pos += size
 }
 
-// hex4 reads \uXXXX at i.
+// hex4 reads an escape of four hex digits at i.
 func (s *scanner) hex4(i int) (rune, bool) {
 	if i+6 > len(s.src) || s.src[i] != '\\' || s.src[i+1] != 'u' {
 		return 0, false

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // collectable is how many counters changed that were not collected for others.
@@ -76,4 +77,41 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 		a.close()
 		b.close()
 	})
+}
+
+// A node that came back lacks copies until the owners have sent them; not where no owner can be reached.
+func TestLacking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		f.eventually("all copies are there", func() bool { return !a.keeper.Lacking() && !b.keeper.Lacking() })
+		f.net.Delay(30 * time.Millisecond) // copies take their time
+		b.kill()
+		b.restart()
+		f.bring(b)
+		f.eventually("it lacks copies", func() bool { return b.keeper.Lacking() })
+		f.eventually("its copies are there", func() bool {
+			return b.keeper.Used() == f.state.Revision && !b.keeper.Recovering() && !b.keeper.Lacking()
+		})
+		for p := range ring.Partitions {
+			if f.state.From.Standby(p) == b.id && !b.keeper.holdsCopy(p) {
+				t.Fatalf("partition %d: no whole copy", p)
+			}
+		}
+		b.kill()
+		b.restart()
+		f.bring(b)
+		f.eventually("it lacks copies again", func() bool { return b.keeper.Lacking() })
+		a.kill()
+		f.nodes[2].kill()
+		f.eventually("nobody is there to send them", func() bool { return !b.keeper.Lacking() })
+		b.close()
+	})
+}
+
+// holdsCopy reports whether there is a whole copy of p.
+func (k *Keeper) holdsCopy(p int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.parts[p].whole
 }
