@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -130,7 +131,7 @@ func (c *Cluster) here(month Month) ([]source, error) {
 			continue
 		}
 		s := source{Source: e.source, Own: e.source == c.meter.cfg.Self, Node: e.source.String()}
-		l, err := c.open(e.path, fresh)
+		l, err := c.open(e, fresh)
 		if err != nil {
 			c.meter.cfg.Logger.Error("a month of usage can't be read", "file", e.path, "error", err)
 			s.Damaged = true
@@ -150,9 +151,10 @@ const (
 	kept  age = false // the one that was opened before will do
 )
 
-// open is the listing of a file. c.mu is held, here and while it is read.
-func (c *Cluster) open(path string, want age) (*listing, error) {
+// open is the listing of a ledger. c.mu is held, here and while it is read.
+func (c *Cluster) open(e entry, want age) (*listing, error) {
 	now := time.Now()
+	path := c.meter.readable(e)
 	l := c.listings[path]
 	if l != nil && want == kept {
 		l.used = now
@@ -160,6 +162,11 @@ func (c *Cluster) open(path string, want age) (*listing, error) {
 	}
 	c.tidy(path, now)
 	l, err := openListing(path)
+	if errors.Is(err, fs.ErrNotExist) && path != e.path { // the month went out of shared memory just now
+		path = e.path
+		c.tidy(path, now)
+		l, err = openListing(path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +216,8 @@ func (c *Cluster) page(q *pageQuery) (body []byte, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l, err := c.open(filepath.Join(c.meter.dir, fileName(q.Month, q.Source)), kept)
+	path := filepath.Join(c.meter.dir, fileName(q.Month, q.Source))
+	l, err := c.open(entry{path, q.Month, q.Source}, kept)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ const (
 	headerSize = 256 // bytes; rows begin there
 	magic      = "rlusage1"
 	maxName    = 128 // bytes of a node's name
+	shmAt      = 224 // where shm and end are in a header
 )
 
 // errDamaged: a file can't be read, in part or at all.
@@ -35,6 +36,10 @@ type header struct {
 	month    Month
 	sequence uint64 // of a copy: when it was handed over, in nanoseconds since 1970; 0 at its source
 	node     string // the source's name
+	// shm names the file in shared memory where it is counted; of that itself it is the same. Zero: there is none.
+	shm shmID
+	// end is where the rows end of a file that is a mirror, in bytes; 0: where there are no more.
+	end uint64
 }
 
 func (h *header) append(b []byte) []byte {
@@ -44,6 +49,9 @@ func (h *header) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, h.sequence)
 	name := h.node[:min(len(h.node), maxName)]
 	b = append(append(b, byte(len(name))), name...)
+	b = append(b, make([]byte, shmAt-(len(b)-start))...)
+	b = append(b, h.shm[:]...)
+	b = binary.LittleEndian.AppendUint64(b, h.end)
 	b = append(b, make([]byte, headerSize-4-(len(b)-start))...)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
@@ -54,6 +62,8 @@ func (h *header) read(b []byte) error {
 		crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
 		return errDamaged
 	}
+	copy(h.shm[:], b[shmAt:])
+	h.end = binary.LittleEndian.Uint64(b[shmAt+len(h.shm):])
 	b = b[len(magic):]
 	n := copy(h.source[:], b)
 	b = b[n:]
@@ -100,6 +110,14 @@ func entries(dir string) ([]entry, error) {
 		}
 	}
 	return out, nil
+}
+
+// rowsIn is what may have rows of a file's content.
+func (h *header) rowsIn(content []byte) []byte {
+	if h.end >= headerSize && h.end < uint64(len(content)) {
+		return content[:h.end]
+	}
+	return content
 }
 
 // scan visits the rows of a file's content, and tells where the next one would be. What is damaged is passed over, to the

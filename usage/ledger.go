@@ -3,6 +3,7 @@ package usage
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
@@ -29,9 +30,10 @@ const (
 // ledger counts one month on this node. Rows that there are, are found and added to without a lock.
 type ledger struct {
 	month      Month
-	begin, end int64 // nanoseconds since 1970
-	path       string
-	file       *os.File // nil: in memory only
+	begin, end int64    // nanoseconds since 1970
+	file       *os.File // nil: in memory that ends with the process
+	mirror     *mirror  // of a file in shared memory; nil: the file is on the disk itself
+	head       header   // as it was opened with
 	data       []byte   // as long as the file may get
 	index      atomic.Pointer[index]
 	maxRows    int
@@ -44,10 +46,40 @@ type ledger struct {
 	full    bool       // the disk was, a moment ago: not asked again for every check
 }
 
-// openLedger opens a month's file, which is made if missing. A damaged one is set aside; what is whole of it goes on.
-func openLedger(path string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
+// openLedger opens a month's file, which is made if missing, and counts in shared memory in the folder shm (empty: in pages
+// of the file). What a killed process has left there goes on. A damaged file is set aside; what is whole of it goes on.
+func openLedger(path, shm string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
+	if shm != "" {
+		l, err = adopt(path, shm, h, maxRows)
+		if err == nil {
+			return l, 0, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			log.Warn("usage that was counted last before a crash may be missing", "file", path, "error", err)
+		}
+	}
+	if l, setAsides, err = openOnDisk(path, h, maxRows, log); err != nil || shm == "" {
+		return l, setAsides, err
+	}
+	if err := l.share(shm, h); err != nil {
+		log.Warn("usage is counted in pages of a file: a disk that hangs will hold checks up", "shared_memory", shm, "error", err)
+		if err := l.behead(h); err != nil {
+			return nil, setAsides, errors.Join(err, l.close())
+		}
+	}
+	return l, setAsides, nil
+}
+
+// openOnDisk opens a ledger that is counted in its file.
+func openOnDisk(path string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
 	for {
 		l, err = mapLedger(path, h, maxRows)
+		if err == nil && l.head != h {
+			// What the file was a mirror of is given up: it must not be taken for the newer of the two at another start.
+			if err = l.behead(h); err != nil {
+				return nil, setAsides, errors.Join(err, l.close())
+			}
+		}
 		if !errors.Is(err, errDamaged) || setAsides > 0 {
 			return l, setAsides, err
 		}
@@ -67,7 +99,7 @@ func mapLedger(path string, h header, maxRows int) (_ *ledger, err error) {
 		return nil, fmt.Errorf("open month of usage: %w", err)
 	}
 	l := newLedger(h.month, maxRows)
-	l.path, l.file = path, f
+	l.file = f
 	defer func() {
 		if err != nil {
 			unmap(l.data)
@@ -124,6 +156,7 @@ func (l *ledger) load(want header) error {
 	switch {
 	case fresh:
 		copy(l.data, want.append(nil))
+		have = want
 	case err != nil:
 		return err
 	case have.month != want.month || have.source != want.source:
@@ -131,7 +164,7 @@ func (l *ledger) load(want header) error {
 	}
 	x := l.index.Load()
 	var bad int64
-	l.used, bad = scan(l.data[:l.size], func(at, n int64) {
+	l.used, bad = scan(have.rowsIn(l.data[:l.size]), func(at, n int64) {
 		x = x.with(l.data, at)
 		var r Row
 		if _, err := r.readNames(l.data[at+recordHead : at+n]); err == nil && !r.Other {
@@ -142,6 +175,7 @@ func (l *ledger) load(want header) error {
 		return errDamaged
 	}
 	l.index.Store(x)
+	l.head = have
 	clear(l.data[l.used:l.size]) // a row that was being written at a kill
 	return nil
 }
@@ -165,7 +199,9 @@ func salvage(path string, h header, log *slog.Logger) (kept int, bad int64, err 
 	fresh := h.append(nil)
 	old = append(old, make([]byte, (8-len(old)%8)%8)...)
 	if len(old) > headerSize {
-		_, bad = scan(old, func(at, n int64) {
+		var have header
+		_ = have.read(old) // without a head all may be rows
+		_, bad = scan(have.rowsIn(old), func(at, n int64) {
 			fresh = append(fresh, old[at:at+n]...)
 			kept++
 		})
@@ -307,10 +343,10 @@ func (l *ledger) each(visit func(r *record, row *Row)) {
 	}
 }
 
-// retire ends entering.
-func (l *ledger) retire() {
+// retire ends entering, or lets it begin again.
+func (l *ledger) retire(yes bool) {
 	l.mu.Lock()
-	l.retired = true
+	l.retired = yes
 	l.mu.Unlock()
 }
 
@@ -319,16 +355,27 @@ func (l *ledger) sync() error {
 	l.mu.Lock()
 	l.full = false
 	l.mu.Unlock()
-	if l.file == nil {
+	switch {
+	case l.file == nil:
 		return nil
+	case l.mirror == nil:
+		return l.file.Sync()
 	}
-	return l.file.Sync()
+	if err := l.copyOut(); err != nil {
+		return err
+	}
+	return l.mirror.file.Sync()
 }
 
 // close gives file and memory back. Nobody may look at a row any more.
 func (l *ledger) close() error {
 	unmap(l.data)
 	l.data = nil
+	return l.closeFile()
+}
+
+// closeFile closes the file; the rows stay.
+func (l *ledger) closeFile() error {
 	if l.file == nil {
 		return nil
 	}

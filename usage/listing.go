@@ -50,7 +50,7 @@ func openListing(path string) (_ *listing, err error) {
 			return err
 		}
 		var names Row
-		l.end, l.bad = scan(l.data, func(at, n int64) {
+		l.end, l.bad = scan(l.header.rowsIn(l.data), func(at, n int64) {
 			if _, err := names.readNames(l.data[at+recordHead : at+n]); err != nil {
 				l.bad += n
 				return

@@ -1,10 +1,8 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,6 +18,10 @@ import (
 const (
 	// syncInterval is how much a power cut may forget, and how often files that could not be made are tried again.
 	syncInterval = 5 * time.Second
+	// copyInterval is how much is forgotten at most if a process is killed and its shared memory goes with it, as that of
+	// a container. Copying takes one part in copyShare of the time at most.
+	copyInterval = 200 * time.Millisecond
+	copyShare    = 20
 	// ahead is how long before its beginning the next month's file is made, so that no check waits for it.
 	ahead = time.Hour
 	// retireAfter is how long after its end a month is kept open.
@@ -31,13 +33,16 @@ const (
 
 // Config says where a Meter counts.
 type Config struct {
-	Dir    string // the data directory
-	Self   ring.NodeID
-	Name   string       // this node's
-	Now    func() int64 // the wall clock, in nanoseconds since 1970
-	Months int          // kept; at least 1
-	Rows   int          // bound on rows a month: a rule, a subject and a unit. At least 1
-	Logger *slog.Logger
+	Dir string // the data directory
+	// SharedMemory is a folder of a file system in memory that outlives the process. Months are counted there, and copied
+	// to Dir. Empty: they are counted in pages of files in Dir, and a disk that hangs holds checks up.
+	SharedMemory string
+	Self         ring.NodeID
+	Name         string       // this node's
+	Now          func() int64 // the wall clock, in nanoseconds since 1970
+	Months       int          // kept; at least 1
+	Rows         int          // bound on rows a month: a rule, a subject and a unit. At least 1
+	Logger       *slog.Logger
 }
 
 // Validate says what is missing.
@@ -48,14 +53,19 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Meter counts what this node admits. All methods may be called concurrently, Add and Enter also after Close.
+// Meter counts what this node admits. Counting waits for no disk, but for one in whose files' pages it is. All methods may be called concurrently, Add and Enter also after Close.
 type Meter struct {
 	cfg     Config
 	dir     string
 	current atomic.Pointer[ledger] // the latest month counted in
 	figures figures
+	wake    chan struct{} // holds a token when a month wants its file
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
+
+	turning sync.Mutex // guards what follows, and opening and closing files; not taken by checks
+	failed  bool       // the last file that was to be opened could not be
+	closed  bool
 
 	mu    sync.Mutex // guards what follows
 	live  map[Month]*ledger
@@ -65,12 +75,14 @@ type Meter struct {
 // parting is a ledger that nobody is to find any more.
 type parting struct {
 	ledger *ledger
-	into   *ledger // which takes over what is still counted there; nil: it is the same file, read again when needed
+	into   *ledger // which takes over what is still counted there; nil: it is over
 	rounds int
 }
 
 type figures struct {
 	others, lost, setAside, syncFailures, memory atomic.Int64
+
+	syncing atomic.Pointer[time.Time] // when the sync began that is under way
 }
 
 // Stats are figures of a Meter.
@@ -89,13 +101,12 @@ func Open(cfg Config) (*Meter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Meter{cfg: cfg, dir: filepath.Join(cfg.Dir, Folder), live: make(map[Month]*ledger)}
+	m := &Meter{cfg: cfg, dir: filepath.Join(cfg.Dir, Folder), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		cfg.Logger.Error("usage is counted in memory only", "error", err)
 	}
 	removeHalves(m.dir)
-	m.ledgerOf(cfg.Now())
-	m.drop()
+	m.start(cfg.Now())
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	m.done.Go(func() { m.tend(ctx) })
@@ -144,14 +155,17 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 	m.figures.lost.Add(checks)
 }
 
-// ledgerOf is the ledger of a time, which is opened if need be; nil: there is not even memory for it.
+// ledgerOf is the ledger of a time; nil: there is not even memory for it. It does not wait for the disk.
 func (m *Meter) ledgerOf(wall int64) *ledger {
+	if l := m.current.Load(); l != nil && l.holds(wall) {
+		return l
+	}
 	month := MonthOf(wall)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.live[month]
 	if l == nil {
-		if l = m.open(month); l == nil {
+		if l = m.begin(month); l == nil {
 			return nil
 		}
 	}
@@ -161,172 +175,36 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	return l
 }
 
-// open opens a month, in memory if there is no other way. m.mu is held.
-func (m *Meter) open(month Month) *ledger {
-	l, err := m.openFile(month)
-	if err != nil {
-		m.cfg.Logger.Error("usage of a month is counted in memory until it has a file", "month", month, "error", err)
-		if l, err = memoryLedger(month, m.cfg.Rows); err != nil {
-			m.cfg.Logger.Error("usage of a month is not counted", "month", month, "error", err)
-			return nil
+// revive is a month that was on its way out, and is counted again from now on; nil: none of it is. m.mu is held.
+func (m *Meter) revive(month Month) *ledger {
+	for i, p := range m.going {
+		if p.into == nil && p.ledger.month == month {
+			m.going = slices.Delete(m.going, i, i+1)
+			p.ledger.retire(false)
+			m.live[month] = p.ledger
+			return p.ledger
 		}
 	}
-	m.live[month] = l
-	return l
-}
-
-func (m *Meter) openFile(month Month) (*ledger, error) {
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(m.dir, fileName(month, m.cfg.Self))
-	h := header{source: m.cfg.Self, month: month, node: m.cfg.Name}
-	l, asides, err := openLedger(path, h, m.cfg.Rows, m.cfg.Logger)
-	m.figures.setAside.Add(int64(asides))
-	return l, err
-}
-
-// tend keeps files and disk in step.
-func (m *Meter) tend(ctx context.Context) {
-	tick := time.NewTicker(syncInterval)
-	defer tick.Stop()
-	for failing := false; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		m.turn(m.cfg.Now())
-		err := m.Sync()
-		if err != nil && !failing {
-			m.cfg.Logger.Error("usage is not on the disk: a power cut would forget it", "error", err)
-		}
-		failing = err != nil
-	}
-}
-
-// turn opens the month to come, and lets those go that are over.
-func (m *Meter) turn(now int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.part()
-	if next := MonthOf(now + int64(ahead)); m.live[next] == nil {
-		m.open(next)
-		m.drop()
-	}
-	for month, l := range m.live {
-		switch {
-		case l.file == nil:
-			m.replace(l)
-		case now >= l.end+int64(retireAfter):
-			l.retire()
-			delete(m.live, month)
-			m.current.CompareAndSwap(l, nil)
-			m.going = append(m.going, parting{ledger: l})
-		}
-	}
-}
-
-// replace gives a month that is counted in memory its file, if that can be made now.
-func (m *Meter) replace(l *ledger) {
-	fresh, err := m.openFile(l.month)
-	if err != nil {
-		return
-	}
-	l.retire()
-	m.live[l.month] = fresh
-	m.current.CompareAndSwap(l, fresh)
-	m.going = append(m.going, parting{ledger: l, into: fresh})
-	m.cfg.Logger.Info("usage of a month has its file", "month", l.month)
-	m.move(l, fresh)
-}
-
-// part moves what is counted in ledgers on their way out, and closes those that nobody can look at any more.
-func (m *Meter) part() {
-	left := m.going[:0]
-	for _, p := range m.going {
-		if p.into != nil {
-			m.move(p.ledger, p.into)
-		}
-		if p.rounds++; p.rounds < graceRounds {
-			left = append(left, p)
-			continue
-		}
-		if err := p.ledger.close(); err != nil {
-			m.cfg.Logger.Warn("a month of usage is not closed", "error", err)
-		}
-	}
-	m.going = left
-}
-
-// move brings over what is counted in a ledger.
-func (m *Meter) move(from, into *ledger) {
-	from.each(func(r *record, row *Row) {
-		row.Cost, row.Checks = r.cost.Swap(0), r.checks.Swap(0)
-		if (row.Cost != 0 || row.Checks != 0) && into.enter(r.hi, r.lo, row) == lost {
-			m.figures.lost.Add(row.Checks)
-		}
-	})
-}
-
-// drop removes the oldest months beyond those kept. They are counted by the files there are: a clock that was wrong once
-// does not make every month an old one.
-func (m *Meter) drop() {
-	list, err := entries(m.dir)
-	if err != nil {
-		return // there is no folder, which was logged
-	}
-	slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(b.month, a.month) })
-	kept, last := 0, Month(-1)
-	for _, e := range list {
-		if e.month != last {
-			kept, last = kept+1, e.month
-		}
-		if kept > m.cfg.Months+1 || kept > m.cfg.Months && list[0].month <= MonthOf(m.cfg.Now()) {
-			if err := os.Remove(e.path); err != nil {
-				m.cfg.Logger.Warn("an old month of usage is not removed", "error", err)
-			}
-		}
-	}
-}
-
-// Sync brings what is counted to the disk, so that a power cut does not forget it either.
-func (m *Meter) Sync() error {
-	m.mu.Lock()
-	var list []*ledger
-	m.figures.memory.Store(0)
-	for _, l := range m.live {
-		if l.file == nil {
-			m.figures.memory.Store(1)
-		}
-		list = append(list, l)
-	}
-	m.mu.Unlock()
-	var errs []error
-	for _, l := range list {
-		errs = append(errs, l.sync())
-	}
-	errs = append(errs, syncDir(m.dir))
-	if err := errors.Join(errs...); err != nil {
-		m.figures.syncFailures.Add(1)
-		return fmt.Errorf("sync usage: %w", err)
-	}
-	m.figures.syncFailures.Store(0)
 	return nil
 }
 
-// Close syncs and ends the goroutine. The memory stays: a check that is still answered is counted in the files.
-func (m *Meter) Close() error {
-	m.cancel()
-	m.done.Wait()
-	m.mu.Lock()
-	for _, p := range m.going {
-		if p.into != nil {
-			m.move(p.ledger, p.into)
-		}
+// begin counts a month again that was on its way out, or one that is not there in memory until it has a file, which is
+// soon. m.mu is held.
+func (m *Meter) begin(month Month) *ledger {
+	if l := m.revive(month); l != nil {
+		return l
 	}
-	m.mu.Unlock()
-	return m.Sync()
+	l, err := memoryLedger(month, m.cfg.Rows)
+	if err != nil {
+		m.cfg.Logger.Error("usage of a month is not counted", "month", month, "error", err)
+		return nil
+	}
+	m.live[month] = l
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+	return l
 }
 
 // onlyInMemory reports whether what is counted of a month is in no file.
@@ -337,12 +215,29 @@ func (m *Meter) onlyInMemory(month Month) bool {
 	return l != nil && l.file == nil
 }
 
+// readable is where a file's content is read: what this node counts is ahead of the disk.
+func (m *Meter) readable(e entry) string {
+	if e.source != m.cfg.Self {
+		return e.path
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.live[e.month]
+	if l == nil || l.mirror == nil {
+		return e.path
+	}
+	return l.file.Name()
+}
+
 // Stats returns figures.
 func (m *Meter) Stats() Stats {
 	f := &m.figures
 	s := Stats{
 		MaxRows: int64(m.cfg.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: f.setAside.Load(),
 		SyncFailures: f.syncFailures.Load(), InMemory: f.memory.Load() > 0,
+	}
+	if began := f.syncing.Load(); began != nil && time.Since(*began) > syncInterval {
+		s.SyncFailures = max(s.SyncFailures, 1) // the disk hangs
 	}
 	if l := m.current.Load(); l != nil {
 		l.mu.Lock()

@@ -29,7 +29,37 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 func config(dir string) (Config, *atomic.Int64) {
 	now := &atomic.Int64{}
 	now.Store(november.UnixNano())
-	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: quiet()}, now
+	shm := filepath.Join(dir, "shm")
+	_ = os.MkdirAll(shm, 0o700) // else months are counted in pages of files, which tests notice
+	return Config{Dir: dir, SharedMemory: shm, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: quiet()}, now
+}
+
+// everywhere runs a test on meters that count in shared memory, and on those that count in pages of their files.
+func everywhere(t *testing.T, test func(t *testing.T, c Config, now *atomic.Int64)) {
+	t.Run("shared memory", func(t *testing.T) {
+		c, now := config(t.TempDir())
+		t.Cleanup(func() { // after meters are closed
+			if left, err := os.ReadDir(c.SharedMemory); err != nil || len(left) > 0 {
+				t.Errorf("in shared memory %v is left, %v", left, err)
+			}
+		})
+		test(t, c, now)
+	})
+	t.Run("pages", func(t *testing.T) {
+		c, now := config(t.TempDir())
+		c.SharedMemory = ""
+		test(t, c, now)
+	})
+}
+
+// written brings what is counted to the files.
+func (m *Meter) written(t testing.TB) *Meter {
+	t.Helper()
+	m.turn(m.cfg.Now())
+	if err := m.copyOut(); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 func open(t testing.TB, c Config) *Meter {
@@ -97,87 +127,95 @@ func expectRows(t testing.TB, have, want map[string][2]int64) {
 }
 
 func TestMeterCounts(t *testing.T) {
-	dir := t.TempDir()
-	c, _ := config(dir)
-	m := open(t, c)
-	m.count(november, "tenant", []string{"acme"}, "requests", 1)
-	m.count(november, "tenant", []string{"acme"}, "requests", 4)
-	m.count(november, "tenant", []string{"acme"}, "tokens", 900)
-	m.count(november, "pair", []string{"a:b", "c"}, "requests", 1)
-	m.count(november, "pair", []string{"a", "b:c"}, "requests", 2)
-	m.count(november, "all", []string{}, "requests", 7)
-	m.Enter(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
-	m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // not known
-	m.count(time.Date(2026, 10, 31, 23, 59, 59, 999_999_999, time.UTC), "tenant", []string{"acme"}, "requests", 3)
-	m.count(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), "tenant", []string{"acme"}, "requests", 5)
-	m.count(november, "tenant", []string{"acme"}, "requests", 1) // late
-	expectRows(t, rowsOf(t, dir, "2026-10"), map[string][2]int64{"tenant[acme]requestsfalse": {3, 1}})
-	expectRows(t, rowsOf(t, dir, "2026-12"), map[string][2]int64{"tenant[acme]requestsfalse": {5, 1}})
-	want := map[string][2]int64{
-		"tenant[acme]requestsfalse": {6, 3}, "tenant[acme]tokensfalse": {800, 1}, "pair[a:b c]requestsfalse": {1, 1},
-		"pair[a b:c]requestsfalse": {2, 1}, "all[]requestsfalse": {7, 1}, "tenant[]tokenstrue": {-5, 0},
-	}
-	expectRows(t, rowsOf(t, dir, "2026-11"), want)
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
+	everywhere(t, func(t *testing.T, c Config, _ *atomic.Int64) {
+		dir := c.Dir
+		m := open(t, c)
+		m.count(november, "tenant", []string{"acme"}, "requests", 1)
+		m.count(november, "tenant", []string{"acme"}, "requests", 4)
+		m.count(november, "tenant", []string{"acme"}, "tokens", 900)
+		m.count(november, "pair", []string{"a:b", "c"}, "requests", 1)
+		m.count(november, "pair", []string{"a", "b:c"}, "requests", 2)
+		m.count(november, "all", []string{}, "requests", 7)
+		m.Enter(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
+		m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // not known
+		m.count(time.Date(2026, 10, 31, 23, 59, 59, 999_999_999, time.UTC), "tenant", []string{"acme"}, "requests", 3)
+		m.count(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), "tenant", []string{"acme"}, "requests", 5)
+		m.count(november, "tenant", []string{"acme"}, "requests", 1) // late
+		m.written(t)
+		expectRows(t, rowsOf(t, dir, "2026-10"), map[string][2]int64{"tenant[acme]requestsfalse": {3, 1}})
+		expectRows(t, rowsOf(t, dir, "2026-12"), map[string][2]int64{"tenant[acme]requestsfalse": {5, 1}})
+		want := map[string][2]int64{
+			"tenant[acme]requestsfalse": {6, 3}, "tenant[acme]tokensfalse": {800, 1}, "pair[a:b c]requestsfalse": {1, 1},
+			"pair[a b:c]requestsfalse": {2, 1}, "all[]requestsfalse": {7, 1}, "tenant[]tokenstrue": {-5, 0},
+		}
+		m.written(t)
+		expectRows(t, rowsOf(t, dir, "2026-11"), want)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
 
-	m = open(t, c) // goes on
-	m.count(november, "tenant", []string{"acme"}, "requests", 1)
-	want["tenant[acme]requestsfalse"] = [2]int64{7, 4}
-	expectRows(t, rowsOf(t, dir, "2026-11"), want)
+		m = open(t, c) // goes on
+		m.count(november, "tenant", []string{"acme"}, "requests", 1)
+		want["tenant[acme]requestsfalse"] = [2]int64{7, 4}
+		m.written(t)
+		expectRows(t, rowsOf(t, dir, "2026-11"), want)
+	})
 }
 
 // At the bound on rows, and for names that are too long, counts go to one row of others; the sums stay right.
 func TestMeterAtItsBound(t *testing.T) {
-	dir := t.TempDir()
-	c, _ := config(dir)
-	c.Rows = 10
-	m := open(t, c)
-	for i := range 100 {
-		for range 2 {
-			m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 3)
+	everywhere(t, func(t *testing.T, c Config, _ *atomic.Int64) {
+		dir := c.Dir
+		c.Rows = 10
+		m := open(t, c)
+		for i := range 100 {
+			for range 2 {
+				m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 3)
+			}
 		}
-	}
-	m.count(november, "r", []string{string(make([]byte, 70<<10))}, "tokens", 5)
-	have := rowsOf(t, dir, "2026-11")
-	if len(have) != 12 || have["r[]requeststrue"] != [2]int64{540, 180} || have["r[]tokenstrue"] != [2]int64{5, 1} {
-		t.Errorf("have %d rows, others %v, %v", len(have), have["r[]requeststrue"], have["r[]tokenstrue"])
-	}
-	if s := m.Stats(); s.Rows != 10 || s.Others != 181 || s.Lost != 0 {
-		t.Errorf("have %+v", s)
-	}
-	m.Close()
-	m = open(t, c)
-	m.count(november, "r", []string{"another"}, "requests", 1)
-	if s := m.Stats(); s.Rows != 10 || s.Others != 1 {
-		t.Errorf("after a restart: have %+v", s)
-	}
+		m.count(november, "r", []string{string(make([]byte, 70<<10))}, "tokens", 5)
+		m.written(t)
+		have := rowsOf(t, dir, "2026-11")
+		if len(have) != 12 || have["r[]requeststrue"] != [2]int64{540, 180} || have["r[]tokenstrue"] != [2]int64{5, 1} {
+			t.Errorf("have %d rows, others %v, %v", len(have), have["r[]requeststrue"], have["r[]tokenstrue"])
+		}
+		if s := m.Stats(); s.Rows != 10 || s.Others != 181 || s.Lost != 0 {
+			t.Errorf("have %+v", s)
+		}
+		m.Close()
+		m = open(t, c)
+		m.count(november, "r", []string{"another"}, "requests", 1)
+		if s := m.Stats(); s.Rows != 10 || s.Others != 1 {
+			t.Errorf("after a restart: have %+v", s)
+		}
+	})
 }
 
 func TestMeterConcurrently(t *testing.T) {
-	dir := t.TempDir()
-	c, _ := config(dir)
-	c.Rows = 100_000
-	m := open(t, c)
-	var group sync.WaitGroup
-	const workers, rounds, subjects = 8, 20_000, 5000
-	for w := range workers {
-		group.Go(func() {
-			for i := range rounds {
-				m.count(november, "r", []string{fmt.Sprint((i*7 + w) % subjects)}, "requests", 1)
-			}
-		})
-	}
-	group.Wait()
-	var cost, checks int64
-	have := rowsOf(t, dir, "2026-11")
-	for _, r := range have {
-		cost, checks = cost+r[0], checks+r[1]
-	}
-	if len(have) != subjects || cost != workers*rounds || checks != workers*rounds {
-		t.Errorf("have %d rows, cost %d, %d checks; want %d, %d", len(have), cost, checks, subjects, workers*rounds)
-	}
+	everywhere(t, func(t *testing.T, c Config, _ *atomic.Int64) {
+		dir := c.Dir
+		c.Rows = 100_000
+		m := open(t, c)
+		var group sync.WaitGroup
+		const workers, rounds, subjects = 8, 20_000, 5000
+		for w := range workers {
+			group.Go(func() {
+				for i := range rounds {
+					m.count(november, "r", []string{fmt.Sprint((i*7 + w) % subjects)}, "requests", 1)
+				}
+			})
+		}
+		group.Wait()
+		var cost, checks int64
+		m.written(t)
+		have := rowsOf(t, dir, "2026-11")
+		for _, r := range have {
+			cost, checks = cost+r[0], checks+r[1]
+		}
+		if len(have) != subjects || cost != workers*rounds || checks != workers*rounds {
+			t.Errorf("have %d rows, cost %d, %d checks; want %d, %d", len(have), cost, checks, subjects, workers*rounds)
+		}
+	})
 }
 
 // A damaged file is set aside, and its whole rows go on.
@@ -202,6 +240,7 @@ func TestMeterDamaged(t *testing.T) {
 			b, _ := os.ReadFile(path)
 			os.WriteFile(path, damage(b), 0o600)
 			m = open(t, c)
+			m.written(t)
 			have := rowsOf(t, dir, "2026-11")
 			least := map[string]int{"header": 50, "row": 49, "length": 49, "cut": 1, "rubbish": 0, "hole": 49}[name]
 			if s := m.Stats(); int(s.Rows) != least || len(have) != least || s.SetAside != 1 || s.InMemory {
@@ -222,63 +261,67 @@ func TestMeterDamaged(t *testing.T) {
 
 // The months that are over are kept, as many as asked for, and read as they were.
 func TestMonthsTurn(t *testing.T) {
-	dir := t.TempDir()
-	c, now := config(dir)
-	c.Months = 3
-	m := open(t, c)
-	at := november
-	for month := range 5 {
-		now.Store(at.UnixNano())
-		m.turn(at.UnixNano())
-		m.count(at, "r", []string{"k"}, "requests", int64(month+1))
-		at = at.AddDate(0, 1, 0)
-	}
-	for range graceRounds + 1 {
-		m.turn(now.Load())
-	}
-	m.mu.Lock()
-	live, going := len(m.live), len(m.going)
-	m.mu.Unlock()
-	if live != 1 || going != 0 {
-		t.Errorf("have %d months open and %d on their way out, want 1 and 0", live, going)
-	}
-	m.count(november.AddDate(0, 3, 0), "r", []string{"k"}, "requests", 10) // a late one
-	m.Close()
-	m = open(t, c)
-	for month, want := range map[string]int64{"2026-11": 0, "2026-12": 0, "2027-01": 3, "2027-02": 14, "2027-03": 5} {
-		if have := rowsOf(t, dir, month)["r[k]requestsfalse"][0]; have != want {
-			t.Errorf("%s: have %d, want %d", month, have, want)
+	everywhere(t, func(t *testing.T, c Config, now *atomic.Int64) {
+		dir := c.Dir
+		c.Months = 3
+		m := open(t, c)
+		at := november
+		for month := range 5 {
+			now.Store(at.UnixNano())
+			m.turn(at.UnixNano())
+			m.count(at, "r", []string{"k"}, "requests", int64(month+1))
+			at = at.AddDate(0, 1, 0)
 		}
-	}
-	// The last hour of a month makes the file of the next one.
-	end := (MonthOf(now.Load()) + 1).Begin()
-	m.turn(end - int64(time.Minute))
-	if _, err := os.Stat(filepath.Join(dir, Folder, fileName(MonthOf(end), c.Self))); err != nil {
-		t.Error(err)
-	}
+		for range graceRounds + 1 {
+			m.turn(now.Load())
+		}
+		m.mu.Lock()
+		live, going := len(m.live), len(m.going)
+		m.mu.Unlock()
+		if live != 1 || going != 0 {
+			t.Errorf("have %d months open and %d on their way out, want 1 and 0", live, going)
+		}
+		m.count(november.AddDate(0, 3, 0), "r", []string{"k"}, "requests", 10) // a late one
+		m.Close()
+		m = open(t, c)
+		for month, want := range map[string]int64{"2026-11": 0, "2026-12": 0, "2027-01": 3, "2027-02": 14, "2027-03": 5} {
+			m.written(t)
+			if have := rowsOf(t, dir, month)["r[k]requestsfalse"][0]; have != want {
+				t.Errorf("%s: have %d, want %d", month, have, want)
+			}
+		}
+		// The last hour of a month makes the file of the next one.
+		end := (MonthOf(now.Load()) + 1).Begin()
+		m.turn(end - int64(time.Minute))
+		if _, err := os.Stat(filepath.Join(dir, Folder, fileName(MonthOf(end), c.Self))); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A month without a file is counted in memory, and moves into its file when there can be one.
 func TestMeterWithoutDisk(t *testing.T) {
-	dir := t.TempDir()
-	c, now := config(dir)
-	blocker := filepath.Join(dir, Folder)
-	os.WriteFile(blocker, nil, 0o600) // a file where the folder should be
-	m := open(t, c)
-	m.count(november, "r", []string{"k"}, "requests", 2)
-	if m.Sync(); !m.Stats().InMemory {
-		t.Errorf("have %+v, want it to be in memory", m.Stats())
-	}
-	os.Remove(blocker)
-	old := m.current.Load()
-	m.turn(now.Load())
-	m.count(november, "r", []string{"k"}, "requests", 3)
-	old.find(place(hashOf("r", "k"), "requests")).add(100, 1) // a straggler's
-	m.turn(now.Load())
-	expectRows(t, rowsOf(t, dir, "2026-11"), map[string][2]int64{"r[k]requestsfalse": {105, 3}})
-	if err := m.Sync(); err != nil || m.Stats().InMemory {
-		t.Errorf("have %+v, %v", m.Stats(), err)
-	}
+	everywhere(t, func(t *testing.T, c Config, now *atomic.Int64) {
+		dir := c.Dir
+		blocker := filepath.Join(dir, Folder)
+		os.WriteFile(blocker, nil, 0o600) // a file where the folder should be
+		m := open(t, c)
+		m.count(november, "r", []string{"k"}, "requests", 2)
+		if m.Sync(); !m.Stats().InMemory {
+			t.Errorf("have %+v, want it to be in memory", m.Stats())
+		}
+		os.Remove(blocker)
+		old := m.current.Load()
+		m.turn(now.Load())
+		m.count(november, "r", []string{"k"}, "requests", 3)
+		old.find(place(hashOf("r", "k"), "requests")).add(100, 1) // a straggler's
+		m.turn(now.Load())
+		m.written(t)
+		expectRows(t, rowsOf(t, dir, "2026-11"), map[string][2]int64{"r[k]requestsfalse": {105, 3}})
+		if err := m.Sync(); err != nil || m.Stats().InMemory {
+			t.Errorf("have %+v, %v", m.Stats(), err)
+		}
+	})
 }
 
 func TestMonth(t *testing.T) {

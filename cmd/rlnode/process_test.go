@@ -19,8 +19,10 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// binary is the program, built once for all tests.
-var binary string
+var (
+	binary string // the program, built once for all tests
+	shmDir string // where nodes count usage
+)
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "rlnode-test-*")
@@ -36,14 +38,18 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if shmDir, err = os.MkdirTemp(sharedMemory, "rlnode-test-*"); err != nil { // there is none here
+		shmDir = dir
+	}
 	code := m.Run()
+	os.RemoveAll(shmDir)
 	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
-// cleanEnv is the environment without any setting of rlnode.
+// cleanEnv is the environment without any setting of rlnode, but that nodes that are killed leave nothing behind.
 func cleanEnv(more ...string) []string {
-	var env []string
+	env := []string{"RLNODE_USAGE_SHM_DIR=" + shmDir}
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "RLNODE_") {
 			env = append(env, e)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -244,5 +245,35 @@ func TestWarnings(t *testing.T) {
 	c = &serveCmd{AdminBind: "0.0.0.0", AdminToken: "t"}
 	if c.warn(slog.New(slog.NewTextHandler(&out, nil)), nil); out.Len() > 0 {
 		t.Errorf("have %s", out.String())
+	}
+}
+
+func TestSharedMemory(t *testing.T) {
+	clearEnv(t)
+	dir := t.TempDir()
+	standard := ""
+	if inMemory(sharedMemory) {
+		standard = sharedMemory
+	}
+	for _, test := range []struct{ flag, want, wrong string }{
+		{"", standard, ""},
+		{"none", "", ""},
+		{dir, dir, ""},
+		{filepath.Join(dir, "missing"), "", "--usage-shm-dir: "},
+		{file(t, "no-folder", ""), "", "not a directory"},
+	} {
+		c, err := parseServe("--usage-shm-dir", test.flag)
+		if err == nil {
+			err = c.complete()
+		}
+		switch {
+		case test.wrong != "" && (err == nil || !strings.Contains(err.Error(), test.wrong)):
+			t.Errorf("%q: have %v, want %s", test.flag, err, test.wrong)
+		case test.wrong == "" && (err != nil || c.UsageSHMDir != test.want):
+			t.Errorf("%q: have %q, %v; want %q", test.flag, c.UsageSHMDir, err, test.want)
+		}
+	}
+	if inMemory(filepath.Join(dir, "missing")) || inMemory("/proc") {
+		t.Error("a directory that can't be written to is taken")
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -27,10 +29,40 @@ func (s *server) openUsage() (err error) {
 		return nil
 	}
 	s.usage, err = usage.Open(usage.Config{
-		Dir: s.dir, Self: s.id, Name: s.settings.Name, Now: func() int64 { return s.clock.Now().Wall },
-		Months: s.settings.UsageMonths, Rows: s.settings.UsageSubjects, Logger: s.log,
+		Dir: s.dir, SharedMemory: s.settings.UsageSHMDir, Self: s.id, Name: s.settings.Name,
+		Now: func() int64 { return s.clock.Now().Wall }, Months: s.settings.UsageMonths, Rows: s.settings.UsageSubjects, Logger: s.log,
 	})
 	return err
+}
+
+// sharedMemory is where files are in memory that outlives processes, on most systems that have any.
+const sharedMemory = "/dev/shm"
+
+// findSharedMemory sets where usage is counted; empty: in pages of files.
+func (c *serveCmd) findSharedMemory() error {
+	switch c.UsageSHMDir {
+	case "none":
+		c.UsageSHMDir = ""
+		return nil
+	case "":
+		if inMemory(sharedMemory) {
+			c.UsageSHMDir = sharedMemory
+		}
+		return nil
+	}
+	dir, err := filepath.Abs(c.UsageSHMDir)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	c.UsageSHMDir = dir
+	return nil
 }
 
 // joinUsage makes what is counted here part of what the cluster tells.
