@@ -146,7 +146,11 @@ func (f *fleet) judgeAnswers(l *load) {
 		}
 		w, err := checkAnswers(x, all, stalls)
 		f.t.Logf("n%d cut off: first answers within %v, then median %v, longest %v, %d of %d above %v", x.node+1, w.first.Round(time.Millisecond),
-			w.median.Round(10*time.Microsecond), w.most.Round(time.Millisecond), w.late, w.n, laterAnswer)
+			w.median.Round(10*time.Microsecond), w.most.Round(time.Millisecond), len(w.late), w.n, laterAnswer)
+		for _, h := range w.late[:min(len(w.late), 20)] {
+			f.t.Logf("late: asked %v after the cut, answered %v later by %s, %s of %s", time.Duration(h.sent-x.made).Round(time.Millisecond),
+				time.Duration(h.got-h.sent).Round(time.Millisecond), h.by, l.rules[h.rule].name, l.keys[h.key])
+		}
 		if err != nil && l.stalled() {
 			f.t.Logf("%v, but the machine stalled", err)
 		} else if err != nil {

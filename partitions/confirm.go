@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -29,6 +30,7 @@ type confirmation struct {
 	lineage uint64
 	marks   []pushMark // by node that follows; nil before the changes were sent
 	done    chan error // capacity 1
+	struck  bool       // nobody waits any more
 }
 
 // pushMark is up to where a follower has to acknowledge.
@@ -88,6 +90,30 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return nil
 }
 
+// backUp returns when all that changed in partitions before the call is at their standbys, or after debtsBackup, or when that
+// is not to be had.
+func (k *Keeper) backUp(partitions map[int]bool) {
+	var list []*confirmation
+	for p := range partitions {
+		if c, err := k.enlist(p); err == nil {
+			list = append(list, c)
+		}
+	}
+	defer k.strike(list...)
+	k.hasten()
+	late := time.NewTimer(debtsBackup)
+	defer late.Stop()
+	for _, c := range list {
+		select {
+		case <-c.done:
+		case <-late.C:
+			return
+		case <-k.ctx.Done():
+			return
+		}
+	}
+}
+
 // hasten has the loop go on with confirmations.
 func (k *Keeper) hasten() {
 	select {
@@ -111,11 +137,14 @@ func (k *Keeper) enlist(p int) (*confirmation, error) {
 	return c, nil
 }
 
-// strike forgets a confirmation.
-func (k *Keeper) strike(c *confirmation) {
+// strike forgets confirmations.
+func (k *Keeper) strike(list ...*confirmation) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.confirms = slices.DeleteFunc(k.confirms, func(o *confirmation) bool { return o == c })
+	for _, c := range list {
+		c.struck = true
+	}
+	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.struck })
 }
 
 // confirmAll pushes what new confirmations are about, and ends those that are over. It runs in the loop.

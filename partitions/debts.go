@@ -25,6 +25,8 @@ const (
 	debtsCheck = 10 * time.Second
 	// debtsTimeout is how long an owner may take to acknowledge its debts.
 	debtsTimeout = 2 * time.Second
+	// debtsBackup is how long an owner waits until its standbys have debts that it was told of. It is below debtsTimeout.
+	debtsBackup = time.Second
 	// debtsPerMessage bounds a message of them.
 	debtsPerMessage = 4096
 )
@@ -305,7 +307,8 @@ func appendDebt(b []byte, key counters.Key, d *debt, now algorithms.Now) []byte 
 }
 
 // takeDebts debits what others admitted while this node could not be reached, and answers with the places of what it
-// can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten.
+// can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten. Who is
+// answered forgets them, so the standbys have to have them first; those that can't be reached are not waited for.
 func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 	if !k.cfg.Authority() {
 		c.Fail(codeRefused, "this node has no authority")
@@ -314,6 +317,7 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 	now := k.cfg.Now()
 	var refused []byte
 	n := 0
+	touched := map[int]bool{}
 	for i := uint64(0); r.err == nil && len(r.b) > 0; i++ {
 		key := counters.Key{Hi: r.uint64(), Lo: r.uint64()}
 		limit, age, window, cost := r.limit(), r.uvarint(), r.varint(), r.uvarint()
@@ -326,11 +330,16 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 		if err := k.cfg.Table.Oblige(now, key, &limit, taken, int64(min(cost, algorithms.MaxAmount))); err != nil {
 			refused = binary.AppendUvarint(refused, i)
 			n++
+			continue
 		}
+		touched[ring.PartitionOf(key.Hi)] = true
 	}
 	if r.err != nil {
 		c.Fail(codeMalformed, r.err.Error())
 		return
 	}
-	c.Reply(append(binary.AppendUvarint(nil, uint64(n)), refused...))
+	k.done.Go(func() {
+		k.backUp(touched)
+		c.Reply(append(binary.AppendUvarint(nil, uint64(n)), refused...))
+	})
 }

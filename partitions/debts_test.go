@@ -73,3 +73,51 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		}
 	})
 }
+
+// What an owner has acknowledged of debts outlives it: whoever told it forgets them then.
+func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
+	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // of the owner's rhythm
+		synctest.Test(t, func(t *testing.T) {
+			f := three(t)
+			defer f.closeAll()
+			a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+			keys := f.keysOf(a, b, 50)
+			time.Sleep(time.Second + delay)
+			f.net.Cut(a.ip, c.ip)
+			time.Sleep(400 * time.Millisecond)
+			for _, i := range keys {
+				owe(t, c, i, counters.Admitted)
+			}
+			f.net.Heal(a.ip, c.ip)
+			f.eventually("the debts are acknowledged", func() bool { return c.keeper.Stats().Debts == 0 })
+			a.kill()
+			f.end(a)
+			time.Sleep(time.Second)
+			if !f.usedIs(keys, 1) {
+				t.Errorf("delay %v: forgotten: have %d used", delay, f.used(keyOf(keys[0])))
+			}
+		})
+	}
+}
+
+// An owner whose standby can't be reached acknowledges debts all the same, and one that stops does not wait.
+func TestDebtsWithoutAStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		keys := f.keysOf(a, b, 50)
+		f.net.Cut(a.ip, c.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			owe(t, c, i, counters.Admitted)
+		}
+		b.kill()
+		f.net.Heal(a.ip, c.ip)
+		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
+		time.Sleep(3 * time.Second)
+		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
+			t.Errorf("have %d debts left, %d used, want 1", n, f.used(keyOf(keys[0])))
+		}
+	})
+}

@@ -20,9 +20,14 @@ const (
 	longestCall = 30 * time.Second
 	// longestSilence is when a silent connection is closed.
 	longestSilence = 5 * time.Second
+	// besideAfter is after how many times the silence that makes a connection unreachable another one is tried.
+	besideAfter = 2
 )
 
-var errSilent = errors.New("nothing came for too long")
+var (
+	errSilent = errors.New("nothing came for too long")
+	errStuck  = errors.New("nothing came, but a new connection can be made")
+)
 
 // farSilence makes a far connection unreachable, and ends it: a new one is there sooner than what TCP, after a cut, sends
 // again.
@@ -41,6 +46,7 @@ type conn struct {
 	serves func(*Call) // of the other end
 	quiet  quiet       // what silence is here
 	queue  *queue
+	beside func() // looks whether a new connection could be made while this one is silent; nil: nobody does
 
 	heard   atomic.Int64 // when the last frame came, as Peers.now
 	silent  atomic.Bool  // nothing came for Config.Silence
@@ -98,6 +104,9 @@ func (c *conn) run(ctx context.Context) error {
 func (c *conn) breakOff(err error) {
 	if c.fail(err, true) {
 		c.queue.close()
+		if errors.Is(err, errSilent) || errors.Is(err, errStuck) {
+			c.socket.discard()
+		}
 		c.socket.Close()
 	}
 }
@@ -150,6 +159,8 @@ func (c *conn) look(gap time.Duration) {
 		c.breakOff(errSilent)
 	case c.silence >= c.quiet.after && !c.silent.Load():
 		c.fail(errQuiet, false)
+	case c.silence >= besideAfter*c.quiet.after && c.beside != nil:
+		c.beside()
 	}
 }
 

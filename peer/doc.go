@@ -20,7 +20,9 @@
 //
 // A node is unreachable while there is no connection to it, and while no frame has come for Config.Silence. Its calls
 // fail at once then, and so do new ones. A silent connection is kept, since the remote may only be paused, and is good
-// again with the next frame; after 5 s of silence it is closed and dialled anew. Time in which this process did not run
+// again with the next frame; after 5 s of silence it is closed and dialled anew. Beside one that is silent for twice
+// Config.Silence another is dialled, which takes its place if it is there first: after a cut TCP sends again only after a
+// pause as long as the cut has lasted, or longer. Time in which this process did not run
 // does not count as silence. The end that was dialled stops its empty frames when it hears nothing itself, so a link that
 // is broken in one direction counts as broken at both ends.
 //
@@ -37,7 +39,7 @@
 //   - A handshake, TLS included, takes at most 2 s (enough for round trips of 300 ms) and a preamble 1 KiB; at most 256
 //     connections are in that state, and further ones wait in the listener. At most 4,096 accepted connections are open, 512 of
 //     them from other regions; further ones are closed.
-//   - A dial takes at most 2 s; between two there is a pause of 50 ms to 1 s, with jitter. To another region TCP has 1.5 s
+//   - A dial takes at most 2 s, half a second of which TCP may take; between two there is a pause of 50 ms to 1 s, with jitter. To another region TCP has 1.5 s
 //     and the handshake 2 s more, and a pause is 500 ms at most.
 //   - At most 64 of Raft's connections wait for Accept; further ones are closed.
 //

@@ -58,12 +58,44 @@ func TestSilenceIsNoticed(t *testing.T) {
 				if have := time.Since(began); have > 60*time.Millisecond {
 					t.Errorf("reachable again after %v", have)
 				}
-				if a.log.count("connected to a node") != before {
+				if test.name == "frozen" && a.log.count("connected to a node") != before {
 					t.Error("the connection was not kept")
 				}
 				w.echo(a, b, "again")
 				w.echo(b, a, "again")
 			})
+		})
+	}
+}
+
+// After a cut TCP goes on with what it had only after as long again. A new connection is there before.
+func TestStuckConnectionIsReplaced(t *testing.T) {
+	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
+		inBubble(t, func(t *testing.T, w *world) {
+			a, b := w.pair()
+			w.net.Backoff()
+			w.net.Delay(time.Millisecond)
+			time.Sleep(time.Second)
+			w.net.Cut(a.ip, b.ip)
+			time.Sleep(lasted)
+			w.net.Heal(a.ip, b.ip)
+			began := time.Now()
+			w.connected(a, b)
+			w.connected(b, a)
+			if have := time.Since(began); have > 600*time.Millisecond {
+				t.Errorf("cut for %v: reachable again after %v", lasted, have)
+			}
+			w.echo(a, b, "again")
+			w.echo(b, a, "again")
+			time.Sleep(time.Minute)
+			for _, n := range []*node{a, b} {
+				n.Peers.mu.Lock()
+				sockets, conns := len(n.sockets), len(n.conns)
+				n.Peers.mu.Unlock()
+				if sockets != 2 || conns != 2 { // one for each direction
+					t.Errorf("cut for %v: %d sockets and %d connections are open, want 2", lasted, sockets, conns)
+				}
+			}
 		})
 	}
 }

@@ -30,11 +30,14 @@ type link struct {
 	wake    chan struct{} // capacity 1: dial now
 
 	conn   atomic.Pointer[conn]     // nil: none at present
+	aside  atomic.Bool              // a dial beside a silent connection is under way
+	spare  atomic.Pointer[socket]   // what came of it, and takes the connection's place; nil: nothing
 	remote atomic.Pointer[Identity] // who answered last; nil: nobody has
 }
 
 // run dials, and dials again, until ctx ends.
 func (l *link) run(ctx context.Context) {
+	defer l.dropSpare()
 	pause, last := firstPause, lastPause
 	if l.kind == kindFar {
 		last = lastFarPause
@@ -51,6 +54,9 @@ func (l *link) run(ctx context.Context) {
 			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
+			if l.spare.Load() != nil {
+				continue
+			}
 		case said.first(causeOf(err)): // once for each reason, not for each try
 			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
 		}
@@ -72,11 +78,53 @@ func (l *link) run(ctx context.Context) {
 // once makes a connection and returns when it is over, or when there was none.
 func (l *link) once(ctx context.Context) (connected bool, err error) {
 	l.drain()
-	return l.peers.connect(ctx, l.kind, l.address, l.expected, func(c *conn) {
+	s := l.spare.Swap(nil)
+	if s == nil {
+		if s, err = l.peers.dial(ctx, l.address, l.kind, l.expected); err != nil {
+			return false, err
+		}
+	}
+	return l.peers.carry(ctx, s, func(c *conn) {
+		if l.kind == kindPeer {
+			c.beside = func() { l.dialBeside(ctx, c) }
+		}
 		l.remote.Store(&c.remote)
 		l.conn.Store(c)
 		l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
 	}, func() { l.conn.Store(nil) })
+}
+
+// dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
+// with the cut; a new connection, if there is one before c is heard of again, takes its place.
+func (l *link) dialBeside(ctx context.Context, c *conn) {
+	if l.aside.Swap(true) {
+		return
+	}
+	if !l.peers.spawn(func() {
+		defer l.aside.Store(false)
+		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
+		switch {
+		case err != nil: // it is tried again
+		case c.reachable():
+			s.Close()
+		default:
+			if old := l.spare.Swap(s); old != nil {
+				old.Close()
+			}
+			c.breakOff(errStuck)
+			if ctx.Err() != nil { // nobody takes it
+				l.dropSpare()
+			}
+		}
+	}) {
+		l.aside.Store(false)
+	}
+}
+
+func (l *link) dropSpare() {
+	if s := l.spare.Swap(nil); s != nil {
+		s.Close()
+	}
 }
 
 // drain forgets that someone wanted a dial.
@@ -98,8 +146,13 @@ func expectNode(node ring.NodeID, remote Identity) error {
 
 // heardOf is told that a process of the node has just connected to us: so it is there.
 func (l *link) heardOf(remote Identity) {
-	if c := l.conn.Load(); c != nil && !c.reachable() && c.remote.Boot != remote.Boot {
-		c.breakOff(errRestarted) // it would stay silent
+	if c := l.conn.Load(); c != nil && !c.reachable() {
+		switch {
+		case c.remote.Boot != remote.Boot:
+			c.breakOff(errRestarted) // it would stay silent
+		case c.beside != nil:
+			c.beside() // the way is free
+		}
 	}
 	select {
 	case l.wake <- struct{}{}:
@@ -107,13 +160,9 @@ func (l *link) heardOf(remote Identity) {
 	}
 }
 
-// connect dials, opens the stream, calls up when the first frame has come, carries frames until it is over, and calls
-// down if it has called up.
-func (p *Peers) connect(ctx context.Context, k kind, address string, expected func(Identity) error, up func(*conn), down func()) (bool, error) {
-	s, err := p.dial(ctx, address, k, expected)
-	if err != nil {
-		return false, err
-	}
+// carry opens the stream on a socket that was dialled, calls up when the first frame has come, carries frames until it is
+// over, and calls down if it has called up.
+func (p *Peers) carry(ctx context.Context, s *socket, up func(*conn), down func()) (bool, error) {
 	defer s.Close()
 	// A deadline would go to the other side with the stream, and it would end that a moment too early.
 	outer := ctx

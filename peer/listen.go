@@ -16,6 +16,8 @@ const (
 	// handshakeTime bounds what comes before the first frame, at either end: the TLS handshake and the preamble, then the
 	// beginning of the stream. Over a round trip of 300 ms they take 600 ms each.
 	handshakeTime = 2 * time.Second
+	// nearDialTime bounds how long a near connection waits for TCP, which would try again only after a second.
+	nearDialTime = 500 * time.Millisecond
 	// farDialTime bounds how long a far connection waits for TCP. After a cut, TCP by itself would wait twice as long
 	// each time; a new dial each one to two seconds does not.
 	farDialTime  = 1500 * time.Millisecond
@@ -176,7 +178,7 @@ func (p *Peers) handleStream(s grpc.ServerStream) error {
 // dial makes a connection and goes through the handshake. expected says whether the right node is there. Over a near
 // connection, both together have handshakeTime.
 func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(Identity) error) (*socket, error) {
-	dialTime, whole := handshakeTime, handshakeTime
+	dialTime, whole := nearDialTime, handshakeTime
 	if k == kindFar {
 		dialTime, whole = farDialTime, farDialTime+handshakeTime
 	}

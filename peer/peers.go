@@ -247,7 +247,10 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	asked := make(chan *conn, 1)
 	over := make(chan error, 1)
 	if !p.spawn(func() {
-		_, err := p.connect(ctx, kindPeer, address, func(Identity) error { return nil }, func(c *conn) { asked <- c }, func() {})
+		s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
+		if err == nil {
+			_, err = p.carry(ctx, s, func(c *conn) { asked <- c }, func() {})
+		}
 		over <- err
 	}) {
 		return nil, Identity{}, ErrClosed

@@ -38,6 +38,14 @@ func (s *socket) Close() (err error) {
 	return err
 }
 
+// discard has Close forget what was written and not sent. It would come late, when the way is free again, and behind what was
+// sent over a newer connection.
+func (s *socket) discard() {
+	if c, ok := s.raw.(interface{ SetLinger(seconds int) error }); ok {
+		_ = c.SetLinger(0) // then it comes late
+	}
+}
+
 // remember takes note of a socket, unless it is one too many or Close has begun.
 func (p *Peers) remember(s *socket) bool {
 	p.mu.Lock()

@@ -379,5 +379,11 @@ func (l *ledger) closeFile() error {
 	if l.file == nil {
 		return nil
 	}
-	return l.file.Close()
+	err := l.file.Close()
+	if l.mirror != nil {
+		if of := l.mirror.file.Close(); !errors.Is(of, fs.ErrClosed) { // as it is when it has landed
+			err = errors.Join(err, of)
+		}
+	}
+	return err
 }

@@ -345,3 +345,29 @@ func BenchmarkCopyOut(b *testing.B) {
 		}
 	}
 }
+
+// Files and shared memory are given back.
+func TestMeterGivesFilesBack(t *testing.T) {
+	files := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(list)
+	}
+	everywhere(t, func(t *testing.T, c Config, now *atomic.Int64) {
+		before := files()
+		for range 3 {
+			m := open(t, c)
+			for range 4 {
+				now.Add(int64(31 * 24 * time.Hour))
+				m.turn(now.Load())
+				m.count(time.Unix(0, now.Load()), "r", []string{"k"}, "requests", 1)
+			}
+			m.Close()
+		}
+		if after := files(); after > before {
+			t.Errorf("%d files are open, %d were before", after, before)
+		}
+	})
+}

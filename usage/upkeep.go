@@ -91,10 +91,11 @@ func (m *Meter) tend(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
-		began := time.Now()
+		began, pause := time.Now(), copyInterval
 		var err error
 		if began.Sub(synced) < syncInterval {
 			err = m.copyOut()
+			pause = min(max(pause, copyShare*time.Since(began)), syncInterval)
 		} else {
 			m.turn(m.cfg.Now())
 			err, synced = m.Sync(), began
@@ -104,7 +105,7 @@ func (m *Meter) tend(ctx context.Context) {
 			m.cfg.Logger.Error("usage is not on the disk: a power cut would forget it", "error", err)
 			failing = true
 		}
-		tick.Reset(max(copyInterval, copyShare*time.Since(began)))
+		tick.Reset(pause)
 	}
 }
 

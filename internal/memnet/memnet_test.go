@@ -185,6 +185,31 @@ func TestDelayBetween(t *testing.T) {
 	})
 }
 
+// With Backoff a stream goes on as long after a cut as that has lasted, and a new one at once.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New()
+		n.Backoff()
+		near, far := connect(t, n)
+		n.Cut(ipA, ipB)
+		write(t, near, "held")
+		time.Sleep(3 * time.Second)
+		n.Heal(ipA, ipB)
+		began := time.Now()
+		write(t, near, "!")
+		fresh, there := connect(t, n)
+		write(t, fresh, "new")
+		read(t, there, "new")
+		if have := time.Since(began); have > 0 {
+			t.Errorf("a new stream took %v", have)
+		}
+		read(t, far, "held!")
+		if have := time.Since(began); have != 3*time.Second {
+			t.Errorf("the stream went on after %v, want 3s", have)
+		}
+	})
+}
+
 func TestCutsHoldAndHealDelivers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()

@@ -16,6 +16,7 @@ type Net struct {
 	frozen  map[string]struct{}         //
 	delay   time.Duration               // one way
 	delays  map[direction]time.Duration // of directions that have one of their own
+	backoff bool                        // streams go on after a cut as TCP does
 	changed chan struct{}               // closed, and made anew, when anything above changes
 }
 
@@ -121,6 +122,10 @@ func (n *Net) delayLocked(from, to string) time.Duration {
 	return n.delay
 }
 
+// Backoff makes streams that had bytes under way when their link was cut go on, once it is healed, only after as long
+// again as the cut has lasted: TCP sends again after pauses that double. New ones are not concerned.
+func (n *Net) Backoff() { n.change(func() { n.backoff = true }) }
+
 // Freeze makes a host look as if its process were stopped: nothing comes out of it and nothing is read there, but
 // connections to it can be made and nothing breaks. Packets to it wait, those from it are lost.
 func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
@@ -185,7 +190,8 @@ func (n *Net) changedLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 	for p := range n.pipes {
-		p.setPath(n.heldLocked(p.host.from.ip, p.host.to.ip), n.heldLocked(p.host.to.ip, p.host.from.ip), n.delayLocked(p.host.from.ip, p.host.to.ip))
+		p.setPath(n.heldLocked(p.host.from.ip, p.host.to.ip), n.heldLocked(p.host.to.ip, p.host.from.ip),
+			n.delayLocked(p.host.from.ip, p.host.to.ip), n.backoff)
 	}
 }
 

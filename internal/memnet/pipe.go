@@ -20,7 +20,9 @@ type pipe struct {
 	segments []segment  // written and not read yet, oldest first
 	size     int        // bytes in segments
 	held     bool       // nothing arrives
+	since    time.Time  // when that began
 	heldBack bool       // nothing arrives in the other direction
+	stalled  time.Time  // until when nothing arrives although nothing is held: see Net.Backoff
 	delay    time.Duration
 	finished time.Time // when the end of the stream arrives, if the writer has closed
 	closed   bool      // the writer has closed
@@ -100,22 +102,29 @@ func (p *pipe) Read(b []byte) (int, error) {
 		if !p.held {
 			switch {
 			case len(p.segments) > 0:
-				next = p.segments[0].at
-			case p.closed && !now.Before(p.finished):
+				next = later(p.segments[0].at, p.stalled)
+			case p.closed && !now.Before(later(p.finished, p.stalled)):
 				return 0, io.EOF
 			case p.closed:
-				next = p.finished
+				next = later(p.finished, p.stalled)
 			}
 		}
 		p.wait(now, p.read.at, next)
 	}
 }
 
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // takeLocked moves what has arrived to b.
 func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
 	for n < len(b) && len(p.segments) > 0 {
 		s := &p.segments[0]
-		if !s.arrived && (p.held || now.Before(s.at)) {
+		if !s.arrived && (p.held || now.Before(s.at) || now.Before(p.stalled)) {
 			break
 		}
 		k := copy(b[n:], s.data)
@@ -202,11 +211,15 @@ func (p *pipe) breakOff(writer, reader bool) {
 }
 
 // setPath says how things are on the way.
-func (p *pipe) setPath(held, back bool, delay time.Duration) {
+func (p *pipe) setPath(held, back bool, delay time.Duration, backoff bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
+	if p.held && !held && backoff && len(p.segments) > 0 {
+		p.stalled = now.Add(now.Sub(p.since))
+	}
 	if held && !p.held {
-		now := time.Now()
+		p.since = now
 		for i := range p.segments {
 			p.segments[i].arrived = !now.Before(p.segments[i].at)
 		}
