@@ -19,6 +19,9 @@ const (
 	slowCheck = time.Second // a check that takes longer counts as undecided
 	// stall is how late the tests themselves may run before a slow check says nothing about the node.
 	stall = 200 * time.Millisecond
+	// lag is how late they may run before that is noted. The nodes, with the same priority on the same processors, wait for
+	// them as long.
+	lag = 10 * time.Millisecond
 	// workers ask all the time, each after a pause of about pace.
 	workers = 15
 	pace    = 8 * time.Millisecond
@@ -59,6 +62,7 @@ type load struct {
 	failures []string
 	failed   int
 	stalls   [][2]int64 // when the tests themselves did not run
+	lags     [][2]int64 // when they should have run and did not, stalls included
 }
 
 func (f *fleet) load() *load {
@@ -89,7 +93,7 @@ func (f *fleet) subjects(n int) []string {
 
 // watch notes when the tests themselves are late: on a loaded machine a slow answer proves nothing then.
 func (l *load) watch() {
-	const tick = 20 * time.Millisecond
+	const tick = 5 * time.Millisecond
 	for last := boottime(); ; {
 		select {
 		case <-l.stop:
@@ -97,13 +101,24 @@ func (l *load) watch() {
 		case <-time.After(tick):
 		}
 		now := boottime()
-		if now-last > int64(tick+stall) {
+		if now-last > int64(tick+lag) {
 			l.mu.Lock()
-			l.stalls = append(l.stalls, [2]int64{last, now})
+			l.lags = append(l.lags, [2]int64{last + int64(tick), now})
+			if now-last > int64(tick+stall) {
+				l.stalls = append(l.stalls, [2]int64{last, now})
+			}
 			l.mu.Unlock()
 		}
 		last = now
 	}
+}
+
+// lost is how much of a time the tests waited for a processor.
+func (l *load) lost(from, to int64) (n int64) {
+	for _, s := range l.lags {
+		n += max(0, min(to, s[1])-max(from, s[0]))
+	}
+	return n
 }
 
 func (l *load) work(at int, random *rand.Rand) {

@@ -136,20 +136,18 @@ func (f *fleet) judgeService(l *load) {
 func (f *fleet) judgeAnswers(l *load) {
 	f.t.Helper()
 	all := slices.Concat(l.hits, l.refused)
-	stalls := func(from, to int64) bool {
-		return slices.ContainsFunc(l.stalls, func(s [2]int64) bool { return from < s[1] && s[0] < to })
-	}
 	for i := range f.faults {
 		x := &f.faults[i]
 		if x.kind != cutOff && x.kind != split || !x.observed {
 			continue
 		}
-		w, err := checkAnswers(x, all, stalls)
+		w, err := checkAnswers(x, all, l.lost)
 		f.t.Logf("n%d cut off: first answers within %v, then median %v, longest %v, %d of %d above %v", x.node+1, w.first.Round(time.Millisecond),
 			w.median.Round(10*time.Microsecond), w.most.Round(time.Millisecond), len(w.late), w.n, laterAnswer)
 		for _, h := range w.late[:min(len(w.late), 20)] {
-			f.t.Logf("late: asked %v after the cut, answered %v later by %s, %s of %s", time.Duration(h.sent-x.made).Round(time.Millisecond),
-				time.Duration(h.got-h.sent).Round(time.Millisecond), h.by, l.rules[h.rule].name, l.keys[h.key])
+			f.t.Logf("late: asked %v after the cut, answered %v later by %s, %s of %s; the tests waited %v of it for a processor",
+				time.Duration(h.sent-x.made).Round(time.Millisecond), time.Duration(h.got-h.sent).Round(time.Millisecond), h.by,
+				l.rules[h.rule].name, l.keys[h.key], time.Duration(l.lost(h.sent, h.got)).Round(time.Millisecond))
 		}
 		if err != nil && l.stalled() {
 			f.t.Logf("%v, but the machine stalled", err)
