@@ -103,18 +103,21 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 	if !l.peers.spawn(func() {
 		defer l.aside.Store(false)
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
-		switch {
-		case err != nil: // it is tried again
-		case c.reachable():
+		if err != nil {
+			return // it is tried again
+		}
+		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
+		select {
+		case <-time.After(c.quiet.after / 5):
+		case <-ctx.Done():
+		}
+		if c.reachable() {
 			s.Close()
-		default:
-			if old := l.spare.Swap(s); old != nil {
-				old.Close()
-			}
-			c.breakOff(errStuck)
-			if ctx.Err() != nil { // nobody takes it
-				l.dropSpare()
-			}
+			return
+		}
+		l.spare.Store(s)
+		if !c.breakOff(errStuck) || ctx.Err() != nil { // nobody looks for it
+			l.dropSpare()
 		}
 	}) {
 		l.aside.Store(false)
