@@ -21,7 +21,7 @@ var (
 	ErrBusy = errors.New("too much waits to be confirmed")
 )
 
-// maxConfirms bounds what waits to be confirmed.
+// maxConfirms bounds what waits to be confirmed; of debts, maxBackups does.
 const maxConfirms = 4096
 
 // confirmation waits until all that follow a partition have what changed in it before.
@@ -30,6 +30,7 @@ type confirmation struct {
 	lineage uint64
 	marks   []pushMark // by node that follows; nil before the changes were sent
 	done    chan error // capacity 1
+	debts   bool       // maxConfirms is not for them
 	struck  bool       // nobody waits any more
 }
 
@@ -65,7 +66,7 @@ func (k *Keeper) Backed(p int) bool {
 // its standby, to which it is pushed at once, or, where it has none, on disk. It fails with ErrNotOwner, ErrUnconfirmed
 // or ErrBusy, or with ctx; then that is not known.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
-	c, err := k.enlist(p)
+	c, err := k.enlist(p, false)
 	if err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 func (k *Keeper) backUp(partitions map[int]bool) {
 	var list []*confirmation
 	for p := range partitions {
-		if c, err := k.enlist(p); err == nil {
+		if c, err := k.enlist(p, true); err == nil {
 			list = append(list, c)
 		}
 	}
@@ -123,16 +124,19 @@ func (k *Keeper) hasten() {
 }
 
 // enlist has the loop look after a confirmation.
-func (k *Keeper) enlist(p int) (*confirmation, error) {
+func (k *Keeper) enlist(p int, debts bool) (*confirmation, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case k.parts[p].phase != held:
 		return nil, ErrNotOwner
-	case len(k.confirms) >= maxConfirms:
+	case !debts && k.loans >= maxConfirms:
 		return nil, ErrBusy
 	}
-	c := &confirmation{p: p, lineage: k.parts[p].lineage, done: make(chan error, 1)}
+	if !debts {
+		k.loans++
+	}
+	c := &confirmation{p: p, lineage: k.parts[p].lineage, debts: debts, done: make(chan error, 1)}
 	k.confirms = append(k.confirms, c)
 	return c, nil
 }
@@ -143,6 +147,9 @@ func (k *Keeper) strike(list ...*confirmation) {
 	defer k.mu.Unlock()
 	for _, c := range list {
 		c.struck = true
+		if !c.debts {
+			k.loans--
+		}
 	}
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.struck })
 }

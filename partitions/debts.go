@@ -27,6 +27,8 @@ const (
 	debtsTimeout = 2 * time.Second
 	// debtsBackup is how long an owner waits until its standbys have debts that it was told of. It is below debtsTimeout.
 	debtsBackup = time.Second
+	// maxBackups bounds the messages about debts that wait for standbys; one more is turned away, and comes again.
+	maxBackups = 64
 	// debtsPerMessage bounds a message of them.
 	debtsPerMessage = 4096
 )
@@ -314,6 +316,12 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
+	if k.backups.Add(1) > maxBackups {
+		k.backups.Add(-1)
+		c.Fail(codeRefused, "too many debts at once")
+		return
+	}
+	generation := k.view.Load().Generation(k.cfg.Self)
 	now := k.cfg.Now()
 	var refused []byte
 	n := 0
@@ -335,11 +343,18 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 		touched[ring.PartitionOf(key.Hi)] = true
 	}
 	if r.err != nil {
+		k.backups.Add(-1)
 		c.Fail(codeMalformed, r.err.Error())
 		return
 	}
 	k.done.Go(func() {
+		defer k.backups.Add(-1)
 		k.backUp(touched)
+		// A node that was ended meanwhile has forgotten them, and others go on without.
+		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
+			c.Fail(codeRefused, "this node has no authority any more")
+			return
+		}
 		c.Reply(append(binary.AppendUvarint(nil, uint64(n)), refused...))
 	})
 }

@@ -121,3 +121,29 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 		}
 	})
 }
+
+// An owner that is ended while it waits for its standby has forgotten the debts, and says so: they are told to the next.
+func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		keys := f.keysOf(a, b, 50)
+		f.net.Cut(a.ip, c.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			owe(t, c, i, counters.Admitted)
+		}
+		f.net.Heal(a.ip, c.ip)
+		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
+		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // to acknowledge takes twice as long
+		f.eventually("the debts are told", func() bool { return a.keeper.backups.Load() > 0 })
+		f.net.Isolate(b.ip) // what a pushes does not arrive
+		f.end(a)
+		f.net.Rejoin(b.ip)
+		time.Sleep(5 * time.Second)
+		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 1) {
+			t.Errorf("have %d debts left, %d used, want 1", n, f.used(keyOf(keys[0])))
+		}
+	})
+}

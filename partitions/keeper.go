@@ -100,7 +100,9 @@ type Keeper struct {
 	// followed: since this process began there has been another node in a ring. Before, nobody is to hear of changes.
 	// Afterwards they are collected even if this node is alone again: counters that were reset wait for that.
 	followed bool
-	confirms []*confirmation // that wait; at most maxConfirms
+	confirms []*confirmation // that wait
+	backups  atomic.Int64    // messages about debts that wait for standbys
+	loans    int             // how many of them are not of debts: at most maxConfirms
 
 	saving  saving
 	haste   chan struct{} // capacity 1: there may be confirmations to go on with

@@ -389,3 +389,10 @@ func (c *conn) post(m Method, body []byte) error {
 }
 
 func (c *conn) reachable() bool { return !c.silent.Load() }
+
+// over reports whether the connection is broken for good.
+func (c *conn) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken != nil
+}

@@ -97,14 +97,18 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 // dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
 // with the cut; a new connection, if there is one before c is heard of again, takes its place.
 func (l *link) dialBeside(ctx context.Context, c *conn) {
-	if l.aside.Swap(true) {
+	if c.over() || l.aside.Swap(true) {
 		return
 	}
 	if !l.peers.spawn(func() {
 		defer l.aside.Store(false)
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
-		if err != nil {
-			return // it is tried again
+		if err != nil { // it is tried again
+			select {
+			case <-time.After(firstPause - rand.N(firstPause/2)):
+			case <-ctx.Done():
+			}
+			return
 		}
 		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
 		select {
@@ -115,7 +119,9 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 			s.Close()
 			return
 		}
-		l.spare.Store(s)
+		if old := l.spare.Swap(s); old != nil {
+			old.Close()
+		}
 		if !c.breakOff(errStuck) || ctx.Err() != nil { // nobody looks for it
 			l.dropSpare()
 		}

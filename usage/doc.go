@@ -18,7 +18,8 @@
 // names. A row is written before the word that makes it one. Cost and checks are added to in place, atomically. So at
 // every moment the file is one that can be read: a kill leaves at most a row without its word, which is written over.
 // Space is allocated before it is mapped into use; where there is none new subjects are counted without their names. A
-// mirror's head tells up to where rows are whole, and is written after them; what is behind that is none.
+// mirror's head tells up to where rows are whole, and is written after them; what is behind that is none. It also tells how far
+// the disk has them: what a power cut has left in pieces behind that is no damage.
 //
 // A month that is over stays as it is: rows lie close together already, so nothing is to be gained by moving them into
 // another file, and no crash between two files can count anything twice.

@@ -24,7 +24,7 @@ const (
 	headerSize = 256 // bytes; rows begin there
 	magic      = "rlusage1"
 	maxName    = 128 // bytes of a node's name
-	shmAt      = 224 // where shm and end are in a header
+	shmAt      = 216 // where shm, end and sure are in a header
 )
 
 // errDamaged: a file can't be read, in part or at all.
@@ -40,6 +40,8 @@ type header struct {
 	shm shmID
 	// end is where the rows end of a file that is a mirror, in bytes; 0: where there are no more.
 	end uint64
+	// sure is where those end that a power cut can't take; 0: not known.
+	sure uint64
 }
 
 func (h *header) append(b []byte) []byte {
@@ -52,6 +54,7 @@ func (h *header) append(b []byte) []byte {
 	b = append(b, make([]byte, shmAt-(len(b)-start))...)
 	b = append(b, h.shm[:]...)
 	b = binary.LittleEndian.AppendUint64(b, h.end)
+	b = binary.LittleEndian.AppendUint64(b, h.sure)
 	b = append(b, make([]byte, headerSize-4-(len(b)-start))...)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
@@ -64,6 +67,7 @@ func (h *header) read(b []byte) error {
 	}
 	copy(h.shm[:], b[shmAt:])
 	h.end = binary.LittleEndian.Uint64(b[shmAt+len(h.shm):])
+	h.sure = binary.LittleEndian.Uint64(b[shmAt+len(h.shm)+8:])
 	b = b[len(magic):]
 	n := copy(h.source[:], b)
 	b = b[n:]

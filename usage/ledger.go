@@ -54,11 +54,15 @@ func openLedger(path, shm string, h header, maxRows int, log *slog.Logger) (l *l
 		if err == nil {
 			return l, 0, nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("usage that was counted last before a crash may be missing", "file", path, "error", err)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, errGone), errors.Is(err, errDamaged), errors.Is(err, fs.ErrPermission):
+			log.Error("usage that was counted last before a crash is missing", "file", path, "error", err)
+		default:
+			return nil, 0, err // it is there, and may be had another time
 		}
 	}
-	if l, setAsides, err = openOnDisk(path, h, maxRows, log); err != nil || shm == "" {
+	if l, setAsides, err = openOnDisk(path, shm, h, maxRows, log); err != nil || shm == "" {
 		return l, setAsides, err
 	}
 	if err := l.share(shm, h); err != nil {
@@ -70,11 +74,14 @@ func openLedger(path, shm string, h header, maxRows int, log *slog.Logger) (l *l
 	return l, setAsides, nil
 }
 
-// openOnDisk opens a ledger that is counted in its file.
-func openOnDisk(path string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
+// openOnDisk opens a ledger that is counted in its file, at first if shm is where it is going to be.
+func openOnDisk(path, shm string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
 	for {
 		l, err = mapLedger(path, h, maxRows)
 		if err == nil && l.head != h {
+			if shm == "" && l.head.shm != (shmID{}) {
+				log.Error("usage that was counted last before a crash is missing: shared memory is not used any more", "file", path)
+			}
 			// What the file was a mirror of is given up: it must not be taken for the newer of the two at another start.
 			if err = l.behead(h); err != nil {
 				return nil, setAsides, errors.Join(err, l.close())
@@ -162,22 +169,31 @@ func (l *ledger) load(want header) error {
 	case have.month != want.month || have.source != want.source:
 		return errDamaged
 	}
-	x := l.index.Load()
-	var bad int64
-	l.used, bad = scan(have.rowsIn(l.data[:l.size]), func(at, n int64) {
+	bad := l.enlist(have.rowsIn(l.data[:l.size]))
+	if bad > 0 && have.sure >= headerSize && have.sure < uint64(l.size) {
+		bad = l.enlist(l.data[:have.sure]) // a power cut: what was not synced is not whole
+	}
+	if bad > 0 {
+		return errDamaged
+	}
+	l.head = have
+	clear(l.data[l.used:l.size]) // a row that was being written at a kill
+	return nil
+}
+
+// enlist makes the index of the rows in content, the beginning of the ledger's data, and returns how many bytes are bad.
+func (l *ledger) enlist(content []byte) (bad int64) {
+	x := newIndex(leastSlots)
+	l.rows = 0
+	l.used, bad = scan(content, func(at, n int64) {
 		x = x.with(l.data, at)
 		var r Row
 		if _, err := r.readNames(l.data[at+recordHead : at+n]); err == nil && !r.Other {
 			l.rows++
 		}
 	})
-	if bad > 0 {
-		return errDamaged
-	}
 	l.index.Store(x)
-	l.head = have
-	clear(l.data[l.used:l.size]) // a row that was being written at a kill
-	return nil
+	return bad
 }
 
 // blank reports whether there is nothing in b.
@@ -260,11 +276,11 @@ const (
 	again                  // the ledger is retired
 )
 
-// enter adds to a row, which is made if missing.
-func (l *ledger) enter(hi, lo uint64, row *Row) outcome {
+// enter adds to a row, which is made if missing. late: also if the ledger is retired.
+func (l *ledger) enter(hi, lo uint64, row *Row, late bool) outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.retired {
+	if l.retired && !late {
 		return again
 	}
 	if r := l.find(hi, lo); r != nil {
@@ -364,7 +380,7 @@ func (l *ledger) sync() error {
 	if err := l.copyOut(); err != nil {
 		return err
 	}
-	return l.mirror.file.Sync()
+	return l.mirror.sync()
 }
 
 // close gives file and memory back. Nobody may look at a row any more.

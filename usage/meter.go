@@ -80,9 +80,9 @@ type parting struct {
 }
 
 type figures struct {
-	others, lost, setAside, syncFailures, memory atomic.Int64
+	others, lost, setAside, syncFailures atomic.Int64
 
-	syncing atomic.Pointer[time.Time] // when the sync began that is under way
+	busy atomic.Pointer[time.Time] // since when something is being brought to the disk
 }
 
 // Stats are figures of a Meter.
@@ -140,7 +140,7 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 		if l == nil {
 			break
 		}
-		switch l.enter(hi, lo, &row) {
+		switch l.enter(hi, lo, &row, false) {
 		case entered:
 			return
 		case other:
@@ -223,6 +223,11 @@ func (m *Meter) readable(e entry) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.live[e.month]
+	for _, p := range m.going {
+		if l == nil && p.into == nil && p.ledger.month == e.month {
+			l = p.ledger
+		}
+	}
 	if l == nil || l.mirror == nil {
 		return e.path
 	}
@@ -234,9 +239,14 @@ func (m *Meter) Stats() Stats {
 	f := &m.figures
 	s := Stats{
 		MaxRows: int64(m.cfg.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: f.setAside.Load(),
-		SyncFailures: f.syncFailures.Load(), InMemory: f.memory.Load() > 0,
+		SyncFailures: f.syncFailures.Load(),
 	}
-	if began := f.syncing.Load(); began != nil && time.Since(*began) > syncInterval {
+	m.mu.Lock()
+	for _, l := range m.live {
+		s.InMemory = s.InMemory || l.file == nil
+	}
+	m.mu.Unlock()
+	if began := f.busy.Load(); began != nil && time.Since(*began) > syncInterval {
 		s.SyncFailures = max(s.SyncFailures, 1) // the disk hangs
 	}
 	if l := m.current.Load(); l != nil {

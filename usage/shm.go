@@ -55,6 +55,9 @@ func adopt(path, dir string, want header, maxRows int) (_ *ledger, err error) {
 		return nil, err
 	}
 	l, err := mapLedger(have.shm.path(dir), want, maxRows)
+	if errors.Is(err, errDamaged) {
+		err = errors.Join(err, os.Remove(have.shm.path(dir))) // nobody would look for it again
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +76,7 @@ func isWhole(id shmID, dir string) error {
 	case err != nil:
 		return err
 	case h.shm != id:
-		return errors.Join(errDamaged, f.Close())
+		return errors.Join(errDamaged, f.Close(), os.Remove(id.path(dir)))
 	}
 	return f.Close()
 }
@@ -107,7 +110,7 @@ func (l *ledger) share(dir string, h header) (err error) {
 	// The disk says first where to look: after a kill in between there is nothing there, which costs nothing.
 	// It has all rows that there are: what a copy that is broken off leaves behind them is none.
 	disk := h
-	disk.end = uint64(l.used)
+	disk.end, disk.sure = uint64(l.used), max(l.head.sure, headerSize)
 	if err = l.behead(disk); err != nil {
 		return err
 	}
@@ -191,6 +194,22 @@ func (m *mirror) copy(rows []byte) error {
 	}
 	h := m.head
 	h.end = headerSize + uint64(len(rows))
+	return m.rewrite(h)
+}
+
+// sync brings what was copied to the disk, and then takes note of how far it goes.
+func (m *mirror) sync() error {
+	m.mu.Lock()
+	h := m.head
+	m.mu.Unlock()
+	if err := m.file.Sync(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sure := h.end
+	h = m.head
+	h.sure = sure
 	return m.rewrite(h)
 }
 

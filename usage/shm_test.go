@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -133,12 +134,6 @@ func TestSharedMemoryDamaged(t *testing.T) {
 			h := header{month: MonthOf(november.UnixNano()), node: "n2", shm: shmID{1}}
 			return os.WriteFile(path, append(h.append(nil), make([]byte, leastGrowth)...), 0o600)
 		},
-		"a folder": func(path string) error {
-			if err := os.Remove(path); err != nil {
-				return err
-			}
-			return os.Mkdir(path, 0o700)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := config(t.TempDir())
@@ -162,6 +157,106 @@ func TestSharedMemoryDamaged(t *testing.T) {
 				t.Errorf("have %d checks, want 101", have)
 			}
 		})
+	}
+}
+
+// Shared memory that is there, and can't be had just now, is waited for.
+func TestSharedMemoryIsNotGivenUp(t *testing.T) {
+	c, now := config(t.TempDir())
+	m := open(t, c)
+	m.count(november, "r", []string{"a"}, "requests", 1)
+	m.crash()
+	path := inMemory(t, c)[0]
+	if err := errors.Join(os.Rename(path, path+".aside"), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	m = open(t, c)
+	m.count(november, "r", []string{"a"}, "requests", 10)
+	if !m.Stats().InMemory {
+		t.Error("it was given up")
+	}
+	m.turning.Lock() // so that nobody looks in between
+	if err := errors.Join(os.Remove(path), os.Rename(path+".aside", path)); err != nil {
+		t.Error(err)
+	}
+	m.turning.Unlock()
+	m.turn(now.Load())
+	m.count(november, "r", []string{"b"}, "requests", 100)
+	if m.Stats().InMemory {
+		t.Error("it has no file yet")
+	}
+	m.Close()
+	expectRows(t, rowsOf(t, c.Dir, "2026-11"), map[string][2]int64{"r[a]requestsfalse": {11, 2}, "r[b]requestsfalse": {100, 1}})
+}
+
+// A month that is over and can't be brought to the disk stays where it is counted until it can.
+func TestMonthThatCantLand(t *testing.T) {
+	c, now := config(t.TempDir())
+	m := open(t, c)
+	m.written(t)
+	m.count(november, "r", []string{"a"}, "requests", 1)
+	l := m.current.Load()
+	disk := l.mirror.file
+	broken, err := os.Open(os.DevNull) // nothing can be written to it
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.mirror.file = broken
+	now.Store(november.AddDate(0, 1, 0).UnixNano())
+	for range 2 * graceRounds {
+		m.turn(now.Load())
+	}
+	e := entry{path: "on the disk", month: l.month, source: c.Self}
+	if err := m.Sync(); err == nil || m.readable(e) != l.file.Name() {
+		t.Errorf("have %v, read from %s; want an error, and shared memory", err, m.readable(e))
+	}
+	l.mirror.mu.Lock()
+	l.mirror.file = disk
+	l.mirror.mu.Unlock()
+	broken.Close()
+	for range 2 {
+		m.turn(now.Load())
+	}
+	if m.readable(e) != e.path {
+		t.Error("it is in shared memory still")
+	}
+	m.Close()
+	expectRows(t, rowsOf(t, c.Dir, "2026-11"), map[string][2]int64{"r[a]requestsfalse": {1, 1}})
+}
+
+// After a power cut what was not synced may be there in part, and is no damage; what was synced is.
+func TestPowerCut(t *testing.T) {
+	for _, synced := range []bool{false, true} {
+		c, _ := config(t.TempDir())
+		m := open(t, c)
+		m.count(november, "r", []string{"a"}, "requests", 1)
+		if err := m.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		from := m.current.Load().used
+		for i := range 100 {
+			m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
+		}
+		want := int64(1)
+		if m.written(t); synced {
+			if err := m.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			want = 100 // all but the one that is damaged
+		}
+		m.crash()
+		path := filepath.Join(c.Dir, Folder, fileName(MonthOf(november.UnixNano()), c.Self))
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err == nil {
+			_, err = f.WriteAt(make([]byte, 40), from)
+		}
+		if err = errors.Join(err, f.Close(), os.Remove(inMemory(t, c)[0])); err != nil {
+			t.Fatal(err)
+		}
+		m = open(t, c)
+		if s := m.Stats(); s.Rows != want || (s.SetAside > 0) != synced {
+			t.Errorf("synced %v: have %+v, want %d rows", synced, s, want)
+		}
 	}
 }
 

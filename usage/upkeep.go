@@ -87,11 +87,14 @@ func (m *Meter) tend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-m.wake:
-			m.turn(m.cfg.Now())
+			m.turning.Lock()
+			m.fileAll()
+			m.turning.Unlock()
 			continue
 		case <-tick.C:
 		}
 		began, pause := time.Now(), copyInterval
+		m.figures.busy.Store(&began)
 		var err error
 		if began.Sub(synced) < syncInterval {
 			err = m.copyOut()
@@ -105,6 +108,7 @@ func (m *Meter) tend(ctx context.Context) {
 			m.cfg.Logger.Error("usage is not on the disk: a power cut would forget it", "error", err)
 			failing = true
 		}
+		m.figures.busy.Store(nil)
 		tick.Reset(pause)
 	}
 }
@@ -171,7 +175,14 @@ func (m *Meter) part() {
 		m.move(p.ledger, p.into)
 	}
 	for _, p := range ended {
-		if err := errors.Join(p.ledger.land(), p.ledger.close()); err != nil {
+		if err := p.ledger.land(); err != nil { // it is still where it is counted, and tried again
+			m.cfg.Logger.Error("a month of usage that is over is not on the disk", "month", p.ledger.month, "error", err)
+			m.mu.Lock()
+			m.going = append(m.going, p)
+			m.mu.Unlock()
+			continue
+		}
+		if err := p.ledger.close(); err != nil {
 			m.cfg.Logger.Warn("a month of usage is not closed", "error", err)
 		}
 	}
@@ -181,7 +192,7 @@ func (m *Meter) part() {
 func (m *Meter) move(from, into *ledger) {
 	from.each(func(r *record, row *Row) {
 		row.Cost, row.Checks = r.cost.Swap(0), r.checks.Swap(0)
-		if (row.Cost != 0 || row.Checks != 0) && into.enter(r.hi, r.lo, row) == lost {
+		if (row.Cost != 0 || row.Checks != 0) && into.enter(r.hi, r.lo, row, true) == lost {
 			m.figures.lost.Add(row.Checks)
 		}
 	})
@@ -196,9 +207,14 @@ func (m *Meter) drop() {
 	}
 	slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(b.month, a.month) })
 	kept, last := 0, Month(-1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, e := range list {
 		if e.month != last {
 			kept, last = kept+1, e.month
+		}
+		if e.source == m.cfg.Self && m.live[e.month] != nil {
+			continue // it is being counted in
 		}
 		if kept > m.cfg.Months+1 || kept > m.cfg.Months && list[0].month <= MonthOf(m.cfg.Now()) {
 			if err := os.Remove(e.path); err != nil {
@@ -242,19 +258,11 @@ func (m *Meter) copyOut() error {
 func (m *Meter) Sync() error {
 	m.turning.Lock()
 	defer m.turning.Unlock()
-	began := time.Now()
-	m.figures.syncing.Store(&began)
-	defer m.figures.syncing.Store(nil)
 	m.fileAll()
-	memory := int64(0)
 	errs := []error{syncDir(m.dir)}
 	for _, l := range m.counting() {
-		if l.file == nil {
-			memory = 1
-		}
 		errs = append(errs, l.sync())
 	}
-	m.figures.memory.Store(memory)
 	if err := errors.Join(errs...); err != nil {
 		m.figures.syncFailures.Add(1)
 		return fmt.Errorf("sync usage: %w", err)
