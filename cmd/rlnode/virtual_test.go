@@ -102,6 +102,7 @@ type space struct {
 
 func newSpace(t *testing.T) *space {
 	s := &space{t: t, net: memnet.New(), start: time.Now(), log: slog.New(slog.DiscardHandler)}
+	s.net.Backoff()
 	if os.Getenv("RLNODE_TEST_LOG") != "" {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
@@ -165,6 +166,9 @@ func (v *virtual) up() {
 	gossip, err := host.GossipTransport(7946)
 	if err != nil {
 		p.t.Fatal(err)
+	}
+	if s.boot == 0 { // those of processes are random
+		s.boot = uint64(s.id[0]) << 32
 	}
 	s.boot++
 	s.log = p.log.With("at", s.settings.Name, "boot", s.boot)
