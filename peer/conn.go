@@ -22,11 +22,15 @@ const (
 	longestSilence = 5 * time.Second
 	// besideAfter is after how many times the silence that makes a connection unreachable another one is tried.
 	besideAfter = 2
+	// retireTime bounds how long calls that are under way keep a connection that was replaced.
+	retireTime = 2 * time.Second
 )
 
 var (
 	errSilent = errors.New("nothing came for too long")
 	errStuck  = errors.New("nothing came, but a new connection can be made")
+	// errReplaced: another connection has taken its place.
+	errReplaced = errors.New("it was replaced")
 )
 
 // farSilence makes a far connection unreachable, and ends it: a new one is there sooner than what TCP, after a cut, sends
@@ -40,6 +44,7 @@ type quiet struct{ after, most time.Duration }
 type conn struct {
 	peers  *Peers
 	remote Identity
+	done   chan struct{} // closed when run has ended
 	stream stream
 	socket *socket
 	calls  bool        // this is the end that calls
@@ -66,7 +71,7 @@ type conn struct {
 }
 
 func (p *Peers) newConn(s stream, c *socket, remote Identity, calls bool) *conn {
-	n := &conn{peers: p, remote: remote, stream: s, socket: c, calls: calls, queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
+	n := &conn{peers: p, remote: remote, stream: s, socket: c, calls: calls, done: make(chan struct{}), queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
 	n.serves, n.quiet = p.config.Serve, quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
 	if c.kind == kindFar {
 		n.serves, n.quiet = p.config.ServeFar, quiet{after: farSilence, most: farSilence}
@@ -78,6 +83,7 @@ func (p *Peers) newConn(s stream, c *socket, remote Identity, calls bool) *conn 
 // run moves frames in both directions until the stream breaks or ctx ends, and says why. The reader is the caller's
 // goroutine.
 func (c *conn) run(ctx context.Context) error {
+	defer close(c.done)
 	ctx, cancel := context.WithCancel(ctx)
 	var writer sync.WaitGroup
 	writer.Go(func() {
@@ -336,7 +342,7 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	}
 	o.timer.Stop()
 	if errors.Is(err, ErrUnreachable) {
-		err = errAway // the queue is closed
+		err = c.whyDown() // the queue is closed
 	}
 	return nil, err
 }
@@ -383,12 +389,63 @@ func ended(err error) error {
 // post sends a one-way message.
 func (c *conn) post(m Method, body []byte) error {
 	if c.silent.Load() {
-		return ErrUnreachable
+		return c.whyDown()
 	}
-	return c.queue.put(message{kind: messageSend, what: uint8(m), body: body})
+	err := c.queue.put(message{kind: messageSend, what: uint8(m), body: body})
+	if errors.Is(err, ErrUnreachable) {
+		err = c.whyDown() // the queue is closed
+	}
+	return err
 }
 
 func (c *conn) reachable() bool { return !c.silent.Load() }
+
+// whyDown is why nothing can be sent.
+func (c *conn) whyDown() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down == nil { // it is well again, a moment later
+		return errAway
+	}
+	return c.down
+}
+
+// retire ends the connection when what is under way on it is done, at most retireTime later. Another one has taken its
+// place: nobody begins anything here but those who have looked at it already, and these look again.
+func (c *conn) retire() {
+	c.peers.spawn(func() {
+		timer := time.NewTimer(retireTime)
+		defer timer.Stop()
+		tick := time.NewTicker(retireTime / 100)
+		defer tick.Stop()
+		for idle := false; !idle; {
+			select {
+			case <-tick.C:
+				idle = c.idle()
+			case <-timer.C:
+				idle = true
+			case <-c.done:
+				return
+			}
+		}
+		c.breakOff(errReplaced)
+	})
+}
+
+// idle says whether no call waits for its reply, and nothing waits to be sent.
+func (c *conn) idle() bool {
+	c.mu.Lock()
+	pending := len(c.pending)
+	c.mu.Unlock()
+	return pending == 0 && c.queue.empty()
+}
+
+// why is why the connection is over.
+func (c *conn) why() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
 
 // over reports whether the connection is broken for good.
 func (c *conn) over() bool {

@@ -25,19 +25,18 @@ type link struct {
 	peers   *Peers
 	node    ring.NodeID
 	address string
-	kind    kind // kindPeer or kindFar
+	kind    kind            // kindPeer or kindFar
+	ctx     context.Context // ends when the node is known here no more
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
 	conn   atomic.Pointer[conn]     // nil: none at present
-	aside  atomic.Bool              // a dial beside a silent connection is under way
-	spare  atomic.Pointer[socket]   // what came of it, and takes the connection's place; nil: nothing
+	aside  atomic.Bool              // a dial beside the connection is under way
 	remote atomic.Pointer[Identity] // who answered last; nil: nobody has
 }
 
 // run dials, and dials again, until ctx ends.
 func (l *link) run(ctx context.Context) {
-	defer l.dropSpare()
 	pause, last := firstPause, lastPause
 	if l.kind == kindFar {
 		last = lastFarPause
@@ -54,9 +53,6 @@ func (l *link) run(ctx context.Context) {
 			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
-			if l.spare.Load() != nil {
-				continue
-			}
 		case said.first(causeOf(err)): // once for each reason, not for each try
 			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
 		}
@@ -75,64 +71,87 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// once makes a connection and returns when it is over, or when there was none.
+// once makes a connection and returns when it is over, and whatever has taken its place, or when there was none.
 func (l *link) once(ctx context.Context) (connected bool, err error) {
 	l.drain()
-	s := l.spare.Swap(nil)
-	if s == nil {
-		if s, err = l.peers.dial(ctx, l.address, l.kind, l.expected); err != nil {
-			return false, err
-		}
+	s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
+	if err != nil {
+		return false, err
 	}
+	connected, err = l.carry(ctx, s, (*conn).retire)
+	for c := l.conn.Load(); c != nil; c = l.conn.Load() {
+		<-c.done
+		l.conn.CompareAndSwap(c, nil)
+		err = c.why()
+	}
+	return connected, err
+}
+
+// carry carries frames over a socket that was dialled, until that is over. Where there is a connection, the new one takes its
+// place first; then end is called with the old one.
+func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) (connected bool, err error) {
+	var mine *conn
 	return l.peers.carry(ctx, s, func(c *conn) {
 		if l.kind == kindPeer {
 			c.beside = func() { l.dialBeside(ctx, c) }
 		}
+		mine = c
 		l.remote.Store(&c.remote)
-		l.conn.Store(c)
+		if old := l.conn.Swap(c); old != nil {
+			end(old)
+		}
 		l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
-	}, func() { l.conn.Store(nil) })
+	}, func() { l.conn.CompareAndSwap(mine, nil) })
 }
 
 // dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
 // with the cut; a new connection, if there is one before c is heard of again, takes its place.
 func (l *link) dialBeside(ctx context.Context, c *conn) {
-	if c.over() || l.aside.Swap(true) {
+	if c.over() {
+		return
+	}
+	l.replace(ctx, func() bool {
+		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
+		select {
+		case <-time.After(c.quiet.after / 5):
+		case <-ctx.Done():
+		}
+		return !c.reachable()
+	}, func(old *conn) { old.breakOff(errStuck) })
+}
+
+// replace dials beside the connection that there is, unless that is under way, and puts the new one in its place if that is
+// still wanted then. end ends the old one.
+func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *conn)) {
+	if l.aside.Swap(true) {
 		return
 	}
 	if !l.peers.spawn(func() {
-		defer l.aside.Store(false)
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
 		if err != nil { // it is tried again
 			select {
 			case <-time.After(firstPause - rand.N(firstPause/2)):
 			case <-ctx.Done():
 			}
-			return
 		}
-		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
-		select {
-		case <-time.After(c.quiet.after / 5):
-		case <-ctx.Done():
-		}
-		if c.reachable() {
+		wanted := err == nil && wanted()
+		l.aside.Store(false)
+		switch {
+		case wanted:
+			_, _ = l.carry(ctx, s, end) // once says why it was lost
+		case err == nil:
 			s.Close()
-			return
-		}
-		if old := l.spare.Swap(s); old != nil {
-			old.Close()
-		}
-		if !c.breakOff(errStuck) || ctx.Err() != nil { // nobody looks for it
-			l.dropSpare()
 		}
 	}) {
 		l.aside.Store(false)
 	}
 }
 
-func (l *link) dropSpare() {
-	if s := l.spare.Swap(nil); s != nil {
-		s.Close()
+// renew replaces the connection if it does not stand on the credentials in force. Calls go on meanwhile. A node where
+// no new one can be made keeps the old one.
+func (l *link) renew(ctx context.Context) {
+	if c := l.conn.Load(); c != nil && !c.socket.current() {
+		l.replace(ctx, func() bool { return true }, (*conn).retire)
 	}
 }
 

@@ -76,6 +76,7 @@ func (p *Peers) welcome(raw net.Conn) {
 	}
 	err := p.handshake(s)
 	if err == nil {
+		s.greeted.Store(true)
 		err = p.handTo(s)
 	}
 	if err != nil {
@@ -92,11 +93,9 @@ func (p *Peers) welcome(raw net.Conn) {
 func (p *Peers) handshake(s *socket) error {
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))
 	if p.config.TLS != nil {
-		c := tls.Server(s.Conn, p.config.TLS.server())
-		if err := c.Handshake(); err != nil {
-			return fmt.Errorf("shake hands in TLS: %w", err)
+		if err := s.startTLS(tls.Server, p.config.TLS.Server()); err != nil {
+			return err
 		}
-		s.Conn = c
 	}
 	what, body, err := readPreamble(s)
 	if errors.Is(err, errVersion) {
@@ -108,6 +107,10 @@ func (p *Peers) handshake(s *socket) error {
 	if s.remote, err = parseIdentity(body); err != nil {
 		refuse(s, err.Error())
 		return fmt.Errorf("read preamble: %w", err)
+	}
+	if err := s.verify(s.remote); err != nil {
+		refuse(s, err.Error())
+		return refused(s.remote, err)
 	}
 	s.kind = kind(what)
 	if s.kind != kindPeer && s.kind != kindRaft && s.kind != kindFar {
@@ -202,6 +205,7 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 		s.Close()
 		return nil, err
 	}
+	s.greeted.Store(true)
 	return s, nil
 }
 
@@ -213,11 +217,9 @@ func (p *Peers) dialRaw(ctx context.Context, address string, most time.Duration)
 
 func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 	if p.config.TLS != nil {
-		c := tls.Client(s.Conn, p.config.TLS.client())
-		if err := c.Handshake(); err != nil {
-			return fmt.Errorf("shake hands in TLS: %w", err)
+		if err := s.startTLS(tls.Client, p.config.TLS.Client()); err != nil {
+			return err
 		}
-		s.Conn = c
 	}
 	remote, err := greet(s, s.kind, p.config.Self())
 	if err != nil {
@@ -225,6 +227,9 @@ func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 	}
 	if err := expected(remote); err != nil {
 		return err
+	}
+	if err := s.verify(remote); err != nil {
+		return refused(remote, err)
 	}
 	if err := p.admit(s.kind, remote); err != nil {
 		return refused(remote, err)

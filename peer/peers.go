@@ -22,7 +22,7 @@ type Config struct {
 	Self   func() Identity // the cluster may become known later
 	Listen func() (net.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	TLS    *TLS                        // nil: none
+	TLS    Credentials                 // nil: none
 	Serve  func(*Call)                 // every message that comes in. Runs on the connection's reader: it must not block
 	Accept func(remote Identity) error // may refuse a remote; asked at both ends. nil: everyone is welcome
 	// ServeFar and AcceptFar are Serve and Accept for connections between nodes of different regions. nil: there are none.
@@ -161,7 +161,7 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 	for node, address := range nodes {
 		if links[node] == nil {
 			ctx, cancel := context.WithCancel(p.ctx)
-			l := &link{peers: p, node: node, address: address, kind: k, cancel: cancel, wake: make(chan struct{}, 1)}
+			l := &link{peers: p, node: node, address: address, kind: k, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1)}
 			links[node] = l
 			p.group.Go(func() {
 				defer cancel()
@@ -200,6 +200,21 @@ func (p *Peers) connTo(to ring.NodeID) (*conn, error) {
 	return nil, errAway
 }
 
+// over sends something over the connection to a node. If that was replaced between the look at it and use, so that nothing
+// was sent, it is sent over the one that took its place.
+func (p *Peers) over(to ring.NodeID, send func(*conn) error) error {
+	c, err := p.connTo(to)
+	if err != nil {
+		return err
+	}
+	if err = send(c); errors.Is(err, errReplaced) && errors.Is(err, ErrNotSent) {
+		if c, err = p.connTo(to); err == nil {
+			err = send(c)
+		}
+	}
+	return err
+}
+
 // heardOf tells the link to a node that the node has connected to us.
 func (p *Peers) heardOf(s *socket) {
 	if l := (*p.links.Load())[s.remote.Node]; l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
@@ -211,31 +226,27 @@ func (p *Peers) heardOf(s *socket) {
 // before Go returns, on the reader of the connection, or on another goroutine of Peers, so it must not block. body may be
 // used again after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
-	c, err := p.connTo(to)
-	if err == nil {
-		_, err = c.start(m, body, timeout, done)
-	}
-	if err != nil {
+	if err := p.over(to, func(c *conn) error {
+		_, err := c.start(m, body, timeout, done)
+		return err
+	}); err != nil {
 		done(nil, err)
 	}
 }
 
 // Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
-	c, err := p.connTo(to)
-	if err != nil {
-		return nil, err
-	}
-	return c.call(ctx, m, body)
+	var reply []byte
+	err := p.over(to, func(c *conn) (err error) {
+		reply, err = c.call(ctx, m, body)
+		return err
+	})
+	return reply, err
 }
 
 // Send sends a one-way message: without an error it is queued, and nobody learns whether it arrives.
 func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
-	c, err := p.connTo(to)
-	if err != nil {
-		return err
-	}
-	return c.post(m, body)
+	return p.over(to, func(c *conn) error { return c.post(m, body) })
 }
 
 // CallAt calls whoever is at an address, over a connection of its own, and says who that was. If nobody answers there in

@@ -97,6 +97,13 @@ func (q *queue) written(begun, bytes int) {
 	q.bytes -= bytes
 }
 
+// empty says whether everything was written.
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count == 0
+}
+
 // close drops what is there, and lets nothing in any more.
 func (q *queue) close() {
 	q.mu.Lock()

@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"crypto/tls"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -10,10 +12,12 @@ import (
 type socket struct {
 	net.Conn // raw, or TLS on top of it once that is made
 	raw      net.Conn
+	greeted  atomic.Bool // the handshake is over: all below that is set before that may be read
 	peers    *Peers
 	accepted bool
-	kind     kind        // set before anyone else gets the socket
-	remote   Identity    // set before anyone else gets the socket
+	secure   *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
+	kind     kind        // set before greeted
+	remote   Identity    // set before greeted
 	used     atomic.Bool // a stream has begun
 	raft     atomic.Bool // it is Raft's
 	far      bool        // guarded by Peers.mu: it is one of Peers.far
@@ -36,6 +40,38 @@ func (s *socket) Close() (err error) {
 		err = s.raw.Close()
 	})
 	return err
+}
+
+// startTLS shakes hands in TLS. side is tls.Server or tls.Client.
+func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tls.Config) error {
+	c := side(s.Conn, config)
+	if err := c.Handshake(); err != nil {
+		return fmt.Errorf("shake hands in TLS: %w", err)
+	}
+	s.Conn, s.secure = c, config
+	return nil
+}
+
+// state is that of the connection's TLS; false without.
+func (s *socket) state() (tls.ConnectionState, bool) {
+	if c, ok := s.Conn.(*tls.Conn); ok {
+		return c.ConnectionState(), true
+	}
+	return tls.ConnectionState{}, false
+}
+
+// verify says what is wrong with the remote's credentials, as they count now.
+func (s *socket) verify(remote Identity) error {
+	if state, ok := s.state(); ok {
+		return s.peers.config.TLS.Verify(state, remote.Node)
+	}
+	return nil
+}
+
+// current says whether the connection stands on the credentials that are in force.
+func (s *socket) current() bool {
+	state, ok := s.state()
+	return !ok || s.peers.config.TLS.Current(state, s.secure)
 }
 
 // discard has Close forget what was written and not sent. It would come late, when the way is free again, and behind what was

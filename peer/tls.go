@@ -9,10 +9,24 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/rlnode/rlnode/ring"
 )
 
 // certificateInterval is how often the files are looked at, at most.
 const certificateInterval = time.Second
+
+// Credentials secure connections between nodes with mutual TLS. Their methods are called from several goroutines.
+type Credentials interface {
+	// Server and Client are the configuration for one handshake, with a node that dialled and with one that is dialled. They
+	// have one certificate.
+	Server() *tls.Config
+	Client() *tls.Config
+	// Verify says what is wrong, now, with a connection to a remote that takes itself for node.
+	Verify(s tls.ConnectionState, node ring.NodeID) error
+	// Current says whether a connection that config has made would be made in the same way now. See Peers.Renew.
+	Current(s tls.ConnectionState, config *tls.Config) bool
+}
 
 // TLS is mutual TLS 1.3 with a certificate and a CA that follow their files. The CA is the boundary: whoever has a
 // certificate of it, good for servers and clients, is a node. Host names are not looked at, since nodes come and go and
@@ -108,8 +122,8 @@ func (t *TLS) marks() (m [3]fileMark) {
 	return m
 }
 
-// server is the configuration for one handshake with a node that dialled.
-func (t *TLS) server() *tls.Config {
+// Server implements Credentials.
+func (t *TLS) Server() *tls.Config {
 	l := t.current(time.Now())
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -120,8 +134,8 @@ func (t *TLS) server() *tls.Config {
 	}
 }
 
-// client is the configuration for one handshake with a node that we dial.
-func (t *TLS) client() *tls.Config {
+// Client implements Credentials.
+func (t *TLS) Client() *tls.Config {
 	l := t.current(time.Now())
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -130,6 +144,12 @@ func (t *TLS) client() *tls.Config {
 		VerifyConnection:   func(s tls.ConnectionState) error { return verify(s, l.pool) },
 	}
 }
+
+// Verify implements Credentials: certificates name no nodes.
+func (t *TLS) Verify(tls.ConnectionState, ring.NodeID) error { return nil }
+
+// Current implements Credentials: connections that exist are kept.
+func (t *TLS) Current(tls.ConnectionState, *tls.Config) bool { return true }
 
 // verify is what crypto/tls does for servers, without the host name.
 func verify(s tls.ConnectionState, pool *x509.CertPool) error {

@@ -27,6 +27,7 @@ const (
 	methodNever // keeps the call and never answers
 	methodLater // answers from another goroutine, twice
 	methodCount // one way
+	methodSlow  // answers after 50 ms
 )
 
 const peerPort = 7401
@@ -84,7 +85,13 @@ func withCluster(c byte) option {
 	}
 }
 
-func withTLS(s *TLS) option { return func(c *Config, _ *node) { c.TLS = s } }
+func withTLS(s *TLS) option {
+	return func(c *Config, _ *node) {
+		if s != nil {
+			c.TLS = s
+		}
+	}
+}
 
 // node starts node i, which is at 10.0.0.i if the network is in memory.
 func (w *world) node(i int, options ...option) *node {
@@ -144,6 +151,12 @@ func (n *node) serve(c *Call) {
 		n.later.Go(func() {
 			c.Reply(c.Body)
 			c.Fail(1, "answered twice")
+		})
+	case methodSlow:
+		c.Keep()
+		n.later.Go(func() {
+			time.Sleep(50 * time.Millisecond)
+			c.Reply(c.Body)
 		})
 	case methodCount:
 		n.mu.Lock()

@@ -1,0 +1,267 @@
+package secret
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// pollInterval is how often the file is read.
+	pollInterval = time.Second
+	maxFile      = 4 << 10 // bytes
+)
+
+// ErrStranger means that a certificate was not issued by a secret of this cluster, or to another node.
+var ErrStranger = errors.New("it does not have this cluster's secret")
+
+// errUnrelated keeps a reload from cutting a node off from the others.
+var errUnrelated = errors.New("it has none of the secrets in force: change it in three steps, old and new, new and old, new, " +
+	"each on every node before the next")
+
+// File follows a file with the secrets of the cluster. Its methods may be called from several goroutines.
+type File struct {
+	name    string
+	node    ring.NodeID
+	log     *slog.Logger
+	keyring *memberlist.Keyring
+	inForce atomic.Pointer[inForce]
+	text    []byte // of the file, as Follow read it last
+}
+
+// inForce is what was made of the file; it does not change.
+type inForce struct {
+	secrets     []Secret     // the first one is used, all are accepted
+	authorities []*authority // of secrets
+	leaf        *tls.Certificate
+}
+
+// Read reads the secrets in a file. The error names the file.
+func Read(name string) ([]Secret, error) {
+	text, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return secrets, nil
+}
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s: it has more than %d bytes", name, maxFile)
+	}
+	return text, err
+}
+
+// Open reads the file, which must be good, and issues this node's certificate. Follow keeps up with changes.
+func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
+	text, err := readFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's secret: %w", err)
+	}
+	secrets, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's secret: %s: %w", name, err)
+	}
+	f := &File{name: name, node: node, log: log, text: text}
+	made, err := f.prepare(secrets)
+	if err != nil {
+		return nil, err
+	}
+	var keys [][]byte
+	for _, s := range secrets {
+		keys = append(keys, s.GossipKey())
+	}
+	if f.keyring, err = memberlist.NewKeyring(keys, keys[0]); err != nil {
+		return nil, fmt.Errorf("derive the keys of gossip: %w", err)
+	}
+	f.inForce.Store(made)
+	return f, nil
+}
+
+func (f *File) prepare(secrets []Secret) (*inForce, error) {
+	made := &inForce{secrets: secrets}
+	for _, s := range secrets {
+		a, err := s.authority()
+		if err != nil {
+			return nil, err
+		}
+		made.authorities = append(made.authorities, a)
+	}
+	var err error
+	made.leaf, err = made.authorities[0].issue(f.node)
+	return made, err
+}
+
+// Follow reads the file once a second until ctx ends, and calls changed after other secrets have come into force. A file
+// that can't be used leaves those in force that are.
+func (f *File) Follow(ctx context.Context, changed func()) {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	var trouble string // as logged last
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		reloaded, err := f.reload()
+		switch {
+		case err != nil && err.Error() != trouble:
+			trouble = err.Error()
+			f.log.Error("the cluster's secret is not reloaded, the one in force stays", "file", f.name, "error", err)
+		case reloaded:
+			trouble = ""
+			f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
+			changed()
+		case err == nil:
+			trouble = ""
+		}
+	}
+}
+
+// reload brings what the file holds into force, if that is something else.
+func (f *File) reload() (bool, error) {
+	text, err := readFile(f.name)
+	if err != nil || bytes.Equal(text, f.text) {
+		return false, err
+	}
+	secrets, err := Parse(text)
+	if err != nil {
+		return false, err
+	}
+	old := f.inForce.Load()
+	if slices.Equal(secrets, old.secrets) {
+		f.text = text
+		return false, nil
+	}
+	if !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
+		return false, errUnrelated
+	}
+	made, err := f.prepare(secrets)
+	if err != nil {
+		return false, err
+	}
+	if err := f.useKeys(old.secrets, secrets); err != nil {
+		return false, fmt.Errorf("change the keys of gossip: %w", err)
+	}
+	f.inForce.Store(made)
+	f.text = text
+	return true, nil
+}
+
+// useKeys changes the keys of gossip from those of old to those of next. The two have a secret in common, which is used in
+// between. It removes none but the last key: memberlist would overwrite keys that others are reading.
+func (f *File) useKeys(old, next []Secret) error {
+	var kept Secret
+	for _, s := range next {
+		if slices.Contains(old, s) {
+			kept = s
+		}
+	}
+	if err := f.keyring.UseKey(kept.GossipKey()); err != nil {
+		return err
+	}
+	for _, s := range old {
+		if !slices.Contains(next, s) {
+			if err := f.keyring.RemoveKey(s.GossipKey()); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range next {
+		if err := f.keyring.AddKey(s.GossipKey()); err != nil {
+			return err
+		}
+	}
+	return f.keyring.UseKey(next[0].GossipKey())
+}
+
+// Keyring has the keys of gossip, and follows the file.
+func (f *File) Keyring() *memberlist.Keyring { return f.keyring }
+
+// Fingerprints tells the secrets in force apart, the one in use first, without giving them away.
+func (f *File) Fingerprints() (all []string) {
+	for _, s := range f.inForce.Load().secrets {
+		all = append(all, s.Fingerprint())
+	}
+	return all
+}
+
+// Server is the configuration for one handshake with a node that dialled.
+func (f *File) Server() *tls.Config {
+	c := f.config()
+	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection looks at it
+	return c
+}
+
+// Client is the configuration for one handshake with a node that is dialled.
+func (f *File) Client() *tls.Config {
+	c := f.config()
+	c.InsecureSkipVerify = true // which would look at the host name; VerifyConnection looks at the chain
+	return c
+}
+
+func (f *File) config() *tls.Config {
+	now := f.inForce.Load()
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{*now.leaf},
+		SessionTicketsDisabled: true, // every handshake looks at the certificate
+		VerifyConnection:       func(s tls.ConnectionState) error { return now.accept(s.PeerCertificates) },
+	}
+}
+
+// accept says what is wrong with the certificates that the remote has sent.
+func (n *inForce) accept(certs []*x509.Certificate) error {
+	if len(certs) == 0 {
+		return ErrStranger
+	}
+	for _, a := range n.authorities {
+		if a.verify(certs[0]) == nil {
+			return nil
+		}
+	}
+	return ErrStranger
+}
+
+// Verify says what is wrong with the remote at the other end of a connection, which takes itself for node.
+func (f *File) Verify(s tls.ConnectionState, node ring.NodeID) error {
+	if err := f.inForce.Load().accept(s.PeerCertificates); err != nil {
+		return err
+	}
+	uris := s.PeerCertificates[0].URIs
+	if len(uris) != 1 || uris[0].String() != nodeURI(node).String() {
+		return fmt.Errorf("%w: its certificate is not that of node %s", ErrStranger, node)
+	}
+	return nil
+}
+
+// Current says whether a connection stands on what is in force: config made it, and s came of it.
+func (f *File) Current(s tls.ConnectionState, config *tls.Config) bool {
+	now := f.inForce.Load()
+	own := config.Certificates[0].Certificate[0]
+	return bytes.Equal(own, now.leaf.Certificate[0]) && now.accept(s.PeerCertificates) == nil
+}

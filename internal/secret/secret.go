@@ -1,0 +1,161 @@
+package secret
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	size = 32 // bytes of a secret
+	// mostLines is how many secrets a file may have: the one in use, and the one before or after it.
+	mostLines = 2
+)
+
+// The labels keep what is derived apart. They are part of the protocol: another label is another cluster.
+const (
+	labelGossip      = "rlnode gossip key"
+	labelAuthority   = "rlnode node authority"
+	labelFingerprint = "rlnode secret fingerprint"
+)
+
+// Certificates are valid for as long as the format can say, and are verified at a fixed time: the clocks of nodes may be
+// wrong, and a secret is changed by changing it, not by waiting.
+var (
+	validFrom  = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	validUntil = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	verifiedAt = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// Secret is what all nodes of a cluster share, and nobody else has.
+type Secret [size]byte
+
+// New returns a random secret.
+func New() (s Secret) {
+	_, _ = rand.Read(s[:]) // never fails
+	return s
+}
+
+// String is the secret itself, as a line of a file has it: base64.
+func (s Secret) String() string { return base64.StdEncoding.EncodeToString(s[:]) }
+
+// Fingerprint tells secrets apart without giving them away.
+func (s Secret) Fingerprint() string { return hex.EncodeToString(s.derive(labelFingerprint, 4)) }
+
+// Parse reads one secret, or two, a line each. Blank lines and blanks around a secret don't count. The error names the line.
+func Parse(text []byte) ([]Secret, error) {
+	var all []Secret
+	for i, line := range bytes.Split(text, []byte{'\n'}) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		b, err := base64.StdEncoding.Strict().DecodeString(string(line))
+		if err != nil || len(b) != size {
+			return nil, fmt.Errorf("line %d is not %d bytes in base64, as rlnode secret prints them", i+1, size)
+		}
+		s := Secret(b)
+		if len(all) == mostLines {
+			return nil, fmt.Errorf("line %d is one too many: there may be %d secrets", i+1, mostLines)
+		}
+		if len(all) > 0 && all[0] == s {
+			return nil, fmt.Errorf("line %d is the same secret again", i+1)
+		}
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("it holds no secret")
+	}
+	return all, nil
+}
+
+// GossipKey is the key of 32 bytes that encrypts gossip.
+func (s Secret) GossipKey() []byte { return s.derive(labelGossip, 32) }
+
+// derive makes n bytes of s by HKDF (RFC 5869) with SHA-256.
+func (s Secret) derive(label string, n int) []byte {
+	b, err := hkdf.Key(sha256.New, s[:], nil, label, n)
+	if err != nil {
+		panic(err) // n is too large
+	}
+	return b
+}
+
+// authority issues certificates to nodes.
+type authority struct {
+	key  ed25519.PrivateKey
+	cert *x509.Certificate
+	pool *x509.CertPool // cert alone
+}
+
+// authority derives the authority. Ed25519 signs without randomness, so the certificate is the same on every node.
+func (s Secret) authority() (*authority, error) {
+	key := ed25519.NewKeyFromSeed(s.derive(labelAuthority, ed25519.SeedSize))
+	id := sha256.Sum256(key.Public().(ed25519.PublicKey))
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "rlnode cluster"},
+		NotBefore: validFrom, NotAfter: validUntil, SubjectKeyId: id[:20],
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(nil, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
+	}
+	a := &authority{key: key, pool: x509.NewCertPool()}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
+	}
+	a.pool.AddCert(a.cert)
+	return a, nil
+}
+
+// issue makes a certificate for a node, with a key of its own.
+func (a *authority) issue(node ring.NodeID) (*tls.Certificate, error) {
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("issue a certificate: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("issue a certificate: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: node.String()},
+		NotBefore: validFrom, NotAfter: validUntil,
+		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		URIs:        []*url.URL{nodeURI(node)},
+	}
+	der, err := x509.CreateCertificate(nil, template, a.cert, public, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("issue a certificate: %w", err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// verify says what is wrong with a certificate; nil: this authority has issued it to a node.
+func (a *authority) verify(cert *x509.Certificate) error {
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots: a.pool, CurrentTime: verifiedAt, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	return err
+}
+
+// nodeURI names a node in its certificate.
+func nodeURI(node ring.NodeID) *url.URL {
+	return &url.URL{Scheme: "rlnode", Host: "node", Path: "/" + node.String()}
+}
