@@ -23,9 +23,12 @@ type Config struct {
 	Self      Member // State, Address and GossipPort are set by Open
 	BindAddr  string // IP of the listeners
 	Port      int    // TCP and UDP; 0 takes a free one
+	AnyPort   bool   // where Port is taken, another one will do
 	Advertise string // IP that others use; BindAddr if that is a certain one
 	WAN       bool   // the pool of entry nodes of all regions; see the package's comment
-	Key       []byte // 16, 24 or 32 bytes: nothing is sent or taken that is not encrypted with it. nil: no encryption
+	// Keyring has the keys: nothing is sent or taken that is not encrypted with one of them. It may change meanwhile. nil: no
+	// encryption.
+	Keyring *memberlist.Keyring
 
 	Join       []string // seeds: host[:port]; names are resolved again at each try. At most 64
 	Remembered []string // what Addresses returned in an earlier run. At most 1,000 are used
@@ -75,8 +78,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Self.ID.IsZero() {
 		return c, fmt.Errorf("%w: no node ID", ErrConfig)
 	}
-	if n := len(c.Key); n != 0 && n != 16 && n != 24 && n != 32 {
-		return c, fmt.Errorf("%w: a key has 16, 24 or 32 bytes, not %d", ErrConfig, n)
+	if c.Keyring != nil && len(c.Keyring.GetKeys()) == 0 {
+		return c, fmt.Errorf("%w: a keyring without keys would not encrypt", ErrConfig)
 	}
 	if c.Port < 0 || c.Port > 65535 || (c.Port == 0 && c.Transport != nil) {
 		return c, fmt.Errorf("%w: port %d", ErrConfig, c.Port)
@@ -148,7 +151,7 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	if c.WAN {
 		m.Label = labelWAN
 	}
-	m.SecretKey = c.Key
+	m.Keyring = c.Keyring
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = true, true
 	// What is sent is short and random; and the less there is to unpack, the better.
 	m.EnableCompression = false

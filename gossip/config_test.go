@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -17,11 +19,11 @@ func TestConfig(t *testing.T) {
 		bad    bool
 	}{
 		"plain":                     {change: func(*Config) {}},
-		"a key":                     {change: func(c *Config) { c.Key = make([]byte, 24) }},
+		"a key":                     {change: func(c *Config) { c.Keyring = keyring(make([]byte, 24)) }},
 		"IPv6":                      {change: func(c *Config) { c.BindAddr, c.Join = "::1", []string{"::1", "[::1]:7", "[::1]"} }},
 		"any address, advertised":   {change: func(c *Config) { c.BindAddr, c.Advertise = "", "10.1.2.3" }},
 		"no ID":                     {change: func(c *Config) { c.Self.ID = ring.NodeID{} }, bad: true},
-		"a short key":               {change: func(c *Config) { c.Key = make([]byte, 8) }, bad: true},
+		"no key":                    {change: func(c *Config) { c.Keyring = &memberlist.Keyring{} }, bad: true},
 		"a bad port":                {change: func(c *Config) { c.Port = 65536 }, bad: true},
 		"a name to bind to":         {change: func(c *Config) { c.BindAddr = "localhost" }, bad: true},
 		"any address":               {change: func(c *Config) { c.BindAddr = "0.0.0.0" }, bad: true},

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // Real sockets, and times short enough to wait for.
@@ -19,7 +21,7 @@ func TestOverLoopback(t *testing.T) {
 	var seeds []string
 	for i := 1; i <= 3; i++ {
 		g, err := Open(Config{
-			Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i)}, BindAddr: "127.0.0.1", Join: seeds, Key: make([]byte, 32),
+			Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i)}, BindAddr: "127.0.0.1", Join: seeds, Keyring: keyring(make([]byte, 32)),
 			ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, GossipInterval: 20 * time.Millisecond,
 			RejoinInterval: 100 * time.Millisecond, Logger: slog.New(&journal{}),
 		})
@@ -141,4 +143,13 @@ func TestTooManyStreams(t *testing.T) {
 		w.start(2)
 		w.agree(20*time.Second, all(2, nil))
 	})
+}
+
+// keyring has one key.
+func keyring(key []byte) *memberlist.Keyring {
+	k, err := memberlist.NewKeyring(nil, key)
+	if err != nil {
+		panic(err)
+	}
+	return k
 }

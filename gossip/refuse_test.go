@@ -12,7 +12,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 	here, there := [16]byte{1}, [16]byte{2}
 	key := func(b byte) []byte { return append(make([]byte, 31), b) }
 	in := func(cluster [16]byte) func(*Config) { return func(c *Config) { c.Self.Cluster = cluster } }
-	with := func(key []byte) func(*Config) { return func(c *Config) { c.Key = key } }
+	with := func(key []byte) func(*Config) { return func(c *Config) { c.Keyring = keyring(key) } }
 	region := func(c *Config) { c.Self.Region = "elsewhere" }
 	picky := func(c *Config) {
 		c.Accept = func(m Member) error {

@@ -33,7 +33,7 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 		tries = bindTries // the port that is free for TCP may be taken for UDP
 	}
 	var last error
-	for range tries {
+	for try := 0; try < tries; try++ {
 		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
 			BindAddrs: []string{c.BindAddr}, BindPort: c.Port, Logger: logger,
 		})
@@ -42,6 +42,9 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 			return sockets{t}, nil
 		}
 		last = err
+		if c.AnyPort && c.Port != 0 {
+			c.Port, tries = 0, bindTries
+		}
 	}
 	return nil, fmt.Errorf("listen for gossip: %w", last)
 }

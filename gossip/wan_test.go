@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // between puts a node into the pool of regions.
@@ -146,7 +148,7 @@ func TestValidate(t *testing.T) {
 		t.Errorf("have %v, want %v", err, ErrMetadata)
 	}
 	bad = ok
-	bad.Key = []byte("short")
+	bad.Keyring = &memberlist.Keyring{}
 	if err := bad.Validate(); !errors.Is(err, ErrConfig) {
 		t.Errorf("have %v, want %v", err, ErrConfig)
 	}

@@ -25,12 +25,13 @@ type Node struct {
 // Config says who this node is, and where it meets those of other regions.
 type Config struct {
 	Self      Node
-	Primary   string   // the region that this node takes for the primary; Self.Region if empty
-	Bind      string   // IP of the listeners
-	Port      int      // TCP and UDP
-	Advertise string   // IP at which other regions reach this node, here and at the peer port; Self.Address if empty
-	Key       []byte   // as gossip.Config.Key
-	Join      []string // host[:wan-port] of nodes in other regions, at most 64. Those that are entry nodes answer
+	Primary   string              // the region that this node takes for the primary; Self.Region if empty
+	Bind      string              // IP of the listeners
+	Port      int                 // TCP and UDP
+	AnyPort   bool                // as gossip.Config.AnyPort
+	Advertise string              // IP at which other regions reach this node, here and at the peer port; Self.Address if empty
+	Keyring   *memberlist.Keyring // as gossip.Config.Keyring
+	Join      []string            // host[:wan-port] of nodes in other regions, at most 64. Those that are entry nodes answer
 
 	Remembered []string                 // what Remember was given in an earlier run
 	Remember   func(addresses []string) // is told where entry nodes gossip, when that changes, at most 1,000. nil: nobody is
@@ -72,7 +73,7 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 			ID: c.Self.ID, Boot: c.Self.Boot + entered, Name: c.Self.Name, Region: c.Self.Region, PeerPort: c.Self.PeerPort,
 			Cluster: c.Peers.Self().Cluster, Members: min(members, mostMembers), Primary: c.Primary,
 		},
-		BindAddr: c.Bind, Port: c.Port, Advertise: c.Advertise, Key: c.Key, Join: c.Join,
+		BindAddr: c.Bind, Port: c.Port, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: c.Keyring, Join: c.Join,
 		Remembered: append(learned, c.Remembered...), Logger: c.Logger.With("pool", "wan"),
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -327,7 +329,7 @@ func TestBadConfigs(t *testing.T) {
 			"fine":          nil,
 			"no peers":      func(c *Config) { c.Peers = nil },
 			"no region":     func(c *Config) { c.Self.Region = "" },
-			"a short key":   func(c *Config) { c.Key = []byte("short") },
+			"no key":        func(c *Config) { c.Keyring = &memberlist.Keyring{} },
 			"a bad seed":    func(c *Config) { c.Join = []string{":7948"} },
 			"no address":    func(c *Config) { c.Self.Address = "" },
 			"a long region": func(c *Config) { c.Self.Region = strings.Repeat("r", 101) },

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -46,7 +48,7 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 	n.Pool, err = Open(Config{
 		Self: Node{ID: self.Node, Boot: 1, Name: name, Region: name, Address: "127.0.0.1",
 			PeerPort: n.peers.Raft().Addr().(*net.TCPAddr).Port},
-		Bind: "127.0.0.1", Key: make([]byte, 32), Join: join, Peers: n.peers, Logger: logger,
+		Bind: "127.0.0.1", Keyring: keyring(make([]byte, 32)), Join: join, Peers: n.peers, Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,4 +88,13 @@ func TestOverLoopback(t *testing.T) {
 	}
 	nodes[0].SetEntry(false)
 	poll(t, "one has left", func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
+}
+
+// keyring has one key.
+func keyring(key []byte) *memberlist.Keyring {
+	k, err := memberlist.NewKeyring(nil, key)
+	if err != nil {
+		panic(err)
+	}
+	return k
 }

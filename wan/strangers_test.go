@@ -35,7 +35,7 @@ func asRegion(name string, cluster byte) option {
 }
 
 func withKey(b byte) option {
-	return func(c *Config, _ *peer.Config) { c.Key = append(make([]byte, 31), b) }
+	return func(c *Config, _ *peer.Config) { c.Keyring = keyring(append(make([]byte, 31), b)) }
 }
 
 // TestTwoClustersOfOneName: a second "eu" comes to where there is one. Nobody calls it, and everybody says so.

@@ -23,6 +23,7 @@ type cli struct {
 	Leave    leaveCmd    `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
 	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name, or a dead region."`
 	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
+	Secret   secretCmd   `cmd:"" help:"Print a new secret for the nodes of a cluster."`
 	Health   healthCmd   `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
 	Backup   backupCmd   `cmd:"" help:"Save the rules in force to a file."`
 	Restore  restoreCmd  `cmd:"" help:"Put the rules of a backup in force again."`

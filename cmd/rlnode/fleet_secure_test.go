@@ -1,56 +1,356 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/memberlist"
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/internal/process"
+	"github.com/rlnode/rlnode/internal/secret"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
 )
 
 const gossipKey = "c2l4dGVlbiBieXRlcyEhIQ==" // 16 bytes
 
-// With TLS and a gossip key, a node without them can neither join nor read.
-func TestStrangersStayOutside(t *testing.T) {
-	cert, key := certificate(t)
-	otherCert, otherKey := certificate(t)
-	secure := []string{"--gossip-key", gossipKey, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert}
-	f := newFleet(t, 3, secure...)
-	strangers := map[string][]string{
-		"without anything":       nil,
-		"with the key only":      {"--gossip-key", gossipKey},
-		"with TLS only":          {"--tls-cert", cert, "--tls-key", key, "--tls-ca", cert},
-		"with another key":       {"--gossip-key", "YW5vdGhlciBzaXh0ZWVuIQ==", "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert},
-		"with another authority": {"--gossip-key", gossipKey, "--tls-cert", otherCert, "--tls-key", otherKey, "--tls-ca", otherCert},
+// secretFleet is a fleet whose nodes have the secret in a file each.
+func secretFleet(t *testing.T, n int, s secret.Secret) *fleet {
+	t.Helper()
+	if testing.Short() && raceDetector {
+		t.Skip("several processes under the race detector are slow")
 	}
-	i := 10
+	f := newSite(t)
+	for i := range n {
+		m := f.mate(i+1, n)
+		m.args = append(m.args, "--cluster-secret-file", f.writeSecrets(m.name, s))
+		f.nodes = append(f.nodes, m)
+	}
+	for _, m := range f.nodes {
+		m.up()
+	}
+	f.whole()
+	return f
+}
+
+// writeSecrets writes a node's file and returns its name.
+func (f *fleet) writeSecrets(node string, all ...secret.Secret) string {
+	f.t.Helper()
+	var lines strings.Builder
+	for _, s := range all {
+		fmt.Fprintln(&lines, s)
+	}
+	name := filepath.Join(f.dir, node+".secret")
+	if err := os.WriteFile(name+".new", []byte(lines.String()), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Rename(name+".new", name); err != nil {
+		f.t.Fatal(err)
+	}
+	return name
+}
+
+// TestSecretIsChangedUnderLoad: three reloads, each node by node, and no check fails or is decided without its owner. The old
+// secret lets nobody in afterwards, and a node that is restarted with the new one is back.
+func TestSecretIsChangedUnderLoad(t *testing.T) {
+	t.Parallel()
+	old, next := secret.New(), secret.New()
+	f := secretFleet(t, 3, old)
+	f.nodes[0].apply(exactRules(1_000_000))
+	before, err := f.nodes[0].cluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := f.traffic("year", subjects(50), 4)
+	for step, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
+		for _, m := range f.nodes {
+			f.writeSecrets(m.name, secrets...)
+		}
+		for _, m := range f.nodes {
+			process.Eventually(t, m.name+" has reloaded the secret", func() bool {
+				return strings.Count(m.log.String(), "the cluster's secret is reloaded") == step+1
+			})
+		}
+	}
+	time.Sleep(11 * time.Second) // after ten, what was not replaced is closed
+	load.end()
+	if load.failed.Load() > 0 || load.total() == 0 {
+		t.Error("checks failed")
+	}
+	if n, ok := load.by.Load("fallback"); ok {
+		t.Errorf("%v checks were decided without their owner", n)
+	}
+	after, err := f.nodes[0].cluster()
+	if err != nil || after.Epoch != before.Epoch || after.Leader != before.Leader {
+		t.Errorf("have epoch %d, leader %s, %v; want %d, %s", after.Epoch, after.Leader, err, before.Epoch, before.Leader)
+	}
+	late := f.nodes[2]
+	late.kill()
+	f.writeSecrets(late.name, old)
+	late.up()
+	late.waitReady() // by itself
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if c, err := late.cluster(); err == nil && c.View == "connected" {
+			t.Fatal("a node with the old secret is connected")
+		}
+	}
+	late.kill()
+	f.writeSecrets(late.name, next)
+	late.up()
+	f.whole()
+}
+
+// stays looks for some seconds whether a node answers that status at /readyz. It tries the whole time: there is nothing to wait for.
+func (f *fleet) stays(want int, nodes ...*mate) {
+	f.t.Helper()
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for _, m := range nodes {
+			if status, _, err := m.call("GET", m.data+"/readyz", "", ""); err == nil && status != want {
+				f.t.Fatalf("%s: have %d, want %d", m.name, status, want)
+			}
+		}
+	}
+}
+
+// TestStrangersStayOutside: who does not have the secret can't join, read or call, and what it sends disturbs nobody. Each
+// kind of message is tried, at each port, without a secret, with another one, and with certificates of its own.
+func TestStrangersStayOutside(t *testing.T) {
+	t.Parallel()
+	ours := secret.New()
+	f := secretFleet(t, 3, ours)
+	before, err := f.nodes[0].cluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := f.nodes[0].figure("rlnode_raft_term")
+
+	cert, key := certificate(t)
+	joins := "--join=" + f.nodes[0].ip + "," + f.nodes[1].ip
 	var outside []*mate
-	for what, args := range strangers {
-		i++
-		m := f.mate(i, 0, args...)
-		seeds := []string{f.nodes[0].ip, f.nodes[1].ip}
-		m.args = append(m.args, "--join", strings.Join(seeds, ","))
-		m.name += " " + what
+	for what, args := range map[string][]string{
+		"without a secret":    nil,
+		"another secret":      {"--cluster-secret-file", f.writeSecrets("stranger", secret.New())},
+		"a key and authority": {"--gossip-key", gossipKey, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert},
+	} {
+		m := f.mate(10+len(outside), 0, append(args, joins)...)
+		m.name = what
 		m.up()
 		outside = append(outside, m)
 	}
-	time.Sleep(5 * time.Second) // they try the whole time; there is nothing to wait for
+	id := f.nodeID(before.Members[0].ID)
+	for what, credentials := range f.strangers(cert, key) {
+		tryCalls(t, what, credentials, f.nodes[0].ip, id)
+		tryRaft(t, what, credentials, f.nodes[0].ip, id)
+	}
+	for _, port := range []string{"7946", "7947", "7948"} {
+		tryBytes(t, net.JoinHostPort(f.nodes[0].ip, port))
+	}
+	tryGossip(t, f.net+".20", f.nodes[0].ip)
+	f.stays(503, outside...)
 	for _, m := range outside {
-		if status, _, err := m.call("GET", m.data+"/readyz", "", ""); err != nil || status != 503 {
-			t.Errorf("%s: have %d, %v, want 503", m.name, status, err)
-		}
 		if status, text, err := m.call("GET", m.admin+"/v1/rules", "", ""); err != nil || status == 200 {
 			t.Errorf("%s reads the rules: %d, %v, %s", m.name, status, err, text)
 		}
 	}
 	for _, m := range f.nodes {
 		c, err := m.cluster()
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || fmt.Sprint(c) != fmt.Sprint(before) {
+			t.Errorf("%s was disturbed: %v\nhave %+v\nwant %+v", m.name, err, c, before)
 		}
-		for _, one := range c.Members {
-			known := one.Name == "n1" || one.Name == "n2" || one.Name == "n3"
-			if !known && (one.InRing || one.Voter || one.Partitions > 0) {
-				t.Errorf("%s has let the stranger %s in: %+v", m.name, one.Name, one)
+	}
+	if have := f.nodes[0].figure("rlnode_raft_term"); have != term {
+		t.Errorf("Raft's term is %s, and was %s", have, term)
+	}
+}
+
+// figure is what a metric without labels says.
+func (m *mate) figure(name string) string {
+	m.fleet.t.Helper()
+	_, text, err := m.call("GET", m.admin+"/metrics", "", "")
+	if err != nil {
+		m.fleet.t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	m.fleet.t.Fatalf("there is no metric %s", name)
+	return ""
+}
+
+func (f *fleet) nodeID(text string) ring.NodeID {
+	f.t.Helper()
+	id, err := ring.ParseNodeID(text)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return id
+}
+
+var strangerID = ring.NodeID{0xee}
+
+// strangers are what somebody without the secret could come with.
+func (f *fleet) strangers(cert, key string) map[string]peer.Credentials {
+	f.t.Helper()
+	other, err := secret.Open(f.writeSecrets("peer", secret.New()), strangerID, slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	files, err := peer.LoadTLS(cert, key, cert, slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return map[string]peer.Credentials{"nothing": nil, "another secret": other, "certificates of its own": files}
+}
+
+// strangerPeers dials as a node does.
+func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *peer.Peers {
+	t.Helper()
+	p, err := peer.Open(peer.Config{
+		Self: func() peer.Identity {
+			return peer.Identity{Node: strangerID, Boot: 1, Name: "stranger", Region: region}
+		},
+		Listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		},
+		Serve:    func(*peer.Call) {},
+		ServeFar: func(*peer.Call) {}, AcceptFar: func(peer.Identity) error { return nil },
+		TLS: credentials, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// tryCalls makes every call that there is, within the region and from another one.
+func tryCalls(t *testing.T, what string, credentials peer.Credentials, ip string, id ring.NodeID) {
+	t.Helper()
+	address := net.JoinHostPort(ip, "7947")
+	near := strangerPeers(t, credentials, "default")
+	for method := range 256 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		reply, _, err := near.CallAt(ctx, address, peer.Method(method), []byte("{}"))
+		cancel()
+		if !errors.Is(err, peer.ErrUnreachable) {
+			t.Fatalf("%s: method %d: have %q, %v", what, method, reply, err)
+		}
+	}
+	far := strangerPeers(t, credentials, "elsewhere")
+	far.KnowFar(map[ring.NodeID]string{id: address})
+	near.Know(map[ring.NodeID]string{id: address})
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if far.Reachable(id) || near.Reachable(id) {
+			t.Fatalf("%s: connected", what)
+		}
+	}
+}
+
+// tryRaft sends each of Raft's messages.
+func tryRaft(t *testing.T, what string, credentials peer.Credentials, ip string, id ring.NodeID) {
+	t.Helper()
+	p := strangerPeers(t, credentials, "default")
+	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: raftStream{p.Raft()}, MaxPool: 1, Timeout: 5 * time.Second, Logger: hclog.NewNullLogger(),
+	})
+	defer transport.Close()
+	target := raft.ServerAddress(peer.RaftAddress(id, net.JoinHostPort(ip, "7947")))
+	header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(strangerID.String()), Addr: []byte("x")}
+	const term = 1 << 40
+	for name, err := range map[string]error{
+		"vote":     transport.RequestVote("", target, &raft.RequestVoteRequest{RPCHeader: header, Term: term, LeadershipTransfer: true}, &raft.RequestVoteResponse{}),
+		"pre-vote": transport.RequestPreVote("", target, &raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{}),
+		"append":   transport.AppendEntries("", target, &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{}),
+		"timeout":  transport.TimeoutNow("", target, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{}),
+		"snapshot": transport.InstallSnapshot("", target, &raft.InstallSnapshotRequest{RPCHeader: header, Term: term, Size: 1}, &raft.InstallSnapshotResponse{}, strings.NewReader("x")),
+	} {
+		if err == nil {
+			t.Errorf("%s: Raft has answered to %s", what, name)
+		}
+	}
+}
+
+// raftStream is what Raft's transport dials by.
+type raftStream struct{ peer.RaftLayer }
+
+func (s raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return s.RaftLayer.Dial(string(address), timeout)
+}
+
+// tryBytes sends each kind of message of gossip as it is, in UDP and TCP, behind a label and without, and noise.
+func tryBytes(t *testing.T, address string) {
+	t.Helper()
+	for _, label := range []string{"", "\xf4\x06rlnode", "\xf4\x0arlnode-wan"} {
+		for kind := range 256 {
+			noise := make([]byte, rand.IntN(200))
+			for i := range noise {
+				noise[i] = byte(rand.Uint32())
+			}
+			message := append(append([]byte(label), byte(kind)), noise...)
+			for _, network := range []string{"udp", "tcp"} {
+				c, err := net.Dial(network, address)
+				if err != nil {
+					if network == "udp" || strings.HasSuffix(address, "7947") {
+						continue
+					}
+					t.Fatalf("%s %s: %v", network, address, err)
+				}
+				_, _ = c.Write(message) // it may be closed at once
+				c.Close()
 			}
 		}
 	}
+}
+
+// tryGossip joins the pools of the region and of all regions, without a key and with another one.
+func tryGossip(t *testing.T, bind, ip string) {
+	t.Helper()
+	for _, wan := range []bool{false, true} {
+		for _, with := range []*memberlist.Keyring{nil, otherKeyring(t)} {
+			port := 7946
+			if wan {
+				port = 7948
+			}
+			g, err := gossip.Open(gossip.Config{
+				Self: gossip.Member{ID: strangerID, Boot: 1, Name: "stranger", Region: "default", PeerPort: 7947}, WAN: wan,
+				BindAddr: bind, Join: []string{net.JoinHostPort(ip, fmt.Sprint(port))}, Keyring: with, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if n := len(g.Members()); n != 1 {
+					t.Errorf("a stranger sees %d members", n)
+					break
+				}
+			}
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func otherKeyring(t *testing.T) *memberlist.Keyring {
+	t.Helper()
+	k, err := memberlist.NewKeyring(nil, secret.New().GossipKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }

@@ -45,6 +45,8 @@ type mates struct {
 	gone    atomic.Bool                     // as left, also at a stop
 	usage   *usage.Cluster                  // nil: turned off
 
+	protection protection
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -60,14 +62,13 @@ func (s *server) meet() (*mates, error) {
 	return m, nil
 }
 
-func (m *mates) open() error {
+func (m *mates) open() (err error) {
 	s := m.server
-	secure, err := m.tls()
-	if err != nil {
+	if m.protection, err = s.protect(); err != nil {
 		return err
 	}
 	if m.peers, err = peer.Open(peer.Config{
-		Self: m.identity, Listen: s.world.listen, Dial: s.world.dial, TLS: secure, Serve: m.serve, Accept: m.accept,
+		Self: m.identity, Listen: s.world.listen, Dial: s.world.dial, TLS: m.protection.credentials, Serve: m.serve, Accept: m.accept,
 		ServeFar: m.serveFar, AcceptFar: m.acceptFar, Logger: s.log,
 	}); err != nil {
 		return err
@@ -92,6 +93,9 @@ func (m *mates) open() error {
 	}
 	m.adapt()
 	m.joinUsage()
+	if file := m.protection.file; file != nil {
+		m.done.Go(func() { file.Follow(m.ctx, m.peers.Renew) })
+	}
 	m.recent.read = m.limiter.Stats
 	m.done.Go(func() { m.recent.follow(m.ctx.Done()) })
 	return nil
@@ -105,22 +109,10 @@ func (m *mates) secret() []byte {
 	return nil
 }
 
-func (m *mates) tls() (*peer.TLS, error) {
-	c := m.server.settings
-	if c.TLSCert == "" {
-		return nil, nil
-	}
-	return peer.LoadTLS(c.TLSCert, c.TLSKey, c.TLSCA, m.log)
-}
-
 // join finds the others, or begins a cluster, and calls ready once the node is.
 func (m *mates) join(explain func(string), ready func()) error {
 	s, c := m.server, m.server.settings
 	doc, by, err := s.seed()
-	if err != nil {
-		return err
-	}
-	key, err := c.gossipKey()
 	if err != nil {
 		return err
 	}
@@ -131,7 +123,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 	config.Primary, config.Far = c.PrimaryRegion, m.wan
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, s.store, m.peers, s.log
 	config.Gossip = gossip.Config{
-		BindAddr: c.Bind, Port: c.GossipPort, Advertise: c.Advertise, Key: key, Join: c.Join,
+		BindAddr: c.ClusterBind, Port: c.GossipPort, AnyPort: c.alone, Advertise: c.Advertise, Keyring: m.protection.keyring, Join: c.Join,
 		Remembered: m.recallAddresses(rememberedFile), News: m.loads, Transport: s.world.gossip, Logger: s.log,
 	}
 	config.Seed = func() ([]byte, string) {

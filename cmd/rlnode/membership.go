@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/base64"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,15 +18,9 @@ const (
 )
 
 // completeCluster checks the settings of the cluster, and fills in those that follow from others.
-func (c *serveCmd) completeCluster(bind netip.Addr) []error {
+func (c *serveCmd) completeCluster() []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.Advertise == "" {
-		c.Advertise = advertised(bind)
-	}
-	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
-		wrong("--advertise: %q is not an IP address that others could reach", c.Advertise)
-	}
 	errs = append(errs, checkSeeds("--join", c.Join)...)
 	if c.BootstrapExpect == 0 && len(c.Join) == 0 {
 		c.BootstrapExpect = 1
@@ -37,11 +29,13 @@ func (c *serveCmd) completeCluster(bind netip.Addr) []error {
 		wrong("--bootstrap-expect: %d is not in 1…%d", c.BootstrapExpect, maxExpect)
 	}
 	errs = append(errs, c.completeRegions()...)
-	if _, err := c.gossipKey(); err != nil {
-		errs = append(errs, err)
+	errs = append(errs, c.completeProtection()...)
+	if c.Advertise == "" {
+		bind, _ := netip.ParseAddr(c.ClusterBind) // completeProtection has complained
+		c.Advertise = advertised(bind)
 	}
-	if set := (c.TLSCert != "") == (c.TLSKey != ""); !set || (c.TLSCert != "") != (c.TLSCA != "") {
-		wrong("--tls-cert, --tls-key and --tls-ca: each needs the two others")
+	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
+		wrong("--advertise: %q is not an IP address that others could reach", c.Advertise)
 	}
 	return errs
 }
@@ -88,31 +82,6 @@ func checkSeed(seed string) error {
 		return fmt.Errorf("%q names no host", seed)
 	}
 	return nil
-}
-
-// gossipKey is the key that encrypts gossip, nil without one.
-func (c *serveCmd) gossipKey() ([]byte, error) {
-	text := c.GossipKey
-	if c.GossipKeyFile != "" {
-		if text != "" {
-			return nil, errors.New("--gossip-key and --gossip-key-file exclude each other")
-		}
-		file, err := readFile(&environment{}, c.GossipKeyFile, maxToken)
-		if err != nil {
-			return nil, fmt.Errorf("--gossip-key-file: %w", err)
-		}
-		if text = strings.TrimSpace(string(file)); text == "" {
-			return nil, fmt.Errorf("--gossip-key-file: %s holds no key", c.GossipKeyFile)
-		}
-	}
-	if text == "" {
-		return nil, nil
-	}
-	key, err := base64.StdEncoding.DecodeString(text)
-	if err != nil || len(key) != 16 && len(key) != 24 && len(key) != 32 {
-		return nil, errors.New("--gossip-key: it is not 16, 24 or 32 bytes in base64")
-	}
-	return key, nil
 }
 
 // advertised is the address that others would reach a listener at: the one it is bound to, or, bound to all, the

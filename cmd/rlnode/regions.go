@@ -25,15 +25,11 @@ const farFile = "peers-wan"
 // openWAN prepares the way to other regions. Nothing is opened on the network before this node is a voter.
 func (m *mates) openWAN() (err error) {
 	s, c := m.server, m.server.settings
-	key, err := c.gossipKey()
-	if err != nil {
-		return err
-	}
 	m.wan, err = wan.Open(wan.Config{
 		Self: wan.Node{
 			ID: s.id, Boot: s.boot, Name: c.Name, Region: c.Region, Address: c.Advertise, PeerPort: m.port(),
 		},
-		Primary: c.PrimaryRegion, Bind: c.Bind, Port: c.WANPort, Advertise: c.Advertise, Key: key, Join: c.WANJoin,
+		Primary: c.PrimaryRegion, Bind: c.ClusterBind, Port: c.WANPort, AnyPort: c.alone, Advertise: c.Advertise, Keyring: m.protection.keyring, Join: c.WANJoin,
 		Remembered: m.recallAddresses(farFile), Remember: func(list []string) { m.rememberAddresses(farFile, list) },
 		Peers: m.peers, Transport: s.world.wan, Logger: s.log,
 	})

@@ -19,15 +19,16 @@ type serveCmd struct {
 	Name    string `default:"${host}" env:"RLNODE_NAME" help:"The node's name: unique and stable (default: the host's)."`
 	DataDir string `type:"path" default:"./rlnode-data" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"Where counters, rules and identity are kept (default ${default})."`
 
-	Bind      string `default:"0.0.0.0" env:"RLNODE_BIND" placeholder:"IP" help:"Address of all listeners but the admin one (default ${default})."`
+	Bind      string `default:"127.0.0.1" env:"RLNODE_BIND" placeholder:"IP" help:"Address of the data plane, and of the ports between nodes unless --cluster-bind says otherwise (default ${default})."`
 	AdminBind string `env:"RLNODE_ADMIN_BIND" placeholder:"IP" help:"Address of the admin listener (default: --bind if that is a loopback address, else 127.0.0.1)."`
 	HTTPPort  int    `name:"http-port" default:"8080" env:"RLNODE_HTTP_PORT" placeholder:"PORT" help:"Port of the data plane; 0 takes a free one (default ${default})."`
 	AdminPort int    `default:"8081" env:"RLNODE_ADMIN_PORT" placeholder:"PORT" help:"Port of the admin plane; 0 takes a free one (default ${default})."`
 
-	Advertise  string   `env:"RLNODE_ADVERTISE" placeholder:"IP" help:"Address that other nodes reach this one at (default: --bind, or else the machine's first address)."`
-	GossipPort int      `default:"7946" env:"RLNODE_GOSSIP_PORT" placeholder:"PORT" help:"Port of gossip, TCP and UDP (default ${default})."`
-	PeerPort   int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
-	Join       []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; again or comma-separated for more. Names are resolved again at each try."`
+	ClusterBind string   `env:"RLNODE_CLUSTER_BIND" placeholder:"IP" help:"Address of the ports between nodes: gossip, calls, gossip between regions (default: --bind). One that is not loopback needs --cluster-secret-file."`
+	Advertise   string   `env:"RLNODE_ADVERTISE" placeholder:"IP" help:"Address that other nodes reach this one at (default: --cluster-bind, or else the machine's first address)."`
+	GossipPort  int      `default:"7946" env:"RLNODE_GOSSIP_PORT" placeholder:"PORT" help:"Port of gossip, TCP and UDP (default ${default})."`
+	PeerPort    int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
+	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; again or comma-separated for more. Names are resolved again at each try."`
 
 	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters (default: 1 without --join; with it, an existing cluster is joined)."`
 
@@ -38,9 +39,12 @@ type serveCmd struct {
 	WANJoin       []string `name:"wan-join" sep:"," env:"RLNODE_WAN_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of other regions to find those by, with their WAN port; again or comma-separated for more. Names are resolved again at each try."`
 	PrimaryRegion string   `env:"RLNODE_PRIMARY_REGION" placeholder:"REGION" help:"The region where rules are written, the same for all nodes of all regions; the others follow its rules (default: --region)."`
 
-	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"Key of 16, 24 or 32 bytes that encrypts gossip."`
+	ClusterSecretFile string `type:"path" env:"RLNODE_CLUSTER_SECRET_FILE" placeholder:"FILE" help:"What all nodes of all regions share, and nobody else has, as rlnode secret prints it. It encrypts all between nodes, and keeps others out; whoever has it can be a node. Two lines while it is changed. Read again when it changes."`
+	InsecureCluster   bool   `env:"RLNODE_INSECURE_CLUSTER" help:"Open the ports between nodes to a network without a secret: anyone who reaches them can take the cluster over. For networks that are closed by other means."`
+
+	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"In place of --cluster-secret-file, together with --tls-…: key of 16, 24 or 32 bytes that encrypts gossip."`
 	GossipKeyFile string `type:"path" env:"RLNODE_GOSSIP_KEY_FILE" placeholder:"FILE" help:"The same, from a file."`
-	TLSCert       string `name:"tls-cert" type:"path" env:"RLNODE_TLS_CERT" placeholder:"FILE" help:"Certificate for mutual TLS between nodes, PEM; read again when it changes."`
+	TLSCert       string `name:"tls-cert" type:"path" env:"RLNODE_TLS_CERT" placeholder:"FILE" help:"In place of --cluster-secret-file, together with --gossip-key: certificate for mutual TLS between nodes, PEM; read again when it changes."`
 	TLSKey        string `name:"tls-key" type:"path" env:"RLNODE_TLS_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 	TLSCA         string `name:"tls-ca" type:"path" env:"RLNODE_TLS_CA" placeholder:"FILE" help:"The authority that other nodes' certificates must come from, PEM."`
 	LeaveOnTerm   bool   `env:"RLNODE_LEAVE_ON_TERM" help:"On SIGTERM leave the cluster for good, and not only until the next start."`
@@ -65,6 +69,8 @@ type serveCmd struct {
 
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
+
+	alone bool // complete found that no other node can join this one
 }
 
 // Help has examples.
@@ -79,9 +85,10 @@ Every flag has an environment variable, such as RLNODE_HTTP_PORT for --http-port
 Examples:
 
   rlnode serve
-  rlnode serve --rules rules.yaml --data-dir /var/lib/rlnode --bind 10.0.0.5
+  rlnode serve --rules rules.yaml --data-dir /var/lib/rlnode --bind 0.0.0.0
   rlnode serve --bind 127.0.0.11 --name n1 --data-dir d1 --bootstrap-expect 3 --join 127.0.0.12,127.0.0.13
-  rlnode serve --bind 10.1.0.5 --region us --primary-region eu --wan-join 10.0.0.5,10.0.0.6
+  rlnode serve --bind 10.0.0.5 --join 10.0.0.6,10.0.0.7 --cluster-secret-file cluster.secret
+  rlnode serve --bind 10.1.0.5 --region us --primary-region eu --wan-join 10.0.0.5,10.0.0.6 --cluster-secret-file cluster.secret
   RLNODE_ADMIN_TOKEN_FILE=/run/secrets/admin rlnode serve --config /etc/rlnode.yaml`
 }
 
@@ -143,7 +150,7 @@ func (c *serveCmd) complete() error {
 	if (c.HTTPCert == "") != (c.HTTPKey == "") {
 		wrong("--http-cert and --http-key: one is of no use without the other")
 	}
-	errs = append(errs, c.completeCluster(bind)...)
+	errs = append(errs, c.completeCluster()...)
 	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
 		errs = append(errs, err)
 	}
@@ -169,6 +176,7 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 			log.Warn("there is no such setting in this version", "environment", name)
 		}
 	}
+	c.warnOfProtection(log)
 	if admin, err := netip.ParseAddr(c.AdminBind); err == nil && !admin.IsLoopback() && c.AdminToken == "" {
 		log.Warn("anyone who reaches the admin plane may change the rules: set --admin-token-file", "admin_bind", c.AdminBind)
 	}

@@ -150,7 +150,7 @@ func (p *planet) settings(i, n int, dir, file string) *serveCmd {
 		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary,
 		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: n,
 	}
-	c.Advertise = c.Bind
+	c.ClusterBind, c.Advertise = c.Bind, c.Bind
 	for j := range n {
 		if j != i {
 			c.Join = append(c.Join, p.address(j))

@@ -32,10 +32,14 @@ type world struct {
 
 // realWorld is the machine's.
 func realWorld(c *serveCmd) world {
-	dialer := net.Dialer{Timeout: dialBound, LocalAddr: localAddress(c.Bind)}
+	dialer := net.Dialer{Timeout: dialBound, LocalAddr: localAddress(c.ClusterBind)}
 	return world{
 		listen: func() (net.Listener, error) {
-			return net.Listen("tcp", net.JoinHostPort(c.Bind, strconv.Itoa(c.PeerPort)))
+			l, err := net.Listen("tcp", net.JoinHostPort(c.ClusterBind, strconv.Itoa(c.PeerPort)))
+			if err != nil && c.alone { // nobody looks for it at that port
+				l, err = net.Listen("tcp", net.JoinHostPort(c.ClusterBind, "0"))
+			}
+			return l, err
 		},
 		dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)

@@ -20,7 +20,7 @@ const (
 	module = "github.com/rlnode/rlnode/"
 
 	maxFileLines     = 500
-	maxFunctionLines = 60
+	maxFunctionLines = 100
 )
 
 // mayImport lists what each package may import of the project: what stands below it, and nothing else. A
@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml", "wan",
+		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml", "internal/secret", "wan",
 	},
 
 	"peer":    {"ring"},
@@ -62,6 +62,7 @@ var mayImport = map[string][]string{
 	"faults":           {}, // tests of the program from outside
 	"internal/memnet":  {},
 	"internal/process": {}, // for tests
+	"internal/secret":  {"ring"},
 	"internal/testca":  {},
 	"internal/yaml":    {},
 }

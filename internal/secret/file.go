@@ -86,7 +86,7 @@ func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 		return nil, fmt.Errorf("read the cluster's secret: %s: %w", name, err)
 	}
 	f := &File{name: name, node: node, log: log, text: text}
-	made, err := f.prepare(secrets)
+	made, err := f.prepare(secrets, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,8 @@ func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-func (f *File) prepare(secrets []Secret) (*inForce, error) {
+// prepare makes what is to be in force. The certificate stays while the first secret does: connections by it stay, too.
+func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 	made := &inForce{secrets: secrets}
 	for _, s := range secrets {
 		a, err := s.authority()
@@ -109,6 +110,10 @@ func (f *File) prepare(secrets []Secret) (*inForce, error) {
 			return nil, err
 		}
 		made.authorities = append(made.authorities, a)
+	}
+	if old != nil && old.secrets[0] == secrets[0] {
+		made.leaf = old.leaf
+		return made, nil
 	}
 	var err error
 	made.leaf, err = made.authorities[0].issue(f.node)
@@ -160,7 +165,7 @@ func (f *File) reload() (bool, error) {
 	if !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
 		return false, errUnrelated
 	}
-	made, err := f.prepare(secrets)
+	made, err := f.prepare(secrets, old)
 	if err != nil {
 		return false, err
 	}
