@@ -77,11 +77,25 @@ func (f *fleet) node(i, expect int) *node {
 	return n
 }
 
+// secretFile is the file with the secret of all nodes below dir.
+func secretFile(t *testing.T, dir string) string {
+	name := filepath.Join(dir, "cluster.secret")
+	if _, err := os.Stat(name); err == nil {
+		return name
+	}
+	if err := os.WriteFile(name, []byte("c2hhcmVkIGJ5IHRoZSBub2RlcyBvZiBhbGwgdGVzdHM=\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 // newNode is a node on a host, with its files below dir. It is not started.
 func newNode(t *testing.T, h *host, dir string) *node {
 	n := &node{host: h, t: t, dir: filepath.Join(dir, h.name), program: program}
 	n.wall = n.dir + ".wall"
-	n.args = []string{"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip}
+	n.args = []string{
+		"serve", "--name", h.name, "--data-dir", n.dir, "--bind", h.ip, "--admin-bind", h.ip, "--cluster-secret-file", secretFile(t, dir),
+	}
 	n.client = &http.Client{Transport: &http.Transport{DialContext: h.dial, MaxIdleConnsPerHost: 16}}
 	return n
 }

@@ -71,14 +71,21 @@ type serving struct {
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
 func launch(t *testing.T, dir string, env []string, args ...string) *serving {
 	t.Helper()
+	return newServing(t).launch(env, append([]string{"serve", "--data-dir", dir, "--http-port", "0", "--admin-port", "0"}, args...))
+}
+
+// launchBare starts the program with these arguments and nothing else.
+func launchBare(t *testing.T, args ...string) *serving {
+	t.Helper()
+	return newServing(t).launch(nil, args)
+}
+
+func newServing(t *testing.T) *serving {
 	s := &serving{t: t, log: &process.Output{}, exited: make(chan struct{})}
 	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32,
 	}}
-	all := append([]string{
-		"serve", "--data-dir", dir, "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0", "--gossip-port", "0", "--peer-port", "0",
-	}, args...)
-	return s.launch(env, all)
+	return s
 }
 
 // launch starts the process.

@@ -22,8 +22,8 @@ func Start(t testing.TB, program string, args ...string) *Node {
 	log := &Output{}
 	n := &Node{exited: make(chan struct{})}
 	n.cmd = exec.Command(program, append([]string{
-		"serve", "--data-dir", t.TempDir(), "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0",
-		"--gossip-port", "0", "--peer-port", "0", "--usage-shm-dir", t.TempDir(), // which would be left behind in memory
+		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0",
+		"--usage-shm-dir", t.TempDir(), // which would be left behind in memory
 	}, args...)...)
 	n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = []string{"PATH=" + os.Getenv("PATH")}, log, log
 	if err := n.cmd.Start(); err != nil {

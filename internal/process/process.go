@@ -4,6 +4,7 @@ package process
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os/exec"
 	"regexp"
 	"sync"
@@ -71,4 +72,15 @@ func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 		<-timer.C
 	}
 	t.Fatalf("%s: not within %v", what, bound)
+}
+
+// FreePort is a TCP port that is free on all addresses, unless another process takes it meanwhile.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
