@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -22,6 +20,8 @@ const (
 	longestSilence = 5 * time.Second
 	// besideAfter is after how many times the silence that makes a connection unreachable another one is tried.
 	besideAfter = 2
+	// readSize is how much is read at once.
+	readSize = 32 << 10
 	// retireTime bounds how long calls that are under way keep a connection that was replaced.
 	retireTime = 2 * time.Second
 )
@@ -40,12 +40,11 @@ const farSilence = 2 * time.Second
 // quiet is what silence is to a connection: after when it is unreachable, and when it is closed.
 type quiet struct{ after, most time.Duration }
 
-// conn is one end of a peer stream: the one that calls (the node that dialled) or the one that serves.
+// conn is one end of a connection that carries messages: the one that calls (the node that dialled) or the one that serves.
 type conn struct {
 	peers  *Peers
 	remote Identity
 	done   chan struct{} // closed when run has ended
-	stream stream
 	socket *socket
 	calls  bool        // this is the end that calls
 	serves func(*Call) // of the other end
@@ -53,7 +52,7 @@ type conn struct {
 	queue  *queue
 	beside func() // looks whether a new connection could be made while this one is silent; nil: nobody does
 
-	heard   atomic.Int64 // when the last frame came, as Peers.now
+	heard   atomic.Int64 // when something came last, as Peers.now
 	silent  atomic.Bool  // nothing came for Config.Silence
 	dropped sync.Once    // says that replies are dropped
 
@@ -70,34 +69,27 @@ type conn struct {
 	expiring sync.WaitGroup // timers that run done; added to with mu held, and not once it is broken
 }
 
-func (p *Peers) newConn(s stream, c *socket, remote Identity, calls bool) *conn {
-	n := &conn{peers: p, remote: remote, stream: s, socket: c, calls: calls, done: make(chan struct{}), queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
+func (p *Peers) newConn(s *socket, calls bool) *conn {
+	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
 	n.serves, n.quiet = p.config.Serve, quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
-	if c.kind == kindFar {
+	if s.kind == kindFar {
 		n.serves, n.quiet = p.config.ServeFar, quiet{after: farSilence, most: farSilence}
 	}
 	n.heard.Store(p.now())
 	return n
 }
 
-// run moves frames in both directions until the stream breaks or ctx ends, and says why. The reader is the caller's
+// run moves messages in both directions until the connection breaks or ctx ends, and says why. The reader is the caller's
 // goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
-	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
+	ended, end := context.WithCancel(context.Background())
 	var writer sync.WaitGroup
-	writer.Go(func() {
-		if err := c.write(ctx); err != errOver {
-			c.breakOff(err)
-		}
-	})
+	writer.Go(func() { c.breakOff(c.write(ended)) })
 	c.peers.watch(c)
-	err := c.read()
-	if ctx.Err() != nil {
-		err = ErrClosed
-	}
-	c.breakOff(err)
-	cancel()
+	c.breakOff(c.read())
+	end()
 	writer.Wait()
 	c.expiring.Wait()
 	c.peers.unwatch(c)
@@ -141,7 +133,7 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 	return true
 }
 
-// hear notes that a frame has come.
+// hear notes that something has come.
 func (c *conn) hear() {
 	c.heard.Store(c.peers.now())
 	if c.silent.Load() {
@@ -173,7 +165,7 @@ func (c *conn) look(gap time.Duration) {
 
 var errQuiet = errors.New("silent")
 
-// write sends what is queued, and an empty frame where that is nothing for a while.
+// write sends what is queued, and a heartbeat where that is nothing for a while.
 func (c *conn) write(ctx context.Context) error {
 	every := c.quiet.after / 5
 	idle := time.NewTimer(every)
@@ -196,72 +188,61 @@ func (c *conn) write(ctx context.Context) error {
 		case <-ctx.Done():
 			return ErrClosed
 		case <-c.queue.wake:
+			// Others that are about to send go into the same frame.
+			runtime.Gosched()
 		case <-idle.C:
 			idle.Reset(every)
 			if !c.calls && c.peers.now()-c.heard.Load() > int64(c.quiet.after/2) {
 				continue // see Reachable in the package's comment
 			}
-			if err := c.sent(c.stream.SendMsg(new(mem.BufferSlice))); err != nil {
-				return err
+			if _, err := c.socket.Write(heartbeat[:]); err != nil {
+				return fmt.Errorf("send a heartbeat: %w", err)
 			}
 		}
 	}
 }
 
-// send gives a frame to gRPC, which waits while the remote doesn't read, and gives the buffer back once it is written.
+// send writes a frame, which waits while the remote doesn't read.
 func (c *conn) send(f frame) error {
 	size := len(*f.bytes)
-	b := mem.BufferSlice{mem.NewBuffer(f.bytes, &c.peers.frames)}
-	if err := c.sent(c.stream.SendMsg(&b)); err != nil {
-		return err
+	_, err := c.socket.Write(*f.bytes)
+	c.peers.frames.Put(f.bytes)
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
 	}
 	c.queue.written(f.begun, size)
 	return nil
 }
 
-// errOver ends the writer; the reader learns why the stream is over.
-var errOver = errors.New("the stream is over")
-
-func (c *conn) sent(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case err == io.EOF:
-		return errOver
-	}
-	return fmt.Errorf("send frame: %w", err)
-}
-
-// read handles the frames that come.
+// read handles the messages that come.
 func (c *conn) read() error {
 	var parts assembler
-	visit := c.serve
+	handle := c.serve
 	if c.calls {
-		visit = c.settle
+		handle = c.settle
 	}
+	visit := func(m message) error {
+		switch {
+		case m.kind != messageBeat:
+			return handle(m)
+		case m.what != 0 || m.id != 0 || len(m.body) != 0:
+			return errMessage
+		}
+		return nil
+	}
+	b := make([]byte, readSize)
 	for {
-		if err := c.readFrame(&parts, visit); err != nil {
-			return err
+		n, err := c.socket.Read(b)
+		if n > 0 {
+			c.hear()
+			if err := parts.feed(b[:n], visit); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
 		}
 	}
-}
-
-func (c *conn) readFrame(parts *assembler, visit func(message) error) error {
-	var b mem.BufferSlice
-	if err := c.stream.RecvMsg(&b); err != nil {
-		if err == io.EOF {
-			return err
-		}
-		return fmt.Errorf("receive frame: %w", err)
-	}
-	defer b.Free()
-	c.hear()
-	for _, part := range b {
-		if err := parts.feed(part.ReadOnlyData(), visit); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // serve hands a message to the user.

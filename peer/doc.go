@@ -9,21 +9,21 @@
 //
 // A connection may begin with a TLS handshake (see [TLS]). Then comes a preamble: magic, protocol version, what the
 // connection is for, and the [Identity] of the node that dials. The other side answers with its own, or with a refusal
-// and its reason. After that the bytes are Raft's own, or one gRPC stream in both directions, for the calls of the node
-// that dialled and their replies. So two nodes that call each other have two connections.
+// and its reason. After that the bytes are Raft's own, or messages: the calls of the node that dialled in one direction, their
+// replies in the other. So two nodes that call each other have two connections.
 //
-// The gRPC stream carries frames of at most 64 KiB, and the frames together carry a sequence of messages: one frame has
-// many small ones, and a large one takes many frames. Whatever has queued while the last frame was written goes into the
-// next: no timer. A stream that has nothing to say carries an empty frame each fifth of Config.Silence.
+// Messages are written in frames of at most 64 KiB: one frame has many small messages, and a large message takes many frames.
+// What is queued while one frame is written goes into the next: no timer. An end that has nothing to say sends a heartbeat,
+// which is an empty message, each fifth of Config.Silence.
 //
 // # Reachable
 //
-// A node is unreachable while there is no connection to it, and while no frame has come for Config.Silence. Its calls
+// A node is unreachable while there is no connection to it, and while nothing has come for Config.Silence. Its calls
 // fail at once then, and so do new ones. A silent connection is kept, since the remote may only be paused, and is good
-// again with the next frame; after 5 s of silence it is closed and dialled anew. Beside one that is silent for twice
+// again with the next byte; after 5 s of silence it is closed and dialled anew. Beside one that is silent for twice
 // Config.Silence another is dialled, which takes its place if it is there first: after a cut TCP sends again only after a
 // pause as long as the cut has lasted, or longer. Time in which this process did not run
-// does not count as silence. The end that was dialled stops its empty frames when it hears nothing itself, so a link that
+// does not count as silence. The end that was dialled stops its heartbeats when it hears nothing itself, so a link that
 // is broken in one direction counts as broken at both ends.
 //
 // # Far

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/ring"
-	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -78,30 +77,29 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	connected, err = l.carry(ctx, s, (*conn).retire)
+	err = l.carry(ctx, s, (*conn).retire)
 	for c := l.conn.Load(); c != nil; c = l.conn.Load() {
 		<-c.done
 		l.conn.CompareAndSwap(c, nil)
 		err = c.why()
 	}
-	return connected, err
+	return true, err
 }
 
-// carry carries frames over a socket that was dialled, until that is over. Where there is a connection, the new one takes its
+// carry carries messages over a socket that was dialled, until that is over. Where there is a connection, the new one takes its
 // place first; then end is called with the old one.
-func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) (connected bool, err error) {
-	var mine *conn
-	return l.peers.carry(ctx, s, func(c *conn) {
-		if l.kind == kindPeer {
-			c.beside = func() { l.dialBeside(ctx, c) }
-		}
-		mine = c
-		l.remote.Store(&c.remote)
-		if old := l.conn.Swap(c); old != nil {
-			end(old)
-		}
-		l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
-	}, func() { l.conn.CompareAndSwap(mine, nil) })
+func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
+	c := l.peers.newConn(s, true)
+	if l.kind == kindPeer {
+		c.beside = func() { l.dialBeside(ctx, c) }
+	}
+	l.remote.Store(&c.remote)
+	if old := l.conn.Swap(c); old != nil {
+		end(old)
+	}
+	defer l.conn.CompareAndSwap(c, nil)
+	l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
+	return c.run(ctx)
 }
 
 // dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
@@ -138,7 +136,7 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 		l.aside.Store(false)
 		switch {
 		case wanted:
-			_, _ = l.carry(ctx, s, end) // once says why it was lost
+			_ = l.carry(ctx, s, end) // once says why it was lost
 		case err == nil:
 			s.Close()
 		}
@@ -186,37 +184,4 @@ func (l *link) heardOf(remote Identity) {
 	case l.wake <- struct{}{}:
 	default:
 	}
-}
-
-// carry opens the stream on a socket that was dialled, calls up when the first frame has come, carries frames until it is
-// over, and calls down if it has called up.
-func (p *Peers) carry(ctx context.Context, s *socket, up func(*conn), down func()) (bool, error) {
-	defer s.Close()
-	// A deadline would go to the other side with the stream, and it would end that a moment too early.
-	outer := ctx
-	ctx, cancel := context.WithCancel(context.WithoutCancel(outer))
-	defer cancel()
-	defer context.AfterFunc(outer, cancel)()
-	late := time.AfterFunc(handshakeTime, cancel)
-	defer late.Stop()
-	stream, client, err := openStream(ctx, s)
-	if err != nil {
-		return false, fmt.Errorf("open stream: %w", err)
-	}
-	defer func() {
-		s.Close() // first: the client's Close waits for what it still has to write
-		client.Close()
-	}()
-	var first mem.BufferSlice
-	if err := stream.RecvMsg(&first); err != nil {
-		return false, fmt.Errorf("open stream: %w", err)
-	}
-	first.Free()
-	if !late.Stop() {
-		return false, context.Cause(ctx)
-	}
-	c := p.newConn(stream, s, s.remote, true)
-	up(c)
-	defer down()
-	return true, c.run(ctx)
 }

@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"net"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/mem"
 )
 
 const (
-	// handshakeTime bounds what comes before the first frame, at either end: the TLS handshake and the preamble, then the
-	// beginning of the stream. Over a round trip of 300 ms they take 600 ms each.
+	// handshakeTime bounds what comes before the first message, at either end: the TLS handshake and the preamble. Over a round
+	// trip of 300 ms they take 600 ms.
 	handshakeTime = 2 * time.Second
 	// nearDialTime bounds how long a near connection waits for TCP, which would try again only after a second.
 	nearDialTime = 500 * time.Millisecond
@@ -131,51 +128,23 @@ func (p *Peers) handshake(s *socket) error {
 	return s.SetDeadline(time.Time{})
 }
 
-// handTo gives a connection to gRPC or Raft.
+// handTo gives a connection to Raft, or serves what comes over it.
 func (p *Peers) handTo(s *socket) error {
-	to := p.streams
 	if s.kind == kindRaft {
 		s.raft.Store(true)
-		to = p.raft
-	} else {
-		p.spawn(func() { p.expectStream(s) })
+		if !p.raft.give(s) {
+			return fmt.Errorf("hand over to Raft: %w", ErrBusy)
+		}
+		return nil
 	}
-	if !to.give(s) {
-		return fmt.Errorf("hand over: %w", ErrBusy)
+	if !p.spawn(func() { _ = p.newConn(s, false).run(p.ctx) }) { // the other end says why it is over
+		return ErrClosed
 	}
 	return nil
 }
 
-// expectStream closes a connection on which no stream begins.
-func (p *Peers) expectStream(s *socket) {
-	timer := time.NewTimer(handshakeTime)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		if !s.used.Load() {
-			s.Close()
-		}
-	case <-p.ctx.Done():
-	}
-}
-
 func refused(remote Identity, why error) error {
 	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable([]byte(remote.Name)), why)
-}
-
-// handleStream is the end of a stream that serves.
-func (p *Peers) handleStream(s grpc.ServerStream) error {
-	c, ok := socketOf(s.Context())
-	if !ok || c.used.Swap(true) {
-		return errPreamble
-	}
-	if err := s.SendHeader(nil); err != nil {
-		return err
-	}
-	if err := s.SendMsg(new(mem.BufferSlice)); err != nil { // the other end waits for it
-		return err
-	}
-	return p.newConn(s, c, c.remote, false).run(p.ctx)
 }
 
 // dial makes a connection and goes through the handshake. expected says whether the right node is there. Over a near

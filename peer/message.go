@@ -19,9 +19,10 @@ const (
 	messageSend
 	messageReply
 	messageFailure
+	messageBeat // says that the end that sends it is there; it has nothing else in it
 )
 
-// message is one of those that frames carry.
+// message is one of those that a connection carries.
 type message struct {
 	kind messageKind
 	what uint8  // the method of calls, the code of failures
@@ -36,9 +37,12 @@ func (m message) head() (h [messageHead]byte) {
 	return h
 }
 
+// heartbeat is the message that says nothing.
+var heartbeat = message{kind: messageBeat}.head()
+
 var errMessage = errors.New("the remote sent a message that makes no sense")
 
-// assembler finds the messages in the bytes of frames. What it holds grows with what has come, never with what a
+// assembler finds the messages in what was read. What it holds grows with what has come, never with what a
 // message says of itself.
 type assembler struct{ partial []byte }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/ring"
-	"google.golang.org/grpc"
 )
 
 const defaultSilence = 250 * time.Millisecond
@@ -57,9 +56,7 @@ type Peers struct {
 	config   Config
 	log      *slog.Logger
 	listener net.Listener
-	server   *grpc.Server
-	streams  *handOver // to the gRPC server
-	raft     *handOver
+	raft     *raftListener
 	started  time.Time
 	frames   framePool
 	notes    notes
@@ -88,18 +85,15 @@ func Open(config Config) (*Peers, error) {
 	}
 	p := &Peers{
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
-		streams:  newHandOver(listener.Addr(), mostHalfOpen),
-		raft:     newHandOver(listener.Addr(), raftWaiting),
+		raft:     newRaftListener(listener.Addr(), raftWaiting),
 		halfOpen: make(chan struct{}, mostHalfOpen),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.links.Store(&map[ring.NodeID]*link{})
-	p.server = newServer(p.handleStream)
 	p.group.Go(p.accept)
 	p.group.Go(p.watchAll)
-	p.group.Go(func() { _ = p.server.Serve(p.streams) }) // ends with Stop, and says so
 	return p, nil
 }
 
@@ -114,9 +108,7 @@ func (p *Peers) Close() error {
 		p.cancel()
 		err = p.listener.Close()
 		p.raft.close()
-		p.streams.close()
 		p.closeSockets(func(*socket) bool { return true })
-		p.server.Stop()
 	}
 	p.group.Wait()
 	return err
@@ -260,7 +252,9 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	if !p.spawn(func() {
 		s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
 		if err == nil {
-			_, err = p.carry(ctx, s, func(c *conn) { asked <- c }, func() {})
+			c := p.newConn(s, true)
+			asked <- c
+			err = c.run(ctx)
 		}
 		over <- err
 	}) {

@@ -11,7 +11,7 @@ import (
 
 const (
 	magic           = "rlnode"
-	protocolVersion = 1
+	protocolVersion = 2
 	// A preamble has the magic, the version, one byte (what the connection is for, or the answer) and the length of
 	// what follows.
 	preambleHead    = len(magic) + 1 + 1 + 2

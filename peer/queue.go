@@ -9,7 +9,7 @@ const (
 	queueBytes   = 32 << 20
 )
 
-// frame is bytes of messages, ready to be sent.
+// frame is bytes of messages that are written at once.
 type frame struct {
 	bytes *[]byte // of the pool
 	begun int     // how many messages begin in it
@@ -115,8 +115,7 @@ func (q *queue) close() {
 	q.frames = nil
 }
 
-// framePool keeps buffers of the two sizes of frames. It is gRPC's mem.BufferPool, which gets them back once they are
-// written.
+// framePool keeps buffers of the two sizes of frames, once they are written.
 type framePool struct{ small, large sync.Pool }
 
 // Get gives an empty buffer with room for size bytes, which is one of the two.

@@ -59,3 +59,45 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	}
 	return s, nil
 }
+
+// raftListener is the listener that gives accepted connections to Raft.
+type raftListener struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	closed context.Context
+	close  context.CancelFunc
+}
+
+func newRaftListener(addr net.Addr, waiting int) *raftListener {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &raftListener{addr: addr, conns: make(chan net.Conn, waiting), closed: ctx, close: cancel}
+}
+
+// give says whether there was room.
+func (h *raftListener) give(c net.Conn) bool {
+	if h.closed.Err() != nil {
+		return false
+	}
+	select {
+	case h.conns <- c:
+		return h.closed.Err() == nil // if not, nobody takes it any more, and the caller closes it
+	default:
+		return false
+	}
+}
+
+func (h *raftListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (h *raftListener) Close() error {
+	h.close()
+	return nil
+}
+
+func (h *raftListener) Addr() net.Addr { return h.addr }

@@ -18,20 +18,10 @@ type socket struct {
 	secure   *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
 	kind     kind        // set before greeted
 	remote   Identity    // set before greeted
-	used     atomic.Bool // a stream has begun
 	raft     atomic.Bool // it is Raft's
 	far      bool        // guarded by Peers.mu: it is one of Peers.far
 	once     sync.Once
 }
-
-// socketAddr lets gRPC's handler find the socket again.
-type socketAddr struct {
-	net.Addr
-	socket *socket
-}
-
-// RemoteAddr is that of the connection below.
-func (s *socket) RemoteAddr() net.Addr { return socketAddr{s.raw.RemoteAddr(), s} }
 
 // Close closes the connection, and forgets it. It closes the one below TLS: TLS would wait to say goodbye.
 func (s *socket) Close() (err error) {

@@ -8,12 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rlnode/rlnode/ring"
-	"google.golang.org/grpc/mem"
 )
 
 func TestAnotherClusterIsRefused(t *testing.T) {
@@ -63,7 +61,7 @@ func TestGarbageAtThePort(t *testing.T) {
 			[]byte("GET / HTTP/1.1\r\n\r\n"),
 			[]byte("\x16\x03\x01\x02\x00"),
 			[]byte("rlnodx\x01\x01\x00\x29"),
-			[]byte("rlnode\x02\x01\x00\x00"),             // another version
+			[]byte("rlnode\x63\x01\x00\x00"),             // another version
 			[]byte("rlnode\x01\x07\x00\x29"),             // cut short
 			append([]byte("rlnode\x01\x09"), 0, 41),      // no such kind
 			[]byte("rlnode\x01\x01\xff\xff"),             // too long
@@ -94,7 +92,7 @@ func TestAnotherVersionIsToldSo(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		b := w.node(2)
 		c := w.dialer()(b.address)
-		_, _ = c.Write([]byte("rlnode\x02\x01\x00\x00"))
+		_, _ = c.Write([]byte("rlnode\x63\x01\x00\x00"))
 		what, reason, err := readPreamble(c)
 		if err != nil || what != answerRefused || string(reason) != errVersion.Error() {
 			t.Errorf("have %d, %q, %v", what, reason, err)
@@ -130,128 +128,50 @@ func TestSlowPreambles(t *testing.T) {
 	})
 }
 
-// TestConnectionWithoutStream says hello and then nothing.
-func TestConnectionWithoutStream(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		b := w.node(2)
-		c := w.dialer()(b.address)
-		if _, err := greet(c, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		_, _ = io.Copy(io.Discard, c)
-		if have := time.Since(began); have > 2*handshakeTime {
-			t.Errorf("closed after %v", have)
-		}
-	})
-}
-
-// hostileStream is a stream to a node over which anything can be sent.
-func hostileStream(t *testing.T, w *world, to *node) stream {
+// hostileConn is a connection to a node over which anything can be sent.
+func hostileConn(t *testing.T, w *world, to *node) net.Conn {
 	t.Helper()
 	raw := w.dialer()(to.address)
 	if _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
 		t.Fatal(err)
 	}
-	s, client, err := openStream(t.Context(), raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		raw.Close()
-		client.Close()
-	})
-	return s
+	return raw
 }
 
-func sendBytes(s stream, b []byte) error {
-	frame := mem.BufferSlice{mem.SliceBuffer(b)}
-	return s.SendMsg(&frame)
-}
-
-func TestHostileFrames(t *testing.T) {
+func TestHostileMessages(t *testing.T) {
 	reply := message{kind: messageReply, id: 1}.head()
 	none := message{kind: messageCall}.head()
-	tests := map[string][]byte{
-		"huge message":     {0xff, 0xff, 0xff, 0xff, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0},
-		"reply to nothing": reply[:],
-		"call without id":  none[:],
-		"no such kind":     bytes.Repeat([]byte{0}, messageHead),
-	}
-	for name, frame := range tests {
+	beat := message{kind: messageBeat, id: 1}.head()
+	for name, bytes := range map[string][]byte{
+		"huge message":         {0xff, 0xff, 0xff, 0xff, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+		"reply to nothing":     reply[:],
+		"call without id":      none[:],
+		"no such kind":         bytes.Repeat([]byte{0}, messageHead),
+		"heartbeat with an id": beat[:],
+		"another protocol":     []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
-				s := hostileStream(t, w, b)
-				_ = sendBytes(s, frame)
-				if !ends(s) {
-					t.Error("the stream goes on")
+				c := hostileConn(t, w, b)
+				_, _ = c.Write(bytes) // it may be closed meanwhile
+				began := time.Now()
+				_, _ = io.Copy(io.Discard, c)
+				if have := time.Since(began); have > time.Second {
+					t.Errorf("the connection is closed after %v", have)
 				}
 				w.echo(a, b, "goes on")
 			})
 		})
 	}
-	t.Run("huge frame", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, w *world) {
-			a, b := w.pair()
-			raw := w.dialer()(b.address)
-			if _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
-				t.Fatal(err)
-			}
-			c := &oversized{Conn: raw}
-			s, client, err := openStream(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { raw.Close(); client.Close() }()
-			c.grow.Store(true)
-			_ = sendBytes(s, bytes.Repeat([]byte{0x55}, 60<<10))
-			if !ends(s) {
-				t.Error("the stream goes on")
-			}
-			w.echo(a, b, "goes on")
-		})
-	})
 }
 
-// oversized makes the length of the first gRPC message that goes by a huge one.
-type oversized struct {
-	net.Conn
-	grow atomic.Bool
-}
-
-func (o *oversized) Write(b []byte) (int, error) {
-	prefix := []byte{0, 0, 0, 60 << 10 >> 8, 0} // not compressed, 60 KiB
-	if i := bytes.Index(b, prefix); i >= 0 && o.grow.CompareAndSwap(true, false) {
-		b = bytes.Clone(b)
-		b[i+1] = 0x7f
-	}
-	return o.Conn.Write(b)
-}
-
-// ends reads until the stream is over.
-func ends(s stream) bool {
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
-		var b mem.BufferSlice
-		if err := s.RecvMsg(&b); err != nil {
-			return true
-		}
-		b.Free()
-	}
-	return false
-}
-
+// TestSilentDialerIsDropped says hello and then nothing.
 func TestSilentDialerIsDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		b := w.node(2)
-		s := hostileStream(t, w, b)
+		c := hostileConn(t, w, w.node(2))
 		began := time.Now()
-		for {
-			var f mem.BufferSlice
-			if err := s.RecvMsg(&f); err != nil {
-				break
-			}
-		}
+		_, _ = io.Copy(io.Discard, c)
 		if have := time.Since(began); have < longestSilence || have > longestSilence+time.Second {
 			t.Errorf("dropped after %v", have)
 		}

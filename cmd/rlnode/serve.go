@@ -51,7 +51,6 @@ func (c *serveCmd) Run(env *environment) error {
 	defer signal.Stop(signals)
 
 	s := &server{settings: c, env: env, log: c.logger(env.stderr), world: realWorld(c)}
-	adaptGRPC(s.log)
 	c.warn(s.log, os.Environ())
 	raiseFiles(s.log)
 	return s.run(signals)
