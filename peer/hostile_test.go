@@ -60,6 +60,9 @@ func TestHostileBytes(t *testing.T) {
 			h.attack(t, b.address, hostileCount(t)/2)
 			w.echo(a, b, "goes on")
 			w.until("the connections are gone", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
+			if n := b.log.count("\n"); n > 2*mostNotes { // as often as notesTime went by, and what is said of a itself
+				t.Errorf("%d lines were logged", n)
+			}
 			if have := heap(); have > memory+memory/10+1<<20 {
 				t.Errorf("%d bytes are in use, and %d were before", have, memory)
 			}

@@ -5,15 +5,22 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"time"
 )
 
-// mostNotes bounds what is remembered; then all is forgotten, and said again.
-const mostNotes = 256
+const (
+	// So much is said, and remembered, in notesTime at most; then all is forgotten. A stranger can make up reasons without
+	// end, and must not fill the disk with them.
+	mostNotes = 256
+	notesTime = time.Minute
+)
 
 // notes remembers what has been logged, so that it is logged once and not at every try.
 type notes struct {
-	mu   sync.Mutex // guards said
-	said map[string]struct{}
+	mu    sync.Mutex // guards what follows
+	said  map[string]struct{}
+	began time.Time // of what follows
+	count int       // of what was said since. Invariant: <= mostNotes
 }
 
 // first says whether this is new.
@@ -23,9 +30,13 @@ func (n *notes) first(what string) bool {
 	if _, ok := n.said[what]; ok {
 		return false
 	}
-	if n.said == nil || len(n.said) >= mostNotes {
-		n.said = make(map[string]struct{})
+	if n.said == nil || n.count >= mostNotes {
+		if time.Since(n.began) < notesTime {
+			return false
+		}
+		n.said, n.began, n.count = make(map[string]struct{}), time.Now(), 0
 	}
+	n.count++
 	n.said[what] = struct{}{}
 	return true
 }

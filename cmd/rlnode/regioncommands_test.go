@@ -9,7 +9,7 @@ func TestRegionSettings(t *testing.T) {
 	clearEnv(t)
 	t.Setenv("RLNODE_WAN_JOIN", "10.0.0.1,eu.example.com:17948")
 	config := file(t, "config.yaml", "primary-region: eu\nwan-port: 17949\n")
-	c, err := parseServe("--config", config, "--region", "us")
+	c, err := parseServe("--config", config, "--region", "us", "--cluster-bind", "192.0.2.1", "--insecure-cluster")
 	if err == nil {
 		err = c.complete()
 	}

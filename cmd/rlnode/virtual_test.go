@@ -18,6 +18,7 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -33,8 +34,9 @@ type planet struct {
 
 	region  string
 	primary string
-	subnet  int      // its nodes are 10.0.<subnet>.1 and so on
-	far     []string // where other regions' entry nodes gossip
+	subnet  int             // its nodes are 10.0.<subnet>.1 and so on
+	far     []string        // where other regions' entry nodes gossip
+	secret  []secret.Secret // of the cluster; nil: none
 }
 
 // virtual is a node of a planet.
@@ -151,6 +153,10 @@ func (p *planet) settings(i, n int, dir, file string) *serveCmd {
 		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: n,
 	}
 	c.ClusterBind, c.Advertise = c.Bind, c.Bind
+	if p.secret != nil {
+		c.ClusterSecretFile = filepath.Join(dir, c.Name+".secret")
+		writeSecrets(p.t, c.ClusterSecretFile, p.secret...)
+	}
 	for j := range n {
 		if j != i {
 			c.Join = append(c.Join, p.address(j))
