@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,16 +45,26 @@ func TestHostileCalls(t *testing.T) {
 		}
 		slots := make(chan struct{}, 256)
 		var under sync.WaitGroup
+		var served atomic.Int64
 		for range calls {
 			method, body := peer.Method(random.IntN(256)), hostileBody(random)
 			slots <- struct{}{}
 			under.Add(1)
-			p.Go(id, method, body, 100*time.Millisecond, func([]byte, error) { <-slots; under.Done() })
+			p.Go(id, method, body, 100*time.Millisecond, func(_ []byte, err error) {
+				if _, failed := errors.AsType[*peer.RemoteError](err); err == nil || failed {
+					served.Add(1)
+				}
+				<-slots
+				under.Done()
+			})
 			if !p.Reachable(id) {
 				process.Eventually(t, "the node takes calls", func() bool { return p.Reachable(id) })
 			}
 		}
 		under.Wait()
+		if served.Load() < int64(calls/2) {
+			t.Errorf("only %d of %d calls were answered", served.Load(), calls)
+		}
 	}
 	attack(5000, "default")
 	before := memoryInUse(t, s)
