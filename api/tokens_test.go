@@ -399,6 +399,7 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range 40 {
+		before := n.tokens.set.Load()
 		text := "tokens:\n"
 		for range r.IntN(200) {
 			text += entry(fmt.Sprint("n", r.Uint64()), fmt.Sprint(r.Uint64()), "check")
@@ -413,7 +414,6 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 			}
 		}
 		if i%4 == 3 { // and it is read
-			before := n.tokens.set.Load()
 			until(t, "the file is read", func() bool { return n.tokens.set.Load() != before })
 			if i >= 11 {
 				break
