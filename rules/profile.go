@@ -104,30 +104,11 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 	return address, ok
 }
 
-// entryAddress is the address in an entry of a list: by itself, in brackets, in quotes, with a port.
+// entryAddress is the address in an entry of a list, without what may stand around it.
 func entryAddress(s string) (string, bool) {
-	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
-		s = s[1 : len(s)-1]
-	}
-	if inside, ok := strings.CutPrefix(s, "["); ok {
-		host, port, closed := strings.Cut(inside, "]")
-		if !closed || port != "" && !isPort(port) || strings.IndexByte(host, ':') < 0 {
-			return "", false
-		}
-		s = host
-	} else if i := strings.IndexByte(s, ':'); i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
-		if !isPort(s[i:]) {
-			return "", false
-		}
-		s = s[:i]
-	}
-	_, ok := parseAddress(s)
+	s = bareAddress(s)
+	_, ok := parseBare(s)
 	return s, ok
-}
-
-// isPort reports whether s is a colon and a port.
-func isPort(s string) bool {
-	return len(s) >= 2 && len(s) <= 6 && s[0] == ':' && strings.Trim(s[1:], "0123456789") == ""
 }
 
 // PathOf is the path of a request's target, without the query. A target in absolute form loses its host.
