@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	magic           = "rlnode"
-	protocolVersion = 1
+	magic = "rlnode"
+	// protocolVersion 2: subjects are hashed with the cluster's key. Nodes that hash otherwise would count each check by
+	// other counters.
+	protocolVersion = 2
 	// A preamble has the magic, the version, one byte (what the connection is for, or the answer) and the length of
 	// what follows.
 	preambleHead    = len(magic) + 1 + 1 + 2
