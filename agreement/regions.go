@@ -108,16 +108,17 @@ func (r *Regions) last() *Held {
 	return &r.Held[len(r.Held)-1]
 }
 
-// SetFor returns the rules in force, compiled, with the shares of a region; nil before the first. It is the same pointer as
-// long as neither rules nor regions change.
+// SetFor returns the rules in force, compiled, with the shares of a region and the cluster's key for subjects; nil before
+// the first, or while there is no key: nothing is ever counted by another one. It is the same pointer as long as neither
+// rules nor regions change.
 func (s *State) SetFor(region string) *rules.Set {
 	set, r := s.History.Set(), s.Regions
-	if set == nil || len(r.Held) == 0 {
-		return set
+	if set == nil || len(s.Secret) == 0 {
+		return nil
 	}
 	kept := r.sets
 	if kept == nil {
-		return set.WithShares(r.shares(region))
+		return s.setFor(region)
 	}
 	kept.mu.Lock()
 	defer kept.mu.Unlock()
@@ -127,8 +128,16 @@ func (s *State) SetFor(region string) *rules.Set {
 	if kept.set == nil || len(kept.set) > MaxRegions {
 		kept.set = map[string]*rules.Set{}
 	}
-	kept.set[region] = set.WithShares(r.shares(region))
+	kept.set[region] = s.setFor(region)
 	return kept.set[region]
+}
+
+func (s *State) setFor(region string) *rules.Set {
+	set := s.History.Set().Keyed(s.Secret)
+	if len(s.Regions.Held) > 0 {
+		set = set.WithShares(s.Regions.shares(region))
+	}
+	return set
 }
 
 func (r *Regions) shares(region string) *rules.Shares {

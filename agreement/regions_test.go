@@ -67,7 +67,7 @@ func limitIn(t testing.TB, s *State, region string, wall time.Time) int64 {
 }
 
 func TestPrimary(t *testing.T) {
-	s := do(t, New(), Primary{Region: "eu", World: WorldID{5}}, Primary{Region: "eu", World: WorldID{6}})
+	s := do(t, founded(New()), Primary{Region: "eu", World: WorldID{5}}, Primary{Region: "eu", World: WorldID{6}})
 	if r := s.Regions; r.World != (WorldID{5}) || r.Term != 1 || r.Primary != "eu" || !slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
 		t.Errorf("have %+v", r)
 	}
@@ -86,7 +86,7 @@ func TestPrimary(t *testing.T) {
 		t.Errorf("have %+v, %+v", r, v)
 	}
 	// Rules that were there before the first primary keep their number.
-	old := do(t, New(), global(100, ""), Primary{Region: "eu", World: WorldID{5}})
+	old := do(t, founded(New()), global(100, ""), Primary{Region: "eu", World: WorldID{5}})
 	if _, v := old.History.Current(); v.Number != 1 || limitIn(t, old, "eu", time.Now()) != 100 || held(old) != "1r" {
 		t.Errorf("version %d, held %s", v.Number, held(old))
 	}
@@ -161,7 +161,7 @@ func TestRejectedRegions(t *testing.T) {
 	if held(s) != "1r 2r 3c 4" {
 		t.Fatalf("have %s", held(s))
 	}
-	alone := do(t, New(), global(5, ""))
+	alone := do(t, founded(New()), global(5, ""))
 	long := strings.Repeat("x", MaxRegionName+1)
 	for _, tt := range []struct {
 		state *State
@@ -211,7 +211,7 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	}
 	rejects(t, s, encoded(t, Region{Name: "za"}), "too many changes")
 	reread(t, s)
-	if _, r := ahead(t, s, New()); r.Err != nil {
+	if _, r := ahead(t, s, founded(New())); r.Err != nil {
 		t.Error(r.Err)
 	}
 	s = do(t, s, Mark{MaxHeld, at + 1000*1000}, global(1000, ""))
@@ -273,7 +273,7 @@ func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 func TestFollow(t *testing.T) {
 	s := moved(t)
 	other := do(t, New(), found, global(7, ""), global(8, "")) // rules of its own, from before
-	for _, to := range []*State{New(), other} {
+	for _, to := range []*State{founded(New()), other} {
 		next, r := ahead(t, s, to)
 		if r.Err != nil || r.Version != 4 {
 			t.Fatalf("have %+v", r)
@@ -316,7 +316,7 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	// Before the first rules there is something to follow, too.
-	next, r := ahead(t, begun(t, "us"), New())
+	next, r := ahead(t, begun(t, "us"), founded(New()))
 	if r.Err != nil || next.Regions.Primary != "eu" || next.SetFor("us") != nil || len(next.Regions.Names) != 2 {
 		t.Errorf("have %+v, %+v", r, next.Regions)
 	}
@@ -399,7 +399,7 @@ func TestFollowIsSmall(t *testing.T) {
 	if err != nil || len(s.Regions.Held) != 7 || len(out) > b.Len()/2 {
 		t.Fatalf("%d bytes for %d documents of %d (%v)", len(out), len(s.Regions.Held), b.Len(), err)
 	}
-	next, r := ahead(t, s, New())
+	next, r := ahead(t, s, founded(New()))
 	if r.Err != nil || limitIn(t, next, "us", time.Now()) != limitIn(t, s, "us", time.Now()) {
 		t.Errorf("have %+v", r)
 	}
@@ -411,6 +411,9 @@ func TestFollowIsSmall(t *testing.T) {
 func TestSetForIsKept(t *testing.T) {
 	s := moved(t)
 	eu := s.SetFor("eu")
+	if bare := (&State{History: s.History, Regions: s.Regions}); bare.SetFor("eu") != nil {
+		t.Error("there are rules in force before there is a key for subjects")
+	}
 	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 || eu.Shares().Region != "eu" || len(eu.Shares().Views) != 4 {
 		t.Error("it is made anew")
 	}
@@ -426,7 +429,7 @@ func TestSetForIsKept(t *testing.T) {
 	if n := len(s.Regions.sets.set); n > MaxRegions+1 {
 		t.Errorf("%d are kept", n)
 	}
-	if bare := (&State{History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
+	if bare := (&State{Secret: s.Secret, History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
 		t.Error("there is none")
 	}
 }
@@ -455,7 +458,7 @@ func withoutRegions(t testing.TB, s *State) []byte {
 
 // A snapshot of a time without regions is read, and goes on.
 func TestSnapshotsWithoutRegions(t *testing.T) {
-	for _, s := range []*State{New(), rich(t), do(t, New(), global(5, ""))} {
+	for _, s := range []*State{New(), rich(t), do(t, founded(New()), global(5, ""))} {
 		b := withoutRegions(t, s)
 		back, err := Parse(b)
 		if err != nil {

@@ -63,7 +63,7 @@ type region struct {
 func newWorld(seed uint64, bucket bool) *world {
 	w := &world{rand: rand.New(rand.NewPCG(seed, 8)), now: modelBegin, bucket: bucket, limits: map[int64]int64{}}
 	for _, name := range []string{"eu", "us", "ap"} {
-		r := &region{name: name, state: New(), used: map[int64]int64{}}
+		r := &region{name: name, state: founded(New()), used: map[int64]int64{}}
 		for _, clock := range []*int64{&r.leader, &r.owner, &r.asker} {
 			*clock = w.rand.Int64N(900) - 450
 		}

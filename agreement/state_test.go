@@ -91,6 +91,13 @@ func write(request byte, n int) Rules {
 
 var found = Found{Cluster: ClusterID{1, 2, 3}, Secret: bytes.Repeat([]byte{7}, secretBytes)}
 
+// founded is s with what found makes of it, and no entry more.
+func founded(s *State) *State {
+	next := *s
+	next.Cluster, next.Secret = found.Cluster, found.Secret
+	return &next
+}
+
 func TestNewState(t *testing.T) {
 	s := New()
 	if from, to := s.Owner(5); !from.IsZero() || !to.IsZero() || s.Moving(5) || !s.Settled || s.Generation(node(1)) != 0 {

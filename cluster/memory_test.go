@@ -30,7 +30,11 @@ func (s *slate) Write(content []byte) error {
 }
 
 // notes gives each node one, and lists which versions of the rules each process was told.
+//
+// Whatever process of whatever node goes by them, and however it came to know them, a subject has one hash.
 func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
+	var mu sync.Mutex // guards hashes
+	hashes := map[rules.Hash]bool{}
 	for _, n := range nodes {
 		note := &slate{}
 		n.adjust = func(c *Config) {
@@ -42,6 +46,16 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 				}
 				last = s.Version
 				n.rules.Store(s)
+				var m rules.Match
+				if err := s.MatchKey(s.Rules[0], make([]string, len(s.Rules[0].Key)), &m); err != nil || len(m.Hits) != 1 {
+					t.Errorf("have %d hits, %v", len(m.Hits), err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if hashes[m.Hits[0].Subject] = true; len(hashes) != 1 {
+					t.Errorf("%s: a subject has another hash", n.name)
+				}
 			}
 		}
 	}

@@ -42,7 +42,7 @@ func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, op
 	s := t.shardOf(op.Key)
 	p := s.find(op.Key)
 	if !p.found() {
-		if !t.makeRoom(s, now.Steady, t.added(s, ops), ops) {
+		if !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops), ops) {
 			return false
 		}
 		p = s.insert(op.Key)

@@ -53,7 +53,7 @@ func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
 		return ErrShut
 	}
 	if l.Kind == algorithms.SlidingLog {
-		if s.logs[k] == nil && !t.makeRoom(s, now.Steady, 0, nil) {
+		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
 		t.changeLog(s, k, now, l, func(g *algorithms.Log) { *g = algorithms.Log{} })
@@ -61,7 +61,7 @@ func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
 	}
 	p := s.find(k)
 	if !p.found() {
-		if !t.makeRoom(s, now.Steady, 0, nil) {
+		if !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
 		p = s.insert(k)
@@ -86,12 +86,12 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
 func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit,
 	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) error {
 	if l.Kind == algorithms.SlidingLog {
-		if s.logs[k] == nil {
+		if s.log(k) == nil {
 			var fresh algorithms.Log
 			if log(&fresh); fresh.Fresh() {
 				return nil
 			}
-			if !t.makeRoom(s, now.Steady, 0, nil) {
+			if !t.makeRoom(s, k, now.Steady, 0, nil) {
 				return ErrFull
 			}
 		}
@@ -99,12 +99,12 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 		return nil
 	}
 	p := s.find(k)
-	next := state(s.state(p))
+	next := state(p.state())
 	if !p.found() {
 		if next.Fresh() {
 			return nil
 		}
-		if !t.makeRoom(s, now.Steady, 0, nil) {
+		if !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
 		}
 		p = s.insert(k)
@@ -116,16 +116,22 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 
 // logSlot returns k's log, a new one if it has none.
 func (t *Table) logSlot(s *shard, k Key) *logSlot {
-	e := s.logs[k]
+	e := s.log(k)
 	if e == nil {
-		if s.logs == nil {
-			s.logs = make(map[Key]*logSlot)
-		}
 		e = &logSlot{}
-		s.logs[k] = e
+		s.of(k).putLog(k, e)
+		s.room--
 		t.logs.Add(1)
 	}
 	return e
+}
+
+// putLog puts a log in under k, which has none.
+func (r *records) putLog(k Key, e *logSlot) {
+	if r.logs == nil {
+		r.logs = make(map[Key]*logSlot)
+	}
+	r.logs[k] = e
 }
 
 // levelLeft is a counter's level after a change that was no check: without anything left it refuses.
@@ -161,13 +167,15 @@ func (t *Table) keepBooks(e *logSlot, before int, l *algorithms.Limit) {
 }
 
 func (t *Table) dropLog(s *shard, k Key) {
-	e := s.logs[k]
+	r := s.of(k)
+	e := r.logs[k]
 	t.logEntries.Add(int64(-e.log.Len()))
 	s.cleanLog(e, everyone)
-	delete(s.logs, k)
+	delete(r.logs, k)
+	s.room++
 	t.logs.Add(-1)
-	if len(s.logs) == 0 {
-		s.logs = nil // a map does not shrink by itself
+	if len(r.logs) == 0 {
+		r.logs = nil // a map does not shrink by itself
 	}
 }
 
@@ -184,12 +192,12 @@ func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, al
 func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log
-		if e := s.logs[k]; e != nil {
+		if e := s.log(k); e != nil {
 			log = *e.log.Clone()
 		}
 		d := log.Peek(l, now, 0)
 		return log.Used(), d
 	}
-	state := l.Advance(s.state(s.find(k)), now)
+	state := l.Advance(s.find(k).state(), now)
 	return l.Used(state, now), l.Describe(state, now, 0, true)
 }

@@ -31,25 +31,25 @@ func (t *Table) Changed(yield func([]Record) error) error {
 
 // collect appends the shard's changed counters and marks them clean.
 func (s *shard) collect(batch []Record) []Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unsaved == 0 {
-		return batch
-	}
-	for i := range s.groups {
-		g := &s.groups[i]
-		for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
-			slot := bits.TrailingZeros64(m)
-			batch = append(batch, g.record(slot))
-			s.clean(place{group: i, slot: slot}, checkpoints)
+	s.visit(func(r *records) {
+		if s.unsaved == 0 {
+			return
 		}
-	}
-	for k, e := range s.logs {
-		if e.dirty&checkpoints != 0 {
-			batch = append(batch, e.record(k))
-			s.cleanLog(e, checkpoints)
+		for i := range r.groups {
+			g := &r.groups[i]
+			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
+				slot := bits.TrailingZeros64(m)
+				batch = append(batch, g.record(slot))
+				s.clean(r.at(i, slot), checkpoints)
+			}
 		}
-	}
+		for k, e := range r.logs {
+			if e.dirty&checkpoints != 0 {
+				batch = append(batch, e.record(k))
+				s.cleanLog(e, checkpoints)
+			}
+		}
+	})
 	return batch
 }
 
@@ -59,7 +59,7 @@ func (t *Table) mark(batch []Record, by readers) {
 		k := batch[i].Key
 		s := t.shardOf(k)
 		s.mu.Lock()
-		if e := s.logs[k]; e != nil {
+		if e := s.log(k); e != nil {
 			s.soilLog(k, e, by)
 		}
 		if p := s.find(k); p.found() {
@@ -73,18 +73,18 @@ func (t *Table) mark(batch []Record, by readers) {
 func (t *Table) MarkAll() {
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.mu.Lock()
-		for j := range s.groups {
-			for slot, tag := range s.groups[j].tags {
-				if tag >= tagUsed {
-					s.soil(place{group: j, slot: slot}, checkpoints)
+		s.visit(func(r *records) {
+			for j := range r.groups {
+				for slot, tag := range r.groups[j].tags {
+					if tag >= tagUsed {
+						s.soil(r.at(j, slot), checkpoints)
+					}
 				}
 			}
-		}
-		for k, e := range s.logs {
-			s.soilLog(k, e, checkpoints)
-		}
-		s.mu.Unlock()
+			for k, e := range r.logs {
+				s.soilLog(k, e, checkpoints)
+			}
+		})
 	}
 }
 
@@ -97,10 +97,10 @@ func (t *Table) Restore(now algorithms.Now, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.logs[r.Key] != nil || s.find(r.Key).found() {
+	if s.log(r.Key) != nil || s.find(r.Key).found() {
 		return true
 	}
-	if !t.makeRoom(s, now.Steady, 0, nil) {
+	if !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
 	freshAt := uint32(min(r.FreshAt, 1<<32-1))
@@ -111,7 +111,7 @@ func (t *Table) Restore(now algorithms.Now, r Record) bool {
 		return true
 	}
 	p := s.insert(r.Key)
-	g := &s.groups[p.group]
-	g.records[p.slot].state, g.marks[p.slot], g.freshAt[p.slot] = r.State, newMark(r.Kind, r.Level), freshAt
+	g := p.home()
+	g.records[p.slot()].state, g.marks[p.slot()], g.freshAt[p.slot()] = r.State, newMark(r.Kind, r.Level), freshAt
 	return true
 }

@@ -32,21 +32,21 @@ func (t *Table) Copy(p int, yield func([]Record) error) error {
 
 // copyOf appends the shard's counters of p.
 func (s *shard) copyOf(p int, batch []Record) []Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.groups {
-		g := &s.groups[i]
-		for slot, tag := range g.tags {
-			if tag >= tagUsed && g.records[slot].key.Partition() == p {
-				batch = append(batch, g.record(slot))
+	s.visit(func(r *records) {
+		for i := range r.groups {
+			g := &r.groups[i]
+			for slot, tag := range g.tags {
+				if tag >= tagUsed && g.records[slot].key.Partition() == p {
+					batch = append(batch, g.record(slot))
+				}
 			}
 		}
-	}
-	for k, e := range s.logs {
-		if k.Partition() == p {
-			batch = append(batch, e.record(k))
+		for k, e := range r.logs {
+			if k.Partition() == p {
+				batch = append(batch, e.record(k))
+			}
 		}
-	}
+	})
 	return batch
 }
 
@@ -76,7 +76,7 @@ func (t *Table) Put(now algorithms.Now, r Record) bool {
 // kind in its place, it is dropped.
 func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
 	p := s.find(k)
-	e := s.logs[k]
+	e := s.log(k)
 	if kind != algorithms.SlidingLog {
 		if e != nil {
 			t.dropLog(s, k)
@@ -86,12 +86,12 @@ func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
 	if p.found() {
 		s.remove(p)
 	}
-	return place{slot: -1, log: e}
+	return place{index: -1, log: e}
 }
 
 // put stores r, with log for its entries, at p, or where there is room if p was not found.
 func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
-	if !p.found() && !t.makeRoom(s, now.Steady, 0, nil) {
+	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
 	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
@@ -106,9 +106,9 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 	if !p.found() {
 		p = s.insert(r.Key)
 	}
-	g := &s.groups[p.group]
-	g.records[p.slot].state, g.marks[p.slot] = r.State, newMark(r.Kind, r.Level)
-	g.freshAt[p.slot] = max(g.freshAt[p.slot], freshAt)
+	g := p.home()
+	g.records[p.slot()].state, g.marks[p.slot()] = r.State, newMark(r.Kind, r.Level)
+	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
 	s.soil(p, by)
 	return true
 }
@@ -140,20 +140,21 @@ func (t *Table) Drop(p int) {
 }
 
 func (t *Table) dropFrom(s *shard, p int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.groups {
-		g := &s.groups[i]
-		for slot, tag := range g.tags {
-			if tag >= tagUsed && g.records[slot].key.Partition() == p {
-				s.remove(place{group: i, slot: slot})
+	s.visit(func(r *records) {
+		for i := range r.groups {
+			g := &r.groups[i]
+			for slot, tag := range g.tags {
+				if tag >= tagUsed && g.records[slot].key.Partition() == p {
+					s.remove(r.at(i, slot))
+				}
 			}
 		}
-	}
-	for k := range s.logs {
-		if k.Partition() == p {
-			t.dropLog(s, k)
+		for k := range r.logs {
+			if k.Partition() == p {
+				t.dropLog(s, k)
+			}
 		}
-	}
-	s.shrink()
+		r.shrink()
+	})
+	t.tidy(s)
 }

@@ -22,7 +22,7 @@ const (
 // than that, here and there, costs as much as passing over all.
 const maxTrail = 256
 
-// trail lists where a shard changed since replicas were last told, so that telling them does not have to look
+// trail lists where a table of records changed since replicas were last told, so that telling them does not have to look
 // everywhere. An entry may come twice, or be clean again.
 type trail struct {
 	groups []uint32
@@ -45,31 +45,31 @@ func (t *trail) addLog(k Key) {
 
 // soil marks a record as changed.
 func (s *shard) soil(p place, by readers) {
-	g := &s.groups[p.group]
-	added := uint64(by) << p.slot &^ g.dirty
+	g := p.home()
+	added := uint64(by) << p.slot() &^ g.dirty
 	if added == 0 {
 		return
 	}
 	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
-		s.trail.addGroup(p.group, len(s.groups))
+		p.in.trail.addGroup(p.group(), len(p.in.groups))
 	}
 	g.dirty |= added
-	s.count(readers(added>>p.slot), 1)
+	s.count(readers(added>>p.slot()), 1)
 }
 
 // clean marks a record as not changed.
 func (s *shard) clean(p place, by readers) {
-	g := &s.groups[p.group]
-	gone := uint64(by) << p.slot & g.dirty
+	g := p.home()
+	gone := uint64(by) << p.slot() & g.dirty
 	g.dirty &^= gone
-	s.count(readers(gone>>p.slot), -1)
+	s.count(readers(gone>>p.slot()), -1)
 }
 
 // soilLog marks a log as changed.
 func (s *shard) soilLog(k Key, e *logSlot, by readers) {
 	added := by &^ e.dirty
 	if added&replicas != 0 {
-		s.trail.addLog(k)
+		s.of(k).trail.addLog(k)
 	}
 	e.dirty |= added
 	s.count(added, 1)

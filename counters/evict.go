@@ -5,7 +5,7 @@ import "math/bits"
 // evictionSample is how many groups an eviction compares before it takes the best victim among them.
 const evictionSample = 6
 
-// rescan is how long a shard that holds only refused counters is not searched again: nanoseconds.
+// rescan is how long a table of records, or all of them, that holds only refused counters is not searched again: nanoseconds.
 const rescan = 100_000_000
 
 // victim is a candidate for eviction; lower ranks go first.
@@ -29,20 +29,42 @@ func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
 	}
 }
 
-// makeRoom evicts one counter, the closest to fresh of a sample, unless the shard has room. It spares the
-// counters of ops, which are being decided, and those being refused. It reports false if only such are left.
-func (t *Table) makeRoom(s *shard, steady int64, reserved int, ops []Op) bool {
-	if s.live+len(s.logs)+reserved < s.max {
+// makeRoom sees to it that s has room for one more counter, k, beside those reserved for others of ops. While the table
+// has any, the shard takes of it. At the table's bound one counter is evicted, the closest to fresh of a sample of those
+// beside k; where only such are left that are being decided as ops, or refused, another shard has to give room. It reports
+// false if that has none either. The shard is held.
+func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
+	if s.room > reserved || t.draw(s) {
 		return true
 	}
-	if steady < s.fullUntil {
+	return t.evict(s, s.of(k), steady, ops) || t.seek(s, steady, ops)
+}
+
+// draw takes room for s from the budget.
+func (t *Table) draw(s *shard) bool {
+	for {
+		free := t.budget.Load()
+		n := min(free, int64(t.step))
+		if n < 1 {
+			return false
+		}
+		if t.budget.CompareAndSwap(free, free-n) {
+			s.room += int(n)
+			return true
+		}
+	}
+}
+
+// evict drops one counter of r, of the shard s, which is held.
+func (t *Table) evict(s *shard, r *records, steady int64, ops []Op) bool {
+	if steady < r.fullUntil {
 		return false
 	}
-	v := s.pick(steady, ops, t.unread())
+	v := r.pick(steady, ops, t.unread())
 	if !v.some {
-		s.fullUntil = steady + rescan
-		if s.freeAt <= s.fullUntil/1e9 {
-			s.fullUntil = s.freeAt * 1e9
+		r.fullUntil = steady + rescan
+		if r.freeAt <= r.fullUntil/1e9 {
+			r.fullUntil = r.freeAt * 1e9
 		}
 		return false
 	}
@@ -59,37 +81,97 @@ func (t *Table) makeRoom(s *shard, steady int64, reserved int, ops []Op) bool {
 	return true
 }
 
-// pick searches a sample of the shard, and all of it if the sample has no victim.
-func (s *shard) pick(steady int64, ops []Op, unread readers) victim {
+// maxSearches is how many tables of other shards without a victim one check goes through; the next one goes on from there.
+const maxSearches = 2
+
+// seek takes room for s, which is held, from another shard: what that has to spare, or that of a counter evicted there.
+// Nobody waits for a shard here: that could be for ever. Where all of the table has none, that is not asked again for a
+// moment.
+func (t *Table) seek(s *shard, steady int64, ops []Op) bool {
+	if steady < t.fullUntil.Load() {
+		return false
+	}
+	searches, missed := 0, false
+	for range t.shards {
+		o := &t.shards[t.seeker.Add(1)%uint64(len(t.shards))]
+		if o == s {
+			continue
+		}
+		if !o.mu.TryLock() {
+			missed = true
+			continue
+		}
+		given, searched := t.yield(o, steady, ops)
+		o.mu.Unlock()
+		if given > 0 {
+			s.room += given
+			return true
+		}
+		if searched {
+			if searches++; searches >= maxSearches {
+				return false
+			}
+		}
+	}
+	if !missed {
+		t.fullUntil.Store(steady + rescan)
+	}
+	return false
+}
+
+// yield is how much room o, which is held, gives to another shard, and whether it looked for it in vain.
+func (t *Table) yield(o *shard, steady int64, ops []Op) (given int, searched bool) {
+	if o.room > 0 {
+		given = min(o.room, t.step)
+		o.room -= given
+		return given, false
+	}
+	r := &o.one
+	if o.many != nil {
+		o.turn++
+		r = o.many.list[o.turn%uint64(len(o.many.list))]
+	}
+	if steady < r.fullUntil {
+		return 0, false
+	}
+	if !t.evict(o, r, steady, ops) {
+		return 0, true
+	}
+	o.room--
+	return 1, false
+}
+
+// pick searches a sample of the records, and all of them if the sample has no victim.
+func (r *records) pick(steady int64, ops []Op, unread readers) victim {
 	second := steady / 1e9
 	var v victim
-	s.freeAt = 1<<63 - 1
-	for seen := 0; seen < len(s.groups) && !(v.some && seen >= evictionSample); seen++ {
-		if s.hand++; s.hand >= len(s.groups) {
-			s.hand = 0
+	r.freeAt = 1<<63 - 1
+	for seen := 0; seen < len(r.groups) && !(v.some && seen >= evictionSample); seen++ {
+		if r.hand++; r.hand >= len(r.groups) {
+			r.hand = 0
 		}
-		g := &s.groups[s.hand]
+		g := &r.groups[r.hand]
 		for slot, tag := range g.tags {
 			if tag < tagUsed {
 				continue
 			}
 			k := g.records[slot].key
 			if g.marks[slot].level() == levelRefused && int64(g.freshAt[slot]) > second {
-				s.freeAt = min(s.freeAt, int64(g.freshAt[slot]))
+				r.freeAt = min(r.freeAt, int64(g.freshAt[slot]))
 			} else if !among(k, ops) && !g.reset(slot, unread) {
-				v.offer(place{group: s.hand, slot: slot, moves: s.moves}, k, g.marks[slot], g.freshAt[slot], second)
+				v.offer(r.at(r.hand, slot), k, g.marks[slot], g.freshAt[slot], second)
 			}
 		}
 	}
 	looked := 0
-	for k, e := range s.logs { // in random order: a sample
+	for k, e := range r.logs { // in random order: a sample
 		if looked++; v.some && looked > evictionSample*groupSlots {
 			break
 		}
 		if e.mark.level() == levelRefused && int64(e.freshAt) > second {
-			s.freeAt = min(s.freeAt, int64(e.freshAt))
+			r.freeAt = min(r.freeAt, int64(e.freshAt))
 		} else if !among(k, ops) && !(e.dirty&unread != 0 && e.log.Fresh()) {
-			v.offer(place{slot: -1, log: e}, k, e.mark, e.freshAt, second)
+			v.offer(place{index: -1, log: e}, k, e.mark, e.freshAt, second)
 		}
 	}
 	return v

@@ -56,7 +56,7 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 	out.Lent, _ = t.usageHeld(s, now, k.LentKey(), l)
 	out.Borrowed, _ = t.usageHeld(s, now, k.BorrowedKey(), l)
 	out.whole = out.Used
-	if state := l.Advance(s.state(s.find(k)), now); l.Kind.Bucket() {
+	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
 		out.whole = state.Count
 	} else {
 		out.Window = state.Window()
@@ -160,7 +160,7 @@ func (l *Loans) Room(out int64) int64 { return max(0, l.whole-max(0, out)) }
 func (t *Table) roomForLoan(s *shard, now algorithms.Now, k Key, n int) bool {
 	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
 	for i := range n {
-		if !t.makeRoom(s, now.Steady, i, spared[:]) {
+		if !t.makeRoom(s, k, now.Steady, i, spared[:]) {
 			return false
 		}
 	}
@@ -182,7 +182,7 @@ func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 // keep has a counter, which is no log, not evicted until it is fresh, or is asked about a cost. The shard is held.
 func (s *shard) keep(k Key) {
 	if p := s.find(k); p.found() {
-		m := &s.groups[p.group].marks[p.slot]
+		m := &p.home().marks[p.slot()]
 		*m = newMark(m.kind(), refusedLevel)
 	}
 }

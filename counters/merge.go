@@ -37,11 +37,11 @@ type own struct {
 
 // read returns k's counter; the zero own, which has expired, if there is none.
 func (s *shard) read(k Key) own {
-	if e := s.logs[k]; e != nil {
+	if e := s.log(k); e != nil {
 		return own{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
 	}
 	if p := s.find(k); p.found() {
-		return own{Record: s.groups[p.group].record(p.slot)}
+		return own{Record: p.home().record(p.slot())}
 	}
 	return own{}
 }

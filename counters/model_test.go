@@ -384,6 +384,7 @@ func TestAgainstModel(t *testing.T) {
 			all: map[Key]*counter{}, shut: map[int]bool{}, now: epoch, limits: map[algorithms.Kind]*algorithms.Limit{},
 		}}
 		defer r.table.Close()
+		r.table.maxPart = rapid.SampledFrom([]int{r.table.maxPart, 16}).Draw(rt, "part")
 		for kind := range algorithms.SlidingLog + 1 {
 			r.m.limits[kind] = perMinute(kind, 10)
 		}
@@ -396,6 +397,7 @@ func TestAgainstModel(t *testing.T) {
 			do[name] = func(t *rapid.T) { r.t = t; f() }
 		}
 		rt.Repeat(do)
+		addsUp(rt, r.table)
 		have := map[Key]Record{}
 		for p := range Partitions {
 			r.table.Copy(p, func(b []Record) error { collected(rt, have, p, b); return nil })

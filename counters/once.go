@@ -66,7 +66,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 		}
 	}
 	for i := range room {
-		if !t.makeRoom(sh, now.Steady, i, nil) {
+		if !t.makeRoom(sh, s.Notes[0].Key, now.Steady, i, nil) {
 			return false, false, ErrFull
 		}
 	}
@@ -140,13 +140,13 @@ func (s *shard) notes(notes []Note, now algorithms.Now) bool {
 	for i := range notes {
 		n := &notes[i]
 		p := s.find(n.Key)
-		if !p.found() || int64(s.groups[p.group].freshAt[p.slot]) <= now.Steady/1e9 {
+		if !p.found() || int64(p.home().freshAt[p.slot()]) <= now.Steady/1e9 {
 			if i == 0 {
 				return false
 			}
 			continue
 		}
-		state := s.state(p)
+		state := p.state()
 		n.Count, n.Detail, n.At = state.Count-1, state.Part, state.At
 	}
 	return true
@@ -158,9 +158,9 @@ func (s *shard) note(n *Note, until int64) {
 	if !p.found() {
 		p = s.insert(n.Key)
 	}
-	g := &s.groups[p.group]
-	g.records[p.slot].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.marks[p.slot] = newMark(noteKind, refusedLevel) // not to be evicted
-	g.freshAt[p.slot] = uint32(min(max(until, 0), math.MaxUint32))
+	g := p.home()
+	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
+	g.marks[p.slot()] = newMark(noteKind, refusedLevel) // not to be evicted
+	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
 	s.soil(p, everyone)
 }

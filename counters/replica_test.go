@@ -205,10 +205,10 @@ func TestReplicateBeyondTheTrail(t *testing.T) {
 	take(table, epoch, key(0), fixed, 1)
 	for i := range table.shards {
 		s := &table.shards[i]
-		if s.trail.lost {
+		if s.one.trail.lost {
 			t.Fatal("a trail stays lost")
 		}
-		s.layOut(len(s.groups) + 20)
+		s.one.layOut(len(s.one.groups) + 20)
 	}
 	if have := everything(); have != 1 {
 		t.Fatalf("have %d changed after the shards were laid out anew, want 1", have)
@@ -473,7 +473,7 @@ func benchmarkReplicate(b *testing.B, bound int64, changed int, scan bool) {
 			take(table, epoch, key(rng.Uint64N(n)), l, 1)
 		}
 		for i := range table.shards {
-			table.shards[i].trail.lost = table.shards[i].trail.lost || scan
+			table.shards[i].one.trail.lost = table.shards[i].one.trail.lost || scan
 		}
 		b.StartTimer()
 		table.Replicate(wanted, yield)

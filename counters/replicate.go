@@ -72,35 +72,39 @@ func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 
 // replicate appends the shard's changed counters, as far as they are to be handed out.
 func (s *shard) replicate(batch []Record, fateOf func(p int) fate) []Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.trail
-	s.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // what is left is put back behind where we read
+	s.visit(func(r *records) { batch = s.replicatePart(batch, r, fateOf) })
+	return batch
+}
+
+// replicatePart is replicate for one table of records; the shard is held.
+func (s *shard) replicatePart(batch []Record, r *records, fateOf func(p int) fate) []Record {
+	was := r.trail
+	r.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // what is left is put back behind where we read
 	if s.unsent == 0 {
 		return batch
 	}
 	if was.lost {
-		for i := range s.groups {
-			batch = s.replicateGroup(batch, i, fateOf)
+		for i := range r.groups {
+			batch = s.replicateGroup(batch, r, i, fateOf)
 		}
-		for k, e := range s.logs {
-			batch = s.replicateLog(batch, k, e, fateOf)
+		for k, e := range r.logs {
+			batch = s.replicateLog(batch, r, k, e, fateOf)
 		}
 		return batch
 	}
 	for _, i := range was.groups {
-		batch = s.replicateGroup(batch, int(i), fateOf)
+		batch = s.replicateGroup(batch, r, int(i), fateOf)
 	}
 	for _, k := range was.logs {
-		if e := s.logs[k]; e != nil {
-			batch = s.replicateLog(batch, k, e, fateOf)
+		if e := r.logs[k]; e != nil {
+			batch = s.replicateLog(batch, r, k, e, fateOf)
 		}
 	}
 	return batch
 }
 
-func (s *shard) replicateGroup(batch []Record, i int, fateOf func(p int) fate) []Record {
-	g := &s.groups[i]
+func (s *shard) replicateGroup(batch []Record, r *records, i int, fateOf func(p int) fate) []Record {
+	g := &r.groups[i]
 	for m := g.dirtySlots(replicas); m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
 		f := fateOf(g.records[slot].key.Partition())
@@ -110,21 +114,21 @@ func (s *shard) replicateGroup(batch []Record, i int, fateOf func(p int) fate) [
 		if f == hand {
 			batch = append(batch, g.record(slot))
 		}
-		s.clean(place{group: i, slot: slot}, replicas)
+		s.clean(r.at(i, slot), replicas)
 	}
 	if g.dirty&replicasByte != 0 {
-		s.trail.addGroup(i, len(s.groups))
+		r.trail.addGroup(i, len(r.groups))
 	}
 	return batch
 }
 
-func (s *shard) replicateLog(batch []Record, k Key, e *logSlot, fateOf func(p int) fate) []Record {
+func (s *shard) replicateLog(batch []Record, r *records, k Key, e *logSlot, fateOf func(p int) fate) []Record {
 	if e.dirty&replicas == 0 {
 		return batch
 	}
 	switch fateOf(k.Partition()) {
 	case leave:
-		s.trail.addLog(k)
+		r.trail.addLog(k)
 		return batch
 	case hand:
 		batch = append(batch, e.record(k))

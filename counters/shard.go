@@ -1,275 +1,208 @@
 package counters
 
-import (
-	"math/bits"
-	"sync"
-	"unsafe"
+import "sync"
 
-	"github.com/rlnode/rlnode/algorithms"
-)
-
-const (
-	groupSlots = 8
-	groupBytes = int(unsafe.Sizeof(group{}))
-	pageBytes  = 4096
-)
-
-// Tags of slots. A used slot's tag has the high bit and seven bits of the key.
-const (
-	tagEmpty   = 0
-	tagDeleted = 1
-	tagUsed    = 0x80
-)
-
-const (
-	lowBits  = 0x0101010101010101
-	highBits = 0x8080808080808080
-)
-
-// group is eight slots and what a search needs to know of them, side by side. It holds no pointers.
-type group struct {
-	tags    [groupSlots]uint8
-	marks   [groupSlots]mark
-	freshAt [groupSlots]uint32 // Unix seconds, steady
-	dirty   uint64             // slots changed since each of the readers was told; see readers
-	_       uint64             // so that all of the above is one cache line, and records begin with the next
-	records [groupSlots]record
-}
-
-type record struct {
-	key   Key
-	state algorithms.State
-}
-
-// mark is a counter's kind (3 bits) and level (5 bits).
-type mark uint8
-
-const levelRefused = 31 // a check was refused since the last one that was allowed
-
-func newMark(kind algorithms.Kind, level uint8) mark {
-	if level == refusedLevel {
-		return mark(kind) | levelRefused<<3
-	}
-	return mark(kind) | mark(uint16(level)*(levelRefused-1)/(refusedLevel-1))<<3
-}
-
-func (m mark) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
-func (m mark) level() uint8          { return uint8(m >> 3) }
-
-// publicLevel is the level as Records give it, 0…255: the least that becomes the same mark.
-func (m mark) publicLevel() uint8 {
-	if m.level() == levelRefused {
-		return refusedLevel
-	}
-	return uint8((uint16(m.level())*(refusedLevel-1) + levelRefused - 2) / (levelRefused - 1))
-}
-
-// shard is an open-addressing table: a key's search begins at the group that its Key.Lo falls into and goes on
-// from group to group until one has an empty slot. It grows by a seventh, so that it is never much emptier than
-// its bound of seven eighths; one move of a shard of some ten thousand records takes a fraction of a
-// millisecond, and no other shard waits for it.
+// shard is the counters of a range of Key.Hi, under one lock.
+//
+// Mostly they are in one table of records. Whoever knows where subjects lie can put millions into one shard; to lay out so
+// many anew would keep the others there waiting. So a table that is much larger than those of other shards is split in two
+// by the next bit of Key.Lo, and each half grows by itself: under the lock no more than Table.maxPart records are ever
+// moved, or gone through, at once.
 type shard struct {
 	// A Take of a counter that is there looks at the first of these cache lines only.
 
-	mu     sync.Mutex // guards everything below
-	groups []group
-	moves  int // times the records were laid out anew; places from before are void
-	// Invariant: live + dead + spare == 7/8 of the slots; so a search always meets an empty one.
-	live  int // slots in use
-	dead  int // slots marked deleted
-	spare int // empty slots that may still be filled before the shard is laid out anew
+	mu   sync.Mutex // guards everything below
+	many *parts     // nil: all are in one
+	one  records
 
-	max     int // bound on counters, logs included
-	unsaved int // slots and logs changed, for checkpoints
-	unsent  int // and for replicas
-	hand    int // where the next eviction looks first
-
-	logs  map[Key]*logSlot
-	trail trail // where what is unsent is
-
-	fullUntil int64 // steady: no search for a victim before then; the last one found none
-	freeAt    int64 // Unix seconds, steady: when the first refused counter will be fresh, as of that search
+	table   *Table
+	room    int    // counters that may be added before the table's budget is asked
+	unsaved int    // slots and logs changed, for checkpoints
+	unsent  int    // and for replicas
+	turn    uint64 // the part at which the next search for room for another shard begins
 
 	evicted, expired, refused int64
 
-	_ [56]byte // cache lines of its own for each lock
+	_ [16]byte // cache lines of its own for each lock
 }
 
-// logSlot is a counter under sliding-window-log.
-type logSlot struct {
-	log     algorithms.Log
-	mark    mark
-	freshAt uint32
-	dirty   readers
+// parts are the tables of records of a large shard.
+type parts struct {
+	bits int        // how many bits of Key.Lo pick one
+	list []*records // by these bits, each table as often as it has to stand there
 }
 
-// place is where a counter is.
-type place struct {
-	group int
-	slot  int // −1: not in the table
-	moves int
-	log   *logSlot
+func (p *parts) at(lo uint64) *records { return p.list[lo>>(64-p.bits)] }
+
+// maxBits bounds the splitting: keys that were chosen by many of their bits are left with large tables.
+const maxBits = 12
+
+// of is the table that k belongs to.
+func (s *shard) of(k Key) *records {
+	if s.many == nil {
+		return &s.one
+	}
+	return s.many.at(k.Lo)
 }
-
-func (p place) found() bool { return p.slot >= 0 || p.log != nil }
-
-func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
-
-// home is the slot of its first group that k gets if it is free. A search looks there before it knows the tags: where it is
-// right, as mostly, the processor fetches both at once.
-func home(k Key) int { return int(k.Lo >> 8 % groupSlots) }
-
-// start is the group at which the search for k begins.
-func (s *shard) start(k Key) int {
-	hi, _ := bits.Mul64(k.Lo, uint64(len(s.groups)))
-	return int(hi)
-}
-
-// word is the group's tags as one number, slot 0 lowest.
-func (g *group) word() uint64 {
-	t := &g.tags
-	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
-		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
-}
-
-// zeroBytes has the high bit of each zero byte of w set; bytes above a zero byte may be set too.
-func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // find looks k up among the records.
-func (s *shard) find(k Key) place {
-	if len(s.groups) == 0 {
-		return place{slot: -1}
+func (s *shard) find(k Key) place { return s.of(k).find(k) }
+
+// log is k's log, nil if it has none.
+func (s *shard) log(k Key) *logSlot { return s.of(k).logs[k] }
+
+// part is the table that has the keys from lo on, and where those of the next one begin; 0: there is none.
+func (s *shard) part(lo uint64) (r *records, next uint64) {
+	if s.many == nil {
+		return &s.one, 0
 	}
-	i, slot := s.start(k), home(k)
-	if g := &s.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
-		return place{group: i, slot: slot, moves: s.moves}
-	}
-	return s.search(k, i)
+	r = s.many.at(lo)
+	return r, r.first + 1<<(64-r.bits)
 }
 
-// search looks k up from group i on.
-func (s *shard) search(k Key, i int) place {
-	want := uint64(tagOf(k)) * lowBits
-	for {
-		g := &s.groups[i]
-		w := g.word()
-		for m := zeroBytes(w ^ want); m != 0; m &= m - 1 {
-			slot := bits.TrailingZeros64(m) / 8
-			if g.records[slot].key == k && g.tags[slot] == uint8(want) {
-				return place{group: i, slot: slot, moves: s.moves}
-			}
-		}
-		if zeroBytes(w) != 0 {
-			return place{slot: -1, moves: s.moves}
-		}
-		if i++; i == len(s.groups) {
-			i = 0
-		}
+// visit calls f for each table of records, one after another; the shard is held during each call, and not between them.
+// What is split meanwhile is visited in its halves, or was visited as a whole.
+func (s *shard) visit(f func(r *records)) {
+	for lo, more := uint64(0), true; more; more = lo != 0 {
+		s.mu.Lock()
+		var r *records
+		r, lo = s.part(lo)
+		f(r)
+		s.mu.Unlock()
 	}
 }
 
-// insert puts k, which is not in the shard, into a slot. The caller has made room under max.
+// all calls f for each table of records. The shard is held.
+func (s *shard) all(f func(r *records)) {
+	for lo, more := uint64(0), true; more; more = lo != 0 {
+		var r *records
+		r, lo = s.part(lo)
+		f(r)
+	}
+}
+
+// insert puts k, which is not in the shard, into a slot. The caller has made room.
 func (s *shard) insert(k Key) place {
-	if s.spare == 0 {
-		s.grow()
+	r := s.of(k)
+	for r.spare == 0 {
+		s.grow(r)
+		r = s.of(k)
 	}
-	p := s.vacancy(k)
-	g := &s.groups[p.group]
-	if g.tags[p.slot] == tagDeleted {
-		s.dead--
-	} else {
-		s.spare--
-	}
-	g.tags[p.slot] = tagOf(k)
-	g.records[p.slot] = record{key: k}
-	g.freshAt[p.slot] = 0
-	s.live++
-	return p
+	s.room--
+	return r.insert(k)
 }
 
-// vacancy is the first slot on k's way that is not in use: its home, or else the first of a group.
-func (s *shard) vacancy(k Key) place {
-	i := s.start(k)
-	if slot := home(k); s.groups[i].tags[slot] < tagUsed {
-		return place{group: i, slot: slot, moves: s.moves}
-	}
-	for {
-		if free := ^s.groups[i].word() & highBits; free != 0 {
-			return place{group: i, slot: bits.TrailingZeros64(free) / 8, moves: s.moves}
-		}
-		if i++; i == len(s.groups) {
-			i = 0
-		}
-	}
-}
-
-// remove frees a slot. In a group with an empty slot no search goes past it, so it may become empty too.
+// remove frees a slot.
 func (s *shard) remove(p place) {
-	g := &s.groups[p.group]
 	s.clean(p, everyone)
-	if zeroBytes(g.word()) != 0 {
-		g.tags[p.slot] = tagEmpty
-		s.spare++
-	} else {
-		g.tags[p.slot] = tagDeleted
-		s.dead++
-	}
-	s.live--
+	p.in.free(p)
+	s.room++
 }
 
-// grow lays the shard out anew with room for at least one more record: by a seventh, or, when enough slots are
-// merely deleted, at its size. At its bound of counters fewer deleted ones are enough, to keep it small.
-func (s *shard) grow() {
-	n := len(s.groups)
-	enough := s.live / 8
-	if s.live+len(s.logs) >= s.max-1 {
-		enough = s.live / 16
+// grow lays r out anew with room for at least one more record: by a seventh, or, when enough slots are merely deleted, at
+// its size, or in two halves. At the bound of counters fewer deleted ones are enough, to keep it small.
+func (s *shard) grow(r *records) {
+	n := len(r.groups)
+	enough := r.live / 8
+	if s.room <= 1 && s.table.budget.Load() <= 0 {
+		enough = r.live / 16
 	}
-	if s.dead <= enough {
+	if r.dead <= enough {
 		n += max(1, n/7)
 	}
-	s.layOut(n)
-}
-
-// shrink gives memory back when less than a third of the shard is used.
-func (s *shard) shrink() {
-	if s.live == 0 {
-		release(s.groups)
-		s.groups, s.spare, s.dead, s.trail.groups = nil, 0, 0, nil
-		s.moves++
+	if n*groupSlots > s.table.maxPart && r.bits < maxBits {
+		s.split(r)
 		return
 	}
-	if slots := len(s.groups) * groupSlots; slots*groupBytes/groupSlots > pageBytes && s.live*3 < slots {
-		s.layOut(s.live*3/2/groupSlots + 1)
+	r.layOut(n)
+}
+
+// split puts the halves of r into tables of their own.
+func (s *shard) split(r *records) {
+	lower := &records{bits: r.bits + 1, first: r.first}
+	upper := &records{bits: r.bits + 1, first: r.first + 1<<(63-r.bits)}
+	half := func(k Key) *records {
+		if k.Lo >= upper.first {
+			return upper
+		}
+		return lower
+	}
+	var counts [2]int
+	for i := range r.groups {
+		for slot, tag := range r.groups[i].tags {
+			if tag >= tagUsed {
+				counts[r.groups[i].records[slot].key.Lo>>(63-r.bits)&1]++
+			}
+		}
+	}
+	for i, h := range []*records{lower, upper} {
+		h.begin(counts[i]*8/49 + 1) // a seventh more than would be full
+		h.trail.lost = r.trail.lost || len(r.trail.groups)+len(r.trail.logs) > 0
+	}
+	for i := range r.groups {
+		g := &r.groups[i]
+		for slot, tag := range g.tags {
+			if tag >= tagUsed {
+				half(g.records[slot].key).take(g, slot)
+			}
+		}
+	}
+	for k, e := range r.logs {
+		half(k).putLog(k, e)
+	}
+	r.end()
+	s.enlist(lower, upper)
+}
+
+// enlist puts two tables into the place of the one that they were.
+func (s *shard) enlist(lower, upper *records) {
+	var old parts
+	if s.many != nil {
+		old = *s.many
+	}
+	if lower.bits > old.bits {
+		s.many = &parts{bits: lower.bits, list: make([]*records, 1<<lower.bits)}
+		for i := range old.list {
+			s.many.list[2*i], s.many.list[2*i+1] = old.list[i], old.list[i]
+		}
+	}
+	for _, r := range []*records{lower, upper} {
+		at := r.first >> (64 - s.many.bits)
+		for i := range uint64(1) << (s.many.bits - r.bits) {
+			s.many.list[at+i] = r
+		}
 	}
 }
 
-// layOut moves all records to n groups, or as many as fill the last page.
-func (s *shard) layOut(n int) {
-	old := s.groups
-	if n*groupBytes >= pageBytes {
-		pages := (n*groupBytes + pageBytes - 1) / pageBytes
-		n = pages * pageBytes / groupBytes
+// join puts all records into one table again when that would be a small one. The shard is held.
+func (s *shard) join() {
+	if s.many == nil {
+		return
 	}
-	s.groups = allocate(n)
-	s.moves++
-	s.spare = len(s.groups)*groupSlots*7/8 - s.live
-	s.dead = 0
-	s.trail.groups, s.trail.lost = s.trail.groups[:0], s.trail.lost || s.unsent > 0
-	for i := range old {
-		g := &old[i]
-		for slot := range groupSlots {
-			if g.tags[slot] < tagUsed {
-				continue
+	live, lost := 0, false
+	s.all(func(r *records) {
+		live += r.count()
+		lost = lost || r.trail.lost || len(r.trail.groups)+len(r.trail.logs) > 0
+	})
+	if live > s.table.maxPart/4 {
+		return
+	}
+	one := &s.one
+	one.begin(live*8/49 + 1)
+	one.trail.lost = lost
+	s.all(func(r *records) {
+		for i := range r.groups {
+			for slot, tag := range r.groups[i].tags {
+				if tag >= tagUsed {
+					one.take(&r.groups[i], slot)
+				}
 			}
-			p := s.vacancy(g.records[slot].key)
-			to := &s.groups[p.group]
-			to.tags[p.slot] = g.tags[slot]
-			to.marks[p.slot] = g.marks[slot]
-			to.freshAt[p.slot] = g.freshAt[slot]
-			to.dirty |= g.dirty >> slot & uint64(everyone) << p.slot
-			to.records[p.slot] = g.records[slot]
 		}
-	}
-	release(old)
+		for k, e := range r.logs {
+			one.putLog(k, e)
+		}
+		r.end()
+	})
+	s.many = nil
+	one.shrink()
 }

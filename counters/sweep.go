@@ -18,26 +18,38 @@ func (t *Table) Sweep(now algorithms.Now, part float64) {
 }
 
 func (t *Table) sweepShard(s *shard, second int64, unread readers) {
+	s.visit(func(r *records) {
+		before := r.count()
+		for i := range r.groups {
+			g := &r.groups[i]
+			for slot, tag := range g.tags {
+				if tag < tagUsed {
+					continue
+				}
+				told := g.dirty>>slot&uint64(unread) == 0
+				if int64(g.freshAt[slot]) <= second || told && g.records[slot].state.Fresh() {
+					s.remove(r.at(i, slot))
+				}
+			}
+		}
+		for k, e := range r.logs {
+			if int64(e.freshAt) <= second || e.dirty&unread == 0 && e.log.Fresh() {
+				t.dropLog(s, k)
+			}
+		}
+		s.expired += int64(before - r.count())
+		r.shrink()
+	})
+	t.tidy(s)
+}
+
+// tidy gives back what a shard has no use for any more.
+func (t *Table) tidy(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.live + len(s.logs)
-	for i := range s.groups {
-		g := &s.groups[i]
-		for slot, tag := range g.tags {
-			if tag < tagUsed {
-				continue
-			}
-			told := g.dirty>>slot&uint64(unread) == 0
-			if int64(g.freshAt[slot]) <= second || told && g.records[slot].state.Fresh() {
-				s.remove(place{group: i, slot: slot})
-			}
-		}
+	s.join()
+	if more := s.room - t.step; more > t.step {
+		s.room -= more
+		t.budget.Add(int64(more))
 	}
-	for k, e := range s.logs {
-		if int64(e.freshAt) <= second || e.dirty&unread == 0 && e.log.Fresh() {
-			t.dropLog(s, k)
-		}
-	}
-	s.expired += int64(before - s.live - len(s.logs))
-	s.shrink()
 }

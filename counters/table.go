@@ -27,6 +27,9 @@ type Table struct {
 	shards []shard
 	shift  uint // Key.Hi >> shift is the shard
 	max    int64
+	step   int // how much room a shard takes from the budget at once
+	// maxPart is how many slots a table of records has at most before it is split.
+	maxPart int
 
 	maxLogEntries int64
 	replicated    atomic.Bool // copies of partitions were handed out, so that replicas have to hear of resets
@@ -36,6 +39,11 @@ type Table struct {
 	logs       atomic.Int64
 	logEntries atomic.Int64
 	cursor     atomic.Int64 // where Sweep goes on
+	// budget is how many counters may be added that no shard has room for yet. Invariant: with the room of all shards and
+	// the counters in them it is max.
+	budget    atomic.Int64
+	seeker    atomic.Uint64 // the shard at which the next search of other shards for room begins
+	fullUntil atomic.Int64  // steady: no such search before then; the last one went round and found none
 }
 
 // New returns an empty table of at most bound counters (at least 1), with all gates open. From as many log entries on, or 262,144 if that
@@ -52,11 +60,12 @@ func New(bound int64) *Table {
 		max:           bound,
 		maxLogEntries: max(bound, minLogEntries),
 	}
+	// So little that a 32nd of the table at most lies in shards that have no use for it.
+	t.step = int(min(max(bound/n/64, 1), 64))
+	t.maxPart = 2 * shardTarget
+	t.budget.Store(bound)
 	for i := range t.shards {
-		t.shards[i].max = int(bound / n)
-		if int64(i) < bound%n {
-			t.shards[i].max++
-		}
+		t.shards[i].table = t
 	}
 	return t
 }
@@ -66,13 +75,16 @@ func (t *Table) Close() {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		release(s.groups)
-		for k := range s.logs {
-			t.dropLog(s, k)
-		}
-		s.groups, s.live, s.dead, s.spare, s.unsaved, s.unsent = nil, 0, 0, 0, 0, 0
-		s.trail = trail{}
-		s.moves++
+		s.all(func(r *records) {
+			for k := range r.logs {
+				t.dropLog(s, k)
+			}
+			s.room += r.live
+			r.end()
+		})
+		s.many, s.unsaved, s.unsent = nil, 0, 0
+		t.budget.Add(int64(s.room))
+		s.room = 0
 		s.mu.Unlock()
 	}
 }
@@ -123,7 +135,7 @@ func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
 		t.decide(s, now, op)
-		if op.adds() && !t.makeRoom(s, now.Steady, t.added(s, ops[:i]), ops) {
+		if op.adds() && !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
 		if !op.Decision.Allowed && op.at.found() {
@@ -215,13 +227,13 @@ func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 		return
 	}
 	var allowed bool
-	op.at = s.find(op.Key)
+	op.at = s.of(op.Key).find(op.Key)
 	if op.Block {
-		op.state, allowed = op.Limit.Take(s.state(op.at), now, 1)
+		op.state, allowed = op.Limit.Take(op.at.state(), now, 1)
 		op.decideBlock(now, allowed)
 		return
 	}
-	op.state, allowed = op.Limit.Take(s.state(op.at), now, op.Cost)
+	op.state, allowed = op.Limit.Take(op.at.state(), now, op.Cost)
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
@@ -229,8 +241,8 @@ func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 func (s *shard) refuse(op *Op, steady int64) {
 	s.refused++
 	wait := time.Second // until another search
-	if s.freeAt < math.MaxInt64 {
-		wait = time.Duration(min(max(1, s.freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
+	if freeAt := s.of(op.Key).freeAt; freeAt < math.MaxInt64 {
+		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
@@ -262,7 +274,7 @@ func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
 
 // decideLog is decide for a log: the log is changed only in commit.
 func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
-	op.at = place{slot: -1, log: s.logs[op.Key]}
+	op.at = place{index: -1, log: s.log(op.Key)}
 	if op.at.log != nil {
 		before := op.at.log.log.Len()
 		op.Decision = op.at.log.log.Peek(op.Limit, now, op.Cost)
@@ -284,7 +296,7 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 		return
 	}
 	p := op.at
-	if !p.found() || p.moves != s.moves {
+	if !p.found() || p.moves != p.in.moves {
 		if p = s.find(op.Key); !p.found() {
 			p = s.insert(op.Key)
 		}
@@ -301,7 +313,7 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		}
 		s := t.shardOf(op.Key)
 		if op.Limit.Kind != algorithms.SlidingLog {
-			op.Decision = op.Limit.Peek(s.state(s.find(op.Key)), now, 0)
+			op.Decision = op.Limit.Peek(s.find(op.Key).state(), now, 0)
 			continue
 		}
 		var fresh algorithms.Log
@@ -313,21 +325,14 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	}
 }
 
-func (s *shard) state(p place) algorithms.State {
-	if p.slot < 0 {
-		return algorithms.State{}
-	}
-	return s.groups[p.group].records[p.slot].state
-}
-
 // store puts a counter's new state into its slot. Its expiry never moves to an earlier time, though what was
 // given back could make it: a copy on disk may live as long as the record did, and the record has to stay until it
 // has replaced that.
 func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
-	g := &s.groups[p.group]
-	g.records[p.slot].state = state
-	g.marks[p.slot] = newMark(l.Kind, level)
-	g.freshAt[p.slot] = max(g.freshAt[p.slot], freshAt)
+	g := p.home()
+	g.records[p.slot()].state = state
+	g.marks[p.slot()] = newMark(l.Kind, level)
+	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
 	s.soil(p, everyone)
 }
 
@@ -344,7 +349,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 		e.freshAt = max(e.freshAt, fresh)
 		return
 	}
-	g, slot := &s.groups[op.at.group], op.at.slot
+	g, slot := op.at.home(), op.at.slot()
 	if refusing {
 		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
 	}
@@ -399,9 +404,11 @@ func (t *Table) Stats() Stats {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		st.Counters += int64(s.live + len(s.logs))
-		st.Logs += int64(len(s.logs))
-		st.Bytes += int64(len(s.groups) * groupBytes)
+		s.all(func(r *records) {
+			st.Counters += int64(r.count())
+			st.Logs += int64(len(r.logs))
+			st.Bytes += int64(len(r.groups) * groupBytes)
+		})
 		st.Evicted += s.evicted
 		st.Expired += s.expired
 		st.Refused += s.refused

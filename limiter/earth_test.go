@@ -70,11 +70,11 @@ func (e *earth) use(version int64, text string, names []string) {
 	}
 }
 
-// useIn has one region go by set; view says what is agreed about it.
+// useIn has one region go by set; view says what is agreed about it. Each region hashes subjects with a secret of its own.
 func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
 	view.Set = set
 	for _, n := range e.all[name].nodes {
-		n.Use(set.WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
+		n.Use(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
 	}
 }
 

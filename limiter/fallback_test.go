@@ -47,7 +47,7 @@ rules:
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 9, per: 1440h}]}
   - {name: own, key: [k], limits: [{limit: 1, per: 1440h}]}`))
 		before := w.owedIn()
-		for _, other := range []string{"x", "y"} { // whoever owns the second
+		for _, other := range []string{w.keyOf("deny", w.nodes[0], w.nodes[2]), w.keyOf("deny", w.nodes[2], w.nodes[0])} {
 			if a := n.check(Query{Attributes: attrs("k", "new", "other", other)}); a.Allowed {
 				t.Error("admitted")
 			}

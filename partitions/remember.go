@@ -10,7 +10,7 @@ import (
 
 // Debts written down are a byte for the format, the wall clock in nanoseconds as a varint, and each debt: its flags in a
 // byte, absent as a uvarint, and the rest as in a message, but for the cost, which is all of it.
-const debtsFormat = 1
+const debtsFormat = 2 // 1: of a version that hashed subjects without a key
 
 // debtWaits is the flag of a debt that waits.
 const debtWaits = 1

@@ -10,7 +10,9 @@ import (
 )
 
 const (
-	magic           = "rlnode"
+	magic = "rlnode"
+	// protocolVersion 2: messages stand straight on the connection, and subjects are hashed with the cluster's key. Nodes that
+	// hash otherwise would count each check by other counters.
 	protocolVersion = 2
 	// A preamble has the magic, the version, one byte (what the connection is for, or the answer) and the length of
 	// what follows.

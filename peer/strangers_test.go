@@ -55,17 +55,17 @@ func TestGarbageAtThePort(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		dial := w.dialer()
-		welcome := append([]byte("rlnode\x01\x01\x00\x29"), make([]byte, 41)...)
+		welcome := append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...)
 		for _, garbage := range [][]byte{
 			nil,
 			[]byte("GET / HTTP/1.1\r\n\r\n"),
 			[]byte("\x16\x03\x01\x02\x00"),
 			[]byte("rlnodx\x01\x01\x00\x29"),
-			[]byte("rlnode\x63\x01\x00\x00"),             // another version
-			[]byte("rlnode\x01\x07\x00\x29"),             // cut short
-			append([]byte("rlnode\x01\x09"), 0, 41),      // no such kind
-			[]byte("rlnode\x01\x01\xff\xff"),             // too long
-			[]byte("rlnode\x01\x01\x00\x05hello"),        // no identity
+			[]byte("rlnode\x01\x01\x00\x00"),             // another version
+			[]byte("rlnode\x02\x07\x00\x29"),             // cut short
+			append([]byte("rlnode\x02\x09"), 0, 41),      // no such kind
+			[]byte("rlnode\x02\x01\xff\xff"),             // too long
+			[]byte("rlnode\x02\x01\x00\x05hello"),        // no identity
 			append(welcome, "PRI * HTTP/1.1\r\n\r\n"...), // bad HTTP/2
 			append(welcome, bytes.Repeat([]byte{0xff}, 1000)...),
 		} {
@@ -92,7 +92,7 @@ func TestAnotherVersionIsToldSo(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		b := w.node(2)
 		c := w.dialer()(b.address)
-		_, _ = c.Write([]byte("rlnode\x63\x01\x00\x00"))
+		_, _ = c.Write([]byte("rlnode\x01\x01\x00\x00"))
 		what, reason, err := readPreamble(c)
 		if err != nil || what != answerRefused || string(reason) != errVersion.Error() {
 			t.Errorf("have %d, %q, %v", what, reason, err)
@@ -205,7 +205,7 @@ func TestPreamblesRoundTrip(t *testing.T) {
 }
 
 func FuzzPreamble(f *testing.F) {
-	f.Add([]byte("rlnode\x01\x01\x00\x05hello"))
+	f.Add([]byte("rlnode\x02\x01\x00\x05hello"))
 	var far bytes.Buffer
 	_ = writePreamble(&far, byte(kindFar), Identity{Node: nodeID(1), Name: "n1", Region: "eu"}.appendBinary(nil))
 	f.Add(far.Bytes())

@@ -155,7 +155,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	if err == nil && existed {
 		err = c.tidy()
 	}
-	if damaged(err) {
+	if damaged(err) || errors.Is(err, errOlder) {
 		if err := c.discard(err); err != nil {
 			return nil, fmt.Errorf("open %s: %w", c.path, err)
 		}
@@ -196,18 +196,29 @@ func (c *Counters) open() error {
 	return c.readBuckets()
 }
 
+// errOlder: the counters in the file are found by keys of an earlier version.
+var errOlder = errors.New("counters of a version of rlnode that finds them by other keys")
+
 func (c *Counters) readBuckets() error {
 	return c.file.view(func(tx *bolt.Tx) error {
 		c.used = tx.Size()
-		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+		older, current := false, false
+		err := tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			e, ok := parseBucket(name)
 			if !ok || b == nil {
 				return fmt.Errorf("%w: unknown bucket %x", errPages, name)
 			}
 			c.buckets = c.buckets.add(e)
 			c.seq = max(c.seq, b.Sequence())
+			if key, value := b.Cursor().First(); intactValue(key, value) {
+				older, current = older || value[0] == olderVersion, current || value[0] == valueVersion
+			}
 			return nil
 		})
+		if err == nil && older && !current {
+			return errOlder
+		}
+		return err
 	})
 }
 
@@ -247,16 +258,26 @@ func (c *Counters) untidy(err error) error {
 	return nil
 }
 
-// discard sets a damaged file aside. A new one is made by the next open.
+// discard sets a file aside that is damaged, or an older version's. A new one is made by the next open.
 func (c *Counters) discard(cause error) error {
-	if c.file != nil {
-		c.file.abandon()
-		c.file = nil
+	older, why := errors.Is(cause, errOlder), "corrupt"
+	if older {
+		why = "older"
 	}
-	c.buckets, c.filters, c.used = nil, map[int64]*filter{}, 0
-	aside, err := setAside(c.path, time.Now(), c.cfg.Logger)
+	if c.file != nil && older {
+		_ = c.file.close() // nothing was written
+	} else if c.file != nil {
+		c.file.abandon()
+	}
+	c.file, c.buckets, c.filters, c.used = nil, nil, map[int64]*filter{}, 0
+	aside, err := setAside(c.path, why, time.Now(), c.cfg.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	if older {
+		c.cfg.Logger.Warn("the counter file is of an older version, which hashed subjects otherwise: it was set aside, and all counters begin anew",
+			"path", c.path, "aside", aside)
+		return nil
 	}
 	c.statusMu.Lock()
 	c.status.SetAside++

@@ -143,12 +143,12 @@ func (f *file) intact(used int64) error {
 	return nil
 }
 
-const maxSetAside = 3 // damaged files kept
+const maxSetAside = 3 // files kept that were set aside for one reason
 
-// setAside renames a damaged file out of the way and removes the oldest of those beyond maxSetAside. It returns
-// the new name.
-func setAside(path string, now time.Time, log *slog.Logger) (string, error) {
-	aside := path + ".corrupt-" + now.UTC().Format("20060102T150405.000000000Z")
+// setAside renames a file that can't be used out of the way, by a name that says why, and removes the oldest of those beyond
+// maxSetAside. It returns the new name.
+func setAside(path, why string, now time.Time, log *slog.Logger) (string, error) {
+	aside := path + "." + why + "-" + now.UTC().Format("20060102T150405.000000000Z")
 	if err := os.Rename(path, aside); err != nil {
 		return "", fmt.Errorf("set damaged file aside: %w", err)
 	}
@@ -156,14 +156,14 @@ func setAside(path string, now time.Time, log *slog.Logger) (string, error) {
 		log.Warn("directory is not synced", "error", err)
 	}
 	// The names sort by time.
-	old, err := filepath.Glob(globEscape(path) + ".corrupt-*")
+	old, err := filepath.Glob(globEscape(path) + "." + why + "-*")
 	if err != nil {
 		return aside, nil
 	}
 	slices.Sort(old)
 	for len(old) > maxSetAside {
 		if err := os.Remove(old[0]); err != nil {
-			log.Warn("an old damaged file is not removed", "error", err)
+			log.Warn("an old file that was set aside is not removed", "error", err)
 		}
 		old = old[1:]
 	}

@@ -12,7 +12,7 @@ import (
 
 // A counter's value in counters.db:
 //
-//	byte 0      version, 1
+//	byte 0      version, 2: keys are hashed with the cluster's key; in version 1 they were hashed without one
 //	bytes 1–4   CRC32C of the key and of all that follows, little endian
 //	byte 5      algorithm; the highest bit: with a queue
 //	byte 6      level
@@ -25,7 +25,8 @@ import (
 //
 // All times are of the wall clock.
 const (
-	valueVersion = 1
+	valueVersion = 2
+	olderVersion = 1
 	valueHeader  = 7
 	keySize      = 16
 	valueQueue   = 0x80
@@ -102,11 +103,15 @@ func checksum(key, value []byte) uint32 {
 	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value[5:])
 }
 
+// intactValue reports whether a value, of any version, is as it was written.
+func intactValue(key, value []byte) bool {
+	return len(key) == keySize && len(value) >= valueHeader && binary.LittleEndian.Uint32(value[1:]) == checksum(key, value)
+}
+
 // parseValue is the inverse of appendValue, with delta 0. The log's entries are appended to log[:0].
 func parseValue(key, value []byte, log []algorithms.Entry) (stored, error) {
 	var s stored
-	if len(key) != keySize || len(value) < valueHeader || value[0] != valueVersion ||
-		binary.LittleEndian.Uint32(value[1:]) != checksum(key, value) {
+	if !intactValue(key, value) || value[0] != valueVersion {
 		return s, errValue
 	}
 	s.Key = parseKey(key)

@@ -36,6 +36,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	if err := c.rules(); err != nil {
 		return nil, fmt.Errorf("compile rules: %w", err)
 	}
+	s.seed(hashKey{})
 	c.subjects()
 	s.globals = c.globals()
 	if c.err != nil {
@@ -95,7 +96,6 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 	if spec.Scope == "global" {
 		r.Scope = GlobalScope
 	}
-	r.seed = appendString(nil, r.Name)
 	for _, name := range spec.Key {
 		k := keyAttribute{number: c.attribute(name), address: holdsAddresses(name)}
 		if c.doc.group(name) >= 0 {

@@ -5,6 +5,8 @@
 // for deciding: [Set.Match] says which rules apply to a check's attributes, for which subjects and with which
 // limits, without walking the rules and without allocating.
 //
+// Subjects are hashed with a key: see [Set.Keyed].
+//
 // Documents and Sets are immutable; any number of goroutines may use one. A [Match] is scratch space of one.
 //
 // Caveats: a rule's limits depend on the subject, so they are found in a [Hit] and not in the [Rule]. Exact

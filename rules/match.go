@@ -1,15 +1,12 @@
 package rules
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"unsafe"
-
-	"github.com/zeebo/xxh3"
 )
 
 // ErrKey is a key whose values are not as many as the rule's key attributes.
@@ -24,8 +21,6 @@ type Match struct {
 	values []value     // the check's attributes that the set looks at
 	slots  []int32     // by number of attribute: 1 + position in values; 0: not there
 	found  []int32     // positions of entries that may apply
-	hashed []byte      // what is hashed
-	seeded *Rule       // whose seed hashed begins with
 	key    []Attribute // of MatchKey
 	lists  []int32     // of Share
 	usual  []byte      // what addresses are usually written like
@@ -119,7 +114,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if r.cost != nil {
 		cost = r.cost.fallback
 	}
-	m.hit(r, cost)
+	s.hit(r, m, cost)
 	return nil
 }
 
@@ -194,11 +189,11 @@ func (s *Set) try(r *Rule, m *Match) {
 	if r.cost != nil {
 		cost = r.costOf(m)
 	}
-	m.hit(r, cost)
+	s.hit(r, m, cost)
 }
 
 // hit adds what r says about the subject, whose values are all there.
-func (m *Match) hit(r *Rule, cost int64) {
+func (s *Set) hit(r *Rule, m *Match, cost int64) {
 	limits := r.own
 	if r.bySubject {
 		if limits = r.limits(m); limits == nil {
@@ -210,7 +205,7 @@ func (m *Match) hit(r *Rule, cost int64) {
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
 	h := &m.Hits[len(m.Hits)-1] // all of it is set anew
-	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m), cost
+	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
 }
 
 // costOf looks a check up in the rule's cost table.
@@ -221,45 +216,6 @@ func (r *Rule) costOf(m *Match) int64 {
 		}
 	}
 	return r.cost.fallback
-}
-
-// Tags of values in what is hashed: a text is never taken for an address.
-const (
-	tagText byte = iota
-	tagIPv4
-	tagIPv6
-)
-
-// hash is the subject's identity. Every value is preceded by what it is and, unless that fixes it, its length, so
-// that different keys are different bytes.
-func (r *Rule) hash(m *Match) Hash {
-	if m.seeded != r {
-		m.hashed, m.seeded = append(m.hashed[:0], r.seed...), r
-	}
-	b := m.hashed[:len(r.seed)]
-	for i := range r.key {
-		k := &r.key[i]
-		v := m.value(k.number)
-		if k.address && v.isAddress() {
-			b = r.appendAddress(b, v.address)
-			continue
-		}
-		b = binary.LittleEndian.AppendUint32(append(b, tagText), uint32(len(v.text)))
-		b = append(b, v.text...)
-	}
-	m.hashed = b
-	h := xxh3.Hash128(b)
-	return Hash{h.Hi, h.Lo}
-}
-
-// appendAddress appends what of an address tells subjects apart.
-func (r *Rule) appendAddress(b []byte, address netip.Addr) []byte {
-	if address.Is4() {
-		a := address.As4()
-		return append(append(b, tagIPv4), a[:]...)
-	}
-	a := groupAddress(address, r.IPv6Prefix).As16()
-	return append(append(b, tagIPv6), a[:]...)
 }
 
 // SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. Of a key

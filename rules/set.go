@@ -42,8 +42,9 @@ type Set struct {
 	lists       bool // one of them has entries
 	profiles    map[string]*Profile
 	globals     globals
-	shares      *Shares   // nil: global limits count whole
-	division    *division // of shares; nil without
+	seeds       []hashState // by Rule.Index: what hashing a subject of the rule begins with
+	shares      *Shares     // nil: global limits count whole
+	division    *division   // of shares; nil without
 }
 
 // Headers says which families of response headers are sent.
@@ -126,7 +127,6 @@ type Rule struct {
 	fallback  int32      // number of the tier for subjects without one, −1 for none
 	cost      *costTable // nil: 1
 	block     *Limit     // nil: none; see Hit.Block
-	seed      []byte     // the rule's part of what is hashed: length and name
 }
 
 // Limit is a compiled limit of a rule, be it the rule's own, its tier's or an override's.

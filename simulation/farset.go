@@ -48,7 +48,7 @@ func (g *globe) open(w *World) {
 	if !gone {
 		return
 	}
-	fresh := agreement.New()
+	fresh := newState()
 	w.state, w.reports = fresh, nil
 	for _, n := range w.nodes {
 		n.disk, n.process.rules = nil, fresh

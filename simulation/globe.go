@@ -98,7 +98,7 @@ func (g *globe) build() error {
 			skew /= 20 // as they are where clocks are looked after
 		}
 		w := newWorld(cfg, g.start, limiter.NewClockAhead(skew))
-		w.globe, w.region, w.name, w.state = g, r, regionName(r), agreement.New()
+		w.globe, w.region, w.name, w.state = g, r, regionName(r), newState()
 		w.ledger.Start = g.start.Add(skew)
 		w.crew, w.schedule = g.crew, g.schedule
 		if err := w.build(); err != nil {
@@ -110,6 +110,13 @@ func (g *globe) build() error {
 	return nil
 }
 
+// newState is what a region begins with. All have one secret, so that a subject is the same counter in each.
+func newState() *agreement.State {
+	s := agreement.New()
+	s.Cluster, s.Secret = agreement.ClusterID{1}, make([]byte, 32)
+	return s
+}
+
 // list finds out what will be asked about: the same subjects in each region.
 func (g *globe) list() error {
 	set, err := g.writes.compile()
@@ -119,7 +126,7 @@ func (g *globe) list() error {
 	table := counters.New(1)
 	defer table.Close()
 	l := limiter.New(table, nil)
-	l.Use(set)
+	l.Use(set.Keyed(newState().Secret))
 	total := max(g.cfg.Subjects, hotKeys*len(g.writes.rules))
 	for i := range total {
 		s := Subject{Rule: g.writes.rules[i%len(g.writes.rules)].name, Key: fmt.Sprint("k", i/len(g.writes.rules))}

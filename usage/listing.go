@@ -93,12 +93,17 @@ func (l *listing) appendPage(b []byte, rule string, after *Row, limit int) (page
 		return r.Rule >= rule && (after == nil || compareRows(&r, after) > 0)
 	})
 	start := len(b)
+	var last Row
 	for i := first; i < len(l.order); i++ {
 		if l.row(i, &r); rule != "" && r.Rule != rule {
 			break
 		}
+		// Rows with the same names stay on one page, since the next one begins behind them: in the month in which subjects
+		// came to be hashed otherwise there are two of each.
 		if len(b)-start >= limit {
-			return b, true
+			if l.names(l.order[i-1], &last); compareRows(&r, &last) != 0 {
+				return b, true
+			}
 		}
 		b = r.appendNames(b)
 		b = binary.AppendVarint(b, r.Cost)

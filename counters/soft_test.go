@@ -1,0 +1,245 @@
+package counters
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// addsUp checks that the budget, the room of the shards and their counters are the table's bound, that tables of records
+// divide their shards, and that each has what it counts.
+func addsUp(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, table *Table) {
+	t.Helper()
+	sum := table.budget.Load()
+	for i := range table.shards {
+		s := &table.shards[i]
+		sum += int64(s.room)
+		bits := 0
+		if s.many != nil {
+			bits = s.many.bits
+		}
+		if s.room < 0 || s.many != nil && len(s.many.list) != 1<<bits {
+			t.Fatalf("shard %d has room for %d, and tables by %d bits", i, s.room, bits)
+		}
+		next := uint64(0)
+		s.all(func(r *records) {
+			if r.first != next || r.bits > bits {
+				t.Fatalf("shard %d: a table of %d bits begins at %x, not at %x", i, r.bits, r.first, next)
+			}
+			next += 1 << (64 - r.bits)
+			live := 0
+			for j := range r.groups {
+				for slot, tag := range r.groups[j].tags {
+					if k := r.groups[j].records[slot].key; tag >= tagUsed {
+						if live++; s.of(k) != r || !r.find(k).found() {
+							t.Fatalf("shard %d: %x is in a wrong place", i, k)
+						}
+					}
+				}
+			}
+			if live != r.live || r.live+r.dead+r.spare != len(r.groups)*groupSlots*7/8 {
+				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, r.live, r.dead, r.spare, len(r.groups))
+			}
+			sum += int64(r.count())
+		})
+		if next != 0 {
+			t.Fatalf("shard %d: its tables end at %x", i, next)
+		}
+	}
+	if sum != table.max {
+		t.Fatalf("counters, room and budget are %d together, not %d", sum, table.max)
+	}
+}
+
+// inShard is key number n of those in one shard, of a table with up to 4,096.
+func inShard(shard uint64, n uint64) Key {
+	k := key(n)
+	k.Hi = k.Hi>>12 | shard<<52
+	return k
+}
+
+// refuseAll has n subjects of one shard refused.
+func refuseAll(table *Table, l *algorithms.Limit, n uint64) {
+	ops := []Op{{Limit: l, Cost: 1}}
+	for i := range n {
+		ops[0].Key = inShard(7, i)
+		table.Take(epoch, ops)
+		table.Take(epoch, ops)
+	}
+}
+
+// Whoever knows where subjects lie fills one shard with counters that refuse. Others in that shard are let in, be the table
+// a large or a small one, as long as it has room, or anything that does not refuse. No table of records gets large
+// meanwhile, and all memory comes back.
+func TestOneShardIsFilled(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bound int64
+		n     uint64
+	}{
+		"59,400 in a default table": {10_000_000, 59_400},
+		"a million":                 {10_000_000, 1_000_000},
+		"most of a small table":     {100_000, 90_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := tt.n
+			if testing.Short() && n > 100_000 {
+				n = 100_000
+			}
+			table := newTable(t, tt.bound)
+			l := perMinute(algorithms.FixedWindow, 1)
+			refuseAll(table, l, n)
+			for i := range uint64(1000) {
+				if d := take(table, epoch, inShard(7, 1<<40+i), l, 1); !d.Allowed {
+					t.Fatalf("newcomer %d is locked out: %+v", i, d)
+				}
+			}
+			if used, _ := table.Usage(epoch, inShard(7, 0), l); used != 1 {
+				t.Error("a subject that is refused was forgotten")
+			}
+			addsUp(t, table)
+			st := table.Stats()
+			if st.Counters != int64(n)+1000 || st.Evicted+st.Refused != 0 || st.Bytes > 66*st.Counters+1<<20 {
+				t.Errorf("have %+v: %d bytes a counter", st, st.Bytes/st.Counters)
+			}
+			for i := range table.shards {
+				table.shards[i].all(func(r *records) {
+					if len(r.groups)*groupSlots > table.maxPart*8/7 {
+						t.Errorf("a table of %d groups", len(r.groups))
+					}
+				})
+			}
+			table.Sweep(after(2*time.Minute), 1)
+			addsUp(t, table)
+			if st := table.Stats(); st.Counters != 0 || st.Bytes != 0 {
+				t.Errorf("after all: have %+v", st)
+			}
+			if unused := table.max - table.budget.Load(); unused > 2*int64(table.step*len(table.shards)) {
+				t.Errorf("room for %d stays in the shards", unused)
+			}
+		})
+	}
+}
+
+// The table is at its bound, one shard has only counters that refuse, and others have none that do: a newcomer in that
+// shard gets the room of another's counter that is close to fresh.
+func TestFullShardOfAFullTable(t *testing.T) {
+	for _, bound := range []int64{20_000, 300_000} {
+		table := newTable(t, bound)
+		l := perMinute(algorithms.FixedWindow, 1)
+		many := perMinute(algorithms.FixedWindow, 1000)
+		refuseAll(table, l, uint64(bound/5))
+		for i := range uint64(bound) {
+			if k := key(1<<32 + i); k.Hi>>52 != 7 {
+				take(table, epoch, k, many, 1)
+			}
+		}
+		for i := range uint64(bound / 10) {
+			k := inShard(7, 1<<40+i)
+			if d := take(table, epoch, k, l, 1); !d.Allowed {
+				t.Fatalf("%d: newcomer %d is locked out: %+v", bound, i, d)
+			}
+			take(table, epoch, k, l, 1) // and refused from now on
+		}
+		for i := range uint64(bound / 5) {
+			if used, _ := table.Usage(epoch, inShard(7, i), l); used != 1 {
+				t.Fatalf("%d: subject %d, which is refused, was forgotten", bound, i)
+			}
+		}
+		addsUp(t, table)
+		if st := table.Stats(); st.Counters > bound || st.Counters < bound*15/16 || st.Refused != 0 {
+			t.Errorf("%d: have %+v", bound, st)
+		}
+	}
+}
+
+// Only when all of the table refuses, a newcomer is refused, wherever he lies; and only until something is free.
+func TestNothingButRefusals(t *testing.T) {
+	const bound = 20_000
+	table := newTable(t, bound)
+	l := perMinute(algorithms.FixedWindow, 1)
+	admitted := uint64(0)
+	for i := range uint64(2 * bound) {
+		if take(table, epoch, key(i), l, 1).Allowed {
+			admitted++
+			take(table, epoch, key(i), l, 1)
+		}
+	}
+	if admitted != bound {
+		t.Errorf("%d subjects found room, of %d", admitted, bound)
+	}
+	if st := table.Stats(); st.Counters != bound || st.Evicted != 0 || st.Refused == 0 {
+		t.Errorf("have %+v", st)
+	}
+	addsUp(t, table)
+	if d := take(table, after(2*time.Minute), inShard(7, 1<<40), l, 1); !d.Allowed {
+		t.Errorf("still refused when the others are fresh: %+v", d)
+	}
+}
+
+// Many fill several shards at once, others empty them, copy them and save them: nothing is lost that is refused, and the
+// books add up.
+func TestShardsGrowTogether(t *testing.T) {
+	table := newTable(t, 40_000)
+	table.maxPart = 256
+	l := perMinute(algorithms.FixedWindow, 1)
+	first := perMinute(algorithms.FixedWindow, 2)
+	for i := range uint64(100) {
+		take(table, epoch, inShard(i%3, i), first, 2)
+	}
+	var fill, around sync.WaitGroup
+	done := make(chan struct{})
+	for w := range uint64(4) {
+		fill.Go(func() {
+			for i := range uint64(30_000) {
+				k := inShard((w+i)%3, 1<<40+w<<32+i)
+				ops := []Op{{Key: k, Limit: l, Cost: 1}, {Key: Key{Hi: k.Hi + 1<<60, Lo: k.Lo + 1}, Limit: l, Cost: 1}}
+				table.Take(epoch, ops)
+			}
+		})
+	}
+	for _, f := range []func(){
+		func() { table.Sweep(epoch, 0.5) },
+		func() { table.Changed(func([]Record) error { return nil }) },
+		func() {
+			table.Copy(1, func([]Record) error { return nil })
+			table.Replicate(func(p int) bool { return p < 2 }, func(int, []Record) error { return nil })
+		},
+		func() { table.Drop(64 + rand.IntN(3)) },
+		func() { table.Stats() },
+	} {
+		around.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					f()
+				}
+			}
+		})
+	}
+	fill.Wait()
+	close(done)
+	around.Wait()
+	addsUp(t, table)
+	if st := table.Stats(); st.Counters > table.max {
+		t.Errorf("have %+v", st)
+	}
+	for i := range uint64(100) {
+		if used, _ := table.Usage(epoch, inShard(i%3, i), first); used > 2 {
+			t.Errorf("counter %d: %d used", i, used)
+		}
+	}
+	table.Sweep(after(2*time.Minute), 1)
+	addsUp(t, table)
+	if st := table.Stats(); st.Counters != 0 || st.Bytes != 0 {
+		t.Errorf("after all: have %+v", st)
+	}
+}

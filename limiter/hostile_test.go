@@ -1,0 +1,99 @@
+package limiter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strconv"
+	"testing"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const hostileRules = "rules:\n  - {name: per-tenant, key: [tenant], limits: [{limit: 5, per: 1h, algorithm: fixed-window}]}\n"
+
+// chosen are n names, and one more for the victim, whose hashes begin with the same bits.
+func chosen(n int, shift uint, hash func(name string) uint64) (names []string, victim string) {
+	for i := 0; len(names) <= n; i++ {
+		if name := "x" + strconv.Itoa(i); hash(name)>>shift == 5 {
+			names = append(names, name)
+		}
+	}
+	return names[:n], names[n]
+}
+
+// withoutKey is how anybody could compute where a tenant's counters are, when subjects were hashed without a key.
+func withoutKey() func(name string) uint64 {
+	seed := append(binary.LittleEndian.AppendUint32(nil, uint32(len("per-tenant"))), "per-tenant"...)
+	return func(name string) uint64 {
+		b := append(binary.LittleEndian.AppendUint32(append(seed, 0), uint32(len(name))), name...)
+		return xxh3.Hash128(b).Hi
+	}
+}
+
+// withKey is how one can who has the cluster's secret.
+func withKey(t *testing.T, set *rules.Set) func(name string) uint64 {
+	var m rules.Match
+	return func(name string) uint64 {
+		if err := set.MatchKey(set.Rules[0], []string{name}, &m); err != nil {
+			t.Fatal(err)
+		}
+		return m.Hits[0].Subject.Hi
+	}
+}
+
+// Names that are chosen so that their counters lie beside a tenant's lock nobody out: not those that fall into one shard by
+// the hash that anybody can compute, and not those that do by the cluster's key. 9,900 names were enough for a table of the
+// default size, with six checks each.
+func TestChosenNamesLockNobodyOut(t *testing.T) {
+	set := compile(t, 1, hostileRules).Keyed(bytes.Repeat([]byte{7}, 32))
+	for name, tt := range map[string]struct {
+		bound int64
+		shift uint // the rest of a hash's first half is the shard, at most
+		names int
+		each  int
+		hash  func(string) uint64
+	}{
+		"59,400 checks by the public hash": {10_000_000, 54, 9_900, 6, withoutKey()},
+		"a million by the public hash":     {1_000_000, 58, 32_259, 31, withoutKey()},
+		"59,400 checks with the key":       {10_000_000, 54, 9_900, 6, withKey(t, set)},
+		"a million with the key":           {1_000_000, 58, 32_259, 31, withKey(t, set)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := counters.New(tt.bound)
+			defer table.Close()
+			l := New(table, NewClock())
+			defer l.Clock().Close()
+			l.Use(set)
+			var a Answer
+			check := func(tenant string) bool {
+				if err := l.Check(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}}}, &a); err != nil {
+					t.Fatal(err)
+				}
+				return a.Allowed
+			}
+			names, victim := chosen(tt.names, tt.shift, tt.hash)
+			for _, name := range names {
+				for range tt.each {
+					check(name)
+				}
+			}
+			if !check(victim) {
+				t.Errorf("the victim is locked out: %+v", a.Limits)
+			}
+			for i := range 1000 {
+				if !check("someone else " + strconv.Itoa(i)) {
+					t.Fatalf("someone else is locked out: %+v", a.Limits)
+				}
+			}
+			if check(names[0]) {
+				t.Error("a tenant that is refused was forgotten")
+			}
+			if st := table.Stats(); st.Refused+st.Evicted != 0 {
+				t.Errorf("have %+v", st)
+			}
+		})
+	}
+}
