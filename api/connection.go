@@ -23,6 +23,8 @@ type connections struct {
 	// quick, if it is not nil, answers what was read of a connection between two requests. Where it reports false, whoever
 	// reads gets it.
 	quick func(*connection, []byte) (bool, error)
+	// framed: requests come in the clear, and are read strictly.
+	framed bool
 
 	mu     sync.Mutex // guards open and closed
 	open   map[*connection]struct{}
@@ -114,6 +116,7 @@ type connection struct {
 
 	// between: the library waits for the next request, and has nothing of it. Whoever serves the connection has it alone.
 	between bool
+	frame   framing
 	head    quickHead    // of the last request that was answered the quick way
 	work    atomic.Int32 // what the quick way does with it
 }
@@ -200,18 +203,30 @@ func (c *connection) Write(b []byte) (int, error) {
 
 // Read reads what came, but for what is answered at once.
 func (c *connection) Read(b []byte) (int, error) {
+	if c.frame.err != nil {
+		return 0, c.frame.err
+	}
 	for {
 		n, err := c.receive(b)
 		if n == 0 || err != nil || !c.between || c.owner.quick == nil {
-			return n, err
+			return c.follow(b[:n], err)
 		}
-		if done, err := c.owner.quick(c, b[:n]); !done || err != nil {
-			if done {
-				n = 0
-			}
-			return n, err
+		done, err := c.owner.quick(c, b[:n])
+		if err != nil {
+			return 0, err
+		}
+		if !done {
+			return c.follow(b[:n], nil)
 		}
 	}
+}
+
+// follow is what Read returns, where the requests are followed, that got b and err from below.
+func (c *connection) follow(b []byte, err error) (int, error) {
+	if !c.owner.framed {
+		return len(b), err
+	}
+	return c.frame.filter(b, err)
 }
 
 // receive reads what came.

@@ -80,9 +80,10 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 	if config == nil && plane.tracer == nil {
 		s.conns.quick, s.server.ConnState = s.quickly, noteBetween
 	}
+	s.conns.framed = config == nil
 	ln = s.conns.listen(ln)
 	if config != nil {
-		ln = tls.NewListener(ln, config)
+		ln = securedListener{tls.NewListener(ln, config)}
 	}
 	s.ln = ln
 	go func() { s.done <- s.server.Serve(ln) }()
@@ -118,8 +119,16 @@ func (s *dataServer) close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// headerReceived gives large bodies more time.
+// headerReceived gives large bodies more time, and has the library do what it does not by itself.
 func (s *dataServer) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
+		if closes, ok := connectionList(list); closes || !ok {
+			h.SetConnectionClose()
+		}
+	}
+	if !h.IsHTTP11() {
+		h.Del("Expect") // RFC 9110, 10.1.1
+	}
 	if path, _, _ := strings.Cut(view(h.RequestURI()), "?"); routeOf(path).bodyLimit() > maxCheckBody {
 		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
 	}
@@ -139,9 +148,6 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = view(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
-	if p := view(ctx.Request.Header.Protocol()); p != "HTTP/1.1" && p != "HTTP/1.0" {
-		refusal = errorf(BadRequest, "the request can not be read as HTTP/1.1")
-	}
 	held, e := s.readBody(ctx, x, r.bodyLimit())
 	defer s.held.Add(-held)
 	x.hangUp = e != nil
@@ -235,6 +241,9 @@ func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) (
 			if length > len(b) {
 				return held, errorf(BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
+			if f := frameOf(ctx.Conn()); f != nil && f.refused() {
+				return held, receiveError(f.err)
+			}
 			return held, nil
 		}
 		if err != nil {
@@ -251,8 +260,11 @@ func tooLarge(most int) *Error {
 func receiveError(err error) *Error {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
+	var frame frameError
 	switch {
-	case errors.As(err, &small):
+	case errors.As(err, &frame) && frame != errHeadTooLarge:
+		return errorf(BadRequest, "the request can not be read as HTTP/1.1: %s", frame)
+	case errors.As(err, &small), frame == errHeadTooLarge:
 		return errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return errorf(Timeout, "the request did not arrive in time")

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -90,7 +89,7 @@ func tracked(c net.Conn) *connection {
 	if r, ok := c.(*rewound); ok {
 		c = r.Conn
 	}
-	if t, ok := c.(*tls.Conn); ok {
+	if t, ok := c.(*secured); ok {
 		c = t.NetConn()
 	}
 	one, _ := c.(*connection)

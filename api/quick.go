@@ -55,7 +55,7 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 // parseQuick reads b as one whole request of the plainest form. It reports false for everything else, good or bad.
 func parseQuick(b []byte) (r quickRequest, ok bool) {
 	rest, ok := bytes.CutPrefix(b, []byte(quickLine))
-	length, hosts, tokens := 0, 0, 0
+	length, hosts, tokens, lists := 0, 0, 0, 0
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
 			r.body = rest[2:]
@@ -82,7 +82,10 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 				r.authorization = value
 			}
 		case len("connection"):
-			ok = !isName(name, "connection") || string(value) == "keep-alive"
+			if isName(name, "connection") {
+				lists++
+				ok = lists == 1 && string(value) == "keep-alive"
+			}
 		case len("expect"):
 			ok = !isName(name, "expect")
 		case len("trailer"):
