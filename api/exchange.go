@@ -67,13 +67,19 @@ type exchange struct {
 	spare  []byte   // a sentence before it is quoted
 	lines  []string // of a header
 	stripe *latencyStripe
-	chunk  chunk  // of a batch
 	wire   []byte // an answer as it goes over the wire, where the library does not write it
 
 	began time.Time // when the request was there; zero: not noted
 
-	decided bool // answer holds the decision of this request
-	checks  int  // of a batch
+	decided bool  // answer holds the decision of this request
+	checks  int   // of a batch
+	work    int64 // bytes that deciding a batch takes
+	charged int64 // bytes of the budget; see size
+}
+
+// size is about the bytes that x keeps, with those of its request and its answer.
+func (x *exchange) size() int64 {
+	return x.work + int64(cap(x.request.body)+cap(x.response.body)+cap(x.scan.scratch)+cap(x.values)+cap(x.spare)+cap(x.wire))
 }
 
 // reset makes x ready for the next request.
@@ -84,8 +90,7 @@ func (x *exchange) reset() {
 	x.scan.scratch = kept(x.scan.scratch)
 	x.check.reset()
 	clear(x.lines)
-	x.chunk.reset()
-	x.decided, x.checks = false, 0
+	x.decided, x.checks, x.work = false, 0, 0
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
 	x.wire, x.began = kept(x.wire), time.Time{}

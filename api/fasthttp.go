@@ -11,7 +11,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -25,30 +24,25 @@ const (
 	dataIdleTimeout  = 3 * time.Minute
 	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
 	dataConnections  = 32 << 10
-	// heldBodies bounds the bytes of bodies over keptBuffer that are held at once.
-	heldBodies = 256 << 20
 )
 
 // dataServer serves the data plane over HTTP/1.1. It is all that knows the server library.
 type dataServer struct {
-	plane  *dataPlane
-	server *fasthttp.Server
-	ln     net.Listener
-	conns  *connections
-	held   atomic.Int64 // bytes of large bodies
-	// mostHeld bounds held, but for the one body that finds it reached.
-	mostHeld int64
-	waiting  *waiting
-	date     dateHeader
-	done     chan error // from Serve
-	once     sync.Once
+	plane   *dataPlane
+	server  *fasthttp.Server
+	ln      net.Listener
+	conns   *connections
+	waiting *waiting
+	date    dateHeader
+	done    chan error // from Serve
+	once    sync.Once
 }
 
 // serveData begins to serve plane on ln, with TLS if config is not nil.
 func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &dataServer{
-		plane: plane, conns: newConnections(readTimeout / slackPart), mostHeld: heldBodies, done: make(chan error, 1),
+		plane: plane, conns: newConnections(readTimeout / slackPart), done: make(chan error, 1),
 	}
 	s.waiting = newWaiting(mostHeldOf(maxFiles()), s.send)
 	s.server = &fasthttp.Server{
@@ -148,8 +142,7 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = view(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
-	held, e := s.readBody(ctx, x, r.bodyLimit())
-	defer s.held.Add(-held)
+	e := s.readBody(ctx, x, r.bodyLimit())
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == TooLarge {
 		e = nil
@@ -177,6 +170,10 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 
 // answer hands x's response over to the library.
 func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
+	if !s.plane.charge(x) {
+		x.response.body = nil
+		x.refuse(s.plane.budget.full())
+	}
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
 	}
@@ -186,10 +183,14 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	for i := range x.headers {
 		r.Header.SetCanonical([]byte(x.headers[i].name), x.headers[i].value)
 	}
-	if cap(x.response.body) > keptBuffer {
-		r.SetBodyRaw(x.response.body) // too large to be used again: not copied either
-	} else {
+	if n := len(x.response.body); n <= freeBytes {
 		r.SetBody(x.response.body)
+	} else {
+		// It goes to the reply, and what it is charged with.
+		size := int64(cap(x.response.body))
+		x.charged = max(0, x.charged-size)
+		r.SetBodyStream(s.plane.budget.send(x.response.body, size, ctx.Conn()), n)
+		x.response.body = nil
 	}
 	switch {
 	case x.hangUp:
@@ -207,47 +208,44 @@ func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// readBody reads a body of at most most bytes into x, and returns how much of heldBodies it took.
-func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) (held int64, e *Error) {
+// readBody reads a body of at most most bytes into x.
+func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *Error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
-		return 0, nil
+		return nil
 	}
 	length := ctx.Request.Header.ContentLength()
 	if length > most {
-		return 0, tooLarge(most)
+		return tooLarge(most)
 	}
-	b := x.request.body[:0]
-	if length > cap(b) && length <= keptBuffer {
-		b = make([]byte, 0, length)
-	}
-	defer func() { x.request.body = b }()
-	for {
+	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
-			if cap(b) >= keptBuffer {
-				// From here on b is twice as large as what has arrived, at most.
-				grow := int64(cap(b))
-				if held += grow; s.held.Add(grow) > s.mostHeld {
-					return held, errorf(Overloaded, "bodies of more than %d bytes are under way", s.mostHeld)
-				}
+			// It has room for twice of what has arrived, at most: what is only announced costs nothing.
+			size := max(4096, 2*cap(b))
+			if length >= len(b) {
+				size = min(size, max(4096, length+1))
 			}
-			b = append(make([]byte, 0, max(4096, 2*cap(b))), b...)
+			b = append(make([]byte, 0, size), b...)
+			if x.request.body = b; !s.plane.charge(x) {
+				return s.plane.budget.full()
+			}
 		}
 		n, err := stream.Read(b[len(b):cap(b)])
-		if b = b[:len(b)+n]; len(b) > most {
-			return held, tooLarge(most)
+		b = b[:len(b)+n]
+		if x.request.body = b; len(b) > most {
+			return tooLarge(most)
 		}
 		if err == io.EOF {
 			if length > len(b) {
-				return held, errorf(BadRequest, "the body ended after %d of %d bytes", len(b), length)
+				return errorf(BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
 			if f := frameOf(ctx.Conn()); f != nil && f.refused() {
-				return held, receiveError(f.err)
+				return receiveError(f.err)
 			}
-			return held, nil
+			return nil
 		}
 		if err != nil {
-			return held, receiveError(err)
+			return receiveError(err)
 		}
 	}
 }

@@ -203,7 +203,7 @@ func newReaders(t testing.TB) *readers {
 	r.data.conns.quick = nil
 	r.data.server.Handler = func(ctx *fasthttp.RequestCtx) {
 		x := &exchange{}
-		if _, e := r.data.readBody(ctx, x, 1<<16); e != nil {
+		if e := r.data.readBody(ctx, x, 1<<16); e != nil {
 			r.data.hangUp(ctx)
 			return
 		}

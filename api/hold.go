@@ -22,6 +22,13 @@ func (s *dataServer) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 		return false
 	}
 	w := &waiter{due: x.due, after: x.after, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	if n := int64(len(w.reply.text)); n > freeBytes {
+		if !s.plane.budget.take(n) {
+			s.waiting.leave()
+			return false
+		}
+		w.charged = n
+	}
 	w.reply.keep = !ctx.Request.Header.IsHTTP11()
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(c net.Conn) { s.park(w, c) })
@@ -33,6 +40,7 @@ func (s *dataServer) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
 		s.plane.log.Error("the connection of a check with wait is not known")
+		s.plane.budget.give(w.charged)
 		s.waiting.leave()
 		_ = c.Close()
 		return
@@ -129,6 +137,7 @@ func (s *dataServer) send(w *waiter, left time.Duration) {
 	if err == nil {
 		_, err = w.conn.Write(text)
 	}
+	s.plane.budget.give(w.charged)
 	s.waiting.leave()
 	if err == nil && !closes {
 		err = s.server.ServeConn(w.conn)

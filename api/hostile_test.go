@@ -205,7 +205,7 @@ func TestHostile(t *testing.T) {
 	}
 	n.client.CloseIdleConnections()
 	until(t, "all connections are closed", func() bool { return n.conns().openCount() == 0 })
-	until(t, "the bodies are given back", func() bool { return n.API.data.held.Load() == 0 })
+	until(t, "the bodies are given back", func() bool { return n.plane.budget.used.Load() == 0 })
 	until(t, "memory has returned", func() bool { return heapInUse() < heap+(16<<20) })
 	// The library keeps idle workers for ten seconds.
 	t.Logf("goroutines: %d before, %d after; heap %d KiB before, %d after", goroutines, runtime.NumGoroutine(), heap>>10, heapInUse()>>10)

@@ -193,6 +193,12 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	}
 	closes := x.hangUp || c.ending()
 	x.wire = s.appendReply(x.wire[:0], x, closes)
+	x.request.body = own
+	if !s.plane.charge(x) {
+		x.response.body = nil
+		x.refuse(s.plane.budget.full())
+		x.wire = s.appendReply(nil, x, closes)
+	}
 	_ = c.SetWriteDeadline(x.began.Add(dataWriteTimeout)) // only noted
 	if _, err := c.Write(x.wire); err != nil {
 		return true, err
