@@ -23,7 +23,6 @@ const (
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
 	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
-	dataConnections  = 32 << 10
 )
 
 // dataServer serves the data plane over HTTP/1.1. It is all that knows the server library.
@@ -42,7 +41,7 @@ type dataServer struct {
 func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &dataServer{
-		plane: plane, conns: newConnections(readTimeout / slackPart), done: make(chan error, 1),
+		plane: plane, conns: newConnections(readTimeout/slackPart, dataPlacesOf(maxFiles())), done: make(chan error, 1),
 	}
 	s.waiting = newWaiting(mostHeldOf(maxFiles()), s.send)
 	s.server = &fasthttp.Server{
@@ -63,7 +62,7 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		// A goroutine that served a connection waits this long for the next one.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,
-		Concurrency:           dataConnections,
+		Concurrency:           2 * dataPlaces, // never reached: see places
 		CloseOnShutdown:       true,
 		KeepHijackedConns:     true, // see hold
 
@@ -142,6 +141,9 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = view(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
+	if refusal == nil && !r.open && onSpare(ctx.Conn()) {
+		r, refusal = nil, errCrowded()
+	}
 	e := s.readBody(ctx, x, r.bodyLimit())
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == TooLarge {
@@ -195,7 +197,7 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.plane.readiness.leaving():
+	case s.plane.readiness.leaving(), onSpare(ctx.Conn()):
 		ctx.SetConnectionClose() // the next request had better go to another node
 	}
 }

@@ -168,7 +168,7 @@ func mayWait(body []byte) bool {
 // quickly answers what was read of c if that is one plain check. It reports false where the library is to have it.
 func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
-	if !ok || mayWait(r.body) || s.plane.readiness.leaving() {
+	if !ok || c.spare || mayWait(r.body) || s.plane.readiness.leaving() {
 		return false, nil
 	}
 	if !c.begin() {
@@ -199,14 +199,14 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 		x.refuse(s.plane.budget.full())
 		x.wire = s.appendReply(nil, x, closes)
 	}
-	_ = c.SetWriteDeadline(x.began.Add(dataWriteTimeout)) // only noted
+	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only noted
 	if _, err := c.Write(x.wire); err != nil {
 		return true, err
 	}
 	if closes {
 		return true, io.EOF
 	}
-	return true, c.SetReadDeadline(x.began.Add(dataIdleTimeout))
+	return true, c.SetReadDeadline(x.began.Add(s.server.IdleTimeout))
 }
 
 // appendReply appends x's answer as the library would write it.

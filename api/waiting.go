@@ -47,7 +47,7 @@ type waiter struct {
 }
 
 // mostHeldOf is how many answers may be held back by a process that may open so many files.
-func mostHeldOf(files int) int { return min(mostWaiting, files-files/sparePart) }
+func mostHeldOf(files int) int { return min(mostWaiting, files-files/sparePart-dataPlacesOf(files)) }
 
 func newWaiting(most int, answer func(*waiter, time.Duration)) *waiting {
 	s := &waiting{
