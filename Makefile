@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults hostile simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -37,6 +37,10 @@ race-program: # whole nodes on virtual time
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target
 	.ci/fuzz $(FUZZTIME)
+
+HOSTILE ?= 1000000
+hostile: ## so many hostile requests over HTTP
+	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api -args -hostile $(HOSTILE)
 
 # FAULTS_SEED chooses what happens, FAULTS_TIME how long the random scenario lasts, FAULTS_LOGS a folder for logs of what
 # failed; FAULTS_RUN selects tests, FAULTS_FLAGS=-short those for each change; FAULTS_COUNT runs each so often, with one
