@@ -163,11 +163,12 @@ func (f *framing) refused() bool { return f.err != nil && f.part == partTrailer 
 // requestLine begins a request.
 func (f *framing) requestLine(line []byte) error {
 	*f = framing{part: partHeader, line: f.line, size: len(line) + 2}
-	method, rest, _ := bytes.Cut(line, []byte(" "))
-	target, version, ok := bytes.Cut(rest, []byte(" "))
-	if !ok || !all(method, ofToken) {
+	i := bytes.IndexByte(line, ' ')
+	j := bytes.LastIndexByte(line, ' ')
+	if i == j || !all(line[:max(i, 0)], ofToken) {
 		return errLine
 	}
+	method, target, version := line[:i], line[i+1:j], line[j+1:]
 	if f.oldVersion = string(version) == "HTTP/1.0"; !f.oldVersion && string(version) != "HTTP/1.1" {
 		return errLine
 	}
@@ -297,13 +298,24 @@ func headerLine(line []byte) (name, value []byte, err error) {
 	if i == 0 || i == len(line) || line[i] != ':' {
 		return nil, nil, errName
 	}
-	value = bytes.Trim(line[i+1:], " \t")
+	value = trim(line[i+1:])
 	for _, c := range value {
 		if classes[c]&ofValue == 0 {
 			return nil, nil, errValue
 		}
 	}
 	return line[:i], value, nil
+}
+
+// trim cuts blanks off both ends of b.
+func trim(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
+		b = b[1:]
+	}
+	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
+		b = b[:len(b)-1]
+	}
+	return b
 }
 
 // frames reports whether name is of a header that says where a request ends, or whose it is.
@@ -318,7 +330,7 @@ func frames(name []byte) bool {
 func connectionList(value []byte) (closes, ok bool) {
 	for n := 0; ; n++ {
 		one, rest, more := bytes.Cut(value, []byte(","))
-		one = bytes.Trim(one, " \t")
+		one = trim(one)
 		switch {
 		case n == 8, len(one) > 0 && !all(one, ofToken), frames(one):
 			return false, false
