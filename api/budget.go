@@ -31,6 +31,8 @@ type budget struct {
 
 	waits atomic.Int64 // callers of wait
 
+	replies sync.Pool // of *reply, with buffers of at most keptBuffer
+
 	mu      sync.Mutex // guards what follows, and reply.size of those in sending
 	sending map[*reply]struct{}
 	freed   chan struct{} // closed when something is given back; nil: nobody waits
@@ -134,15 +136,21 @@ func (b *budget) forget(r *reply) {
 // reply is an answer of more than freeBytes while it is sent.
 type reply struct {
 	bytes.Reader
+	body   []byte
 	budget *budget
 	conn   net.Conn // the one below all others; nil: not known
 	size   int64    // bytes of the budget
 	since  time.Time
 }
 
-// send has an answer sent over conn as a reply. Of the budget it has taken size bytes before.
-func (b *budget) send(body []byte, size int64, conn net.Conn) *reply {
-	r := &reply{budget: b, size: size, since: time.Now()}
+// send has body sent over conn as a reply, and returns a buffer in its place. Of the budget body has taken size bytes.
+func (b *budget) send(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
+	r, ok := b.replies.Get().(*reply)
+	if !ok {
+		r = &reply{budget: b}
+	}
+	spare, r.body = r.body[:0], body
+	r.size, r.since, r.conn = size, time.Now(), nil
 	r.Reset(body)
 	if c := tracked(conn); c != nil {
 		r.conn = c.Conn
@@ -153,7 +161,7 @@ func (b *budget) send(body []byte, size int64, conn net.Conn) *reply {
 		b.sending = make(map[*reply]struct{})
 	}
 	b.sending[r] = struct{}{}
-	return r
+	return r, spare
 }
 
 // Close ends it, sent or not.
@@ -165,5 +173,7 @@ func (r *reply) Close() error {
 		b.forget(r)
 	}
 	r.Reset(nil)
+	r.body, r.conn = kept(r.body), nil
+	b.replies.Put(r)
 	return nil
 }

@@ -191,8 +191,9 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		// It goes to the reply, and what it is charged with.
 		size := int64(cap(x.response.body))
 		x.charged = max(0, x.charged-size)
-		r.SetBodyStream(s.plane.budget.send(x.response.body, size, ctx.Conn()), n)
-		x.response.body = nil
+		var sent *reply
+		sent, x.response.body = s.plane.budget.send(x.response.body, size, ctx.Conn())
+		r.SetBodyStream(sent, n)
 	}
 	switch {
 	case x.hangUp:
