@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -107,10 +108,10 @@ func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	s.server = &http.Server{
 		Handler:           s.spared(s.handler()),
 		ConnContext:       noteConnection,
-		ReadHeaderTimeout: adminHeaderTimeout,
-		ReadTimeout:       adminReadTimeout,
-		WriteTimeout:      adminWriteTimeout,
-		IdleTimeout:       adminIdleTimeout,
+		ReadHeaderTimeout: cmp.Or(a.config.slow, adminHeaderTimeout),
+		ReadTimeout:       cmp.Or(a.config.slow, adminReadTimeout),
+		WriteTimeout:      cmp.Or(a.config.slow, adminWriteTimeout),
+		IdleTimeout:       cmp.Or(a.config.slow, adminIdleTimeout),
 		MaxHeaderBytes:    adminHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 		// Without this a TLS client would be offered HTTP/2, which the data plane does not speak either.

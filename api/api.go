@@ -44,6 +44,7 @@ func Open(config Config) (*API, error) {
 		health:    a.health,
 		log:       a.log,
 		tracer:    config.Tracer,
+		slow:      config.slow,
 	}
 	var secure *tls.Config
 	if config.CertFile != "" {

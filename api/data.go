@@ -44,6 +44,7 @@ type dataPlane struct {
 	health    func() []byte
 	log       *slog.Logger
 	tracer    *tracing.Tracer // nil: nothing is traced
+	slow      time.Duration   // see Config
 	latency   latency
 	budget    budget
 	exchanges sync.Pool // of *exchange

@@ -57,8 +57,8 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		DisablePreParseMultipartForm: true,
 
 		ReadTimeout:  readTimeout,
-		WriteTimeout: dataWriteTimeout,
-		IdleTimeout:  dataIdleTimeout,
+		WriteTimeout: cmp.Or(plane.slow, dataWriteTimeout),
+		IdleTimeout:  cmp.Or(plane.slow, dataIdleTimeout),
 		// A goroutine that served a connection waits this long for the next one.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,

@@ -208,13 +208,8 @@ func TestSlowCallersAreEnded(t *testing.T) {
 	const bound = 400 * time.Millisecond
 	certFile, keyFile := writePair(t, t.TempDir(), "one")
 	nodes := map[string]*node{
-		"plain": startNode(t, func(c *Config) { c.ReadTimeout = bound }),
-		"TLS":   startNode(t, func(c *Config) { c.ReadTimeout, c.CertFile, c.KeyFile = bound, certFile, keyFile }),
-	}
-	for _, n := range nodes {
-		d, a := n.API.data.server, n.API.admin.server
-		d.WriteTimeout, d.IdleTimeout = bound, bound
-		a.ReadHeaderTimeout, a.ReadTimeout, a.WriteTimeout, a.IdleTimeout = bound, bound, bound, bound
+		"plain": startNode(t, func(c *Config) { c.ReadTimeout, c.slow = bound, bound }),
+		"TLS":   startNode(t, func(c *Config) { c.ReadTimeout, c.slow, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile }),
 	}
 	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: n\r\nX: "+strings.Repeat("x", 10_000), "POST /v1/%s HTTP/1.1\r\nHost: n\r\nContent-Length: 60000\r\n\r\n"
 	hello := "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
