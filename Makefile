@@ -50,6 +50,7 @@ faults: ## a real cluster in network namespaces, broken in all ways; needs root,
 # HOSTILE is how many messages each of these sends. A failure prints the seed that repeats it, with -seed.
 HOSTILE ?= 1000000
 hostile: ## real nodes under messages that are wrong; minutes
+	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api -args -hostile $(HOSTILE)
 	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./gossip -args -hostile $(HOSTILE)
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode

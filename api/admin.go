@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -44,6 +45,27 @@ type adminServer struct {
 	conns   *connections
 }
 
+// connectionKey is the key of a request's connection in its context.
+type connectionKey struct{}
+
+func noteConnection(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, tracked(c))
+}
+
+// spared answers connections with spare places one probe.
+func (s *adminServer) spared(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, _ := r.Context().Value(connectionKey{}).(*connection); c != nil && c.spare {
+			w.Header().Set("Connection", "close")
+			if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+				s.refuse(w, r, errCrowded())
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // methods are what one address of the admin plane takes.
 type methods map[string]func(http.ResponseWriter, *http.Request) error
 
@@ -82,14 +104,15 @@ func (s *adminServer) routes() map[string]methods {
 func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	s := &adminServer{
 		api: a, log: a.log, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: newConnections(0), pages: newPages(ln.Addr(), a.config.AdminHosts),
+		conns: newConnections(0, adminPlaces), pages: newPages(ln.Addr(), a.config.AdminHosts),
 	}
 	s.server = &http.Server{
-		Handler:           s.handler(),
-		ReadHeaderTimeout: adminHeaderTimeout,
-		ReadTimeout:       adminReadTimeout,
-		WriteTimeout:      adminWriteTimeout,
-		IdleTimeout:       adminIdleTimeout,
+		Handler:           s.spared(s.handler()),
+		ConnContext:       noteConnection,
+		ReadHeaderTimeout: cmp.Or(a.config.slow, adminHeaderTimeout),
+		ReadTimeout:       cmp.Or(a.config.slow, adminReadTimeout),
+		WriteTimeout:      cmp.Or(a.config.slow, adminWriteTimeout),
+		IdleTimeout:       cmp.Or(a.config.slow, adminIdleTimeout),
 		MaxHeaderBytes:    adminHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 		// Without this a TLS client would be offered HTTP/2, which the data plane does not speak either.

@@ -59,6 +59,7 @@ func (a *API) listen() error {
 		health:    a.health,
 		log:       a.log,
 		tracer:    config.Tracer,
+		slow:      config.slow,
 	}
 	var secure *tls.Config
 	if config.CertFile != "" {

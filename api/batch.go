@@ -1,19 +1,20 @@
 package api
 
 import (
-	"slices"
-
 	"github.com/rlnode/rlnode/limiter"
 )
 
 const (
 	maxBatch = 10_000 // checks in a batch
-	// maxBatchAnswer bounds the bytes of a batch's answer; checks after that are not decided.
-	maxBatchAnswer = 64 << 20
+	// maxBatchAnswer bounds the bytes of a batch's answer; checks after that are not decided. It is more than enough for
+	// a batch without detail.
+	maxBatchAnswer = 8 << 20
 	// usualResult is about the bytes of one result; the answer has room for so much from the start.
 	usualResult = 240
 	// maxChunk is how many checks of a batch are decided together.
 	maxChunk = 256
+	// usualWork is about the bytes that deciding a check takes.
+	usualWork = 2 << 10
 )
 
 // batch answers POST /v1/check/batch.
@@ -28,8 +29,32 @@ func (p *dataPlane) batch(x *exchange) {
 		return
 	}
 	x.checks = count
+	x.work = int64(min(count, maxChunk) * usualWork)
+	if !p.budget.wait(func() bool { return p.room(x, count*usualResult) }) {
+		x.refuse(p.budget.full())
+		return
+	}
 	x.json(200)
-	x.response.body = p.all(x, start, slices.Grow(x.response.body, count*usualResult))
+	c, ok := p.chunks.Get().(*chunk)
+	if !ok {
+		c = &chunk{}
+	}
+	p.all(x, c, start)
+	p.chunks.Put(c)
+}
+
+// room makes room in x's answer for so many bytes more. It reports false where the budget has none.
+func (p *dataPlane) room(x *exchange, more int) bool {
+	b := x.response.body
+	if n := len(b) + more; n > cap(b) {
+		size := max(0, x.size()+int64(n-cap(b))-x.charged)
+		if !p.budget.take(size) {
+			return false
+		}
+		x.charged += size
+		x.response.body = append(make([]byte, 0, n), b...)
+	}
+	return p.charge(x)
 }
 
 // item is a check of a batch.
@@ -68,21 +93,30 @@ func (c *chunk) reset() {
 	c.used = 0
 }
 
-// all decides the checks that begin at start and appends their results.
-func (p *dataPlane) all(x *exchange, start int, b []byte) []byte {
-	b = append(b, `{"results":[`...)
-	s, c := &x.scan, &x.chunk
+// all decides the checks that begin at start and writes the answer. c is empty, and will be.
+func (p *dataPlane) all(x *exchange, c *chunk, start int) {
+	x.response.body = append(x.response.body, `{"results":[`...)
+	s := &x.scan
 	s.reset(x.request.body)
 	s.pos, s.depth = start, 1
 	s.open()
 	first := true
+	var full *Error // why nothing more is decided
+	n := 0
 	flush := func() {
-		b = p.decideChunk(c, b, first)
+		if full == nil && len(x.response.body) > maxBatchAnswer {
+			full = errorf(TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
+		}
+		x.response.body = p.decideChunk(c, x.response.body, first, full)
+		more := expected(len(x.response.body), n, x.checks)
+		if full == nil && !p.budget.wait(func() bool { return p.room(x, more) }) {
+			full = p.budget.full()
+		}
 		first = first && c.used == 0
 		c.reset()
 		s.scratch = s.scratch[:0] // which texts of the checks were in
 	}
-	for n := 0; s.more(n, ']'); n++ {
+	for ; s.more(n, ']'); n++ {
 		it := c.next()
 		it.e = p.readItem(s, &it.check)
 		// Answers in detail are long: each has to see whether there is room left.
@@ -91,15 +125,21 @@ func (p *dataPlane) all(x *exchange, start int, b []byte) []byte {
 		}
 	}
 	flush()
-	return append(b, "]}"...)
+	x.response.body = append(x.response.body, "]}"...)
 }
 
-// decideChunk decides the checks of c and appends their results.
-func (p *dataPlane) decideChunk(c *chunk, b []byte, first bool) []byte {
+// expected is how many bytes an answer grows by, of which the results of the first checks before the n-th have size, and
+// some more. It is only a guess, so that the answer need not grow in steps.
+func expected(size, n, checks int) int {
+	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
+}
+
+// decideChunk decides the checks of c and appends their results. If full is not nil, it is the result of all.
+func (p *dataPlane) decideChunk(c *chunk, b []byte, first bool, full *Error) []byte {
 	c.queries, c.answers, c.errs, c.asked = c.queries[:0], c.answers[:0], c.errs[:0], c.asked[:0]
 	for _, it := range c.items[:c.used] {
-		if it.e == nil && len(b) > maxBatchAnswer {
-			it.e = errorf(TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
+		if it.e == nil && full != nil {
+			it.e = full
 		}
 		if it.e == nil {
 			c.queries, c.answers = append(c.queries, &it.check.Query), append(c.answers, &it.answer)

@@ -161,6 +161,8 @@ type Config struct {
 	Condition func() error
 
 	Logger *slog.Logger // nil: slog.Default
+
+	slow time.Duration // for tests: instead of all bounds in time but ReadTimeout; 0: those
 }
 
 // Validate says what is missing.

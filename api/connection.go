@@ -1,10 +1,13 @@
 package api
 
 import (
+	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -13,6 +16,8 @@ const (
 	// lingers: what comes is thrown away, up to these bounds.
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
+	// acceptWait is how long no connection is taken, at first, when the process may open no more files.
+	acceptWait = 5 * time.Millisecond
 )
 
 // connections are the open connections of a listener, so that all can be closed and waited for.
@@ -23,15 +28,19 @@ type connections struct {
 	// quick, if it is not nil, answers what was read of a connection between two requests. Where it reports false, whoever
 	// reads gets it.
 	quick func(*connection, []byte) (bool, error)
+	// framed: requests come in the clear, and are read strictly.
+	framed bool
 
-	mu     sync.Mutex // guards open and closed
+	mu     sync.Mutex // guards what follows
+	places places
 	open   map[*connection]struct{}
 	closed bool
+	over   chan struct{}  // closed with closed
 	gone   sync.WaitGroup // of open
 }
 
-func newConnections(slack time.Duration) *connections {
-	return &connections{began: time.Now(), slack: slack, open: make(map[*connection]struct{})}
+func newConnections(slack time.Duration, most int) *connections {
+	return &connections{began: time.Now(), slack: slack, places: newPlaces(most), open: make(map[*connection]struct{}), over: make(chan struct{})}
 }
 
 // listen returns ln with its connections kept in c.
@@ -42,7 +51,10 @@ func (c *connections) listen(ln net.Listener) net.Listener {
 // closeAll closes every connection, and from now on every new one.
 func (c *connections) closeAll() {
 	c.mu.Lock()
-	c.closed = true
+	if !c.closed {
+		c.closed = true
+		close(c.over)
+	}
 	all := make([]*connection, 0, len(c.open))
 	for one := range c.open {
 		all = append(all, one)
@@ -68,7 +80,7 @@ func (c *connections) closeSilent() {
 func (c *connections) wait() { c.gone.Wait() }
 
 func (c *connections) add(conn net.Conn) *connection {
-	one := &connection{Conn: conn, owner: c}
+	one := &connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -76,15 +88,35 @@ func (c *connections) add(conn net.Conn) *connection {
 		one.once.Do(func() {})
 		return one
 	}
+	if !c.places.take(one) {
+		if before := c.places.takeSpare(one); before != nil {
+			_ = before.Conn.Close() // whoever uses it sees the error and ends
+		}
+	}
 	c.open[one] = struct{}{}
 	c.gone.Add(1)
 	return one
+}
+
+// park frees the place of a connection that nothing serves for now.
+func (c *connections) park(one *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.places.leave(one)
+}
+
+// resume gives a parked connection a place again. It reports false where there is none.
+func (c *connections) resume(one *connection) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed && c.places.take(one)
 }
 
 func (c *connections) remove(one *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, one)
+	c.places.leave(one)
 	c.gone.Done()
 }
 
@@ -95,25 +127,41 @@ type trackedListener struct {
 
 // Accept waits for the next connection.
 func (l *trackedListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for wait := acceptWait; ; wait = min(2*wait, time.Second) {
+		conn, err := l.Listener.Accept()
+		if err == nil {
+			return l.conns.add(conn), nil
+		}
+		// The library would stop listening for good.
+		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
+			return nil, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-l.conns.over:
+			timer.Stop()
+			return nil, net.ErrClosed
+		}
 	}
-	return l.conns.add(conn), nil
 }
 
 // connection is a connection whose end can linger.
 type connection struct {
 	net.Conn
-	owner  *connections
-	heard  atomic.Bool // something came
-	linger atomic.Bool // the end does
-	once   sync.Once   // the end
+	owner   *connections
+	address netip.Prefix // see addressOf
+	placed  bool         // it has a place; guarded by the owner's mutex
+	spare   bool         // it has a spare one, and is answered one probe
+	heard   atomic.Bool  // something came
+	linger  atomic.Bool  // the end does
+	once    sync.Once    // the end
 
 	reading, writing deadline // only where the owner has slack
 
 	// between: the library waits for the next request, and has nothing of it. Whoever serves the connection has it alone.
 	between bool
+	frame   framing
 	head    quickHead    // of the last request that was answered the quick way
 	work    atomic.Int32 // what the quick way does with it
 }
@@ -200,18 +248,30 @@ func (c *connection) Write(b []byte) (int, error) {
 
 // Read reads what came, but for what is answered at once.
 func (c *connection) Read(b []byte) (int, error) {
+	if c.frame.err != nil {
+		return 0, c.frame.err
+	}
 	for {
 		n, err := c.receive(b)
 		if n == 0 || err != nil || !c.between || c.owner.quick == nil {
-			return n, err
+			return c.follow(b[:n], err)
 		}
-		if done, err := c.owner.quick(c, b[:n]); !done || err != nil {
-			if done {
-				n = 0
-			}
-			return n, err
+		done, err := c.owner.quick(c, b[:n])
+		if err != nil {
+			return 0, err
+		}
+		if !done {
+			return c.follow(b[:n], nil)
 		}
 	}
+}
+
+// follow is what Read returns, where the requests are followed, that got b and err from below.
+func (c *connection) follow(b []byte, err error) (int, error) {
+	if !c.owner.framed {
+		return len(b), err
+	}
+	return c.frame.filter(b, err)
 }
 
 // receive reads what came.

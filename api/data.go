@@ -44,8 +44,11 @@ type dataPlane struct {
 	health    func() []byte
 	log       *slog.Logger
 	tracer    *tracing.Tracer // nil: nothing is traced
+	slow      time.Duration   // see Config
 	latency   latency
+	budget    budget
 	exchanges sync.Pool // of *exchange
+	chunks    sync.Pool // of *chunk
 	panics    atomic.Int64
 }
 
@@ -101,15 +104,37 @@ func (r *route) bodyLimit() int {
 }
 
 func (p *dataPlane) acquire() *exchange {
-	if x, ok := p.exchanges.Get().(*exchange); ok {
-		return x
+	x, ok := p.exchanges.Get().(*exchange)
+	if !ok {
+		return &exchange{stripe: p.latency.stripe()}
 	}
-	return &exchange{stripe: p.latency.stripe()}
+	if !p.charge(x) { // a large one, of an earlier request
+		x = &exchange{stripe: x.stripe}
+	}
+	return x
 }
 
 func (p *dataPlane) release(x *exchange) {
+	if x.charged > 0 {
+		p.budget.give(x.charged)
+		x.charged = 0
+	}
 	x.reset()
 	p.exchanges.Put(x)
+}
+
+// charge takes from the budget what x's buffers have grown since it was charged last. It reports false where there is
+// no room for that.
+func (p *dataPlane) charge(x *exchange) bool {
+	size := x.size()
+	if size <= freeBytes || size <= x.charged {
+		return true
+	}
+	if !p.budget.take(size - x.charged) {
+		return false
+	}
+	x.charged = size
+	return true
 }
 
 // admit finds what answers x, from its method, path and headers alone: the error comes before the body is read.

@@ -70,15 +70,21 @@ type exchange struct {
 	spare  []byte   // a sentence before it is quoted
 	lines  []string // of a header
 	stripe *latencyStripe
-	chunk  chunk  // of a batch
 	wire   []byte // an answer as it goes over the wire, where the library does not write it
 
 	began time.Time // when the request was there; zero: not noted
 
 	token *token // that the request came with; nil: none was asked for
 
-	decided bool // answer holds the decision of this request
-	checks  int  // of a batch
+	decided bool  // answer holds the decision of this request
+	checks  int   // of a batch
+	work    int64 // bytes that deciding a batch takes
+	charged int64 // bytes of the budget; see size
+}
+
+// size is about the bytes that x keeps, with those of its request and its answer.
+func (x *exchange) size() int64 {
+	return x.work + int64(cap(x.request.body)+cap(x.response.body)+cap(x.scan.scratch)+cap(x.values)+cap(x.spare)+cap(x.wire))
 }
 
 // reset makes x ready for the next request.
@@ -89,8 +95,7 @@ func (x *exchange) reset() {
 	x.scan.scratch = kept(x.scan.scratch)
 	x.check.reset()
 	clear(x.lines)
-	x.chunk.reset()
-	x.token, x.decided, x.checks = nil, false, 0
+	x.token, x.decided, x.checks, x.work = nil, false, 0, 0
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
 	x.wire, x.began = kept(x.wire), time.Time{}

@@ -11,7 +11,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -24,31 +23,25 @@ const (
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
 	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
-	dataConnections  = 32 << 10
-	// heldBodies bounds the bytes of bodies over keptBuffer that are held at once.
-	heldBodies = 256 << 20
 )
 
 // dataServer serves the data plane over HTTP/1.1. It is all that knows the server library.
 type dataServer struct {
-	plane  *dataPlane
-	server *fasthttp.Server
-	ln     net.Listener
-	conns  *connections
-	held   atomic.Int64 // bytes of large bodies
-	// mostHeld bounds held, but for the one body that finds it reached.
-	mostHeld int64
-	waiting  *waiting
-	date     dateHeader
-	done     chan error // from Serve
-	once     sync.Once
+	plane   *dataPlane
+	server  *fasthttp.Server
+	ln      net.Listener
+	conns   *connections
+	waiting *waiting
+	date    dateHeader
+	done    chan error // from Serve
+	once    sync.Once
 }
 
 // serveData begins to serve plane on ln, with TLS if config is not nil.
 func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &dataServer{
-		plane: plane, conns: newConnections(readTimeout / slackPart), mostHeld: heldBodies, done: make(chan error, 1),
+		plane: plane, conns: newConnections(readTimeout/slackPart, dataPlacesOf(maxFiles())), done: make(chan error, 1),
 	}
 	s.waiting = newWaiting(mostHeldOf(maxFiles()), s.send)
 	s.server = &fasthttp.Server{
@@ -64,12 +57,12 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		DisablePreParseMultipartForm: true,
 
 		ReadTimeout:  readTimeout,
-		WriteTimeout: dataWriteTimeout,
-		IdleTimeout:  dataIdleTimeout,
+		WriteTimeout: cmp.Or(plane.slow, dataWriteTimeout),
+		IdleTimeout:  cmp.Or(plane.slow, dataIdleTimeout),
 		// A goroutine that served a connection waits this long for the next one.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,
-		Concurrency:           dataConnections,
+		Concurrency:           2 * dataPlaces, // never reached: see places
 		CloseOnShutdown:       true,
 		KeepHijackedConns:     true, // see hold
 
@@ -80,9 +73,10 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 	if config == nil && plane.tracer == nil {
 		s.conns.quick, s.server.ConnState = s.quickly, noteBetween
 	}
+	s.conns.framed = config == nil
 	ln = s.conns.listen(ln)
 	if config != nil {
-		ln = tls.NewListener(ln, config)
+		ln = securedListener{tls.NewListener(ln, config)}
 	}
 	s.ln = ln
 	go func() { s.done <- s.server.Serve(ln) }()
@@ -118,8 +112,16 @@ func (s *dataServer) close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// headerReceived gives large bodies more time.
+// headerReceived gives large bodies more time, and has the library do what it does not by itself.
 func (s *dataServer) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
+		if closes, ok := connectionList(list); closes || !ok {
+			h.SetConnectionClose()
+		}
+	}
+	if !h.IsHTTP11() {
+		h.Del("Expect") // RFC 9110, 10.1.1
+	}
 	if path, _, _ := strings.Cut(view(h.RequestURI()), "?"); routeOf(path).bodyLimit() > maxCheckBody {
 		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
 	}
@@ -141,11 +143,10 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = view(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
-	if p := view(ctx.Request.Header.Protocol()); p != "HTTP/1.1" && p != "HTTP/1.0" {
-		refusal = errorf(BadRequest, "the request can not be read as HTTP/1.1")
+	if refusal == nil && r.need != anyone && onSpare(ctx.Conn()) {
+		r, refusal = nil, errCrowded()
 	}
-	held, e := s.readBody(ctx, x, r.bodyLimit())
-	defer s.held.Add(-held)
+	e := s.readBody(ctx, x, r.bodyLimit())
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == TooLarge {
 		e = nil
@@ -173,6 +174,10 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 
 // answer hands x's response over to the library.
 func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
+	if !s.plane.charge(x) {
+		x.response.body = nil
+		x.refuse(s.plane.budget.full())
+	}
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
 	}
@@ -182,15 +187,20 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	for i := range x.headers {
 		r.Header.SetCanonical([]byte(x.headers[i].name), x.headers[i].value)
 	}
-	if cap(x.response.body) > keptBuffer {
-		r.SetBodyRaw(x.response.body) // too large to be used again: not copied either
-	} else {
+	if n := len(x.response.body); n <= freeBytes {
 		r.SetBody(x.response.body)
+	} else {
+		// It goes to the reply, and what it is charged with.
+		size := int64(cap(x.response.body))
+		x.charged = max(0, x.charged-size)
+		var sent *reply
+		sent, x.response.body = s.plane.budget.send(x.response.body, size, ctx.Conn())
+		r.SetBodyStream(sent, n)
 	}
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.plane.readiness.leaving():
+	case s.plane.readiness.leaving(), onSpare(ctx.Conn()):
 		ctx.SetConnectionClose() // the next request had better go to another node
 	}
 }
@@ -203,44 +213,44 @@ func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// readBody reads a body of at most most bytes into x, and returns how much of heldBodies it took.
-func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) (held int64, e *Error) {
+// readBody reads a body of at most most bytes into x.
+func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *Error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
-		return 0, nil
+		return nil
 	}
 	length := ctx.Request.Header.ContentLength()
 	if length > most {
-		return 0, tooLarge(most)
+		return tooLarge(most)
 	}
-	b := x.request.body[:0]
-	if length > cap(b) && length <= keptBuffer {
-		b = make([]byte, 0, length)
-	}
-	defer func() { x.request.body = b }()
-	for {
+	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
-			if cap(b) >= keptBuffer {
-				// From here on b is twice as large as what has arrived, at most.
-				grow := int64(cap(b))
-				if held += grow; s.held.Add(grow) > s.mostHeld {
-					return held, errorf(Overloaded, "bodies of more than %d bytes are under way", s.mostHeld)
-				}
+			// It has room for twice of what has arrived, at most: what is only announced costs nothing.
+			size := max(4096, 2*cap(b))
+			if length >= len(b) {
+				size = min(size, max(4096, length+1))
 			}
-			b = append(make([]byte, 0, max(4096, 2*cap(b))), b...)
+			b = append(make([]byte, 0, size), b...)
+			if x.request.body = b; !s.plane.charge(x) {
+				return s.plane.budget.full()
+			}
 		}
 		n, err := stream.Read(b[len(b):cap(b)])
-		if b = b[:len(b)+n]; len(b) > most {
-			return held, tooLarge(most)
+		b = b[:len(b)+n]
+		if x.request.body = b; len(b) > most {
+			return tooLarge(most)
 		}
 		if err == io.EOF {
 			if length > len(b) {
-				return held, errorf(BadRequest, "the body ended after %d of %d bytes", len(b), length)
+				return errorf(BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
-			return held, nil
+			if f := frameOf(ctx.Conn()); f != nil && f.refused() {
+				return receiveError(f.err)
+			}
+			return nil
 		}
 		if err != nil {
-			return held, receiveError(err)
+			return receiveError(err)
 		}
 	}
 }
@@ -253,8 +263,11 @@ func tooLarge(most int) *Error {
 func receiveError(err error) *Error {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
+	var frame frameError
 	switch {
-	case errors.As(err, &small):
+	case errors.As(err, &frame) && frame != errHeadTooLarge:
+		return errorf(BadRequest, "the request can not be read as HTTP/1.1: %s", frame)
+	case errors.As(err, &small), frame == errHeadTooLarge:
 		return errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return errorf(Timeout, "the request did not arrive in time")

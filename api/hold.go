@@ -1,7 +1,6 @@
 package api
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -13,9 +12,6 @@ import (
 
 // How a connection leaves the server library while its answer is held back, and comes back to it.
 
-// spareConnections are left for new ones where a connection that was answered goes on.
-const spareConnections = 256
-
 // hold takes the connection out of the library's hands until x's answer is due. It reports false where the answer is to
 // be sent at once: the node goes away, or too many wait.
 func (s *dataServer) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
@@ -23,6 +19,13 @@ func (s *dataServer) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 		return false
 	}
 	w := &waiter{due: x.due, after: x.after, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	if n := int64(len(w.reply.text)); n > freeBytes {
+		if !s.plane.budget.take(n) {
+			s.waiting.leave()
+			return false
+		}
+		w.charged = n
+	}
 	w.reply.keep = !ctx.Request.Header.IsHTTP11()
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(c net.Conn) { s.park(w, c) })
@@ -34,12 +37,16 @@ func (s *dataServer) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
 		s.plane.log.Error("the connection of a check with wait is not known")
+		s.plane.budget.give(w.charged)
 		s.waiting.leave()
 		_ = c.Close()
 		return
 	}
 	w.conn = raw.UnsafeConn()
 	w.fd = descriptor(w.conn)
+	if c := tracked(w.conn); c != nil {
+		s.conns.park(c)
+	}
 	if more, err := arrived(c, w.conn); err != nil {
 		w.closes = true // what is left of it is its answer
 	} else if len(more) > 0 {
@@ -90,7 +97,7 @@ func tracked(c net.Conn) *connection {
 	if r, ok := c.(*rewound); ok {
 		c = r.Conn
 	}
-	if t, ok := c.(*tls.Conn); ok {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()
 	}
 	one, _ := c.(*connection)
@@ -122,19 +129,20 @@ func descriptor(c net.Conn) int {
 // send answers w, with so much left of its delay, and serves its connection on.
 func (s *dataServer) send(w *waiter, left time.Duration) {
 	now := time.Now()
-	full := int(s.server.GetCurrentConcurrency())+spareConnections > dataConnections
-	closes := w.closes || full || s.plane.readiness.leaving()
+	c := tracked(w.conn)
+	closes := w.closes || s.plane.readiness.leaving() || c != nil && !s.conns.resume(c)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}
-	err := w.conn.SetWriteDeadline(now.Add(dataWriteTimeout))
+	err := w.conn.SetWriteDeadline(now.Add(s.server.WriteTimeout))
 	if err == nil {
 		_, err = w.conn.Write(text)
 	}
+	s.plane.budget.give(w.charged)
 	s.waiting.leave()
 	if err == nil && !closes {
 		err = s.server.ServeConn(w.conn)
 	} else {
-		if c := tracked(w.conn); c != nil && err == nil && saysMore(w) {
+		if c != nil && err == nil && saysMore(w) {
 			c.linger.Store(true) // or its next request would make it lose this answer
 		}
 		err = errors.Join(err, w.conn.Close())

@@ -3,6 +3,8 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,7 +18,10 @@ import (
 )
 
 // documented are the statuses that a hostile request may be answered with; 0 is a connection that was closed.
-var documented = map[int]bool{0: true, 200: true, 400: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true, 503: true}
+var documented = map[int]bool{0: true, 200: true, 400: true, 401: true, 403: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true, 503: true}
+
+// hostileRequests is how many requests TestHostile sends; `make hostile` sends a million.
+var hostileRequests = flag.Int("hostile", 0, "requests that TestHostile sends; 0: 10,000, or 2,000 in short runs")
 
 // hostile makes bytes to send, and says how many answers there may be at most.
 type hostile struct {
@@ -80,7 +85,7 @@ func (h hostile) check() string {
 		}
 		v := h.value(2)
 		if h.r.IntN(3) > 0 {
-			v = map[string]string{"rule": h.pick(`"login"`, `"all"`, `"a"`, `"nope"`), "key": h.pick(`"k"`, `["a","b"]`, `[]`), "attributes": `{"ip":"1.2.3.4","user":"u"}`,
+			v = map[string]string{"rule": h.pick(`"login"`, `"all"`, `"a"`, `"nope"`), "key": h.pick(`"k"`, `["a","b"]`, `[]`), "attributes": h.pick(`{"ip":"1.2.3.4","user":"u"}`, `{"ip":"`+strings.ToValidUTF8(h.address(), "?")+`"}`),
 				"cost": "1", "costs": `{"tokens":1}`, "peek": "true", "detail": "true", "wat": "1"}[f]
 		}
 		fields = append(fields, `"`+f+`":`+v)
@@ -110,10 +115,36 @@ func (h hostile) request() string {
 	case 4:
 		return post(path, body, h.pick("Expect: 100-continue", "Expect: x", "Connection: close", "Connection: upgrade\r\nUpgrade: h2c", "Content-Encoding: gzip",
 			"Content-Type: multipart/form-data; boundary=x", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked\r\nContent-Length: 3"))
+	case 6: // read in two ways
+		one := framingTests[h.r.IntN(len(framingTests))].send
+		return one[:min(len(one), 20_000)]
+	case 7: // a control character, or any other byte, anywhere in the head
+		text := []byte(post(path, body, h.odd(), h.odd()))
+		at := h.r.IntN(len(text) - len(body))
+		text[at] = []byte{0, 1, 8, '\t', '\n', '\v', '\r', 0x1b, 0x7f, 0x80, 0xff, ' ', ':', ','}[h.r.IntN(14)]
+		return string(text)
+	case 8, 9:
+		return post(path, body, h.odd(), h.odd(), h.odd())
 	case 5:
 		return h.pick("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PATCH", "get", "FOO") + post(path, body)[4:]
 	}
 	return post(path, body)
+}
+
+// address is the address of a caller, or something like it.
+func (h hostile) address() string {
+	return h.pick("198.51.100.7", "198.51.100.7:1234", "[2001:db8::1]:99999", "2001:db8::1", "[2001:db8::1]", "fe80::1%eth0", "[fe80::1%25eth0]:80", " 198.51.100.7 ", "198.51.100.7, 10.0.0.1",
+		"::ffff:198.51.100.7", "198.51.100.07", "0x7f.1", "3325256711", "unknown", "_hidden", "\xff", "", ",,,", "1.2.3.4:", ":80", strings.Repeat("1.2.3.4,", h.r.IntN(800)), "fe80::1%"+strings.Repeat("z", h.r.IntN(2000)))
+}
+
+// odd is a line of a head that means something to somebody.
+func (h hostile) odd() string {
+	return h.pick("Origin: ", "Origin: null", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-origin", "Host: evil.example",
+		"Authorization: ", "Authorization: Bearer", "Authorization: Bearer \x80\xff", "Authorization: Basic Og==", "Authorization: Bearer "+strings.Repeat("t", h.r.IntN(9000)), "authorization: bearer a\r\nAuthorization: Bearer b",
+		"X-Forwarded-For: "+h.address(), "X-Real-IP: "+h.address(), "Forwarded: for="+h.address(), "X-Forwarded-For: "+h.address()+"\r\nX-Forwarded-For: "+h.address(),
+		"Connection: "+strings.Join([]string{h.pick("close", "keep-alive", "content-length", "", "te"), h.pick("close", "Upgrade", "host", "x", " ")}, h.pick(",", ", ", " ")),
+		"Content-Length: "+h.pick("0", "14", "007", "-1", "1e3", "٣"), "Transfer-Encoding: "+h.pick("chunked", "Chunked", "identity", "chunked, chunked", "\x0bchunked", ""),
+		"Traceparent: "+h.pick("", "00-0-0-0", strings.Repeat("0", 300)), "Expect: 100-Continue", "Trailer: Content-Length", "X-"+strings.Repeat("h", h.r.IntN(3000))+": y")
 }
 
 // attack sends n requests over one connection and reads what comes.
@@ -166,25 +197,47 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 	return answers
 }
 
-// 10,000 random and hostile requests over real connections: each gets a documented status or a closed connection, the
-// node goes on answering, and goroutines and memory return to where they were.
+// Random and hostile requests over real connections: each gets a documented status or a closed connection, the node goes
+// on answering, and goroutines and memory return to where they were.
 func TestHostile(t *testing.T) {
-	requests := 10_000
+	requests := cmp.Or(*hostileRequests, 10_000)
 	if testing.Short() {
-		requests = 2_000
+		requests = min(requests, 2_000)
 	}
 	n := startNode(t, func(c *Config) { c.ReadTimeout = 250 * time.Millisecond })
 	n.check(good)
+	n.attacks(t, 1000, 1<<32) // so that pools, buffers and counters are there
 	n.client.CloseIdleConnections()
-	until(t, "the connection is closed", func() bool { return n.conns().openCount() == 0 })
+	until(t, "the connections are closed", func() bool { return n.conns().openCount() == 0 })
 	goroutines, heap := runtime.NumGoroutine(), heapInUse()
+	began := time.Now()
+	answers := n.attacks(t, requests, 0)
+	t.Logf("%d requests, %d answers, %v", requests, answers, time.Since(began).Round(time.Millisecond))
 
+	if status, f := n.check(good); status != 200 {
+		t.Errorf("afterwards: have %d %v", status, f)
+	}
+	if have := n.plane.panics.Load(); have != 0 {
+		t.Errorf("%d panics", have)
+	}
+	n.client.CloseIdleConnections()
+	until(t, "all connections are closed", func() bool { return n.conns().openCount() == 0 })
+	until(t, "the bodies are given back", func() bool { return n.plane.budget.used.Load() == 0 })
+	// 256 KiB are what the test itself has of errors and logs.
+	until(t, "memory has returned", func() bool { return heapInUse() < heap+heap/10+(256<<10) })
+	// The library keeps idle workers for some seconds.
+	until(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+goroutines/10+2 })
+	t.Logf("goroutines: %d before, %d after; heap %d KiB before, %d after", goroutines, runtime.NumGoroutine(), heap>>10, heapInUse()>>10)
+}
+
+// attacks sends so many requests over sixteen connections at a time, and large bodies, and returns how many were answered.
+func (n *node) attacks(t *testing.T, requests int, seed uint64) int64 {
 	var left, answers atomic.Int64
 	left.Store(int64(requests))
 	var workers sync.WaitGroup
 	for w := range 16 {
 		workers.Go(func() {
-			h := hostile{rand.New(rand.NewPCG(uint64(w), 1))}
+			h := hostile{rand.New(rand.NewPCG(seed+uint64(w), 1))}
 			for left.Load() > 0 {
 				k := 1 + h.r.IntN(8)
 				k = h.attack(t, n, k)
@@ -195,23 +248,7 @@ func TestHostile(t *testing.T) {
 	}
 	workers.Go(func() { n.large(t) })
 	workers.Wait()
-	t.Logf("%d requests, %d answers", requests, answers.Load())
-
-	if status, f := n.check(good); status != 200 {
-		t.Errorf("afterwards: have %d %v", status, f)
-	}
-	if have := n.plane.panics.Load(); have != 0 {
-		t.Errorf("%d panics", have)
-	}
-	n.client.CloseIdleConnections()
-	until(t, "all connections are closed", func() bool { return n.conns().openCount() == 0 })
-	until(t, "the bodies are given back", func() bool { return n.API.data.held.Load() == 0 })
-	until(t, "memory has returned", func() bool { return heapInUse() < heap+(16<<20) })
-	// The library keeps idle workers for ten seconds.
-	t.Logf("goroutines: %d before, %d after; heap %d KiB before, %d after", goroutines, runtime.NumGoroutine(), heap>>10, heapInUse()>>10)
-	if have := runtime.NumGoroutine(); have > goroutines+64 {
-		t.Errorf("goroutines: have %d, were %d", have, goroutines)
-	}
+	return answers.Load()
 }
 
 // large sends bodies of 100 MB; in short runs, which the race detector slows down, less: what is not read within the time
@@ -233,7 +270,7 @@ func (n *node) large(t *testing.T) {
 				break
 			}
 		}
-		if status, body, _ := answer(t, bufio.NewReader(c)); status != want {
+		if status, body, _ := answer(t, bufio.NewReader(c)); status != want && status != 408 { // on a busy machine
 			t.Errorf("%s: have %d %s, want %d", path, status, body, want)
 		}
 		c.Close()

@@ -58,7 +58,7 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 // parseQuick reads b as one whole request of the plainest form. It reports false for everything else, good or bad.
 func parseQuick(b []byte) (r quickRequest, ok bool) {
 	rest, ok := bytes.CutPrefix(b, []byte(quickLine))
-	length, hosts, tokens := 0, 0, 0
+	length, hosts, tokens, lists := 0, 0, 0, 0
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
 			r.body = rest[2:]
@@ -87,7 +87,10 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 				r.authorization = value
 			}
 		case len("connection"):
-			ok = !isName(name, "connection") || string(value) == "keep-alive"
+			if isName(name, "connection") {
+				lists++
+				ok = lists == 1 && string(value) == "keep-alive"
+			}
 		case len("expect"):
 			ok = !isName(name, "expect") && !isName(name, "origin")
 		case len("trailer"):
@@ -170,7 +173,7 @@ func mayWait(body []byte) bool {
 // quickly answers what was read of c if that is one plain check. It reports false where the library is to have it.
 func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
-	if !ok || mayWait(r.body) || s.plane.readiness.leaving() {
+	if !ok || c.spare || mayWait(r.body) || s.plane.readiness.leaving() {
 		return false, nil
 	}
 	if !c.begin() {
@@ -195,14 +198,20 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	}
 	closes := x.hangUp || c.ending()
 	x.wire = s.appendReply(x.wire[:0], x, closes)
-	_ = c.SetWriteDeadline(x.began.Add(dataWriteTimeout)) // only noted
+	x.request.body = own
+	if !s.plane.charge(x) {
+		x.response.body = nil
+		x.refuse(s.plane.budget.full())
+		x.wire = s.appendReply(nil, x, closes)
+	}
+	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only noted
 	if _, err := c.Write(x.wire); err != nil {
 		return true, err
 	}
 	if closes {
 		return true, io.EOF
 	}
-	return true, c.SetReadDeadline(x.began.Add(dataIdleTimeout))
+	return true, c.SetReadDeadline(x.began.Add(s.server.IdleTimeout))
 }
 
 // appendReply appends x's answer as the library would write it.

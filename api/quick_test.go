@@ -321,7 +321,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 
 // A deadline that is brought forward is moved.
 func TestDeadlineComesEarlier(t *testing.T) {
-	conns := newConnections(time.Second)
+	conns := newConnections(time.Second, 0)
 	c := &canned{reads: []string{"a", "b", "c", "d", "e"}}
 	one := conns.add(c)
 	now := conns.began.Add(time.Minute)

@@ -377,7 +377,8 @@ func FuzzBatchRequest(f *testing.F) {
 		}
 		got := &asked{t: t, body: body}
 		p := &dataPlane{decider: got, node: []byte(`"n"`)}
-		b := p.all(x, start, nil)
+		p.all(x, &chunk{}, start)
+		b := x.response.body
 		var answers struct{ Results []json.RawMessage }
 		if err := json.Unmarshal(b, &answers); err != nil {
 			t.Fatalf("%q: %v: %s", body, err, b)

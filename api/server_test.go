@@ -162,7 +162,7 @@ func (c *connections) openCount() int {
 // Bodies that are only announced cost nothing; what has arrived is bounded in all.
 func TestHeldBodiesAreBounded(t *testing.T) {
 	n := startNode(t, nil)
-	n.API.data.mostHeld = 1 << 20
+	n.plane.budget.most = 1 << 20
 	announced := "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n{"
 	for range 50 {
 		if _, err := io.WriteString(n.dial(t), announced); err != nil {
@@ -170,14 +170,14 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 		}
 	}
 	until(t, "all are being read", func() bool { return n.conns().openCount() == 50 })
-	if held := n.API.data.held.Load(); held != 0 {
+	if held := n.plane.budget.used.Load(); held != 0 {
 		t.Errorf("have %d bytes held for bodies that did not come", held)
 	}
 	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: `{"checks":[` + strings.Repeat(" ", 4<<20) + `]}`})
 	if resp.StatusCode != 503 || noteCode([]byte(body)) != Overloaded {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	until(t, "nothing is held", func() bool { return n.API.data.held.Load() == 0 })
+	until(t, "nothing is held", func() bool { return n.plane.budget.used.Load() == 0 })
 	if resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: `{"checks":[` + strings.Repeat(" ", 200<<10) + `]}`}); resp.StatusCode != 200 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}

@@ -36,17 +36,18 @@ type waiting struct {
 
 // waiter is one answer that is held back.
 type waiter struct {
-	conn   net.Conn
-	fd     int           // of conn; -1: not known
-	due    time.Time     // when it is sent
-	after  time.Duration // what is left of its delay even then
-	timer  *time.Timer
-	reply  heldReply
-	closes bool // the connection ends with it
+	conn    net.Conn
+	fd      int           // of conn; -1: not known
+	due     time.Time     // when it is sent
+	after   time.Duration // what is left of its delay even then
+	timer   *time.Timer
+	reply   heldReply
+	closes  bool  // the connection ends with it
+	charged int64 // bytes of the budget
 }
 
 // mostHeldOf is how many answers may be held back by a process that may open so many files.
-func mostHeldOf(files int) int { return min(mostWaiting, files-files/sparePart) }
+func mostHeldOf(files int) int { return min(mostWaiting, files-files/sparePart-dataPlacesOf(files)) }
 
 func newWaiting(most int, answer func(*waiter, time.Duration)) *waiting {
 	s := &waiting{

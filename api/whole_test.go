@@ -5,6 +5,7 @@ package api
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,31 @@ func BenchmarkWhole(b *testing.B) {
 					run()
 				}
 			})
+		}
+	}
+}
+
+// A batch allocates nothing once its buffers have grown, be its checks allowed, refused, or in detail.
+func TestBatchAllocatesNothing(t *testing.T) {
+	detailed := `{"attributes":{"ip":"198.51.100.7","tenant":"acme"},"costs":{"tokens":900},"detail":true}`
+	for _, check := range []string{plainCheck, detailed} {
+		for _, refused := range []bool{false, true} {
+			f := newFixed()
+			if refused {
+				f.refuse(1, time.Second)
+			}
+			p := newPlane(f)
+			body := `{"checks":[` + strings.Repeat(check+",", 49) + check + `]}`
+			x := p.acquire()
+			n := testing.AllocsPerRun(100, func() {
+				x.reset()
+				x.method, x.path = "POST", "/v1/check/batch"
+				x.request.body = append(x.request.body, body...)
+				serve(p, x)
+			})
+			if n != 0 || x.status != 200 || x.checks != 50 {
+				t.Errorf("%s, refused %v: have %v allocations a batch, want 0; status %d of %d checks", check, refused, n, x.status, x.checks)
+			}
 		}
 	}
 }

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+// inDetail is a check whose answer has some 2,000 bytes.
+const inDetail = `{"attributes":{"user":"u","both":"yes","ip":"198.51.100.7","tenant":"t","endpoint":"/e","idea":"i","q":"q"},"cost":0,"detail":true}`
+
+// longBatch is a batch whose answer has some megabytes.
+func longBatch(checks int) string {
+	return `{"checks":[` + strings.Repeat(inDetail+",", checks-1) + inDetail + `]}`
+}
+
+// An answer is charged until it is written. One that is not read makes room for others, and its connection ends.
+func TestUnreadAnswersMakeRoom(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	n.plane.budget.most = 14 << 20
+	body := longBatch(4_000)
+	unread := n.dial(t)
+	if _, err := io.WriteString(unread, post("/v1/check/batch", body)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the answer is on its way", func() bool {
+		n.plane.budget.mu.Lock()
+		defer n.plane.budget.mu.Unlock()
+		return len(n.plane.budget.sending) == 1
+	})
+	if used := n.plane.budget.used.Load(); used < 4<<20 {
+		t.Errorf("%d bytes are charged while an answer is not read", used)
+	}
+	// The same of one who reads has to wait until the first can be given up.
+	if resp, text := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
+		t.Errorf("have %d, %.200s", resp.StatusCode, text)
+	}
+	if have := n.plane.budget.dropped.Load(); have != 1 {
+		t.Errorf("%d answers are given up, want 1", have)
+	}
+	if _, err := io.Copy(io.Discard, unread); err == nil {
+		if status, _, _ := answer(t, bufio.NewReader(unread)); status != 0 {
+			t.Error("the connection that does not read goes on")
+		}
+	}
+	until(t, "all is given back", func() bool { return n.plane.budget.used.Load() == 0 })
+}
+
+// A batch's answer has a bound; checks after that are not decided, and cost nothing.
+func TestBatchAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	const checks = 10_000
+	body := `{"checks":[` + strings.Repeat(inDetail+",", checks-1) + `{"attributes":{"kind":"all"},"detail":true}]}`
+	resp, text := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: body})
+	results := strings.Count(text, `"allowed":`) // of checks and of their limits
+	if resp.StatusCode != 200 || len(text) > maxBatchAnswer+checks*200 || !strings.HasSuffix(text, `}]}`) {
+		t.Errorf("have %d, %d bytes, %d results", resp.StatusCode, len(text), results)
+	}
+	if !strings.Contains(text[len(text)-400:], string(TooLarge)) {
+		t.Errorf("the last check is decided: %s", text[len(text)-400:])
+	}
+	if _, f := n.check(`{"attributes":{"kind":"all"},"peek":true,"cost":0}`); fmt.Sprint(f["remaining"]) != "1000000" {
+		t.Errorf("a check that is not decided cost something: %v", f)
+	}
+}
+
+// Without room a request is refused in a bounded time, and the answer says what the bound is.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	n.plane.budget.most = 1 << 20
+	n.plane.budget.used.Store(1 << 20)
+	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: longBatch(200)})
+	if resp.StatusCode != 503 || noteCode([]byte(body)) != Overloaded || !strings.Contains(body, "1048576") {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+	if status, f := n.check(good); status != 200 {
+		t.Errorf("a small check: have %d %v", status, f)
+	}
+	n.plane.budget.give(1 << 20)
+	if resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: longBatch(200)}); resp.StatusCode != 200 {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+}

@@ -1,0 +1,437 @@
+package api
+
+import (
+	"bytes"
+	"crypto/tls"
+	"net"
+)
+
+// framing follows the bytes of one connection and knows which of them are a head, a body or the lines of chunks. It
+// passes on only what RFC 9112 lets be read in one way, so that a proxy in front and the server library behind agree on
+// where each request ends. The library by itself takes bare LFs, folded lines, a Content-Length beside a
+// Transfer-Encoding, and more.
+type framing struct {
+	part framePart
+	err  error // why nothing more is passed on
+
+	line []byte // the beginning of a line that has not ended yet
+	size int    // bytes of this head or of these trailers, or what lines of chunks have beyond their data
+	left int64  // bytes of this body or chunk that have not come yet
+
+	// Of the head.
+	oldVersion    bool // HTTP/1.0
+	host, list    bool // there is a Host, a Connection
+	sized, chunks bool // there is a Content-Length, a Transfer-Encoding
+}
+
+// framePart is what comes next over a connection.
+type framePart uint8
+
+const (
+	partRequest framePart = iota
+	partHeader
+	partBody
+	partChunkSize
+	partChunk
+	partChunkEnd
+	partTrailer
+)
+
+// frameError says what is wrong with a request. It ends the connection.
+type frameError string
+
+func (e frameError) Error() string { return string(e) }
+
+const (
+	errLineEnd    frameError = "a line does not end in CR LF"
+	errFold       frameError = "a header line begins with a blank"
+	errName       frameError = "a header's name has a character that is not allowed, or a blank before its colon"
+	errValue      frameError = "a header's value has a control character"
+	errLine       frameError = "the first line is not METHOD target HTTP/1.1"
+	errTarget     frameError = "the target must be a path, an http URL, or * of OPTIONS"
+	errLength     frameError = "Content-Length must be one number of at most 18 digits"
+	errCoding     frameError = "Transfer-Encoding must be chunked, once, of HTTP/1.1"
+	errBoth       frameError = "Content-Length stands beside Transfer-Encoding"
+	errHost       frameError = "there must be one Host, which names a host"
+	errConnection frameError = "Connection must be one list of at most 8 options, none of which names a header that frames the request"
+	errChunk      frameError = "a chunk must be its size in at most 8 hex digits, CR LF, so many bytes, CR LF, with little beside them"
+	errTrailer    frameError = "a trailer names a header that frames the request"
+
+	errHeadTooLarge frameError = "the head is too large"
+)
+
+// pass returns how many bytes of b may be passed on. When those are not all, err says why.
+func (f *framing) pass(b []byte) int {
+	if f.err != nil {
+		return 0
+	}
+	for at := 0; at < len(b); {
+		if f.part == partBody || f.part == partChunk {
+			n := min(f.left, int64(len(b)-at))
+			at += int(n)
+			if f.left -= n; f.left == 0 {
+				f.endOfData()
+			}
+			continue
+		}
+		end := bytes.IndexByte(b[at:], '\n')
+		if end < 0 {
+			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > dataHeaderBytes {
+				f.err = f.tooLarge()
+				return at
+			}
+			return len(b)
+		}
+		line := b[at : at+end+1]
+		first := len(f.line) == 0
+		if !first {
+			f.line = append(f.line, line...)
+			line = f.line
+		}
+		part := f.part
+		if f.err = f.take(line); f.err != nil {
+			if first && part == partRequest && line[0] != '\n' {
+				at++ // the library answers nothing where nothing came
+			}
+			return at
+		}
+		if f.line = f.line[:0]; cap(f.line) > mostQuickHead {
+			f.line = nil
+		}
+		at += end + 1
+	}
+	return len(b)
+}
+
+// endOfData goes on behind a body or the data of a chunk.
+func (f *framing) endOfData() {
+	if f.part == partChunk {
+		f.part = partChunkEnd
+		return
+	}
+	f.part = partRequest
+}
+
+// take reads one line with its end.
+func (f *framing) take(line []byte) error {
+	n := len(line) - 2
+	if n < 0 || line[n] != '\r' {
+		return errLineEnd
+	}
+	if f.size += len(line); f.size > dataHeaderBytes {
+		return f.tooLarge()
+	}
+	line = line[:n]
+	switch f.part {
+	case partRequest:
+		return f.requestLine(line)
+	case partHeader:
+		if n == 0 {
+			return f.endOfHead()
+		}
+		return f.header(line)
+	case partChunkSize:
+		return f.chunkSize(line)
+	case partChunkEnd:
+		if n > 0 {
+			return errChunk
+		}
+		f.part = partChunkSize
+		return nil
+	}
+	if n == 0 { // behind the trailers
+		f.part = partRequest
+		return nil
+	}
+	name, _, err := headerLine(line)
+	if err == nil && frames(name) {
+		err = errTrailer
+	}
+	return err
+}
+
+func (f *framing) tooLarge() error {
+	if f.part > partBody {
+		return errChunk
+	}
+	return errHeadTooLarge
+}
+
+// refused reports that the trailers, which the library does not tell errors of, are refused.
+func (f *framing) refused() bool { return f.err != nil && f.part == partTrailer }
+
+// requestLine begins a request.
+func (f *framing) requestLine(line []byte) error {
+	*f = framing{part: partHeader, line: f.line, size: len(line) + 2}
+	i := bytes.IndexByte(line, ' ')
+	j := bytes.LastIndexByte(line, ' ')
+	if i == j || !all(line[:max(i, 0)], ofToken) {
+		return errLine
+	}
+	method, target, version := line[:i], line[i+1:j], line[j+1:]
+	if f.oldVersion = string(version) == "HTTP/1.0"; !f.oldVersion && string(version) != "HTTP/1.1" {
+		return errLine
+	}
+	switch {
+	case !all(target, ofTarget), string(method) == "CONNECT": // a tunnel would begin behind an answer with 200
+		return errTarget
+	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
+		return nil
+	case string(target) == "*" && string(method) == "OPTIONS":
+		return nil
+	}
+	return errTarget
+}
+
+// header reads a line of a head.
+func (f *framing) header(line []byte) error {
+	name, value, err := headerLine(line)
+	if err != nil {
+		return err
+	}
+	switch len(name) {
+	case len("host"):
+		if isName(name, "host") {
+			if f.host || !all(value, ofHost) {
+				return errHost
+			}
+			f.host = true
+		}
+	case len("connection"):
+		if isName(name, "connection") {
+			if _, ok := connectionList(value); !ok || f.list {
+				return errConnection
+			}
+			f.list = true
+		}
+	case len("content-length"):
+		if isName(name, "content-length") {
+			return f.contentLength(value)
+		}
+	case len("transfer-encoding"):
+		if isName(name, "transfer-encoding") {
+			if f.sized {
+				return errBoth
+			}
+			if f.oldVersion || f.chunks || !isName(value, "chunked") {
+				return errCoding
+			}
+			f.chunks = true
+		}
+	}
+	return nil
+}
+
+func (f *framing) contentLength(value []byte) error {
+	if f.chunks {
+		return errBoth
+	}
+	if f.sized || len(value) == 0 || len(value) > 18 {
+		return errLength
+	}
+	f.sized = true
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return errLength
+		}
+		f.left = 10*f.left + int64(c-'0')
+	}
+	return nil
+}
+
+func (f *framing) endOfHead() error {
+	if !f.host && !f.oldVersion {
+		return errHost
+	}
+	switch {
+	case f.chunks:
+		f.part, f.size = partChunkSize, 0
+	case f.left > 0:
+		f.part = partBody
+	default:
+		f.part = partRequest
+	}
+	return nil
+}
+
+// chunkSize reads the line that begins a chunk.
+func (f *framing) chunkSize(line []byte) error {
+	i := 0
+	for f.left = 0; i < len(line); i++ {
+		digit := hexDigit(line[i])
+		if digit < 0 {
+			break
+		}
+		f.left = f.left<<4 | int64(digit)
+	}
+	if i == 0 || i > 8 || i < len(line) && line[i] != ';' || !all(line[i:], ofValue) && i < len(line) {
+		return errChunk
+	}
+	if f.left == 0 {
+		f.part, f.size = partTrailer, 0
+		return nil
+	}
+	// Many small chunks may have as much beside their data as net/http allows.
+	f.part, f.size = partChunk, max(0, f.size-16-int(2*f.left))
+	return nil
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}
+
+// headerLine cuts a line into a name and a value without the blanks around it.
+func headerLine(line []byte) (name, value []byte, err error) {
+	if line[0] == ' ' || line[0] == '\t' {
+		return nil, nil, errFold
+	}
+	i := 0
+	for i < len(line) && classes[line[i]]&ofToken != 0 {
+		i++
+	}
+	if i == 0 || i == len(line) || line[i] != ':' {
+		return nil, nil, errName
+	}
+	value = trim(line[i+1:])
+	for _, c := range value {
+		if classes[c]&ofValue == 0 {
+			return nil, nil, errValue
+		}
+	}
+	return line[:i], value, nil
+}
+
+// trim cuts blanks off both ends of b.
+func trim(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
+		b = b[1:]
+	}
+	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// frames reports whether name is of a header that says where a request ends, or whose it is.
+func frames(name []byte) bool {
+	return isName(name, "content-length") || isName(name, "transfer-encoding") || isName(name, "host") ||
+		isName(name, "connection") || isName(name, "trailer") || isName(name, "expect")
+}
+
+// connectionList reads the value of Connection. closes: the connection ends with the answer, since the list says so, or
+// has an option that is not known here. It is not ok if it is no list, or a long one, or takes a header away that says
+// where the request ends.
+func connectionList(value []byte) (closes, ok bool) {
+	for n := 0; ; n++ {
+		one, rest, more := bytes.Cut(value, []byte(","))
+		one = trim(one)
+		switch {
+		case n == 8, len(one) > 0 && !all(one, ofToken), frames(one):
+			return false, false
+		case len(one) == 0, isName(one, "keep-alive"), isName(one, "upgrade"), isName(one, "http2-settings"), isName(one, "te"):
+		default:
+			closes = true
+		}
+		if !more {
+			return closes, true
+		}
+		value = rest
+	}
+}
+
+// What a character may be a part of.
+const (
+	ofToken uint8 = 1 << iota
+	ofValue
+	ofTarget
+	ofHost
+)
+
+var classes = func() (t [256]uint8) {
+	for c := range t {
+		if c >= ' ' && c != 0x7f || c == '\t' {
+			t[c] |= ofValue
+		}
+		if c > ' ' && c != 0x7f {
+			t[c] |= ofTarget
+		}
+		letter := '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' && c < 0x80
+		if letter || c < 0x80 && bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0 {
+			t[c] |= ofToken
+		}
+		if letter || c < 0x80 && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), byte(c)) >= 0 {
+			t[c] |= ofHost
+		}
+	}
+	return t
+}()
+
+// all reports whether b is not empty, and each of its characters is of class.
+func all(b []byte, class uint8) bool {
+	for _, c := range b {
+		if classes[c]&class == 0 {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+func hasPrefixFold(b []byte, lower string) bool {
+	return len(b) >= len(lower) && bytes.EqualFold(b[:len(lower)], []byte(lower))
+}
+
+// securedListener has the framing of what comes over TLS followed.
+type securedListener struct{ net.Listener }
+
+// Accept waits for the next connection.
+func (l securedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if t, ok := c.(*tls.Conn); ok {
+		return &secured{Conn: t}, err
+	}
+	return c, err
+}
+
+// secured is a connection over TLS.
+type secured struct {
+	*tls.Conn
+	frame framing
+}
+
+// Read reads what came.
+func (c *secured) Read(b []byte) (int, error) {
+	if c.frame.err != nil {
+		return 0, c.frame.err
+	}
+	n, err := c.Conn.Read(b)
+	return c.frame.filter(b[:n], err)
+}
+
+// frameOf is what follows the requests of c, a connection as the library has it; nil: nothing does.
+func frameOf(c net.Conn) *framing {
+	if r, ok := c.(*rewound); ok {
+		c = r.Conn
+	}
+	switch c := c.(type) {
+	case *secured:
+		return &c.frame
+	case *connection:
+		return &c.frame
+	}
+	return nil
+}
+
+// filter is what Read returns that got b and err from below.
+func (f *framing) filter(b []byte, err error) (int, error) {
+	n := f.pass(b)
+	if n < len(b) || n == 0 && f.err != nil {
+		err = f.err
+	}
+	return n, err
+}

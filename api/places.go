@@ -1,0 +1,104 @@
+package api
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+)
+
+const (
+	// dataPlaces and adminPlaces bound the connections that are served at once.
+	dataPlaces  = 32 << 10
+	adminPlaces = 512
+	// spareOf is which part of the places is kept for probes: one in so many.
+	spareOf = 64
+)
+
+// dataPlacesOf is how many connections the data plane serves in a process that may open so many files.
+func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
+
+// places are the bounds of a listener's connections: in all, and from one address, which may have three quarters, since
+// a gateway is one address. A connection beyond them gets a spare place, where it is answered one probe. There the
+// newest connection ends the oldest one: so probes are answered even while others hold all places, spare ones too.
+type places struct {
+	most, spares int // 0: there is no bound
+
+	// Guarded by the mutex of the connections.
+	taken int
+	of    map[netip.Prefix]int // by address, those taken
+	spare []*connection        // the oldest first
+}
+
+func newPlaces(most int) places {
+	spares := max(1, most/spareOf)
+	if most == 0 {
+		return places{}
+	}
+	return places{most: most - spares, spares: spares, of: make(map[netip.Prefix]int)}
+}
+
+// take gives c a place. It reports false where there is none.
+func (p *places) take(c *connection) bool {
+	if p.most == 0 {
+		return true
+	}
+	if p.taken >= p.most || c.address.IsValid() && p.of[c.address] >= p.most-p.most/4 {
+		return false
+	}
+	p.taken++
+	if c.placed = true; c.address.IsValid() {
+		p.of[c.address]++
+	}
+	return true
+}
+
+// takeSpare gives c a spare place, and returns the connection that had it, if it has not been closed.
+func (p *places) takeSpare(c *connection) (before *connection) {
+	if len(p.spare) == p.spares {
+		before = p.spare[0]
+		p.spare = slices.Delete(p.spare, 0, 1)
+	}
+	c.spare = true
+	p.spare = append(p.spare, c)
+	return before
+}
+
+// leave frees c's place.
+func (p *places) leave(c *connection) {
+	if i := slices.Index(p.spare, c); i >= 0 {
+		p.spare = slices.Delete(p.spare, i, i+1)
+	}
+	if !c.placed {
+		return
+	}
+	c.placed = false
+	p.taken--
+	if p.of[c.address]--; p.of[c.address] <= 0 {
+		delete(p.of, c.address)
+	}
+}
+
+// addressOf is what counts as one address: of IPv6 a /64, which is what one subscriber has.
+func addressOf(a net.Addr) netip.Prefix {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	ip := t.AddrPort().Addr().Unmap().WithZone("")
+	bits := 32
+	if ip.Is6() {
+		bits = 64
+	}
+	p, _ := ip.Prefix(bits) // of an address that is none: no prefix
+	return p
+}
+
+// onSpare reports whether c has a spare place.
+func onSpare(c net.Conn) bool {
+	one := tracked(c)
+	return one != nil && one.spare
+}
+
+func errCrowded() *Error {
+	return errorf(Overloaded, "there are as many connections as are served at once, in all or from one address; only probes are answered")
+}
