@@ -45,8 +45,8 @@ func askFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	check, probe := post("/v1/check", good), "GET /readyz HTTP/1.1\r\nHost: n\r\n\r\n"
-	look := "GET /v1/cluster HTTP/1.1\r\nHost: n\r\n\r\n"
+	check, probe := post("/v1/check", good), "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	look := "GET /v1/cluster HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	for _, plane := range []struct {
 		name, addr, usual string
 		conns             *connections
@@ -211,9 +211,9 @@ func TestSlowCallersAreEnded(t *testing.T) {
 		"plain": startNode(t, func(c *Config) { c.ReadTimeout, c.slow = bound, bound }),
 		"TLS":   startNode(t, func(c *Config) { c.ReadTimeout, c.slow, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile }),
 	}
-	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: n\r\nX: "+strings.Repeat("x", 10_000), "POST /v1/%s HTTP/1.1\r\nHost: n\r\nContent-Length: 60000\r\n\r\n"
+	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 10_000), "POST /v1/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
 	hello := "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-	many := strings.Repeat("GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n", 1000)
+	many := strings.Repeat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000)
 	tests := []struct {
 		name, node string
 		admin      bool
@@ -234,7 +234,7 @@ func TestSlowCallersAreEnded(t *testing.T) {
 			drip(t, c, " ")
 		}},
 		{"body that is refused", "plain", false, func(c net.Conn) {
-			_, _ = io.WriteString(c, "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 60000000\r\n\r\n")
+			_, _ = io.WriteString(c, "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n")
 			drip(t, c, " ")
 		}},
 		{"idle", "plain", false, func(c net.Conn) { _, _ = io.WriteString(c, opening); _, _ = io.Copy(io.Discard, c) }},
