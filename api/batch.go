@@ -46,15 +46,14 @@ func (p *dataPlane) batch(x *exchange) {
 // room makes room in x's answer for so many bytes more. It reports false where the budget has none.
 func (p *dataPlane) room(x *exchange, more int) bool {
 	b := x.response.body
-	if n := len(b) + more; n > cap(b) {
-		size := max(0, x.size()+int64(n-cap(b))-x.charged)
-		if !p.budget.take(size) {
-			return false
-		}
-		x.charged += size
+	n := len(b) + more
+	if !p.chargeFor(x, max(0, n-cap(b))) {
+		return false
+	}
+	if n > cap(b) {
 		x.response.body = append(make([]byte, 0, n), b...)
 	}
-	return p.charge(x)
+	return true
 }
 
 // item is a check of a batch.

@@ -11,31 +11,31 @@ import (
 
 const (
 	// dataBudget bounds the bytes of requests and answers that are held at once.
-	dataBudget = 24 << 20
+	dataBudget = 20 << 20
 	// freeBytes of a request and its answer are not charged: what nearly all need. The bound on connections bounds them.
 	freeBytes = 16 << 10
-	// sendTime is how long an answer has to be taken before it may be given up for others.
-	sendTime = time.Second
-	// roomTime is how long a batch waits for room, roomInterval how often it looks whether answers can be given up.
+	// slowTime is how long a large answer, or a piece of a large body, may be on its way before its connection may be ended for others.
+	slowTime = time.Second
+	// roomTime is how long a large one waits for room, roomInterval how often it looks for connections to end.
 	roomTime     = 2 * time.Second
-	roomInterval = sendTime / 4
+	roomInterval = slowTime / 4
 )
 
 // budget bounds the memory that callers can take by what they send, and by answers that they don't read. Where it is
-// used up, answers that have been on their way for longer than sendTime are given up, the oldest first; so callers that
-// don't read hold up no one else.
+// used up, connections whose body or answer has been on its way for longer than slowTime are ended, the oldest first; so
+// callers that neither send on nor read hold up no one else.
 type budget struct {
-	most    int64 // 0: dataBudget
-	used    atomic.Int64
-	dropped atomic.Int64 // answers that were given up
+	most  int64 // 0: dataBudget
+	used  atomic.Int64
+	ended atomic.Int64 // connections that were ended
 
 	waits atomic.Int64 // callers of wait
 
 	replies sync.Pool // of *reply, with buffers of at most keptBuffer
 
-	mu      sync.Mutex // guards what follows, and reply.size of those in sending
-	sending map[*reply]struct{}
-	freed   chan struct{} // closed when something is given back; nil: nobody waits
+	mu     sync.Mutex // guards what follows, and the transfers in it
+	moving map[*transfer]struct{}
+	freed  chan struct{} // closed when something is given back; nil: nobody waits
 }
 
 // take takes n bytes. It reports false where that is more than there is.
@@ -44,7 +44,8 @@ func (b *budget) take(n int64) bool {
 		return true
 	}
 	b.used.Add(-n)
-	return b.giveUp(n)
+	b.endSlow(n)
+	return false
 }
 
 // give gives n bytes back.
@@ -99,48 +100,63 @@ func (b *budget) full() *Error {
 	return errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.most, dataBudget))
 }
 
-// giveUp ends connections whose answers nobody reads until n bytes can be taken.
-func (b *budget) giveUp(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for {
-		if b.used.Add(n) <= cmp.Or(b.most, dataBudget) {
-			return true
-		}
-		b.used.Add(-n)
-		var oldest *reply
-		for r := range b.sending {
-			if oldest == nil || r.since.Before(oldest.since) {
-				oldest = r
-			}
-		}
-		if oldest == nil || time.Since(oldest.since) < sendTime {
-			return false
-		}
-		b.forget(oldest)
-		b.dropped.Add(1)
-		if oldest.conn != nil {
-			_ = oldest.conn.Close() // its writer sees the error and ends
-		}
-	}
+// transfer is a large body or answer on its way.
+type transfer struct {
+	conn  net.Conn // the one below all others; nil: it is not known
+	size  int64
+	since time.Time
 }
 
-// forget gives back what r has. The caller holds b.mu.
-func (b *budget) forget(r *reply) {
-	delete(b.sending, r)
-	b.used.Add(-r.size)
-	r.size = 0
-	b.wake()
+// begin notes that t, of size bytes, goes over conn.
+func (b *budget) begin(t *transfer, size int64, conn net.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.conn, t.size, t.since = nil, size, time.Now()
+	if c := tracked(conn); c != nil {
+		t.conn = c.Conn
+	}
+	if b.moving == nil {
+		b.moving = make(map[*transfer]struct{})
+	}
+	b.moving[t] = struct{}{}
+}
+
+// finish notes that t is over.
+func (b *budget) finish(t *transfer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.moving, t)
+}
+
+// endSlow ends slow connections that have n bytes, the oldest first. Who serves them gives the bytes back.
+func (b *budget) endSlow(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for n > 0 {
+		var oldest *transfer
+		for t := range b.moving {
+			if oldest == nil || t.since.Before(oldest.since) {
+				oldest = t
+			}
+		}
+		if oldest == nil || time.Since(oldest.since) < slowTime {
+			return
+		}
+		delete(b.moving, oldest)
+		n -= oldest.size
+		if oldest.conn != nil {
+			b.ended.Add(1)
+			_ = oldest.conn.Close() // who uses it sees the error and ends
+		}
+	}
 }
 
 // reply is an answer of more than freeBytes while it is sent.
 type reply struct {
 	bytes.Reader
+	transfer
 	body   []byte
 	budget *budget
-	conn   net.Conn // the one below all others; nil: not known
-	size   int64    // bytes of the budget
-	since  time.Time
 }
 
 // send has body sent over conn as a reply, and returns a buffer in its place. Of the budget body has taken size bytes.
@@ -150,30 +166,18 @@ func (b *budget) send(body []byte, size int64, conn net.Conn) (r *reply, spare [
 		r = &reply{budget: b}
 	}
 	spare, r.body = r.body[:0], body
-	r.size, r.since, r.conn = size, time.Now(), nil
 	r.Reset(body)
-	if c := tracked(conn); c != nil {
-		r.conn = c.Conn
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sending == nil {
-		b.sending = make(map[*reply]struct{})
-	}
-	b.sending[r] = struct{}{}
+	b.begin(&r.transfer, size, conn)
 	return r, spare
 }
 
 // Close ends it, sent or not.
 func (r *reply) Close() error {
-	b := r.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, here := b.sending[r]; here {
-		b.forget(r)
-	}
+	b, size := r.budget, r.size
+	b.finish(&r.transfer)
 	r.Reset(nil)
 	r.body, r.conn = kept(r.body), nil
 	b.replies.Put(r)
+	b.give(size)
 	return nil
 }

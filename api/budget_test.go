@@ -29,7 +29,10 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	until(t, "the answer is on its way", func() bool {
 		n.plane.budget.mu.Lock()
 		defer n.plane.budget.mu.Unlock()
-		return len(n.plane.budget.sending) == 1
+		for one := range n.plane.budget.moving {
+			return one.size > 4<<20
+		}
+		return false
 	})
 	if used := n.plane.budget.used.Load(); used < 4<<20 {
 		t.Errorf("%d bytes are charged while an answer is not read", used)
@@ -38,8 +41,8 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	if resp, text := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.plane.budget.dropped.Load(); have != 1 {
-		t.Errorf("%d answers are given up, want 1", have)
+	if have := n.plane.budget.ended.Load(); have != 1 {
+		t.Errorf("%d connections are ended, want 1", have)
 	}
 	if _, err := io.Copy(io.Discard, unread); err == nil {
 		if status, _, _ := answer(t, bufio.NewReader(unread)); status != 0 {
@@ -47,6 +50,26 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 		}
 	}
 	until(t, "all is given back", func() bool { return n.plane.budget.used.Load() == 0 })
+}
+
+// A body that stops to arrive makes room for others, too.
+func TestStalledBodiesMakeRoom(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	n.plane.budget.most = 3 << 20
+	for range 3 {
+		stalled := n.dial(t)
+		if _, err := io.WriteString(stalled, "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n"+strings.Repeat(" ", 600_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "they have most of the room", func() bool { return n.plane.budget.used.Load() > 2500<<10 })
+	if resp, text := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
+		t.Errorf("have %d, %.200s", resp.StatusCode, text)
+	}
+	if have := n.plane.budget.ended.Load(); have == 0 {
+		t.Error("no connection is ended")
+	}
 }
 
 // A batch's answer has a bound; checks after that are not decided, and cost nothing.

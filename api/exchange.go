@@ -76,10 +76,11 @@ type exchange struct {
 
 	token *token // that the request came with; nil: none was asked for
 
-	decided bool  // answer holds the decision of this request
-	checks  int   // of a batch
-	work    int64 // bytes that deciding a batch takes
-	charged int64 // bytes of the budget; see size
+	decided  bool     // answer holds the decision of this request
+	checks   int      // of a batch
+	work     int64    // bytes that deciding a batch takes
+	charged  int64    // bytes of the budget; see size
+	arriving transfer // its body, where that is large
 }
 
 // size is about the bytes that x keeps, with those of its request and its answer.

@@ -223,6 +223,12 @@ func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *
 	if length > most {
 		return tooLarge(most)
 	}
+	large := false
+	defer func() {
+		if large {
+			s.plane.budget.finish(&x.arriving)
+		}
+	}()
 	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
 			// It has room for twice of what has arrived, at most: what is only announced costs nothing.
@@ -230,10 +236,19 @@ func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *
 			if length >= len(b) {
 				size = min(size, max(4096, length+1))
 			}
-			b = append(make([]byte, 0, size), b...)
-			if x.request.body = b; !s.plane.charge(x) {
+			if large { // while it waits, it is not slow
+				s.plane.budget.finish(&x.arriving)
+				large = false
+			}
+			if !s.plane.budget.wait(func() bool { return s.plane.chargeFor(x, size-cap(b)) }) {
 				return s.plane.budget.full()
 			}
+			b = append(make([]byte, 0, size), b...)
+			x.request.body = b
+		}
+		if !large && x.charged > 0 {
+			large = true
+			s.plane.budget.begin(&x.arriving, x.charged, ctx.Conn())
 		}
 		n, err := stream.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
