@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults hostile simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -46,6 +46,13 @@ FAULTS_COUNT ?= 1
 FAULTS_TIMEOUT ?= 40m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
 	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
+
+# HOSTILE is how many messages each of these sends. A failure prints the seed that repeats it, with -seed.
+HOSTILE ?= 1000000
+hostile: ## real nodes under messages that are wrong; minutes
+	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./gossip -args -hostile $(HOSTILE)
+	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./peer
+	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode
 
 # SIMULATION chooses how much: 1,000 nodes, say, or more seeds. A failure prints the seed that repeats it.
 SIMULATION ?= -nodes 200 -minutes 10 -seeds 100 -rate 60 -calm 10s

@@ -36,6 +36,7 @@ type adminServer struct {
 	log    *slog.Logger
 	addr   net.Addr
 	server *http.Server
+	pages  *pages
 	writes chan struct{} // holds a token for each write under way
 	// exports holds a token for each export under way.
 	exports chan struct{}
@@ -46,7 +47,7 @@ type adminServer struct {
 // methods are what one address of the admin plane takes.
 type methods map[string]func(http.ResponseWriter, *http.Request) error
 
-// routes are all addresses of the admin plane but those of pprof, and /ui, which leads to /ui/.
+// routes are all addresses of the admin plane but those of pprof, and / and /ui, which lead to /ui/.
 func (s *adminServer) routes() map[string]methods {
 	get := func(f func(http.ResponseWriter, *http.Request) error) methods { return methods{http.MethodGet: f} }
 	piece := methods{http.MethodGet: s.getPiece, http.MethodPut: s.putPiece, http.MethodDelete: s.deletePiece}
@@ -64,7 +65,7 @@ func (s *adminServer) routes() map[string]methods {
 		"/v1/top":                          get(s.getTop),
 		"/v1/load":                         {http.MethodGet: s.getLoad, http.MethodPost: s.postLoad},
 		"/v1/activity":                     get(s.getActivity),
-		tryPath:                            {http.MethodPost: s.try},
+		"/v1/try":                          {http.MethodPost: s.try},
 		"/v1/feedback":                     {http.MethodPost: s.feedback},
 		"/v1/leave":                        {http.MethodPost: s.leave},
 		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
@@ -81,7 +82,7 @@ func (s *adminServer) routes() map[string]methods {
 func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	s := &adminServer{
 		api: a, log: a.log, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: newConnections(0),
+		conns: newConnections(0), pages: newPages(ln.Addr(), a.config.AdminHosts),
 	}
 	s.server = &http.Server{
 		Handler:           s.handler(),
@@ -121,6 +122,7 @@ func (s *adminServer) handler() http.Handler {
 	for pattern, m := range s.routes() {
 		mux.Handle(pattern, s.endpoint(m))
 	}
+	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.HandleFunc("/debug/pprof/", s.profile(pprof.Index))
 	mux.HandleFunc("/debug/pprof/profile", s.profile(pprof.Profile))
@@ -129,11 +131,13 @@ func (s *adminServer) handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
 	})
-	origin := http.NewCrossOriginProtection()
-	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, errorf(Forbidden, "a write from a page of another origin is refused"))
+	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := s.pages.refuse(r); e != nil {
+			s.refuse(w, r, e)
+			return
+		}
+		mux.ServeHTTP(w, r)
 	}))
-	return s.guard(origin.Handler(mux))
 }
 
 // guard turns a panic into an answer that tells nothing about it.
@@ -155,7 +159,7 @@ func (s *adminServer) guard(next http.Handler) http.Handler {
 	})
 }
 
-// endpoint dispatches by method; what changes something needs the token.
+// endpoint dispatches by method to who has a token for that.
 func (s *adminServer) endpoint(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
@@ -168,24 +172,38 @@ func (s *adminServer) endpoint(m methods) http.Handler {
 			w.Header().Set("Allow", m.allow())
 			s.refuse(w, r, errorf(MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
-		case method != http.MethodGet && r.Pattern != tryPath && !s.mayWrite(r):
-			s.refuse(w, r, errNoToken())
+		}
+		who, e := s.permit(r, needOf(method, r.Pattern))
+		if e != nil {
+			s.refuse(w, r, e)
 			return
 		}
-		if err := f(w, r); err != nil {
+		if err := f(w, who.mark(r)); err != nil {
 			s.refuse(w, r, asError(err))
 		}
 	})
 }
 
-// mayWrite reports whether r carries the admin token, if one is needed.
-func (s *adminServer) mayWrite(r *http.Request) bool {
-	token := s.api.config.AdminToken
-	return token == "" || authorized(r.Header.Get("Authorization"), token)
+// permit says whose token lets r do what needs one of the scopes in need.
+func (s *adminServer) permit(r *http.Request, need Scope) (*token, *Error) {
+	return s.api.tokens.permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
 }
 
-func errNoToken() *Error {
-	return errorf(Unauthorized, "send the admin token as Authorization: Bearer")
+// tokenOf is the key, in a request's context, of the token that the request came with.
+type tokenOf struct{}
+
+// mark returns r with the token that it came with, nil for none.
+func (t *token) mark(r *http.Request) *http.Request {
+	if t == nil {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), tokenOf{}, t))
+}
+
+// tokenIn is the token that r came with, nil for none.
+func tokenIn(r *http.Request) *token {
+	t, _ := r.Context().Value(tokenOf{}).(*token)
+	return t
 }
 
 func (m methods) allow() string {
@@ -207,6 +225,14 @@ func (s *adminServer) profile(page http.HandlerFunc) http.HandlerFunc {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			s.refuse(w, r, errorf(MethodNotAllowed, "%s takes GET, HEAD", r.Pattern))
+			return
+		}
+		_, e := s.permit(r, needOf(http.MethodGet, "/debug/pprof/"))
+		if e == nil {
+			e = s.pages.refuseCostly(r)
+		}
+		if e != nil {
+			s.refuse(w, r, e)
 			return
 		}
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {

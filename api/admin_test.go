@@ -210,7 +210,7 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"POST", "/v1/usage", 405, "GET, DELETE, HEAD"},
 		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"id","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
 		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 404, "not-found"},
-		{"GET", "/nothing/", 404, "not-found"}, {"GET", "/", 404, "not-found"},
+		{"GET", "/nothing/", 404, "not-found"}, {"POST", "/", 404, "not-found"}, {"GET", "/", 200, "<!doctype html>"},
 		{"GET", "/debug/pprof/", 200, "goroutine"}, {"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
 		{"POST", "/debug/pprof/profile", 405, "GET, HEAD"}, {"GET", "/debug/pprof/cmdline", 404, ""},
 	} {
@@ -227,9 +227,9 @@ func TestAdminToken(t *testing.T) {
 		method, path, header string
 		status               int
 	}{
-		{"GET", "/v1/rules", "", 200}, {"PUT", "/v1/rules", "", 401}, {"PUT", "/v1/rules", "Bearer wrong", 401}, {"PUT", "/v1/rules", "Bearer secret", 200},
+		{"GET", "/v1/rules", "", 401}, {"GET", "/v1/rules", "Bearer secret", 200}, {"PUT", "/v1/rules", "", 401}, {"PUT", "/v1/rules", "Bearer wrong", 401}, {"PUT", "/v1/rules", "Bearer secret", 200},
 		{"PUT", "/v1/rules/x", "", 401}, {"DELETE", "/v1/rules/x", "", 401}, {"PUT", "/v1/tiers/x", "", 401}, {"PUT", "/v1/subjects/x/y", "", 401},
-		{"PUT", "/v1/lists/deny", "", 401}, {"DELETE", "/v1/usage?rule=login&key=k", "", 401}, {"GET", "/v1/usage?rule=only&key=k", "", 200},
+		{"PUT", "/v1/lists/deny", "", 401}, {"DELETE", "/v1/usage?rule=login&key=k", "", 401}, {"GET", "/v1/usage?rule=only&key=k", "Bearer secret", 200},
 	} {
 		c := call{method: tt.method, url: n.adm + tt.path, body: yamlRules}
 		if tt.header != "" {
@@ -262,7 +262,7 @@ func TestCrossOrigin(t *testing.T) {
 				c.header["Authorization"] = "Bearer " + token
 			}
 			resp, body := n.do(c)
-			if resp.StatusCode != tt.status || tt.status == 403 && noteCode([]byte(body)) != Forbidden {
+			if resp.StatusCode != tt.status || tt.status == 403 && noteCode([]byte(body)) != CrossOrigin {
 				t.Errorf("%s %v: have %d %s, want %d", tt.method, tt.header, resp.StatusCode, body, tt.status)
 			}
 		}

@@ -16,6 +16,7 @@ type API struct {
 	config    Config
 	log       *slog.Logger
 	readiness readiness
+	tokens    *tokens
 	plane     *dataPlane
 	data      *dataServer
 	admin     *adminServer
@@ -36,10 +37,24 @@ func Open(config Config) (*API, error) {
 	if a.log == nil {
 		a.log = slog.Default()
 	}
+	var err error
+	if a.tokens, err = openTokens(&a.config, a.log); err != nil {
+		return nil, fmt.Errorf("open API: %w", err)
+	}
+	if err := a.listen(); err != nil {
+		a.tokens.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// listen binds both planes and begins to serve them.
+func (a *API) listen() error {
+	config := &a.config
 	a.plane = &dataPlane{
 		decider:   config.Decider,
 		node:      appendString(nil, config.Node),
-		token:     config.APIToken,
+		tokens:    a.tokens,
 		readiness: &a.readiness,
 		health:    a.health,
 		log:       a.log,
@@ -49,22 +64,22 @@ func Open(config Config) (*API, error) {
 	if config.CertFile != "" {
 		certs, err := loadCertificate(config.CertFile, config.KeyFile, a.log)
 		if err != nil {
-			return nil, fmt.Errorf("open API: %w", err)
+			return fmt.Errorf("open API: %w", err)
 		}
 		secure = certs.config()
 	}
 	data, err := net.Listen("tcp", config.DataAddr)
 	if err != nil {
-		return nil, fmt.Errorf("open data plane: %w", err)
+		return fmt.Errorf("open data plane: %w", err)
 	}
 	admin, err := net.Listen("tcp", config.AdminAddr)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open admin plane: %w", err), data.Close())
+		return errors.Join(fmt.Errorf("open admin plane: %w", err), data.Close())
 	}
 	a.dataAddr = data.Addr()
 	a.data = serveData(a.plane, data, secure, config.ReadTimeout)
 	a.admin = serveAdmin(a, admin, secure)
-	return a, nil
+	return nil
 }
 
 // DataAddr is where the data plane listens.
@@ -107,5 +122,6 @@ func (a *API) Close(ctx context.Context) error {
 	a.Drain()
 	// The data plane first: while its last checks are decided, the admin plane still tells how the node is.
 	a.closeErr = errors.Join(a.data.close(ctx), a.admin.close(ctx))
+	a.tokens.close()
 	return a.closeErr
 }

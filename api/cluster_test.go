@@ -192,6 +192,7 @@ func TestClusterFigures(t *testing.T) {
 			return ClusterFigures{
 				Connected: true,
 				Members:   MemberFigures{Alive: 3, Failed: 1},
+				Refused:   9,
 				Raft: RaftFigures{
 					State: "leader", LeaderKnown: true, Term: 7, Commit: 90, Applied: 89, Last: 91, LastContact: 20 * time.Millisecond,
 					Voters: 3, LeaderChanges: 2,
@@ -210,7 +211,7 @@ func TestClusterFigures(t *testing.T) {
 		"rlnode_raft_commit_index 90", "rlnode_raft_applied_index 89", "rlnode_raft_last_index 91", "rlnode_raft_last_contact_seconds 0.02",
 		"rlnode_raft_voters 3", "rlnode_raft_leader_changes_total 2", "rlnode_raft_log_bytes 4096", "rlnode_raft_store_hung 0",
 		"rlnode_raft_store_failing 0", `rlnode_members{state="alive"} 3`, `rlnode_members{state="failed"} 1`,
-		`rlnode_members{state="left"} 0`, "rlnode_connected 1", `rlnode_partitions{as="owner"} 1365`,
+		`rlnode_members{state="left"} 0`, "rlnode_gossip_refused_total 9", "rlnode_connected 1", `rlnode_partitions{as="owner"} 1365`,
 		`rlnode_partitions{as="standby"} 1366`, "rlnode_partitions_behind 4", "rlnode_replica_bytes_total 77",
 		"rlnode_replica_unacked_bytes 5", "rlnode_handoffs_total 10", "rlnode_handoff_seconds_sum 0.25",
 		"rlnode_handoff_seconds_count 10", "rlnode_lineages_begun_total 1", "rlnode_standby_debts 6",

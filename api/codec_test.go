@@ -78,7 +78,7 @@ func newPlane(d Decider) *dataPlane {
 	r := &readiness{}
 	r.advance(condition{state: stateReady})
 	return &dataPlane{decider: d, node: []byte(`"n2"`), readiness: r, log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		health: func() []byte { return []byte("{}") }}
+		health: func() []byte { return []byte("{}") }, tokens: &tokens{}}
 }
 
 // serve answers x.

@@ -114,8 +114,15 @@ type Config struct {
 	CertFile string // with KeyFile: HTTPS on both planes, read again when the files change
 	KeyFile  string
 
-	APIToken   string // needed on the data plane but for its probes; empty: open
-	AdminToken string // needed for writes on the admin plane; empty: open
+	// Tokens. As soon as there is one, both planes ask for one, but for probes, metrics and the dashboard's files.
+
+	APIToken   string // has the scopes check and adjust; empty: none
+	AdminToken string // has the scope admin; empty: none
+	TokensFile string // has more tokens, and is read again when it changes; empty: none
+
+	// AdminHosts are the names by which the admin plane is asked for, beside addresses and localhost. On loopback it answers to
+	// no other name; elsewhere to every name if none is given.
+	AdminHosts []string
 
 	// ReadTimeout bounds the time from the first byte of a request of the data plane to its last; batches have three
 	// times as long. 0: 10 seconds.

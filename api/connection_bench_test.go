@@ -75,6 +75,11 @@ func (s *dataServer) serveEndless(c *endless) error {
 func TestConnectionAllocatesNothing(t *testing.T) {
 	n, requests := endlessChecks(t)
 	const checks = 20_000
+	set, header := manyTokens(maxTokens)
+	n.API.tokens.set.Store(set)
+	for i, r := range requests {
+		requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
+	}
 	for _, way := range []string{"quick", "the library's"} {
 		if way != "quick" {
 			n.API.data.conns.quick = nil
@@ -105,18 +110,30 @@ func BenchmarkConnection(b *testing.B) {
 	empty := emptyServer(resp.Header, body)
 	empty.NoDefaultContentType = true
 	quick := data.conns.quick
+	set, header := manyTokens(maxTokens)
+	carrying := make([][]byte, len(requests))
+	for i, r := range requests {
+		carrying[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
+	}
 	for _, one := range []struct {
 		name  string
 		quick func(*connection, []byte) (bool, error)
+		set   *tokenSet
 		serve func(*endless) error
 	}{
-		{"empty", nil, func(c *endless) error { return empty.ServeConn(net.Conn(c)) }},
-		{"check by the library", nil, data.serveEndless},
-		{"check", quick, data.serveEndless},
+		{"empty", nil, nil, func(c *endless) error { return empty.ServeConn(net.Conn(c)) }},
+		{"check by the library", nil, nil, data.serveEndless},
+		{"check by the library, one of 10,000 tokens", nil, set, data.serveEndless},
+		{"check", quick, nil, data.serveEndless},
+		{"check, one of 10,000 tokens", quick, set, data.serveEndless},
 	} {
 		b.Run(one.name, func(b *testing.B) {
 			data.conns.quick = one.quick
 			c := &endless{requests: requests, left: b.N}
+			n.API.tokens.set.Store(one.set)
+			if one.set != nil {
+				c.requests = carrying
+			}
 			b.ReportAllocs()
 			used := processorTime(b)
 			if err := one.serve(c); err != nil {

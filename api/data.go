@@ -1,7 +1,7 @@
 package api
 
 import (
-	"crypto/subtle"
+	"cmp"
 	"log/slog"
 	"runtime/debug"
 	"strings"
@@ -38,8 +38,8 @@ type Decider interface {
 // dataPlane answers checks.
 type dataPlane struct {
 	decider   Decider
-	node      []byte // the node's name as a JSON string
-	token     string // empty: open to all
+	node      []byte  // the node's name as a JSON string
+	tokens    *tokens // nil: nobody is asked for one
 	readiness *readiness
 	health    func() []byte
 	log       *slog.Logger
@@ -54,23 +54,33 @@ type route struct {
 	path    string
 	below   string // what paths may begin with instead of being path; empty: none
 	allow   string // methods; empty: any
-	open    bool   // without the token
 	maxBody int
 	// bodyIgnored: a body is thrown away, and one that is larger than maxBody ends the connection, not the request.
 	bodyIgnored bool
 	serve       func(*dataPlane, *exchange)
+	// need is what a token needs, from the list of needs.
+	need Scope
 }
 
 // dataRoutes are all addresses of the data plane, the busiest first.
-var dataRoutes = [...]route{
+var dataRoutes = withNeeds([]route{
 	{path: "/v1/check", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).check},
 	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*dataPlane).auth},
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*dataPlane).batch},
 	{path: "/v1/reserve", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).reserve},
 	{path: "/v1/settle", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).settle},
 	{path: "/v1/adjust", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).adjust},
-	{path: "/healthz", allow: "GET, HEAD", open: true, maxBody: maxCheckBody, serve: (*dataPlane).healthz},
-	{path: "/readyz", allow: "GET, HEAD", open: true, maxBody: maxCheckBody, serve: (*dataPlane).readyz},
+	{path: "/healthz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).healthz},
+	{path: "/readyz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).readyz},
+})
+
+func withNeeds(list []route) []route {
+	for i := range list {
+		r := &list[i]
+		method, _, _ := strings.Cut(cmp.Or(r.allow, "*"), ",")
+		r.need = needOf(method, r.path)
+	}
+	return list
 }
 
 func routeOf(path string) *route {
@@ -102,19 +112,25 @@ func (p *dataPlane) release(x *exchange) {
 	p.exchanges.Put(x)
 }
 
-// admit finds what answers x, from its method, path and token alone: the error comes before the body is read.
+// admit finds what answers x, from its method, path and headers alone: the error comes before the body is read.
 func (p *dataPlane) admit(x *exchange) (*route, *Error) {
 	r := routeOf(x.path)
 	switch {
+	case x.header != nil && (r == nil || r.below != authPrefix) && fromPage(x.header):
+		// Proxies ask below authPrefix, and pass on what their users' browsers sent.
+		return nil, errorf(CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
 	case r == nil:
 		return nil, errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(x.path, "�")))
 	case x.method != r.allow && r.allow != "" && !allows(r.allow, x.method):
 		e := errorf(MethodNotAllowed, "%s takes %s", r.path, r.allow)
 		e.allow = r.allow
 		return nil, e
-	case p.token != "" && !r.open && !authorized(x.authorization, p.token):
-		return nil, errorf(Unauthorized, "send the token as Authorization: Bearer")
 	}
+	who, e := p.tokens.permit(x.authorization, x.authorizations, r.need, x.known)
+	if e != nil {
+		return nil, e
+	}
+	x.token = who
 	return r, nil
 }
 
@@ -148,15 +164,6 @@ func allows(allow, method string) bool {
 		}
 	}
 	return false
-}
-
-// authorized reports, in a time that does not depend on how much of it is right, whether header carries token.
-func authorized(header, token string) bool {
-	const scheme = "bearer "
-	if len(header) < len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
-		return false
-	}
-	return subtle.ConstantTimeCompare([]byte(strings.TrimSpace(header[len(scheme):])), []byte(token)) == 1
 }
 
 // check answers POST /v1/check.

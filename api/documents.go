@@ -194,6 +194,7 @@ func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Chan
 	if err != nil {
 		return writeError(err)
 	}
+	s.log.Info("rules written", "version", version, "by", writer(r))
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	return s.reply(w, struct {
 		Version  int64     `json:"version"`
@@ -222,13 +223,20 @@ func writeError(err error) error {
 	return &Error{Code: WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
 }
 
+// maxWriter bounds what names a writer in the list of versions, in bytes.
+const maxWriter = 128
+
 // writer says who makes a change.
 func writer(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
 	}
-	return excerpt("admin API, " + host)
+	by := "admin API, " + host
+	if t := tokenIn(r); t != nil {
+		by = "admin API, token " + t.name + ", " + host
+	}
+	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
 }
 
 // ifMatch reads If-Match: the version that must be in force, 0 for any. Quotes and W/ may be left out or given.

@@ -21,7 +21,9 @@ const (
 	MissingKey       Code = "missing-key"
 	BadRequest       Code = "bad-request" // not HTTP
 	Unauthorized     Code = "unauthorized"
-	Forbidden        Code = "forbidden" // a browser's cross-origin write
+	Forbidden        Code = "forbidden"    // the token has not the scope
+	CrossOrigin      Code = "cross-origin" // a page in a browser asks
+	WrongHost        Code = "wrong-host"   // of the admin plane: a name that is not known to be this node's
 	UnknownRule      Code = "unknown-rule"
 	UnknownReserve   Code = "unknown-reservation"
 	NotFound         Code = "not-found"
@@ -55,7 +57,9 @@ var kinds = map[Code]struct {
 	MissingKey:       {http.StatusBadRequest, "Something needed is missing"},
 	BadRequest:       {http.StatusBadRequest, "The request is not valid HTTP"},
 	Unauthorized:     {http.StatusUnauthorized, "A valid token is needed"},
-	Forbidden:        {http.StatusForbidden, "Cross-origin write refused"},
+	Forbidden:        {http.StatusForbidden, "The token may not do this"},
+	CrossOrigin:      {http.StatusForbidden, "Refused to a page in a browser"},
+	WrongHost:        {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
 	UnknownRule:      {http.StatusNotFound, "Unknown rule"},
 	UnknownReserve:   {http.StatusNotFound, "Unknown reservation"},
 	NotFound:         {http.StatusNotFound, "Not found"},

@@ -19,9 +19,12 @@ type request struct {
 	method        string
 	path          string
 	query         string // of what is below authPrefix; elsewhere no query is looked at
-	authorization string
-	header        headerLines
-	peer          net.Addr
+	authorization string // the first header Authorization
+	// authorizations is how many there are, if they were counted.
+	authorizations int
+	known          *knownToken // nil: the token is looked up
+	header         headerLines // nil: read already, and plain
+	peer           net.Addr
 	// Read only where there is a tracer.
 	traceparent, tracestate string
 	body                    []byte
@@ -72,6 +75,8 @@ type exchange struct {
 
 	began time.Time // when the request was there; zero: not noted
 
+	token *token // that the request came with; nil: none was asked for
+
 	decided bool // answer holds the decision of this request
 	checks  int  // of a batch
 }
@@ -85,7 +90,7 @@ func (x *exchange) reset() {
 	x.check.reset()
 	clear(x.lines)
 	x.chunk.reset()
-	x.decided, x.checks = false, 0
+	x.token, x.decided, x.checks = nil, false, 0
 	x.values = kept(x.values)
 	x.spare = kept(x.spare)
 	x.wire, x.began = kept(x.wire), time.Time{}

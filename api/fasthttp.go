@@ -133,7 +133,9 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	x.method = view(ctx.Method())
 	x.path, x.query = target(ctx)
 	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
-	x.authorization = view(ctx.Request.Header.Peek("Authorization"))
+	if lines := ctx.Request.Header.PeekAll("Authorization"); len(lines) > 0 {
+		x.authorization, x.authorizations = view(lines[0]), len(lines)
+	}
 	if s.plane.tracer != nil {
 		x.traceparent = view(ctx.Request.Header.Peek("Traceparent"))
 		x.tracestate = view(ctx.Request.Header.Peek("Tracestate"))

@@ -52,6 +52,7 @@ func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
 	if err := s.api.config.Loads.Tell(q.source, q.load, q.ttl); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
+	s.log.Debug("load told", "source", q.source, "load", q.load, "by", writer(r))
 	b := appendLoad([]byte(`{"source":`), q.source, q.load)
 	b = appendInt(b, `,"ttl_ms":`, q.ttl.Milliseconds())
 	b = append(b, `,"rules":`...)

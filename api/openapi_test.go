@@ -69,6 +69,48 @@ func TestOpenAPIIsTrue(t *testing.T) {
 	checkReferences(t, openAPI)
 }
 
+// The description says which scope each operation needs, and that it may be missing.
+func TestOpenAPIKnowsTheScopes(t *testing.T) {
+	type operation struct {
+		Security  []map[string][]string
+		Responses map[string]any
+	}
+	var doc struct {
+		Paths map[string]struct{ Get, Put, Post, Delete *operation }
+	}
+	if err := yaml.Unmarshal([]byte(openAPI), &doc); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for path, p := range doc.Paths {
+		for method, o := range map[string]*operation{"GET": p.Get, "PUT": p.Put, "POST": p.Post, "DELETE": p.Delete} {
+			if o == nil {
+				continue
+			}
+			seen++
+			need := needOf(method, path)
+			if strings.HasPrefix(path, authPrefix) {
+				need = needOf("*", path)
+			}
+			var have []string
+			for _, s := range o.Security {
+				have = append(have, s["token"]...)
+			}
+			if want := need.names(); !slices.Equal(have, want) || (need == anyone) != (len(o.Security) == 0) {
+				t.Errorf("%s %s: have the scopes %v, want %v", method, path, have, want)
+			}
+			for _, code := range []string{"401", "403"} {
+				if have := o.Responses[code] != nil; have != (need != anyone) {
+					t.Errorf("%s %s: %s is described: %v", method, path, code, have)
+				}
+			}
+		}
+	}
+	if seen < 30 {
+		t.Errorf("only %d operations", seen)
+	}
+}
+
 // checkReferences follows every $ref.
 func checkReferences(t *testing.T, text string) {
 	var root map[string]any

@@ -22,6 +22,7 @@ const quickLine = "POST /v1/check HTTP/1.1\r\n"
 type quickRequest struct {
 	authorization []byte
 	body          []byte
+	known         *knownToken // of the same head; nil: the head is not remembered
 }
 
 // mostQuickHead is the longest head, in bytes, that a connection remembers.
@@ -33,17 +34,19 @@ type quickHead struct {
 	text     []byte
 	from, to int // of the header Authorization's value in it
 	body     int // bytes behind it
+	known    knownToken
 }
 
 // read reads b as parseQuick does.
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
-		return quickRequest{authorization: b[h.from:h.to], body: b[n:]}, true
+		return quickRequest{authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
 	}
 	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= mostQuickHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
 		h.from, h.to = 0, 0
+		h.known, r.known = knownToken{}, &h.known
 		if len(r.authorization) > 0 {
 			h.from = cap(b) - cap(r.authorization) // it is a part of b
 			h.to = h.from + len(r.authorization)
@@ -75,6 +78,8 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 			if isName(name, "content-length") {
 				ok = length == 0 && quickLength(value) > 0
 				length = quickLength(value)
+			} else {
+				ok = !isName(name, "sec-fetch-site")
 			}
 		case len("authorization"):
 			if isName(name, "authorization") {
@@ -84,7 +89,7 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 		case len("connection"):
 			ok = !isName(name, "connection") || string(value) == "keep-alive"
 		case len("expect"):
-			ok = !isName(name, "expect")
+			ok = !isName(name, "expect") && !isName(name, "origin")
 		case len("trailer"):
 			ok = !isName(name, "trailer")
 		case len("transfer-encoding"):
@@ -182,7 +187,7 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	defer func() { x.request.body = own }() // and b stays the library's
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", dataRoutes[0].path, r.body
-	x.authorization = view(r.authorization)
+	x.authorization, x.known = view(r.authorization), r.known
 	if route, refusal := s.plane.admit(x); refusal != nil {
 		x.refuse(refusal)
 	} else {

@@ -136,6 +136,9 @@ func TestQuickWay(t *testing.T) {
 		{"address of IPv6", strings.Replace(quickPost(plainCheck), "Host: n", "Host: [::1]", 1), 0},
 		{"closes", quickPost(plainCheck, "Connection: close"), 0},
 		{"expects", quickPost(plainCheck, "Expect: 100-continue"), 0},
+		{"of a page", quickPost(plainCheck, "Origin: https://evil.example"), 0},
+		{"of a page, in capitals", quickPost(plainCheck, "ORIGIN: null"), 0},
+		{"of another site", quickPost(plainCheck, "sec-fetch-site: cross-site"), 0},
 		{"expects something else", quickPost(plainCheck, "expect: x"), 0},
 		{"trailer", quickPost(plainCheck, "Trailer: Host"), 0},
 		{"a line goes on", quickPost(plainCheck, "X: y\r\n z"), 0},
@@ -174,7 +177,7 @@ func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 }
 
 func TestQuickWayAsksForTheToken(t *testing.T) {
-	s := startData(t, newFixed(), func(p *dataPlane) { p.token = "secret" })
+	s := startData(t, newFixed(), func(p *dataPlane) { p.tokens.set.Store(setTokens("secret", "")) })
 	for _, tt := range []struct {
 		lines  []string
 		status string
@@ -195,7 +198,7 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 
 // What a connection remembers of the last head makes no difference: not to the length, nor to the token.
 func TestQuickWayOfOtherHeads(t *testing.T) {
-	s := startData(t, newFixed(), func(p *dataPlane) { p.token = "secret" })
+	s := startData(t, newFixed(), func(p *dataPlane) { p.tokens.set.Store(setTokens("secret", "")) })
 	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
 	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := quickPost(plainCheck)

@@ -92,6 +92,7 @@ func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error 
 	if err := s.api.config.Subjects.Reset(rule, key); err != nil {
 		return fmt.Errorf("reset subject: %w", err)
 	}
+	s.log.Info("usage reset", "rule", rule, "by", writer(r)) // a key may be a secret
 	return s.replyUsage(w, rule, key)
 }
 

@@ -8,7 +8,7 @@ import (
 
 // trace tells of a request that was answered, if it is one of those that are traced.
 func (p *dataPlane) trace(r *route, x *exchange, began time.Time) {
-	if r.open || !p.tracer.Sampled(x.traceparent) {
+	if r.need == anyone || !p.tracer.Sampled(x.traceparent) {
 		return
 	}
 	t := tracing.Request{
@@ -24,5 +24,8 @@ func (p *dataPlane) trace(r *route, x *exchange, began time.Time) {
 		t.Decision = d
 	}
 	t.Checks = x.checks
+	if x.token != nil {
+		t.Token = x.token.name
+	}
 	p.tracer.Record(&t)
 }

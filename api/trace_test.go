@@ -50,10 +50,10 @@ func TestChecksAreTraced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := startNode(t, func(c *Config) { c.Tracer = tracer })
+	n := startNode(t, func(c *Config) { c.Tracer, c.APIToken = tracer, "sesame" })
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	ask := func(path, body, flag string) {
-		n.do(call{method: "POST", url: n.data + path, body: body, header: map[string]string{"Traceparent": "00-" + id + "-b7ad6b7169203331-" + flag}})
+		n.do(call{method: "POST", url: n.data + path, body: body, header: map[string]string{"Authorization": "Bearer sesame", "Traceparent": "00-" + id + "-b7ad6b7169203331-" + flag}})
 	}
 	for range 6 {
 		ask("/v1/check", `{"rule":"login","key":"198.51.100.77"}`, "01")
@@ -61,6 +61,7 @@ func TestChecksAreTraced(t *testing.T) {
 	ask("/v1/check", `{"rule":"login","key":"198.51.100.77"}`, "00") // not traced
 	ask("/v1/check", `{"rule":"nothing","key":"k"}`, "01")
 	ask("/v1/check/batch", `{"checks":[{"rule":"all"},{"rule":"all"}]}`, "01")
+	ask("/v1/adjust", `{"rule":"all","cost":1}`, "01")
 	n.do(call{method: "GET", url: n.data + "/healthz", header: map[string]string{"Traceparent": "00-" + id + "-b7ad6b7169203331-01"}})
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -68,10 +69,13 @@ func TestChecksAreTraced(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	var lines []string
+	named := ""
 	for _, s := range have {
 		line := s.Name
 		for _, a := range s.Attributes {
 			switch a.Key {
+			case "rlnode.token":
+				named += a.Value.GetStringValue() + " "
 			case "rlnode.rule", "rlnode.decided_by":
 				line += " " + a.Value.GetStringValue()
 			case "http.response.status_code", "rlnode.checks":
@@ -80,11 +84,14 @@ func TestChecksAreTraced(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	want := strings.Repeat("POST /v1/check 200 owner login\n", 5) + "POST /v1/check 429 owner login\nPOST /v1/check 404\nPOST /v1/check/batch 200 2"
+	want := strings.Repeat("POST /v1/check 200 owner login\n", 5) + "POST /v1/check 429 owner login\nPOST /v1/check 404\nPOST /v1/check/batch 200 2\nPOST /v1/adjust 200"
 	if text := strings.Join(lines, "\n"); text != want {
 		t.Errorf("have\n%s\nwant\n%s", text, want)
 	}
-	if strings.Contains(raw.String(), "198.51.100.77") {
-		t.Error("a span tells the subject")
+	if want := strings.Repeat("api-token ", 9); named != want {
+		t.Errorf("have the tokens %q, want %q", named, want)
+	}
+	if strings.Contains(raw.String(), "198.51.100.77") || strings.Contains(raw.String(), "sesame") {
+		t.Error("a span tells the subject, or the token")
 	}
 }

@@ -7,9 +7,6 @@ import (
 	"strconv"
 )
 
-// tryPath is a write only when the check is to take; so it asks for the token by itself.
-const tryPath = "/v1/try"
-
 // try answers what a check would be answered, with its status and headers as data: nothing is taken, unless the check
 // says "peek": false.
 func (s *adminServer) try(w http.ResponseWriter, r *http.Request) error {
@@ -39,8 +36,9 @@ func (s *adminServer) try(w http.ResponseWriter, r *http.Request) error {
 		return e
 	case q.wait:
 		return errorf(BadValue, "wait must be false: the answer to a try is not held")
-	case !q.Peek && !s.mayWrite(r):
-		return errNoToken()
+	}
+	if who := tokenIn(r); who != nil && !q.Peek && !who.scopes.allows(ScopeCheck) {
+		return who.lacks(ScopeCheck)
 	}
 	if err := p.decider.Check(&q.Query, &x.answer); err != nil {
 		return err

@@ -44,7 +44,7 @@ type Options struct {
 	// Nodes are the addresses of nodes' data planes, such as "http://10.0.0.1:8080", 1 to 64 of them, the one to ask
 	// first at the beginning. A path is put before /v1/check.
 	Nodes []string
-	// Token is sent as a bearer token (the nodes' --api-token). Empty: none.
+	// Token is sent as a bearer token (one of the nodes, with the scopes check and, for Adjust, adjust). Empty: none.
 	Token string
 	// TLS is for nodes with https addresses. Nil: the system's roots.
 	TLS *tls.Config

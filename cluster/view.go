@@ -120,7 +120,7 @@ func (c *Cluster) Ready() error {
 	return nil
 }
 
-// Stats are figures of this node's Raft.
+// Stats are figures of this node's Raft, and of its gossip.
 type Stats struct {
 	State         string // follower, candidate, leader or shutdown
 	Term          uint64
@@ -132,14 +132,16 @@ type Stats struct {
 	Servers       int
 	LeaderChanges uint64 // of this node: leadership won or lost
 	UnsavedBytes  int64  // of entries since the last snapshot
+	GossipRefused uint64 // messages that no node sends
 }
 
-// Stats tells how Raft does here.
+// Stats tells how Raft and gossip do here.
 func (c *Cluster) Stats() Stats {
 	r := c.raft.Load()
 	s := Stats{
 		State: strings.ToLower(r.State().String()), Term: r.CurrentTerm(), Commit: r.CommitIndex(), Last: r.LastIndex(),
 		Applied: c.State().Index, UnsavedBytes: c.machine.bytes.Load(),
+		GossipRefused: c.gossip.Refused(),
 	}
 	if at := r.LastContact(); !at.IsZero() && r.State() != raft.Leader {
 		s.LastContact = time.Since(at)

@@ -37,14 +37,15 @@ func member(n *memberlist.Node) (Member, presence, error) {
 		return Member{}, staying, fmt.Errorf("%w: the name is no node ID", ErrMetadata)
 	}
 	ip, ok := netip.AddrFromSlice(n.Addr)
-	if !ok {
-		return Member{}, staying, fmt.Errorf("%w: the address is no IP", ErrMetadata)
+	ip = ip.Unmap()
+	if !ok || !(ip.IsGlobalUnicast() || ip.IsLoopback() || ip.IsLinkLocalUnicast()) || n.Port == 0 {
+		return Member{}, staying, fmt.Errorf("%w: the address is no IP of a node, or has no port", ErrMetadata)
 	}
 	m, p, err := parseMetadata(n.Meta)
 	if err != nil {
 		return Member{}, staying, err
 	}
-	m.ID, m.Address, m.GossipPort = id, ip.Unmap().String(), int(n.Port)
+	m.ID, m.Address, m.GossipPort = id, ip.String(), int(n.Port)
 	if p == leaving {
 		m.State = Left
 	}
@@ -115,7 +116,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.table.entries[m.ID]
-	if err == nil && known == nil && g.table.full() {
+	if err == nil && known == nil && (g.table.full() || !g.table.newcomer(time.Now())) {
 		err = ErrTooMany
 	}
 	if err != nil {

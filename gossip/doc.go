@@ -25,12 +25,13 @@
 //
 //   - memberlist tells nobody when it merely suspects a member, so [Suspect] is not used: a member is [Alive] until
 //     it is [Failed].
-//   - memberlist 0.6 trusts whoever reaches its port: a hostile packet may exhaust memory or end the process. On
-//     a network that is not trusted, set [Config.Key]. The label that each packet carries keeps out other software
-//     that gossips on the same port, not an attacker.
+//   - memberlist 0.6 trusts what it reads: one message may exhaust memory or end the process. So each message is decrypted
+//     and inspected before memberlist has it; what no node sends is thrown away, counted ([Gossip.Refused]) and logged.
+//     That keeps a node alive, but without [Config.Keyring] anyone who reaches its port may still join, or say of others that
+//     they are gone. The label that each packet carries keeps out other software that gossips on the same port, not an attacker.
 //   - memberlist's last probes outlive Close by up to two seconds. In a testing/synctest bubble, whose clock stops
 //     when the test returns, sleep after Close.
 //
 // Goroutines of its own: one writes what callbacks note and announces changes, one joins seeds and failed members
-// (eight at once), one hands accepted connections on. Close waits for them.
+// (eight at once), one hands packets on and one accepted connections. Close waits for them.
 package gossip

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -45,6 +48,8 @@ type Gossip struct {
 	// for a channel, unlike a mutex, is waiting in virtual time too.
 	ending chan struct{}
 	shut   bool // guarded by ending
+
+	refused atomic.Uint64 // messages that were not passed on to memberlist
 
 	mu        sync.Mutex // guards what follows; never held while memberlist is called
 	self      Member
@@ -86,7 +91,7 @@ func Open(c Config) (*Gossip, error) {
 	g.recall()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 
-	w := newTransport(inner)
+	w := newTransport(inner, g.inspector(), g.refuseMessage)
 	m := c.memberlist(logger)
 	m.Transport = w
 	e := events{g}
@@ -98,6 +103,39 @@ func Open(c Config) (*Gossip, error) {
 	g.wg.Go(g.keep)
 	g.wg.Go(g.rejoin)
 	return g, nil
+}
+
+// inspector reads what arrives at g.
+func (g *Gossip) inspector() *inspector {
+	in := &inspector{label: g.config.label(), reachable: g.reachable}
+	if g.config.Keyring != nil {
+		in.keys = g.config.Keyring.GetKeys
+	}
+	return in
+}
+
+// reachable reports whether a member is at an address.
+func (g *Gossip) reachable(at netip.AddrPort) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.table.at[at] > 0
+}
+
+// Refused is how many messages were thrown away since Open because no node sends such.
+func (g *Gossip) Refused() uint64 { return g.refused.Load() }
+
+// refuseMessage counts a message that is thrown away, and notes it once an hour for each reason.
+func (g *Gossip) refuseMessage(from net.Addr, err error) {
+	count := g.refused.Add(1)
+	reason, _ := why(err)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	waiting := len(g.notes.waiting)
+	g.notes.once(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
+		"from", from, "reason", string(reason), "refused", count)
+	if len(g.notes.waiting) > waiting {
+		g.signal(g.wake)
+	}
 }
 
 // signal marks a channel of capacity 1.

@@ -94,7 +94,8 @@ func newAdapter(l *slog.Logger) *log.Logger {
 // ownWords begin the lines about what this package notes itself, once and with more to it.
 var ownWords = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting an alive ",
-	"Updating address for ",
+	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
+	"discarding stream with unacceptable label ", // nothing was sent on it
 }
 
 // Write takes one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address.

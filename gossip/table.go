@@ -1,7 +1,9 @@
 package gossip
 
 import (
+	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -22,13 +24,46 @@ type entry struct {
 // table is what is known of the other members. It has no lock of its own.
 type table struct {
 	entries map[ring.NodeID]*entry
+	at      map[netip.AddrPort]int // how many entries have a gossip address
 	max     int
 	changes uint64
-	alive   int // entries whose State is Alive
+	alive   int       // entries whose State is Alive
+	settled time.Time // when newcomers will have used up no part of their rate
 }
 
 func newTable(max int) *table {
-	return &table{entries: make(map[ring.NodeID]*entry), max: max}
+	return &table{entries: make(map[ring.NodeID]*entry), at: make(map[netip.AddrPort]int), max: max}
+}
+
+// newcomersTime is how long it takes until as many members may be new again as the table has places. memberlist keeps the dead
+// for a while, so those who come and go would fill the memory, though not the table.
+const newcomersTime = time.Hour
+
+// newcomer reports whether there may be one more member that is not known.
+func (t *table) newcomer(now time.Time) bool {
+	if t.settled.Before(now) {
+		t.settled = now
+	}
+	next := t.settled.Add(newcomersTime / time.Duration(t.max))
+	if next.Sub(now) > newcomersTime {
+		return false
+	}
+	t.settled = next
+	return true
+}
+
+// move counts an entry at its gossip address: one more or one less.
+func (t *table) move(m Member, by int) {
+	at := m.gossipAddress()
+	if t.at[at] += by; t.at[at] == 0 {
+		delete(t.at, at)
+	}
+}
+
+// drop takes an entry out that is not alive.
+func (t *table) drop(e *entry) {
+	t.move(e.Member, -1)
+	delete(t.entries, e.ID)
 }
 
 // full means that there is no place for a member that is not known, even if one that has gone made room.
@@ -43,10 +78,13 @@ func (t *table) put(m Member) {
 		}
 		e = &entry{Member: Member{State: Failed}}
 		t.entries[m.ID] = e
+	} else {
+		t.move(e.Member, -1)
 	}
 	state := m.State
 	m.State = e.State
 	e.Member, e.hidden = m, false
+	t.move(m, 1)
 	t.setState(e, state)
 }
 
@@ -69,7 +107,7 @@ func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
 	}
 	t.setState(e, Failed)
 	if e.hidden {
-		delete(t.entries, id)
+		t.drop(e)
 		return Member{}, false
 	}
 	return e.Member, true
@@ -82,7 +120,7 @@ func (t *table) part(e *entry) {
 		e.hidden = true
 		return
 	}
-	delete(t.entries, e.ID)
+	t.drop(e)
 }
 
 // evict drops the member that went first.
@@ -94,7 +132,7 @@ func (t *table) evict() {
 		}
 	}
 	if first != nil {
-		delete(t.entries, first.ID)
+		t.drop(first)
 	}
 }
 
@@ -104,7 +142,7 @@ func (t *table) forget(id ring.NodeID) bool {
 	if e == nil || e.State == Alive {
 		return false
 	}
-	delete(t.entries, id)
+	t.drop(e)
 	return true
 }
 

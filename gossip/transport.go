@@ -1,11 +1,16 @@
 package gossip
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -15,7 +20,18 @@ const (
 	// maxStreams bounds the connections that others have open here; one more is closed at once. memberlist itself
 	// bounds only how many of them it answers.
 	maxStreams = 256
-	bindTries  = 10 // to find a port that is free for both TCP and UDP
+	// maxStreamsFrom is how many of them one address may have, so that it does not keep all others out.
+	maxStreamsFrom = maxStreams * 3 / 4
+	// streamRoom is the memory that each of them may use to receive a message; beyond it they share sharedRoom, which is that of
+	// four of the largest messages, or of two that are encrypted.
+	streamRoom = 64 << 10
+	sharedRoom = 4 * maxStream
+	// maxSyncs bounds the lists that memberlist reads and answers at once: an answer is as long as this node's own list, however
+	// short the question was. More wait for syncWait at most.
+	maxSyncs = 16
+	syncWait = 2 * time.Second
+
+	bindTries = 10 // to find a port that is free for both TCP and UDP
 )
 
 // sockets are the real network. Its dials end with the transport that wraps it.
@@ -49,37 +65,73 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	return nil, fmt.Errorf("listen for gossip: %w", last)
 }
 
-// transport passes everything on to another one and knows which connections are open: memberlist leaves them to
-// their deadlines when it shuts down.
+// transport passes what was inspected on to memberlist, and everything else on to another transport. It knows which connections
+// are open: memberlist leaves them to their deadlines when it shuts down.
 type transport struct {
 	memberlist.Transport
+	inspector *inspector
+	// refused notes a message that is not passed on. It must not block.
+	refused func(from net.Addr, err error)
+	packets chan *memberlist.Packet
 	streams chan net.Conn
-	ctx     context.Context // ends with Shutdown
+	syncs   chan struct{}   // has an element for each list that memberlist reads and answers
+	ctx     context.Context // ends when Shutdown begins
 	cancel  context.CancelFunc
+	down    chan struct{}  // closed when the inner transport has ended
 	wg      sync.WaitGroup // pass
 
 	mu       sync.Mutex
 	open     map[*conn]struct{} // guarded by mu; nil once shut down
-	incoming int                // guarded by mu: how many of open were accepted
+	incoming map[string]int     // guarded by mu: how many of open were accepted, by IP; all together by ""
+	shared   int                // guarded by mu: how many bytes of sharedRoom are taken
 }
 
-func newTransport(t memberlist.Transport) *transport {
+func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, error)) *transport {
 	w := &transport{
 		Transport: t,
+		inspector: in,
+		refused:   refused,
+		packets:   make(chan *memberlist.Packet),
 		streams:   make(chan net.Conn),
+		syncs:     make(chan struct{}, maxSyncs),
+		down:      make(chan struct{}),
 		open:      make(map[*conn]struct{}),
+		incoming:  make(map[string]int),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.wg.Go(w.pass)
+	w.wg.Go(w.passPackets)
+	w.wg.Go(w.passStreams)
 	return w
 }
 
-// pass hands accepted connections on to memberlist.
-func (t *transport) pass() {
+// passPackets hands packets on to memberlist. While the inner transport ends it throws them away: that waits until what it has
+// received is taken.
+func (t *transport) passPackets() {
+	for {
+		var p *memberlist.Packet
+		select {
+		case <-t.down:
+			return
+		case p = <-t.Transport.PacketCh():
+		}
+		buf, err := t.inspector.packet(p.Buf, p.From)
+		if err != nil {
+			t.refused(p.From, err)
+			continue
+		}
+		select {
+		case <-t.ctx.Done():
+		case t.packets <- &memberlist.Packet{Buf: buf, From: p.From, Timestamp: p.Timestamp}:
+		}
+	}
+}
+
+// passStreams hands accepted connections on to memberlist, as passPackets does.
+func (t *transport) passStreams() {
 	for {
 		var c net.Conn
 		select {
-		case <-t.ctx.Done():
+		case <-t.down:
 			return
 		case c = <-t.Transport.StreamCh():
 		}
@@ -90,11 +142,12 @@ func (t *transport) pass() {
 		select {
 		case <-t.ctx.Done():
 			tracked.Close()
-			return
 		case t.streams <- tracked:
 		}
 	}
 }
+
+func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
@@ -122,7 +175,7 @@ func (t *transport) dial(addr string, timeout time.Duration) (net.Conn, error) {
 	return s.dial(ctx, addr)
 }
 
-// Shutdown closes the listeners and every connection. memberlist still takes what arrives until it returns.
+// Shutdown closes the listeners and every connection.
 func (t *transport) Shutdown() error {
 	t.mu.Lock()
 	open := t.open
@@ -131,8 +184,9 @@ func (t *transport) Shutdown() error {
 	if open == nil {
 		return nil
 	}
-	err := t.Transport.Shutdown()
 	t.cancel()
+	err := t.Transport.Shutdown()
+	close(t.down)
 	t.wg.Wait()
 	for c := range open {
 		c.Conn.Close()
@@ -147,35 +201,146 @@ const (
 	accepted
 )
 
-// conn is a connection that is known to its transport.
+// conn is a connection that is known to its transport. What is read from it has been inspected: one message, and no more.
 type conn struct {
 	net.Conn
-	t   *transport
-	dir direction
+	t    *transport
+	dir  direction
+	from string // the IP of one that was accepted
+
+	once    sync.Once
+	message io.Reader // set by once
+	err     error     // set by once
+
+	taken   int  // guarded by t.mu: bytes of room for the message
+	syncing bool // guarded by t.mu: has an element of t.syncs
 }
 
 // track notes c as open, or closes it.
 func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.open == nil || (dir == accepted && t.incoming >= maxStreams) {
+	tracked := &conn{Conn: c, t: t, dir: dir}
+	if dir == accepted {
+		tracked.from, _, _ = net.SplitHostPort(c.RemoteAddr().String())
+	}
+	if t.open == nil || (dir == accepted && (t.incoming[""] >= maxStreams || t.incoming[tracked.from] >= maxStreamsFrom)) {
 		c.Close()
 		return nil, ErrClosed
 	}
-	if dir == accepted {
-		t.incoming++
-	}
-	tracked := &conn{Conn: c, t: t, dir: dir}
 	t.open[tracked] = struct{}{}
+	t.count(tracked, 1)
 	return tracked, nil
+}
+
+// count counts an accepted connection as open, or no more. The caller holds t.mu.
+func (t *transport) count(c *conn, by int) {
+	if c.dir == dialed {
+		return
+	}
+	t.incoming[""] += by
+	if t.incoming[c.from] += by; t.incoming[c.from] == 0 {
+		delete(t.incoming, c.from)
+	}
+}
+
+// Read reads the message to its end first, within the deadline that memberlist sets.
+func (c *conn) Read(p []byte) (int, error) {
+	c.once.Do(func() {
+		var body []byte
+		if body, c.err = c.receive(); c.err != nil {
+			if _, refused := why(c.err); refused {
+				c.t.refused(c.RemoteAddr(), c.err)
+			}
+			return
+		}
+		var header []byte
+		if c.dir == accepted {
+			header = c.t.inspector.header()
+		}
+		c.message = io.MultiReader(bytes.NewReader(header), bytes.NewReader(body))
+	})
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.message.Read(p)
+}
+
+func (c *conn) receive() ([]byte, error) {
+	body, err := c.t.inspector.stream(c.Conn, c.dir, c.take)
+	_, refused := why(err)
+	ended := errors.Is(err, io.EOF)
+	switch {
+	case err == nil && c.dir == accepted && body[0] == pushPullMsg:
+		err = c.sync()
+	case c.dir == dialed && (ended || errors.Is(err, syscall.ECONNRESET)):
+		err = errNoAnswer
+	case err == nil || refused || c.dir == dialed || ended || errors.Is(err, net.ErrClosed):
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errLate
+	default:
+		err = errCutShort
+	}
+	return body, err
+}
+
+// errNoAnswer is what a node gets that another one refuses, which says why in its own log only.
+var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and has it the same gossip key?")
+
+// take takes room for a message of so many bytes.
+func (c *conn) take(bytes int) error {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	if _, open := c.t.open[c]; !open {
+		return net.ErrClosed
+	}
+	more := max(0, bytes-streamRoom) - max(0, c.taken-streamRoom)
+	if c.t.shared+more > sharedRoom {
+		return errNoRoom
+	}
+	c.taken = bytes
+	c.t.shared += more
+	return nil
+}
+
+// sync waits for its turn to have a list read and answered.
+func (c *conn) sync() error {
+	wait := time.NewTimer(syncWait)
+	defer wait.Stop()
+	select {
+	case c.t.syncs <- struct{}{}:
+	case <-c.t.ctx.Done():
+		return ErrClosed
+	case <-wait.C:
+		return errNoRoom
+	}
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	if _, open := c.t.open[c]; !open {
+		<-c.t.syncs
+		return net.ErrClosed
+	}
+	c.syncing = true
+	return nil
+}
+
+// Write closes the connection if it fails: memberlist forgets to where it sends no more than a label.
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		c.Close()
+	}
+	return n, err
 }
 
 func (c *conn) Close() error {
 	c.t.mu.Lock()
 	if _, open := c.t.open[c]; open {
 		delete(c.t.open, c)
-		if c.dir == accepted {
-			c.t.incoming--
+		c.t.count(c, -1)
+		c.t.shared -= max(0, c.taken-streamRoom)
+		if c.syncing {
+			<-c.t.syncs
 		}
 	}
 	c.t.mu.Unlock()

@@ -139,6 +139,7 @@ type Request struct {
 	Began, Ended            time.Time
 	Decision                *Decision // nil: none, or many
 	Checks                  int       // of a batch
+	Token                   string    // the name of the caller's token; empty: none was asked for
 }
 
 // Decision is what was decided.
@@ -168,6 +169,9 @@ func (t *Tracer) Record(r *Request) {
 		attribute.String("http.request.method", string([]byte(r.Method))), attribute.String("url.path", r.Path),
 		attribute.Int("http.response.status_code", r.Status),
 	)
+	if r.Token != "" {
+		span.SetAttributes(attribute.String("rlnode.token", r.Token))
+	}
 	if d := r.Decision; d != nil {
 		span.SetAttributes(
 			attribute.Bool("rlnode.allowed", d.Allowed), attribute.String("rlnode.decided_by", d.DecidedBy),

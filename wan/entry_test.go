@@ -113,12 +113,13 @@ func TestRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(2)
 		n := w.node(0, 1)
-		n.mu.Lock()
-		remembered := slices.Clone(n.remembered)
-		n.mu.Unlock()
-		if len(remembered) != 5 {
-			t.Errorf("have %v", remembered)
-		}
+		var remembered []string
+		w.until(10*time.Second, "all are remembered", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			remembered = slices.Clone(n.remembered)
+			return len(remembered) == 5
+		})
 		w.kill(n)
 		time.Sleep(time.Minute)
 		n = w.start(0, 1, func(c *Config, _ *peer.Config) { c.Join, c.Remembered = nil, remembered })

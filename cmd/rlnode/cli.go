@@ -25,6 +25,7 @@ type cli struct {
 	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
 	Secret   secretCmd   `cmd:"" help:"Print a new secret for the nodes of a cluster."`
 	Health   healthCmd   `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
+	Token    tokenCmd    `cmd:"" help:"Make a token with scopes, and its line for the tokens file."`
 	Backup   backupCmd   `cmd:"" help:"Save the rules in force to a file."`
 	Restore  restoreCmd  `cmd:"" help:"Put the rules of a backup in force again."`
 	Replay   replayCmd   `cmd:"" help:"What rules would have done to a log."`

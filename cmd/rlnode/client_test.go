@@ -135,12 +135,15 @@ func TestTokensAndTLS(t *testing.T) {
 		want                     int
 	}{
 		{"POST", s.data + "/v1/check", "", oneCheck, 401},
-		{"POST", s.data + "/v1/check", "admin-secret", oneCheck, 401},
+		{"POST", s.data + "/v1/check", "admin-secret", oneCheck, 200},
 		{"POST", s.data + "/v1/check", "api-secret", oneCheck, 200},
 		{"GET", s.data + "/readyz", "", "", 200},
-		{"GET", s.admin + "/v1/rules", "", "", 200},
+		{"GET", s.admin + "/v1/rules", "", "", 401},
+		{"GET", s.admin + "/v1/rules", "api-secret", "", 403},
+		{"GET", s.admin + "/v1/rules", "admin-secret", "", 200},
+		{"GET", s.admin + "/metrics", "", "", 200},
 		{"PUT", s.admin + "/v1/rules", "", yearRules(5), 401},
-		{"PUT", s.admin + "/v1/rules", "api-secret", yearRules(5), 401},
+		{"PUT", s.admin + "/v1/rules", "api-secret", yearRules(5), 403},
 		{"PUT", s.admin + "/v1/rules", "admin-secret", yearRules(5), 200},
 	} {
 		if have, text, err := s.call(test.method, test.url, test.token, test.body); have != test.want {

@@ -26,7 +26,7 @@ Exit codes: 0 the node is ready, 1 it is not or can't be reached, 2 the command 
 
 // Run asks and prints the answer.
 func (c *healthCmd) Run(env *environment) error {
-	n, err := c.node()
+	n, err := c.reach("--addr", c.Addr, "") // probes need no token
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ func main() {
 // environment is what a command may touch of the world.
 type environment struct {
 	ctx    context.Context // ends at a signal, except for serve, which has its own way with them
+	args   []string
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
@@ -86,7 +87,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return report(stderr, errUsage("%w (see %s)", err, hint))
 	}
-	env := &environment{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
+	env := &environment{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr}
 	if command.Selected().Name != "serve" {
 		var stop context.CancelFunc
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

@@ -25,19 +25,36 @@ type connection struct {
 // dataPlane is the flags of commands that ask for decisions.
 type dataPlane struct {
 	Addr  string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
-	Token string `env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one."`
+	Token string `env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
+
+	TokenFile string `type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 	connection
 }
 
 // adminPlane is the flags of commands that look after a node.
 type adminPlane struct {
 	Admin string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
-	Token string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token for writes, if the node asks for one."`
+	Token string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
+
+	TokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 	connection
 }
 
-func (f *dataPlane) node() (*node, error)  { return f.reach("--addr", f.Addr, f.Token) }
-func (f *adminPlane) node() (*node, error) { return f.reach("--admin", f.Admin, f.Token) }
+func (f *dataPlane) node() (*node, error) {
+	if err := takeToken("--token", &f.Token, f.TokenFile); err != nil {
+		return nil, &exit{code: exitUsage, err: err}
+	}
+	f.TokenFile = "" // it is read
+	return f.reach("--addr", f.Addr, f.Token)
+}
+
+func (f *adminPlane) node() (*node, error) {
+	if err := takeToken("--token", &f.Token, f.TokenFile); err != nil {
+		return nil, &exit{code: exitUsage, err: err}
+	}
+	f.TokenFile = ""
+	return f.reach("--admin", f.Admin, f.Token)
+}
 
 // node is one plane of a node, seen by a client.
 type node struct {

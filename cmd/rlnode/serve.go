@@ -52,6 +52,7 @@ func (c *serveCmd) Run(env *environment) error {
 
 	s := &server{settings: c, env: env, log: c.logger(env.stderr), world: realWorld(c)}
 	c.warn(s.log, os.Environ())
+	warnSecrets(s.log, env.args)
 	raiseFiles(s.log)
 	return s.run(signals)
 }
@@ -209,6 +210,8 @@ func (s *server) listen() (err error) {
 		KeyFile:        c.HTTPKey,
 		APIToken:       c.APIToken,
 		AdminToken:     c.AdminToken,
+		TokensFile:     c.TokensFile,
+		AdminHosts:     c.AdminHost,
 		Node:           c.Name,
 		Version:        readBuild().Version,
 		Decider:        s.limiter,

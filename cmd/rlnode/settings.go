@@ -59,10 +59,7 @@ type serveCmd struct {
 	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes, PEM; read again when it changes."`
 	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
 
-	AdminToken     string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token that writes on the admin plane need."`
-	AdminTokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
-	APIToken       string `name:"api-token" env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token that the data plane needs."`
-	APITokenFile   string `name:"api-token-file" type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+	tokenSettings
 
 	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector that spans of checks are sent to, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, nothing is traced)."`
 	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Part of the checks, 0 to 1, that is traced where the caller does not say it by a traceparent (default ${default})."`
@@ -151,22 +148,16 @@ func (c *serveCmd) complete() error {
 		wrong("--http-cert and --http-key: one is of no use without the other")
 	}
 	errs = append(errs, c.completeCluster()...)
-	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
-		errs = append(errs, err)
-	}
-	if err := takeToken("--api-token", &c.APIToken, c.APITokenFile); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.tokenSettings.complete()...)
 	return errors.Join(errs...)
 }
 
-// warn logs what is allowed but seldom meant: settings of the environment that there are not, and an admin plane that
-// others can write to.
+// warn logs what is allowed but seldom meant: settings of the environment that there are not, and planes that
+// others can use.
 func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	known := map[string]bool{"RLNODE_ADDR": true, "RLNODE_ADMIN": true, "RLNODE_CA": true}
-	fields := reflect.TypeOf(*c)
-	for i := range fields.NumField() {
-		known[fields.Field(i).Tag.Get("env")] = true
+	for _, field := range reflect.VisibleFields(reflect.TypeOf(*c)) {
+		known[field.Tag.Get("env")] = true
 	}
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
@@ -177,34 +168,10 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 		}
 	}
 	c.warnOfProtection(log)
-	if admin, err := netip.ParseAddr(c.AdminBind); err == nil && !admin.IsLoopback() && c.AdminToken == "" {
-		log.Warn("anyone who reaches the admin plane may change the rules: set --admin-token-file", "admin_bind", c.AdminBind)
-	}
+	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
 
 func unprintable(r rune) bool { return r < ' ' || r == 0x7f }
-
-// takeToken reads the token from its file if there is one, and checks it: one line of visible ASCII, which is
-// what fits into a header.
-func takeToken(flag string, token *string, file string) error {
-	if file != "" {
-		if *token != "" {
-			return fmt.Errorf("%s and %s-file exclude each other", flag, flag)
-		}
-		text, err := readFile(&environment{}, file, maxToken)
-		if err != nil {
-			return fmt.Errorf("%s-file: %w", flag, err)
-		}
-		*token = strings.TrimSpace(string(text))
-		if *token == "" {
-			return fmt.Errorf("%s-file: %s holds no token", flag, file)
-		}
-	}
-	if len(*token) > maxToken || strings.ContainsFunc(*token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return fmt.Errorf("%s: a token is at most %d visible ASCII characters without spaces", flag, maxToken)
-	}
-	return nil
-}
 
 // logger writes log lines to w as the settings say.
 func (c *serveCmd) logger(w io.Writer) *slog.Logger {

@@ -242,7 +242,7 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("have %s", have)
 	}
 	out.Reset()
-	c = &serveCmd{AdminBind: "0.0.0.0", AdminToken: "t"}
+	c = &serveCmd{AdminBind: "0.0.0.0", tokenSettings: tokenSettings{AdminToken: "t"}}
 	if c.warn(slog.New(slog.NewTextHandler(&out, nil)), nil); out.Len() > 0 {
 		t.Errorf("have %s", out.String())
 	}

@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"tracing":    {},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"ui":         {}, // files for browsers
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui"},
+	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui", "internal/yaml"},
 	"cmd/rlnode": {
 		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
 		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml", "internal/secret", "wan",

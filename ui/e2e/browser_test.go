@@ -32,6 +32,7 @@ type browser struct {
 	waiting  map[int]chan reply
 	troubles []string // errors that the page logged
 	requests int      // that the page sent
+	asked    []string // what it asked for: all of the messages about that, but for the headers
 }
 
 type reply struct {
@@ -120,6 +121,12 @@ func (b *browser) hear(m reply) {
 		}
 	case "Network.requestWillBeSent":
 		b.requests++
+		var p struct {
+			DocumentURL string
+			Request     struct{ URL, URLFragment, PostData string }
+		}
+		_ = json.Unmarshal(m.Params, &p)
+		b.asked = append(b.asked, p.DocumentURL+" "+p.Request.URL+p.Request.URLFragment+" "+p.Request.PostData)
 	case "Runtime.exceptionThrown", "Page.javascriptDialogOpening":
 		b.troubles = append(b.troubles, m.Method+" "+string(m.Params))
 	case "Runtime.consoleAPICalled":
@@ -252,6 +259,14 @@ func (b *browser) fill(selector, text string) {
 	if text == "" {
 		b.eval(fmt.Sprintf(`(e => { e.value = ''; e.dispatchEvent(new Event('input', {bubbles: true})); })(document.querySelector(%q))`, selector))
 	}
+}
+
+// press strikes a key.
+func (b *browser) press(key string) {
+	b.t.Helper()
+	text := map[string]string{"Enter": "\r"}[key]
+	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": 13, "text": text}, nil)
+	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": 13}, nil)
 }
 
 // choose takes an option of a select element.

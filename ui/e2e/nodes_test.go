@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,7 +17,19 @@ import (
 	"time"
 )
 
-const adminToken = "the-token-of-the-test"
+// Tokens: for everything, for what the page shows, and for checks.
+const adminToken, viewerToken, gatewayToken = "the-token-of-the-test", "the-viewer-of-the-test", "the-gateway-of-the-test"
+
+// client sends the admin token.
+var client = &http.Client{Timeout: 10 * time.Second, Transport: bearer{}}
+
+type bearer struct{}
+
+func (bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+adminToken)
+	return http.DefaultTransport.RoundTrip(r)
+}
 
 const someRules = `
 version: 1
@@ -77,6 +90,14 @@ func startCluster(t *testing.T) *cluster {
 	if err := os.WriteFile(filepath.Join(c.dir, "rules.yaml"), []byte(someRules), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	tokens := "tokens:\n"
+	for name, text := range map[string]string{"viewer": viewerToken, "gateway": gatewayToken} {
+		scope := map[string]string{"viewer": "read", "gateway": "check"}[name]
+		tokens += fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %x}\n", name, scope, sha256.Sum256([]byte(text)))
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "tokens.yaml"), []byte(tokens), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		for i := range c.nodes {
 			c.kill(i)
@@ -106,7 +127,7 @@ func (c *cluster) start(i int) {
 	cmd := exec.Command(filepath.Join(c.dir, "rlnode"), "serve", "--name", fmt.Sprintf("n%d", i+1), "--zone", fmt.Sprintf("zone-%c", 'a'+i),
 		"--bind", c.ip(i), "--data-dir", filepath.Join(c.dir, fmt.Sprintf("n%d", i+1)), "--bootstrap-expect", "3",
 		"--join", strings.Join([]string{c.ip((i + 1) % 3), c.ip((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
-		"--usage-shm-dir", c.dir, "--admin-token", adminToken, "--max-counters", "100000")
+		"--usage-shm-dir", c.dir, "--admin-token", adminToken, "--tokens-file", filepath.Join(c.dir, "tokens.yaml"), "--max-counters", "100000")
 	log, err := os.OpenFile(c.log(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		c.t.Fatal(err)
@@ -145,8 +166,7 @@ func (c *cluster) put(text string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+adminToken)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -158,7 +178,7 @@ func (c *cluster) put(text string) {
 
 // check asks node i, and returns the status, 0 without an answer.
 func (c *cluster) check(i int, body string) int {
-	resp, err := http.Post("http://"+c.ip(i)+":8080/v1/check", "", strings.NewReader(body))
+	resp, err := client.Post("http://"+c.ip(i)+":8080/v1/check", "", strings.NewReader(body))
 	if err != nil {
 		return 0
 	}
@@ -175,7 +195,7 @@ func (c *cluster) load() {
 		cancel()
 		done.Wait()
 	})
-	client := &http.Client{Timeout: time.Second}
+	client := &http.Client{Timeout: time.Second, Transport: bearer{}}
 	for i := range c.nodes {
 		done.Go(func() {
 			tick := time.NewTicker(100 * time.Millisecond)

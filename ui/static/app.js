@@ -8,9 +8,11 @@ import { showRules } from './rules.js';
 import { showTop, topShown } from './top.js';
 import { Subject } from './subject.js';
 import { Try } from './try.js';
+import { token } from './token.js';
 
 const pace = 1000; // milliseconds from question to question
 const rulesPace = 5000; // milliseconds until the rules are asked for again
+const refusedPace = 10000; // milliseconds until a question is asked again that the token does not allow
 const lateAfter = 3000; // milliseconds without an answer
 
 const meter = new Meter();
@@ -22,10 +24,12 @@ let doc = null; // the rules in force
 let asking = false; // for the rules
 let askAgain = 0; // when, after they were not told
 let heard = 0; // when the last answer came; 0: none yet
+let refused = ''; // why the token is not enough; empty: it is
 let turn = 0;
 let timer = 0;
 
 async function tick() {
+  if (token.asked) return show(); // the form goes on
   const began = Date.now();
   turn++;
   const questions = [
@@ -35,12 +39,13 @@ async function tick() {
   if (turn % 2) questions.push(get(`v1/top?n=${topShown}`).then((top) => showTop(top, (rule, key) => subject.show(rule, key))), subject.refresh());
   const outcomes = await Promise.allSettled(questions);
   if (document.hidden) return;
+  refused = outcomes.find((o) => o.reason?.status === 403)?.reason.message ?? '';
   if (outcomes[0].status === 'fulfilled' && outcomes[1].status === 'fulfilled') heard = Date.now();
   else if (report) meter.gap();
-  askRules();
+  if (!refused) askRules();
   show();
   clearTimeout(timer);
-  timer = setTimeout(tick, Math.max(100, pace - (Date.now() - began)));
+  if (!token.asked) timer = setTimeout(tick, Math.max(100, (refused ? refusedPace : pace) - (Date.now() - began)));
 }
 
 function hearActivity(r) {
@@ -68,7 +73,7 @@ async function askRules() {
 }
 
 function show() {
-  const late = Date.now() - heard > lateAfter;
+  const late = !token.asked && !refused && Date.now() - heard > lateAfter;
   if (report && cluster) {
     showFacts();
     showNow(meter, report);
@@ -76,7 +81,8 @@ function show() {
     showRegions(cluster);
     showRules(doc, meter, choose);
   }
-  const list = late || !cluster ? [] : troubles(cluster, report, meter);
+  const list = late || token.asked || !cluster || !report ? [] : troubles(cluster, report, meter);
+  if (refused) list.push(['bad', 'refused', `The node refuses to tell more: ${refused}.`]);
   if (late && heard) list.push(['bad', 'stale', `No answer from ${report.node} since ${new Date(heard).toLocaleTimeString('en-GB')}. What you see is from then; it goes on by itself when the node is back.`]);
   if (late && !heard) list.push(['bad', 'stale', 'The node does not answer yet.']);
   keyed(byId('notices'), list, (n) => n[1], () => make('p'), (e, [kind, , text]) => {
@@ -84,9 +90,9 @@ function show() {
     setText(e, text);
   });
   document.body.classList.toggle('stale', late);
-  const trouble = late ? 'bad' : list.length ? list[0][0] : 'good';
+  const trouble = late || token.asked ? 'bad' : list.length ? list[0][0] : 'good';
   setClass(byId('pulse'), `pulse ${trouble}`);
-  setText(byId('pulse-text'), late ? (heard ? `no answer for ${span(Date.now() - heard)}` : 'no answer') : 'live');
+  setText(byId('pulse-text'), token.asked ? 'asks for a token' : refused ? 'refused' : late ? (heard ? `no answer for ${span(Date.now() - heard)}` : 'no answer') : 'live');
 }
 
 function showFacts() {
@@ -117,4 +123,9 @@ document.addEventListener('visibilitychange', () => {
     tick();
   }
 });
+token.used = () => {
+  clearTimeout(timer);
+  heard = heard && Date.now();
+  tick();
+};
 tick();

@@ -1,4 +1,5 @@
 // Questions to the node that the page came from.
+import { token } from './token.js';
 
 const patience = 4000; // milliseconds
 const longPatience = 30000; // for what may be megabytes
@@ -12,13 +13,16 @@ export class Failure extends Error {
   }
 }
 
-async function ask(path, options) {
+async function ask(path, { headers, ...options }) {
+  const carried = token.text;
+  if (carried) headers = { ...headers, Authorization: `Bearer ${carried}` };
   let answer;
   try {
-    answer = await fetch(`../${path}`, { cache: 'no-store', credentials: 'same-origin', signal: AbortSignal.timeout(patience), ...options });
+    answer = await fetch(`../${path}`, { cache: 'no-store', credentials: 'same-origin', signal: AbortSignal.timeout(patience), headers, ...options });
   } catch {
     throw new Failure(0, 'no-answer', 'The node does not answer.');
   }
+  if (answer.status === 401) token.refused(carried);
   let body;
   try {
     body = await answer.json();
@@ -34,12 +38,7 @@ const json = { Accept: 'application/json' };
 export const get = (path) => ask(path, { headers: json });
 export const getLarge = (path) => ask(path, { headers: json, signal: AbortSignal.timeout(longPatience) });
 
-// post sends the token along when there is one. It is kept nowhere but in the form.
-export function post(path, body, token) {
-  const headers = { 'Content-Type': 'application/json' };
-  if (token) headers.Authorization = `Bearer ${token}`;
-  return ask(path, { method: 'POST', headers, body: JSON.stringify(body) });
-}
+export const post = (path, body) => ask(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
 
 // subject writes rule and key as a query has them: the value of one key attribute, or an array of several.
 export function subject(rule, key) {

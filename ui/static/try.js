@@ -22,7 +22,6 @@ export class Try {
   arrange() {
     byId('try-by-key').hidden = !this.byKey;
     byId('try-by-attributes').hidden = this.byKey;
-    byId('try-token-label').hidden = !byId('try-take').checked;
   }
 
   set(rule) {
@@ -54,7 +53,7 @@ export class Try {
     const asked = ++this.asked;
     try {
       const check = this.check();
-      const told = await post('v1/try', check, check.peek ? '' : byId('try-token').value);
+      const told = await post('v1/try', check);
       if (asked === this.asked) this.tell(told, check);
     } catch (e) {
       if (asked === this.asked) this.result.replaceChildren(make('p', { class: 'bad-text' }, e.message));

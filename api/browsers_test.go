@@ -1,0 +1,193 @@
+package api
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rawly sends bytes to an address and returns the status and body of the answer.
+func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, send); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noteCode(body)
+	return resp.StatusCode, string(body)
+}
+
+// A page whose name was made to lead to this machine can do nothing on the admin plane, and read nothing.
+func TestRebinding(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.AdminHosts = []string{"Node1.Example", "other.example."} })
+	port := fmt.Sprint(n.AdminAddr().(*net.TCPAddr).Port)
+	for _, tt := range []struct {
+		host string
+		good bool
+	}{
+		{"evil.example", false}, {"evil.example:" + port, false}, {"127.0.0.1.evil.example", false}, {"localhost.evil.example", false}, {"127.1", false}, {"evil.example.", false},
+		{"[evil.example]:" + port, false}, {"xlocalhost", false}, {"node1.example.evil.example", false}, {"127.0.0.1:" + port + ":evil", false},
+		{"127.0.0.1", true}, {"127.0.0.1:" + port, true}, {"[::1]:" + port, true}, {"[::1]", true}, {"192.0.2.7:1", true}, {"localhost", true}, {"LOCALHOST:" + port, true},
+		{"localhost.", true}, {"node1.example", true}, {"NODE1.example:81", true}, {"other.example", true}, {"", true},
+	} {
+		for _, line := range []string{"GET /v1/rules", "PUT /v1/rules", "GET /debug/pprof/", "GET /healthz", "GET /metrics", "GET /ui/", "DELETE /v1/usage?rule=only&key=k", "POST /v1/try", "GET /nowhere"} {
+			body := yamlRules
+			if strings.Contains(line, "try") {
+				body = `{"rule":"only","key":"k"}`
+			}
+			// The page and the address are of one origin to its browser, which says so.
+			status, have := rawly(t, n.AdminAddr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+				line, tt.host, tt.host, len(body), body))
+			if refused := status == 421; refused == tt.good {
+				t.Errorf("%s of %q: have %d %.200s", line, tt.host, status, have)
+			} else if refused && (!strings.Contains(have, "--admin-host") || !strings.Contains(have, string(WrongHost))) {
+				t.Errorf("%s of %q: have %s", line, tt.host, have)
+			}
+		}
+	}
+	if have := n.rules.limiter.Rules().Rule("only"); have == nil {
+		t.Error("nothing was written by the good ones")
+	}
+	if status, _ := rawly(t, n.AdminAddr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
+		t.Errorf("HTTP/1.0 without a host: have %d", status)
+	}
+	if status, _ := rawly(t, n.AdminAddr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
+		t.Errorf("a name in the address: have %d", status)
+	}
+}
+
+// Elsewhere than on loopback, names are looked at only where some are given.
+func TestHostsElsewhere(t *testing.T) {
+	for _, tt := range []struct {
+		addr  string
+		hosts []string
+		named bool
+	}{
+		{"127.0.0.1:1", nil, true}, {"127.8.9.10:1", nil, true}, {"[::1]:1", nil, true}, {"192.0.2.1:1", nil, false}, {"0.0.0.0:1", nil, false}, {"[::]:1", nil, false},
+		{"192.0.2.1:1", []string{"node1"}, true},
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", tt.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPages(addr, tt.hosts)
+		r, _ := http.NewRequest("GET", "http://evil.example/", nil)
+		if have := p.refuse(r) != nil; have != tt.named {
+			t.Errorf("%s with %v: refused %v", tt.addr, tt.hosts, have)
+		}
+		r.Host = "node1:8081"
+		if have := p.refuse(r) != nil; have != (tt.named && len(tt.hosts) == 0) {
+			t.Errorf("%s with %v: its name is refused: %v", tt.addr, tt.hosts, have)
+		}
+	}
+}
+
+// Another site's page can't make a node take profiles, which nobody would see.
+func TestProfilesForPages(t *testing.T) {
+	n := startNode(t, nil)
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile?seconds=30", "/debug/pprof/trace?seconds=30", "/debug/pprof/heap", "/debug/pprof/symbol"} {
+		for _, site := range []string{"cross-site", "same-site"} {
+			resp, body := n.do(call{method: "GET", url: n.adm + path, header: map[string]string{"Sec-Fetch-Site": site}})
+			if resp.StatusCode != 403 || noteCode([]byte(body)) != CrossOrigin {
+				t.Errorf("%s %s: have %d %s", path, site, resp.StatusCode, body)
+			}
+		}
+	}
+	for _, site := range []string{"none", "same-origin"} {
+		if resp, _ := n.do(call{method: "GET", url: n.adm + "/debug/pprof/", header: map[string]string{"Sec-Fetch-Site": site}}); resp.StatusCode != 200 {
+			t.Errorf("%s: have %d", site, resp.StatusCode)
+		}
+	}
+	// A link from another page leads to the dashboard.
+	if resp, _ := n.do(call{method: "GET", url: n.adm + "/ui/", header: map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}}); resp.StatusCode != 200 {
+		t.Errorf("the dashboard: have %d", resp.StatusCode)
+	}
+}
+
+// A simple request of a page, which no browser asks about before, spends nothing on the data plane, the quick way included.
+func TestPagesSpendNothing(t *testing.T) {
+	n := startNode(t, nil)
+	c, err := net.Dial("tcp", n.DataAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	ask := func(path, body string, lines ...string) (int, string) {
+		t.Helper()
+		if _, err := io.WriteString(c, post(path, body, lines...)); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		noteCode(text)
+		return resp.StatusCode, string(text)
+	}
+	bodies := map[string]string{
+		"/v1/check": `{"rule":"a","key":"victim"}`, "/v1/check/batch": `{"checks":[{"rule":"a","key":"victim"}]}`, "/v1/reserve": `{"rule":"a","key":"victim"}`,
+		"/v1/adjust": `{"rule":"a","key":"victim","cost":1}`, "/v1/settle": `{"reservation":"x","costs":{}}`, "/nowhere": "", "/healthz": "",
+	}
+	ask("/v1/check", `{"rule":"b","key":"warm"}`) // the quick way begins with the second request
+	for path, body := range bodies {
+		for _, lines := range [][]string{
+			{"Content-Type: text/plain", "Origin: https://evil.example"}, {"Origin: null"}, {"origin: http://127.0.0.1:8080"}, {"Origin:"}, {"ORIGIN: x"},
+			{"Sec-Fetch-Site: cross-site"}, {"sec-fetch-site: same-site"}, {"Sec-Fetch-Site: new-word"}, {"Sec-Fetch-Site: none", "Sec-Fetch-Site: cross-site"},
+			{"Origin: https://evil.example", "Sec-Fetch-Site: same-origin"}, {"Origin: a", "Origin: b"},
+		} {
+			if status, text := ask(path, body, lines...); status != 403 || noteCode([]byte(text)) != CrossOrigin {
+				t.Errorf("%s with %q: have %d %s", path, lines, status, text)
+			}
+		}
+	}
+	if status, text := ask("/v1/check", `{"rule":"a","key":"victim","peek":true}`); status != 200 || !strings.Contains(text, `"remaining":4`) {
+		t.Errorf("something was spent: have %d %s", status, text)
+	}
+	for _, lines := range [][]string{nil, {"Sec-Fetch-Site: none"}, {"Sec-Fetch-Site: same-origin"}, {"Sec-Fetch-Mode: cors"}, {"X-Origin: x"}, {"Origins: x"}} {
+		if status, text := ask("/v1/check", `{"rule":"a","key":"k","cost":0}`, lines...); status != 200 {
+			t.Errorf("%q: have %d %s", lines, status, text)
+		}
+	}
+}
+
+// Proxies pass on what their users' browsers send.
+func TestAuthTakesOrigins(t *testing.T) {
+	n := startAuth(t, nil)
+	for _, headers := range []string{"Origin: https://app.example|Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: null"} {
+		if resp, body := n.raw("POST", "/v1/auth/web", headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
+			t.Errorf("%s: have %d %s", headers, resp.StatusCode, body)
+		}
+	}
+	if resp, _ := n.raw("POST", "/v1/authority", "Origin: https://app.example"); resp.StatusCode != 403 {
+		t.Errorf("another path: have %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,275 @@
+package api
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+const (
+	maxTokensFile = 4 << 20 // bytes
+	// tokensInterval is how often the file is looked at. A change is read when two looks have seen the same, so that a file is
+	// not read while it is being written.
+	tokensInterval = 500 * time.Millisecond
+	// tokenPrefix begins the tokens that rlnode makes, so that people and scanners know one when they see it.
+	tokenPrefix = "rlt_"
+)
+
+// NewToken makes a token, and the line of the tokens file that stands for it.
+func NewToken(name string, scopes Scope) (text, line string, err error) {
+	if err := checkTokenName(name); err != nil {
+		return "", "", err
+	}
+	var secret [32]byte
+	_, _ = rand.Read(secret[:]) // it never fails
+	text = tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
+	sum := sha256.Sum256([]byte(text))
+	line = fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %s}", name, strings.Join(scopes.names(), ", "), hex.EncodeToString(sum[:]))
+	return text, line, nil
+}
+
+// CheckTokens reports what is wrong with the tokens of a configuration: those of the settings, and of the file if there is one.
+func CheckTokens(config *Config) error {
+	if config.TokensFile == "" {
+		return nil
+	}
+	_, err := readTokens(config)
+	return err
+}
+
+// readTokens reads the tokens file, and adds the tokens of the settings.
+func readTokens(config *Config) (*tokenSet, error) {
+	name := config.TokensFile
+	src, err := readTokensFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	set := setTokens(config.APIToken, config.AdminToken)
+	if at, err := set.parse(src); err != nil {
+		return nil, fmt.Errorf("%s:%d:%d: %w", name, max(at.Line, 1), max(at.Column, 1), err)
+	}
+	return set, nil
+}
+
+func readTokensFile(name string) ([]byte, error) {
+	if info, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	src, err := io.ReadAll(io.LimitReader(f, maxTokensFile+1))
+	if err == nil && len(src) > maxTokensFile {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxTokensFile)
+	}
+	return src, err
+}
+
+// parse adds the tokens of a file. Where something is wrong, it says where. No error shows what stands for a hash: it may be a
+// token.
+func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
+	root, err := yaml.Parse(string(src))
+	if err != nil {
+		var syntax *yaml.SyntaxError
+		if errors.As(err, &syntax) {
+			return syntax.Pos, errors.New(syntax.Message)
+		}
+		return yaml.Pos{}, err
+	}
+	if root.Kind == yaml.Null {
+		return root.Pos, errors.New("tokens is missing: the file is empty")
+	}
+	if root.Kind != yaml.Map {
+		return root.Pos, fmt.Errorf("tokens is missing: a mapping is expected, and there is %v", root.Kind)
+	}
+	var list *yaml.Node
+	for key, value := range root.Pairs {
+		switch {
+		case key.Text != "tokens":
+			return key.Pos, fmt.Errorf("unknown field %q: there is only tokens", excerpt(key.Text))
+		case list != nil:
+			return key.Pos, errors.New("tokens stands twice")
+		case value.Kind != yaml.List:
+			return value.Pos, fmt.Errorf("tokens: a list is expected, and there is %v", value.Kind)
+		}
+		list = value
+	}
+	switch {
+	case list == nil || len(list.Items) == 0:
+		return root.Pos, errors.New("tokens: there is none in the list")
+	case len(list.Items) > maxTokens:
+		return list.Items[maxTokens].Pos, fmt.Errorf("tokens: there are %d, and at most %d are allowed", len(list.Items), maxTokens)
+	}
+	names := make(map[string]bool, len(list.Items))
+	for i, item := range list.Items {
+		t, at, err := parseToken(item)
+		if err == nil && names[t.name] {
+			err = fmt.Errorf("name: %s stands twice", t.name)
+		}
+		if err == nil {
+			if twin := s.add(t); twin != nil {
+				err = fmt.Errorf("sha256: it is the token of %s too", twin.name)
+			}
+		}
+		if err != nil {
+			return at, fmt.Errorf("tokens[%d].%w", i, err)
+		}
+		names[t.name] = true
+	}
+	return yaml.Pos{}, nil
+}
+
+// parseToken reads one entry of the list.
+func parseToken(item *yaml.Node) (t *token, at yaml.Pos, err error) {
+	if item.Kind != yaml.Map {
+		return nil, item.Pos, fmt.Errorf("name: name, scopes and sha256 are expected, and there is %v", item.Kind)
+	}
+	t = &token{}
+	given := map[string]bool{}
+	for key, value := range item.Pairs {
+		if given[key.Text] {
+			return nil, key.Pos, fmt.Errorf("%s stands twice", excerpt(key.Text))
+		}
+		given[key.Text] = true
+		switch key.Text {
+		case "name":
+			t.name = value.Text
+			if err = checkTokenName(t.name); err == nil && (t.name == apiTokenName || t.name == adminTokenName) {
+				err = fmt.Errorf("%s is the token of --%s", t.name, t.name)
+			}
+		case "scopes":
+			t.scopes, err = parseScopeList(value)
+		case "sha256":
+			if n, bad := hex.Decode(t.sum[:], []byte(value.Text[:min(len(value.Text), 2*len(t.sum))])); bad != nil || n != len(t.sum) || len(value.Text) != 2*len(t.sum) {
+				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.sum))
+			}
+		default:
+			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes and sha256", excerpt(key.Text))
+		}
+		if err != nil {
+			return nil, value.Pos, fmt.Errorf("%s: %w", key.Text, err)
+		}
+	}
+	for _, field := range [...]string{"name", "scopes", "sha256"} {
+		if !given[field] {
+			return nil, item.Pos, fmt.Errorf("%s is missing", field)
+		}
+	}
+	return t, item.Pos, nil
+}
+
+func parseScopeList(value *yaml.Node) (Scope, error) {
+	if value.Kind != yaml.List {
+		return 0, fmt.Errorf("a list is expected, such as [check], and there is %v", value.Kind)
+	}
+	names := make([]string, len(value.Items))
+	for i, item := range value.Items {
+		names[i] = item.Text
+	}
+	return ParseScopes(names)
+}
+
+// checkTokenName reports what is wrong with a token's name. It stands in logs, answers and the list of versions.
+func checkTokenName(name string) error {
+	if name == "" || len(name) > maxTokenName {
+		return fmt.Errorf("a name has 1 to %d bytes", maxTokenName)
+	}
+	if strings.HasPrefix(name, tokenPrefix) {
+		return errors.New("this is a token, and not its name")
+	}
+	for i, c := range []byte(name) {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+		if !letter && (i == 0 || strings.IndexByte("-_.@/", c) < 0) {
+			return errors.New("a name has letters, digits, and behind the first of them - _ . @ /")
+		}
+	}
+	return nil
+}
+
+// fileState tells a file from what it was before.
+type fileState struct {
+	info os.FileInfo
+	err  string // why there is no info
+}
+
+func stateOf(name string) fileState {
+	info, err := os.Stat(name)
+	if err != nil {
+		return fileState{err: err.Error()}
+	}
+	return fileState{info: info}
+}
+
+func (s fileState) same(other fileState) bool {
+	if s.info == nil || other.info == nil {
+		return s.info == nil && other.info == nil && s.err == other.err
+	}
+	return os.SameFile(s.info, other.info) && s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size()
+}
+
+// follow looks at the file until close.
+func (t *tokens) follow() {
+	defer close(t.done)
+	tick := time.NewTicker(tokensInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.stop:
+			return
+		case <-tick.C:
+			t.look()
+		}
+	}
+}
+
+// look reads the file again if it has changed, and has looked the same twice since. Tokens that are no good leave the old ones
+// in force.
+func (t *tokens) look() {
+	now := stateOf(t.config.TokensFile)
+	if now.same(t.seen) {
+		t.pending = fileState{}
+		return
+	}
+	if !now.same(t.pending) {
+		t.pending = now
+		return
+	}
+	set, err := readTokens(t.config)
+	if after := stateOf(t.config.TokensFile); !after.same(now) {
+		t.pending = after // somebody writes
+		return
+	}
+	t.seen, t.pending = now, fileState{}
+	if err != nil {
+		t.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
+		return
+	}
+	t.use(set)
+	t.log.Info("tokens reloaded", "file", t.config.TokensFile, "tokens", len(set.byHash))
+}
+
+// close ends following the file. It does not wait for longer than a disk may hang.
+func (t *tokens) close() {
+	if t.done == nil {
+		return
+	}
+	close(t.stop)
+	select {
+	case <-t.done:
+	case <-time.After(tokensInterval):
+		t.log.Warn("the tokens file is still being looked at", "file", t.config.TokensFile)
+	}
+}

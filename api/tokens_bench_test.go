@@ -1,0 +1,32 @@
+package api
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"testing"
+)
+
+// manyTokens is a set of n tokens, and one of them as a header carries it.
+func manyTokens(n int) (*tokenSet, string) {
+	s, text := setTokens("", ""), ""
+	for i := range n {
+		text = fmt.Sprintf("rlt_%043d", i)
+		s.add(&token{name: fmt.Sprint("t", i), scopes: ScopeCheck, sum: sha256.Sum256([]byte(text))})
+	}
+	return s, "Bearer " + text
+}
+
+// BenchmarkToken is what looking a token up costs, be there one or ten thousand.
+func BenchmarkToken(b *testing.B) {
+	for _, n := range []int{1, maxTokens} {
+		set, header := manyTokens(n)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if set.find(header) == nil {
+					b.Fatal("not found")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// tokenSettings are the settings of serve about who may ask it for what.
+type tokenSettings struct {
+	TokensFile     string `type:"path" env:"RLNODE_TOKENS_FILE" placeholder:"FILE" help:"YAML file of tokens with names and scopes; rlnode token makes its lines. Read again when it changes."`
+	AdminToken     string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token for everything. As soon as there is any token, both planes ask for one, but for probes and metrics."`
+	AdminTokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+	APIToken       string `name:"api-token" env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token with the scopes check and adjust: for the data plane."`
+	APITokenFile   string `name:"api-token-file" type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+
+	AdminHost []string `sep:"," env:"RLNODE_ADMIN_HOST" placeholder:"NAME" help:"Name that the admin plane is asked for by, beside addresses and localhost; again or comma-separated for more. On loopback it answers to no other name, so that no page in a browser gets in by one."`
+}
+
+// complete checks the settings, and reads the tokens from their files.
+func (c *tokenSettings) complete() (errs []error) {
+	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
+		errs = append(errs, err)
+	}
+	if err := takeToken("--api-token", &c.APIToken, c.APITokenFile); err != nil {
+		errs = append(errs, err)
+	}
+	if err := api.CheckTokens(&api.Config{TokensFile: c.TokensFile, APIToken: c.APIToken, AdminToken: c.AdminToken}); err != nil {
+		errs = append(errs, fmt.Errorf("--tokens-file: %w", err))
+	}
+	for _, name := range c.AdminHost {
+		if name == "" || len(name) > 253 || strings.ContainsAny(name, " /:[]@") || strings.ContainsFunc(name, unprintable) {
+			errs = append(errs, fmt.Errorf("--admin-host: %.80q is not a name of 1 to 253 bytes, without scheme and port", name))
+		}
+	}
+	return errs
+}
+
+// warn logs which plane others can use without a token.
+func (c *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
+	if c.TokensFile != "" || c.APIToken != "" || c.AdminToken != "" {
+		return
+	}
+	open := func(text string) bool {
+		ip, err := netip.ParseAddr(text)
+		return err == nil && !ip.IsLoopback()
+	}
+	if open(bind) {
+		log.Warn("anyone who reaches the data plane may spend and change what is counted: set --tokens-file", "bind", bind)
+	}
+	if open(adminBind) {
+		log.Warn("anyone who reaches the admin plane may change the rules: set --tokens-file or --admin-token-file", "admin_bind", adminBind)
+	}
+}
+
+// warnSecrets logs which secrets stand on the command line.
+func warnSecrets(log *slog.Logger, args []string) {
+	var found []string
+	for _, arg := range args {
+		switch name, _, _ := strings.Cut(arg, "="); name {
+		case "--api-token", "--admin-token", "--gossip-key":
+			found = append(found, name)
+		}
+	}
+	if len(found) > 0 {
+		log.Warn("ps shows these secrets to everyone on this machine: give them by environment or by a file, as "+found[0]+"-file", "flags", strings.Join(found, " "))
+	}
+}
+
+// takeToken reads the token from its file if there is one, and checks it: one line of visible ASCII, which is
+// what fits into a header.
+func takeToken(flag string, token *string, file string) error {
+	if file != "" {
+		if *token != "" {
+			return fmt.Errorf("%s and %s-file exclude each other", flag, flag)
+		}
+		text, err := readFile(&environment{}, file, maxToken)
+		if err != nil {
+			return fmt.Errorf("%s-file: %w", flag, err)
+		}
+		*token = strings.TrimSpace(string(text))
+		if *token == "" {
+			return fmt.Errorf("%s-file: %s holds no token", flag, file)
+		}
+	}
+	if len(*token) > maxToken || strings.ContainsFunc(*token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%s: a token is at most %d visible ASCII characters without spaces", flag, maxToken)
+	}
+	return nil
+}
+
+// tokenCmd makes a token.
+type tokenCmd struct {
+	Name  string   `arg:"" help:"Who is to use it: it stands in logs, traces and the list of versions."`
+	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What it may be used for: check, adjust, read, admin; again or comma-separated for more."`
+}
+
+// Help has examples.
+func (tokenCmd) Help() string {
+	return `Prints two lines: the token, which is kept nowhere else, and the line for the file of --tokens-file, which has only the
+token's hash. A running node reads the file again within a second or two; no node needs to be restarted.
+
+  check   ask for decisions: check, batch, auth, reserve, settle
+  adjust  change what was used: adjust, and resetting; report loads and feedback
+  read    read the admin plane: rules, usage, members; what the dashboard shows
+  admin   everything, writing rules and taking profiles included
+
+Examples:
+
+  rlnode token gateway --scope check
+  rlnode token billing --scope read,adjust
+
+A file of tokens, and the way to change one: add a second line, give its token out, then take the first line away.
+
+  tokens:
+  - {name: gateway, scopes: [check], sha256: 9f86…}
+  - {name: grafana, scopes: [read], sha256: 60303…}
+
+A token that exists already gets its line by printf %s "$TOKEN" | sha256sum.`
+}
+
+// Run prints the token and its line.
+func (c *tokenCmd) Run(env *environment) error {
+	scopes, err := api.ParseScopes(c.Scope)
+	if err != nil {
+		return errUsage("--scope: %w", err)
+	}
+	text, line, err := api.NewToken(c.Name, scopes)
+	if err != nil {
+		return errUsage("<name>: %w", err)
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s\n%s\n", text, line)
+	_, hint := fmt.Fprintf(env.stderr, "The first line is the token, and is shown only now. The second goes below \"tokens:\" into the file of --tokens-file.\n")
+	return errors.Join(err, hint)
+}

@@ -1,0 +1,400 @@
+package gossip
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"math"
+	"net"
+	"net/netip"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// memberlist 0.6 trusts what it reads: a compressed message that unpacks to nothing, a push without versions or a negative
+// length ends the process, and a small message may take hundreds of MB. So an inspector reads each message first, decrypts it, and
+// passes on nothing but the kinds that nodes send to each other, whole, well-formed and within bounds. What memberlist gets is what
+// was inspected: it decrypts nothing itself.
+
+// refusal is why a message is not passed on.
+type refusal string
+
+func (r refusal) Error() string { return "refused: " + string(r) }
+
+const (
+	errOtherPool   = refusal("it is not of this pool")
+	errPlain       = refusal("it is not encrypted")
+	errUnreadable  = refusal("it is encrypted with no key of this node")
+	errCompressed  = refusal("it is compressed")
+	errKind        = refusal("it is of a kind that is not sent this way")
+	errMalformed   = refusal("it is malformed")
+	errCutShort    = refusal("it is cut short")
+	errLate        = refusal("it takes too long")
+	errChecksum    = refusal("its checksum is wrong")
+	errTooLarge    = refusal("it is too large")
+	errNoRoom      = refusal("too much is being received at once")
+	errDestination = refusal("it asks for messages to where no member is")
+)
+
+// memberlist's kinds of messages.
+const (
+	pingMsg         = 0
+	indirectPingMsg = 1
+	ackMsg          = 2
+	suspectMsg      = 3
+	aliveMsg        = 4
+	deadMsg         = 5
+	pushPullMsg     = 6
+	compoundMsg     = 7
+	userMsg         = 8
+	compressMsg     = 9
+	encryptMsg      = 10
+	nackMsg         = 11
+	crcMsg          = 12
+	errorMsg        = 13
+	labelMsg        = 244
+
+	crcHeader     = 1 + 4
+	encryptHeader = 1 + 4
+	cipherVersion = 1 // of memberlist's encryption: AES-GCM without padding
+	nonceSize     = 12
+	tagSize       = 16
+)
+
+const (
+	// maxPacket is beyond what memberlist puts into a packet: 1,400 bytes, its overheads and what comes with a later version.
+	maxPacket = 2048
+	// maxStream bounds the message on a stream: 10,000 members with metadata of 512 bytes take less.
+	maxStream  = 8 << 20
+	maxHeaders = 64 // bytes of what precedes it
+	// maxStates bounds the members of a list: memberlist keeps the dead for a while beside the living.
+	maxStates = 2 * maxMembers
+	maxText   = 1024 // bytes of a remote error
+	maxID     = 64   // bytes of a node's name, which is its ID
+)
+
+// inspector reads messages before memberlist does.
+type inspector struct {
+	label string
+	// keys are those that may have encrypted what arrives; nil: nothing is encrypted.
+	keys func() [][]byte
+	// reachable reports whether a member is at an address.
+	reachable func(netip.AddrPort) bool
+}
+
+// header is what precedes each packet, and each stream that is accepted.
+func (in *inspector) header() []byte {
+	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
+}
+
+// packet returns what memberlist may have in place of a packet: a copy, since packets come in buffers that are much larger.
+func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
+	if len(b) > maxPacket {
+		return nil, errTooLarge
+	}
+	header := in.header()
+	if len(b) < len(header) || string(b[:len(header)]) != string(header) {
+		return nil, errOtherPool
+	}
+	b = b[len(header):]
+	if in.keys != nil {
+		var err error
+		if b, err = in.decrypt(b, []byte(in.label)); err != nil {
+			return nil, err
+		}
+	}
+	if len(b) >= crcHeader && b[0] == crcMsg {
+		if binary.BigEndian.Uint32(b[1:]) != crc32.ChecksumIEEE(b[crcHeader:]) {
+			return nil, errChecksum
+		}
+		b = b[crcHeader:]
+	}
+	if err := in.packed(b, from, outermost); err != nil {
+		return nil, err
+	}
+	// With a checksum in front memberlist can't take it for encrypted, though it tries that when there is a key.
+	out := make([]byte, 0, len(header)+crcHeader+len(b))
+	out = append(append(out, header...), crcMsg)
+	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b))
+	return append(out, b...), nil
+}
+
+// decrypt returns the text of a message. It never writes to b: each key has to try.
+func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
+	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
+		return nil, errPlain
+	}
+	for _, key := range in.keys() {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			continue
+		}
+		gcm, err := cipher.NewGCM(block)
+		if err != nil {
+			continue
+		}
+		if plain, err := gcm.Open(nil, b[1:1+nonceSize], b[1+nonceSize:], additional); err == nil {
+			return plain, nil
+		}
+	}
+	return nil, errUnreadable
+}
+
+type place uint8
+
+const (
+	outermost  place = iota
+	inCompound       // memberlist puts no compound into another
+)
+
+// packed inspects a message of a packet.
+func (in *inspector) packed(b []byte, from net.Addr, at place) error {
+	if len(b) == 0 {
+		return errCutShort
+	}
+	d := &decoder{buf: b, at: 1}
+	var err error
+	switch b[0] {
+	case pingMsg, indirectPingMsg:
+		err = in.ping(d, b[0], from)
+	case ackMsg:
+		err = d.object(ackFields)
+	case nackMsg:
+		err = d.object(nackFields)
+	case suspectMsg, deadMsg:
+		err = d.object(suspectFields)
+	case aliveMsg:
+		err = d.object(aliveFields)
+	case userMsg: // what follows is for News
+		return nil
+	case compoundMsg:
+		if at == inCompound {
+			return errKind
+		}
+		return in.compound(b[1:], from)
+	case compressMsg:
+		return errCompressed
+	default:
+		return errKind
+	}
+	if err == nil && d.at != len(b) {
+		err = errMalformed
+	}
+	return err
+}
+
+// compound inspects each of several messages: their number, a byte; the length of each, two bytes; and then they follow.
+func (in *inspector) compound(b []byte, from net.Addr) error {
+	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
+		return errCutShort
+	}
+	lengths, rest := b[1:1+2*int(b[0])], b[1+2*int(b[0]):]
+	for ; len(lengths) > 0; lengths = lengths[2:] {
+		n := int(binary.BigEndian.Uint16(lengths))
+		if n > len(rest) {
+			return errCutShort
+		}
+		if err := in.packed(rest[:n], from, inCompound); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	if len(rest) > 0 {
+		return errMalformed
+	}
+	return nil
+}
+
+// ping inspects a message that makes this node send others: only to where it came from, or to members.
+func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
+	var source, sourcePort, target, targetPort value
+	fields := pingFields(&source, &sourcePort)
+	if kind == indirectPingMsg {
+		fields = append(fields, field{name: "Target", kind: address, into: &target},
+			field{name: "Port", kind: number, most: math.MaxUint16, into: &targetPort}, field{name: "Nack", kind: boolean})
+	}
+	if err := d.object(fields); err != nil {
+		return err
+	}
+	if kind == indirectPingMsg && !in.reachable(addrPort(target, targetPort)) {
+		return errDestination
+	}
+	if source.bytes == nil || sourcePort.number == 0 {
+		return nil // the answer goes to where it came from
+	}
+	back := addrPort(source, sourcePort)
+	if u, ok := from.(*net.UDPAddr); ok {
+		origin := u.AddrPort()
+		if back == netip.AddrPortFrom(origin.Addr().Unmap().WithZone(""), origin.Port()) {
+			return nil
+		}
+	}
+	if !in.reachable(back) {
+		return errDestination
+	}
+	return nil
+}
+
+func addrPort(ip, port value) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip.bytes) // the decoder has seen that it has 4 or 16 bytes
+	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
+}
+
+// stream reads the message of a stream, without what precedes it, and returns what memberlist may have in its place. grow asks for
+// room for so many bytes.
+func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
+	d := &decoder{in: r, grow: grow}
+	if dir == accepted {
+		header := in.header()
+		have, err := d.take(len(header))
+		if err != nil {
+			return nil, err
+		}
+		if string(have) != string(header) {
+			return nil, errOtherPool
+		}
+	}
+	start := d.at
+	if in.keys != nil {
+		plain, err := in.unseal(d)
+		if err != nil {
+			return nil, err
+		}
+		d, start = &decoder{buf: plain}, 0
+	}
+	kind, err := d.byte()
+	if err != nil {
+		return nil, err
+	}
+	if err := in.streamed(d, kind, dir); err != nil {
+		return nil, err
+	}
+	if in.keys != nil && d.at != len(d.buf) {
+		return nil, errMalformed
+	}
+	return d.buf[start:d.at], nil
+}
+
+// unseal decrypts the message of a stream.
+func (in *inspector) unseal(d *decoder) ([]byte, error) {
+	head, err := d.take(encryptHeader)
+	if err != nil {
+		return nil, err
+	}
+	if head[0] != encryptMsg {
+		return nil, errPlain
+	}
+	size := binary.BigEndian.Uint32(head[1:])
+	if size > maxStream {
+		return nil, errTooLarge
+	}
+	additional := append(append([]byte(nil), head...), in.label...)
+	sealed, err := d.take(int(size))
+	if err != nil {
+		return nil, err
+	}
+	if err := d.grow(cap(d.buf) + len(sealed)); err != nil {
+		return nil, err
+	}
+	return in.decrypt(sealed, additional)
+}
+
+// streamed inspects the message of a stream from behind its kind.
+func (in *inspector) streamed(d *decoder, kind byte, dir direction) error {
+	switch {
+	case kind == pushPullMsg:
+		return pushPull(d)
+	case kind == pingMsg && dir == accepted:
+		return d.object(pingFields(nil, nil)) // the answer goes back on the stream
+	case kind == ackMsg && dir == dialed:
+		return d.object(ackFields)
+	case kind == errorMsg && dir == dialed:
+		return d.object(errorFields)
+	case kind == compressMsg:
+		return errCompressed
+	case kind == encryptMsg:
+		return errUnreadable
+	}
+	return errKind
+}
+
+// pushPull inspects a list of members and what comes along with it.
+func pushPull(d *decoder) error {
+	var nodes, length value
+	err := d.object([]field{
+		{name: "Nodes", kind: number, most: maxStates, into: &nodes},
+		{name: "UserStateLen", kind: number, most: maxStream, into: &length},
+		{name: "Join", kind: boolean},
+	})
+	if err != nil {
+		return err
+	}
+	for range nodes.number {
+		if err := d.object(stateFields); err != nil {
+			return err
+		}
+	}
+	_, err = d.take(int(length.number))
+	return err
+}
+
+// speaksOurs reports whether versions of a node include those that this node speaks, and are those that it uses: memberlist ends
+// all exchanges of lists while it knows of one that doesn't.
+func speaksOurs(v []byte) bool {
+	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
+	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol && v[3] == delegate && v[5] == delegate
+}
+
+var (
+	ackFields = []field{{name: "SeqNo", kind: number, most: math.MaxUint32}, {name: "Payload", kind: text, most: maxText}}
+
+	nackFields = []field{{name: "SeqNo", kind: number, most: math.MaxUint32}}
+
+	errorFields = []field{{name: "Error", kind: text, most: maxText}}
+
+	suspectFields = []field{
+		{name: "Incarnation", kind: number, most: math.MaxUint32},
+		{name: "Node", kind: text, most: maxID},
+		{name: "From", kind: text, most: maxID},
+	}
+
+	aliveFields = []field{
+		{name: "Incarnation", kind: number, most: math.MaxUint32},
+		{name: "Node", kind: text, most: maxID},
+		{name: "Addr", kind: address},
+		{name: "Port", kind: number, most: math.MaxUint16},
+		{name: "Meta", kind: text, most: maxMetadata},
+		{name: "Vsn", kind: version},
+	}
+
+	stateFields = []field{
+		{name: "Name", kind: text, most: maxID},
+		{name: "Addr", kind: address},
+		{name: "Port", kind: number, most: math.MaxUint16},
+		{name: "Meta", kind: text, most: maxMetadata},
+		{name: "Incarnation", kind: number, most: math.MaxUint32},
+		{name: "State", kind: number, most: uint64(memberlist.StateLeft)},
+		{name: "Vsn", kind: version},
+	}
+)
+
+// pingFields are those of a ping, and some of an indirect one.
+func pingFields(source, sourcePort *value) []field {
+	return []field{
+		{name: "SeqNo", kind: number, most: math.MaxUint32},
+		{name: "Node", kind: text, most: maxID},
+		{name: "SourceAddr", kind: address, optional: true, into: source},
+		{name: "SourcePort", kind: number, most: math.MaxUint16, optional: true, into: sourcePort},
+		{name: "SourceNode", kind: text, most: maxID, optional: true},
+	}
+}
+
+// why is the reason of a refusal, if err is one.
+func why(err error) (refusal, bool) {
+	var r refusal
+	ok := errors.As(err, &r)
+	return r, ok
+}

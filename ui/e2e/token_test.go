@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const formIsThere = `document.getElementById('token')?.hidden === false && document.getElementById('main').hidden && document.activeElement.id === 'token-text'`
+
+// asksForToken types tokens in, until one is good for everything.
+func asksForToken(t *testing.T, s *site) {
+	const expected = "status of 40" // the browser logs each 401 and 403 as an error
+	s.until("the page asks for a token", formIsThere)
+	if have := s.text("body"); strings.Contains(have, "login") || strings.Contains(have, "n2") {
+		t.Errorf("without a token the page shows %q", have)
+	}
+	if list, _ := s.eval(nameless).([]any); len(list) > 0 {
+		t.Errorf("without a label: %v", list)
+	}
+	for _, v := range views {
+		s.look(v.width, v.height, v.scheme)
+		if list, _ := s.eval(pale).([]any); len(list) > 0 {
+			t.Errorf("%s: too little contrast: %v", v.name, list)
+		}
+	}
+	s.look(1280, 900, "light")
+	before := s.sent()
+	s.eval(`new Promise(done => setTimeout(done, 2500))`)
+	if n := s.sent() - before; n > 0 {
+		t.Errorf("%d requests while it waits for a token", n)
+	}
+
+	enter := func(text string) {
+		t.Helper()
+		s.fill("#token-text", text)
+		s.press("Enter")
+	}
+	enter("not the token")
+	s.until("it says what a token is", `/no blanks/.test(document.getElementById('token-error').textContent)`)
+	enter("wrong")
+	s.until("it says that the token is wrong", formIsThere+` && /does not know/.test(document.getElementById('token-error').textContent)`)
+	s.keepsOnly(t, "")
+	s.shots("token-wrong")
+
+	enter(gatewayToken)
+	s.until("it says which scope is missing", `/scope read; gateway has check/.test(document.getElementById('notices').innerText)`)
+	s.fill("#try-attributes", "ip=198.18.0.9")
+	s.click("#try button")
+	s.until("a check can be tried all the same", `/^Allowed/.test(document.getElementById('try-result').innerText)`)
+	s.shots("token-scope")
+	s.keepsOnly(t, gatewayToken)
+	s.click("#token-forget")
+	s.until("it is forgotten", formIsThere)
+	s.keepsOnly(t, "")
+
+	enter(viewerToken)
+	s.until("the page is there", `document.querySelectorAll('#members tr').length === 3 && document.querySelectorAll('#rules tr').length === 7`)
+	s.fill("#try-attributes", "ip=198.18.0.9")
+	s.click("#try-take")
+	s.click("#try button")
+	s.until("what the token may not do is said", `/scope check; viewer has read/.test(document.getElementById('try-result').innerText)`)
+	if have := s.eval(`document.getElementById('reads').hidden && document.getElementById('token').hidden`); have != true {
+		t.Error("there are links that lead to refusals, or the form")
+	}
+	s.page("Page.reload", nil, nil)
+	s.until("the tab has kept it", `document.readyState === 'complete' && document.querySelectorAll('#members tr').length === 3 && document.getElementById('token').hidden`)
+	s.keepsOnly(t, viewerToken)
+	s.click("#token-forget")
+	s.until("it is forgotten", formIsThere)
+
+	enter(adminToken)
+	s.until("the page is there", `document.querySelectorAll('#members tr').length === 3 && document.getElementById('pulse-text').textContent === 'live'`)
+	s.keepsOnly(t, adminToken)
+	s.calm(t, expected)
+}
+
+// keepsOnly fails when the page keeps anything but a token, empty for nothing, or when any token was ever a part of what it
+// asked for.
+func (s *site) keepsOnly(t *testing.T, token string) {
+	t.Helper()
+	want := fmt.Sprintf(`[[],["rlnode-token",%q],""]`, token)
+	if token == "" {
+		want = `[[],[],""]`
+	}
+	if have := s.eval(`JSON.stringify([Object.entries(localStorage).flat(), Object.entries(sessionStorage).flat(), document.cookie])`); have != want {
+		t.Errorf("the page keeps %v, want %s", have, want)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, asked := range s.asked {
+		for _, text := range []string{adminToken, viewerToken, gatewayToken, "wrong"} {
+			if strings.Contains(asked, text) {
+				t.Errorf("%s has a token in it", asked)
+			}
+		}
+	}
+}
