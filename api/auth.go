@@ -99,8 +99,13 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 			x.lines = append(x.lines, view(line))
 		}
 		value, ok := s.Value(x.lines)
-		if !ok && s.Hops > 0 {
+		switch {
+		case !ok && s.Hops > 0:
 			value, ok = x.peerAddress(), true
+		case ok && s.Fingerprint:
+			from := len(x.values)
+			x.values = rules.AppendFingerprint(x.values, value)
+			value = view(x.values[from:])
 		}
 		if ok {
 			c.attributes = append(c.attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})

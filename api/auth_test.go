@@ -263,6 +263,31 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 	}
 }
 
+// TestAuthFingerprints: a header that is a secret is counted, and shown nowhere.
+func TestAuthFingerprints(t *testing.T) {
+	n := startNode(t, nil)
+	n.useRules("profiles: {key: {api_key: fingerprint:X-Api-Key}}\nrules: [{name: key, key: [api_key], limits: [{limit: 2, per: 8760h, algorithm: fixed-window}]}]")
+	long := strings.Repeat("k", 3000) // of which a plain header's first 1,024 bytes would count
+	for i, tt := range []struct {
+		headers string
+		want    int
+	}{
+		{"X-Api-Key: k1", 200}, {"X-Api-Key:  k1 ", 200}, {"X-Api-Key: k1", 429}, {"X-Api-Key: k1|X-Api-Key: k2", 429}, {"X-Api-Key: k2", 200},
+		{"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 429}, {"X-Api-Key: " + long + "b", 200},
+		{"X-Api-Key: \xff\xfe", 200}, {"X-Api-Key: ", 200}, {"", 200}, {"X-Api-Key: 6ab9f1eb8f7d3388f4f9d586f66e99fd", 200},
+	} {
+		if resp, body := n.raw("GET", "/v1/auth/key", tt.headers); resp.StatusCode != tt.want {
+			t.Errorf("%d %.40q: have %d %s, want %d", i, tt.headers, resp.StatusCode, body, tt.want)
+		}
+	}
+	if have := n.used("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"); have != 2 {
+		t.Errorf("the fingerprint of k1 has used %d, want 2", have)
+	}
+	if _, top := n.do(call{method: "GET", url: n.adm + "/v1/top"}); !strings.Contains(top, "6ab9f1eb8f7d3388") || strings.Contains(top, "k1") {
+		t.Errorf("top: %s", top)
+	}
+}
+
 // used is how much a subject has used of a rule's only limit.
 func (n *node) used(rule, key string) (used int64) {
 	n.t.Helper()

@@ -27,6 +27,8 @@ type call struct {
 
 	stage    atomic.Int32
 	deadline time.Time
+	answers  int64         // of nodes, when it began to wait
+	sent     time.Time     // when its turn came; written before stage says so
 	done     chan struct{} // closed when decision and err are there
 	decision Decision
 	err      error
@@ -57,7 +59,7 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 		c.mu.Unlock()
 		return Decision{}, ErrQueueFull
 	}
-	q.done = make(chan struct{})
+	q.done, q.answers = make(chan struct{}), c.answers.Load()
 	c.queue = append(c.queue, q)
 	c.work.Add(1)
 	c.mu.Unlock()
@@ -72,7 +74,10 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	var err error
 	select {
 	case <-q.done:
-		return q.decision, q.err
+		if !errors.Is(q.err, ErrTimeout) {
+			return q.decision, q.err
+		}
+		err = q.err
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-timer.C:
@@ -80,7 +85,9 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	case <-c.life.Done():
 		err = ErrClosed
 	}
-	q.stage.CompareAndSwap(waiting, abandoned)
+	if q.stage.CompareAndSwap(waiting, abandoned) || q.deadline.Sub(q.sent) < c.options.Timeout/2 {
+		err = c.starved(q.answers, err)
+	}
 	return Decision{}, err
 }
 
@@ -104,12 +111,13 @@ func (c *Client) release() {
 func (c *Client) next() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	taken, size := 0, 0
+	taken, size, now := 0, 0, time.Now()
 	for _, q := range c.queue {
 		if len(batch) == c.options.MaxBatch || size > maxBatchBytes {
 			break
 		}
 		taken++
+		q.sent = now
 		if !q.stage.CompareAndSwap(waiting, sent) {
 			continue
 		}
@@ -173,17 +181,21 @@ func (r *reply) decision(a *answer) (Decision, error) {
 	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
 		return Decision{}, r.problem()
 	}
-	if err := r.decode(a); err != nil {
-		return Decision{}, err
+	err := r.decode(a)
+	var d Decision
+	if err == nil {
+		d, err = a.decision()
 	}
-	d, err := a.decision()
 	if err == nil && d.Allowed != (r.status == http.StatusOK) {
 		err = fmt.Errorf("%w: status %d, and allowed is %t", ErrBadAnswer, r.status, d.Allowed)
 	}
-	if err != nil {
-		return Decision{}, fmt.Errorf("%s: %w", r.node.base, err)
+	switch {
+	case err == nil:
+		return d, nil
+	case r.status != http.StatusOK: // whatever has answered: it refuses
+		err = fmt.Errorf("%w: %w", err, r.problem())
 	}
-	return d, nil
+	return Decision{}, fmt.Errorf("%s: %w", r.node.base, err)
 }
 
 // several asks the checks of a batch together.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,8 +104,12 @@ func TestQueueIsBounded(t *testing.T) {
 	began := time.Now()
 	d, err := c.Check(background, byIP("x"))
 	wantError(t, err, ErrQueueFull)
-	if !d.Allowed || time.Since(began) > process.Patience/2 {
+	if d.Allowed || d.DecidedBy != ByError || time.Since(began) > process.Patience/2 {
 		t.Errorf("have %+v after %v", d, time.Since(began))
+	}
+	w := get(Middleware(c, MiddlewareOptions{})(ok), "/")
+	if have := text(w); w.StatusCode != 503 || !strings.Contains(have, "Too many calls wait") {
+		t.Errorf("middleware: have %d %s", w.StatusCode, have)
 	}
 	// Other calls have a bound of their own.
 	var three sync.WaitGroup
@@ -120,6 +125,95 @@ func TestQueueIsBounded(t *testing.T) {
 	for i, err := range errs {
 		if err != nil {
 			t.Errorf("check %d: %v", i, err)
+		}
+	}
+}
+
+// TestOpenWhenFull: a full queue lets pass only where the caller says so, and is open.
+func TestOpenWhenFull(t *testing.T) {
+	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
+		f := newFake(t)
+		c := connect(t, Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Patience, OnError: policy, OpenWhenFull: true}, f)
+		release := f.held()
+		_, _, wait := crowd(c, 2, eachIP)
+		process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 1 })
+		d, err := c.Check(background, byIP("x"))
+		wantError(t, err, ErrQueueFull)
+		if d.Allowed != want {
+			t.Errorf("OnError %d: have %+v", policy, d)
+		}
+		release()
+		wait()
+	}
+}
+
+// slow makes f take d for each answer.
+func (f *fake) slow(d time.Duration) {
+	f.set(func() {
+		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+			pause(r.Context(), d)
+			return false
+		}
+	})
+}
+
+// TestStarvedCallsDoNotPass: calls whose turn does not come, while the node answers others, are not those of an absent node.
+func TestStarvedCallsDoNotPass(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		n   int
+		ask func(c *Client, i int) (Decision, error)
+	}{
+		"check": {60, func(c *Client, i int) (Decision, error) { return c.Check(background, eachIP(i)) }},
+		"reserve": {64 * 30, func(c *Client, i int) (Decision, error) {
+			r, err := c.Reserve(background, eachIP(i), 0)
+			return r.Decision, err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			f.set(func() {
+				f.decide = func(map[string]any) (int, string) {
+					return 200, strings.Replace(allowed, "{", `{"reservation":"id",`, 1)
+				}
+			})
+			f.slow(200 * time.Millisecond)
+			c := connect(t, Options{MaxInFlight: 1, MaxBatch: 1, Timeout: 2 * time.Second, OnError: Open}, f)
+			var answered, starved atomic.Int64
+			var all sync.WaitGroup
+			for i := range tt.n {
+				all.Go(func() {
+					d, err := tt.ask(c, i)
+					switch {
+					case err == nil && d.Allowed:
+						answered.Add(1)
+					case errors.Is(err, ErrQueueFull) && errors.Is(err, ErrTimeout) && !d.Allowed:
+						starved.Add(1)
+					default:
+						t.Errorf("call %d: have %+v, %v", i, d, err)
+					}
+				})
+			}
+			all.Wait()
+			if answered.Load() == 0 || starved.Load() == 0 {
+				t.Errorf("%d were answered, and %d starved; both were meant to happen", answered.Load(), starved.Load())
+			}
+		})
+	}
+}
+
+// TestSilentNodesAreNoFullQueue: where nobody is answered, those who wait are decided by OnError like all others.
+func TestSilentNodesAreNoFullQueue(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	c := connect(t, Options{MaxInFlight: 1, Timeout: 300 * time.Millisecond, OnError: Open}, f)
+	defer f.held()()
+	ds, errs, wait := crowd(c, 20, eachIP)
+	wait()
+	for i, d := range ds {
+		if !d.Allowed || errs[i] == nil {
+			t.Errorf("check %d: have %+v, %v", i, d, errs[i])
 		}
 	}
 }

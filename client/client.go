@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,8 @@ type Client struct {
 	transport     *http.Transport
 	http          *http.Client
 	direct        chan struct{} // a place for each call that is no check; MaxQueue of them
+	turns         chan struct{} // a place for each of them that is being asked; spareConnections of them
+	answers       atomic.Int64  // of nodes, below 500
 
 	life  context.Context // ends with Close; its cause is ErrClosed
 	close context.CancelCauseFunc
@@ -48,7 +51,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, direct: make(chan struct{}, o.MaxQueue), style: style{ietf: true, x: true}}
+	c := &Client{options: o, direct: make(chan struct{}, o.MaxQueue), turns: make(chan struct{}, spareConnections), style: style{ietf: true, x: true}}
 	for i, address := range o.Nodes {
 		b, err := base(i, address)
 		if err != nil {
@@ -59,7 +62,7 @@ func New(options Options) (*Client, error) {
 	if o.Token != "" {
 		c.authorization = "Bearer " + o.Token
 	}
-	connections := o.MaxInFlight + spareConnections
+	connections := o.MaxInFlight + spareConnections + 1 // for /readyz: so that nobody waits for a connection unseen
 	c.transport = &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: o.Timeout}).DialContext,
 		TLSClientConfig:        o.TLS,
@@ -125,7 +128,7 @@ func (c *Client) within(ctx context.Context) (context.Context, func()) {
 
 // Check asks whether q may happen now, and takes its cost if so: from all limits of all rules that apply, or from none.
 //
-// The Decision can always be followed, also with an error: it is then made by Options.OnError. The error is the
+// The Decision can always be followed, also with an error: it is then made by Options.OnError, or a refusal. The error is the
 // context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error that a node has
 // answered. With q.Wait and an allowed Decision it may be the context's, too: the turn had not come when it ended.
 func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
@@ -154,9 +157,22 @@ func (c *Client) decide(ctx context.Context, q *Request, peek bool) (Decision, e
 	return d, nil
 }
 
-// undecided is the decision where none was made.
+// undecided is the decision where none was made. Only a node's own trouble may open: everything else a stranger could bring
+// about, and so switch the limits off.
 func (c *Client) undecided(err error) Decision {
-	return Decision{Allowed: c.options.OnError == Open && !errors.Is(err, errTooLarge), DecidedBy: ByError}
+	d := Decision{DecidedBy: ByError}
+	var answered *Error
+	switch {
+	case errors.Is(err, ErrQueueFull) && !c.options.OpenWhenFull:
+		d.Reason = "Too many calls wait for the rate limiter."
+	case errors.Is(err, ErrRequest), errors.As(err, &answered) && answered.Status < 500:
+		d.Reason = "The rate limiter can't decide this."
+	case c.options.OnError == Open:
+		d.Allowed = true
+	default:
+		d.Reason = "Nothing passes while the rate limiter does not answer."
+	}
+	return d
 }
 
 // hold returns after d, or with an error when the context or the client ends before.
@@ -297,12 +313,38 @@ func (c *Client) tell(ctx context.Context, path string, body []byte, again repea
 	ctx, cancel := c.within(ctx)
 	defer cancel()
 	for {
-		r, err := c.ask(ctx, path, body, maxAnswer, again)
+		r, err := c.askInTurn(ctx, path, body, again)
 		var e *Error
 		if again == once || !errors.As(err, &e) || e.Code != codeNoOwner || !pause(ctx, ownerPause) {
 			return r, err
 		}
 	}
+}
+
+// askInTurn is ask when there is a place for it.
+func (c *Client) askInTurn(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
+	before, began := c.answers.Load(), time.Now()
+	select {
+	case c.turns <- struct{}{}:
+		defer func() { <-c.turns }()
+		late := time.Since(began) > c.options.Timeout/2
+		r, err := c.ask(ctx, path, body, maxAnswer, again)
+		if late && errors.Is(err, ErrTimeout) {
+			err = c.starved(before, err)
+		}
+		return r, err
+	case <-ctx.Done():
+		return nil, c.starved(before, context.Cause(ctx))
+	}
+}
+
+// starved is the error of a call whose turn did not come before err, or too late. Where nodes have answered others since, they are well: it
+// is this client's queue that was too full.
+func (c *Client) starved(before int64, err error) error {
+	if c.answers.Load() == before || errors.Is(err, ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: its turn did not come: %w", ErrQueueFull, err)
 }
 
 // pause reports whether d has passed before ctx ended.

@@ -111,6 +111,30 @@ func TestOnError(t *testing.T) {
 		want error
 	}{
 		{"no node", down, byIP("a"), nil, ErrUnavailable},
+		{"overloaded", f, byIP("a"), func(map[string]any) (int, string) { return 503, `{"code":"overloaded","detail":"x"}` }, ErrUnavailable},
+		{"not JSON", f, byIP("a"), func(map[string]any) (int, string) { return 500, "oops" }, ErrUnavailable},
+		{"garbage", f, byIP("a"), func(map[string]any) (int, string) { return 200, "<html>" }, ErrBadAnswer},
+	} {
+		f.set(func() { f.decide = test.say })
+		for policy, want := range map[OnError]bool{Open: true, Closed: false} {
+			undecided(t, test.name, connect(t, Options{OnError: policy}, test.node), test.q, want, test.want)
+		}
+	}
+	// None of these passes: what a stranger sends might bring them about.
+	for _, test := range []struct {
+		name string
+		node *fake
+		q    Request
+		say  func(map[string]any) (int, string)
+		want error
+	}{
+		{"bad value", f, byIP("a"), func(map[string]any) (int, string) { return 400, `{"code":"bad-value","detail":"x"}` }, nil},
+		{"too large", f, byIP("a"), func(map[string]any) (int, string) { return 413, "" }, nil},
+		{"headers too large", f, byIP("a"), func(map[string]any) (int, string) { return 431, "" }, nil},
+		{"unauthorized", f, byIP("a"), func(map[string]any) (int, string) { return 401, `{"code":"unauthorized","detail":"x"}` }, nil},
+		{"forbidden", f, byIP("a"), func(map[string]any) (int, string) { return 403, "<html>" }, nil},
+		{"redirect", f, byIP("a"), func(map[string]any) (int, string) { return 302, "" }, nil},
+		{"another thing's 429", f, byIP("a"), func(map[string]any) (int, string) { return 429, "slow down" }, ErrBadAnswer},
 		{"unknown rule", f, Request{Rule: "x"}, func(map[string]any) (int, string) { return 404, `{"code":"unknown-rule","detail":"x"}` }, nil},
 		{"nothing asked", f, Request{}, nil, ErrRequest},
 		{"negative cost", f, Request{Rule: "r", Cost: -1}, nil, ErrRequest},
@@ -118,19 +142,8 @@ func TestOnError(t *testing.T) {
 		{"key and attributes", f, Request{Rule: "r", Key: []string{"a"}, Attributes: map[string]string{}}, nil, ErrRequest},
 	} {
 		f.set(func() { f.decide = test.say })
-		for policy, want := range map[OnError]bool{Open: true, Closed: false} {
-			c := connect(t, Options{OnError: policy}, test.node)
-			d, err := c.Check(background, test.q)
-			if d.Allowed != want || d.DecidedBy != ByError || err == nil {
-				t.Errorf("%s, OnError %d: have %+v, %v", test.name, policy, d, err)
-			}
-			if test.want != nil {
-				wantError(t, err, test.want)
-			}
-			r, err := c.Reserve(background, test.q, 0)
-			if r.Allowed != want || r.DecidedBy != ByError || r.ID != "" || err == nil {
-				t.Errorf("%s, OnError %d, reserve: have %+v, %v", test.name, policy, r, err)
-			}
+		for _, policy := range []OnError{Open, Closed} {
+			undecided(t, test.name, connect(t, Options{OnError: policy, OpenWhenFull: true}, test.node), test.q, false, test.want)
 		}
 	}
 	c := connect(t, Options{}, f)
@@ -141,6 +154,22 @@ func TestOnError(t *testing.T) {
 	var have *Error
 	if !errors.As(err, &have) || *have != (Error{404, "unknown-rule", "T", "x", f.URL}) {
 		t.Errorf("error: have %v", err)
+	}
+}
+
+// undecided makes a check and a reservation that nobody decides.
+func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantErr error) {
+	t.Helper()
+	d, err := c.Check(background, q)
+	if d.Allowed != want || d.DecidedBy != ByError || err == nil {
+		t.Errorf("%s, OnError %d: have %+v, %v", name, c.options.OnError, d, err)
+	}
+	if wantErr != nil {
+		wantError(t, err, wantErr)
+	}
+	r, err := c.Reserve(background, q, 0)
+	if r.Allowed != want || r.DecidedBy != ByError || r.ID != "" || err == nil {
+		t.Errorf("%s, OnError %d, reserve: have %+v, %v", name, c.options.OnError, r, err)
 	}
 }
 

@@ -23,8 +23,12 @@
 //
 // A Decision can always be followed: look at Allowed, and at the error only to log it. When no node has answered within
 // Options.Timeout, Options.OnError decides: [Open] (the default) allows, [Closed] refuses; DecidedBy is then [ByError],
-// and the error, which says why, is returned as well. The same holds for errors that a node answers ([Error]), such as
-// a rule that it does not know.
+// and the error, which says why, is returned as well.
+//
+// Open is for what a stranger can't bring about. What he could is refused, whatever OnError says: a call beyond
+// Options.MaxQueue ([ErrQueueFull]; Options.OpenWhenFull leaves that to OnError, too), one that no node could decide
+// ([ErrRequest]), and one that a node answers with an error below 500 ([Error]), such as a wrong token or a rule that it does
+// not know. An answer of 5xx is a node's own trouble, and left to OnError.
 //
 // No value that a stranger chooses makes a check fail, and so gets around its limits: what the node would find too long
 // or too large is made to fit first (see [Request]).
@@ -47,5 +51,6 @@
 // Otherwise it waits for one of these to end, and then goes out with all others that wait, up to Options.MaxBatch, as
 // one POST /v1/check/batch. There is no timer: who is alone waits for nobody, and the more there is to do the larger the
 // batches. Checks that share a batch are decided one by one, in order, and answered together: as late as the latest.
-// More than Options.MaxQueue do not wait; they fail at once with [ErrQueueFull].
+// More than Options.MaxQueue do not wait; they fail at once with [ErrQueueFull], and are refused. So are those whose turn
+// does not come in time although nodes answer.
 package client

@@ -33,8 +33,8 @@ type MiddlewareOptions struct {
 	// Skip lets a request pass without a check. Nil: none.
 	Skip func(*http.Request) bool
 
-	// OnRefuse answers a refused request; the headers are set already. With d.DecidedBy ByError no node has answered, and
-	// Options.OnError is Closed. Nil: Refuse.
+	// OnRefuse answers a refused request; the headers are set already. With d.DecidedBy ByError no node has decided; d.Reason
+	// says why it is refused. Nil: Refuse.
 	OnRefuse func(w http.ResponseWriter, r *http.Request, d Decision)
 	// OnError is told why no node has decided, whether the request passes or not. Nil: nobody is.
 	OnError func(r *http.Request, err error)
@@ -169,7 +169,7 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	if d.DecidedBy == ByError {
 		p = problem{
 			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable,
-			Detail: "Nothing passes while the rate limiter does not answer.",
+			Detail: d.Reason,
 		}
 		h.Set(headerRetryAfter, "1")
 	}

@@ -169,6 +169,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 		switch {
 		case err == nil && r.status < 500:
 			n.answered()
+			c.answers.Add(1)
 			return r, nil
 		case err == nil: // it can say so: what is 5xx is not carried out, or not to its end
 			e := r.problem()

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// OnError says what a Decision is when no node has made it.
+// OnError says what a Decision is when no node answers: none can be reached, in time, or it answers 5xx. What is wrong on
+// this side of the node, or asked in a way that it does not take, is refused all the same; see Options.OnError.
 type OnError int
 
 const (
@@ -52,8 +53,13 @@ type Options struct {
 	// Timeout bounds a call, from its beginning to its answer, over all nodes that it is repeated at; a context may
 	// end it sooner. A node gets half of it while there is another one left to ask. 0: DefaultTimeout. Up to an hour.
 	Timeout time.Duration
-	// OnError says what a Decision is when no node has made it.
+	// OnError says what a Decision is when no node answers. Open never lets through what a stranger could bring about by
+	// what or how much he sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest),
+	// and one that a node answers with an Error below 500, such as 400, 401, 404 or 413.
 	OnError OnError
+	// OpenWhenFull has OnError decide what fails with ErrQueueFull, too. Without it, whoever fills the queue is refused;
+	// with it and Open, whoever fills the queue has switched the limits off, for everybody.
+	OpenWhenFull bool
 
 	// MaxInFlight bounds the requests with checks that are under way at once; further checks wait and share the next
 	// ones. 0: DefaultMaxInFlight. Up to 256.
@@ -61,7 +67,7 @@ type Options struct {
 	// MaxBatch bounds the checks that share a request. 0: DefaultMaxBatch. 1: none do. Up to 10,000.
 	MaxBatch int
 	// MaxQueue bounds the checks that wait, and the reservations, settlements and adjustments that are under way. Calls
-	// beyond it fail at once with ErrQueueFull. 0: DefaultMaxQueue. Up to 1,000,000.
+	// beyond it fail at once with ErrQueueFull, and are refused. 0: DefaultMaxQueue. Up to 1,000,000.
 	MaxQueue int
 
 	// Logger is told when a node is passed over and when it is well again. Nil: nobody is.

@@ -120,7 +120,7 @@ func TestRealNode(t *testing.T) {
 		t.Errorf("unknown rule: have %v", err)
 	}
 	stranger := connect(t, client.Options{Nodes: []string{n.Data}, Token: "wrong"})
-	if d, err := stranger.Check(ctx, by("ip", "192.0.2.9")); !errors.As(err, &e) || e.Status != 401 || !d.Allowed || d.DecidedBy != client.ByError {
+	if d, err := stranger.Check(ctx, by("ip", "192.0.2.9")); !errors.As(err, &e) || e.Status != 401 || d.Allowed || d.DecidedBy != client.ByError {
 		t.Errorf("wrong token: have %+v, %v", d, err)
 	}
 	hostile := by("ip", strings.Repeat("\xff\x00\"", 5000), "user", strings.Repeat("<", 100_000), "tenant", "a\u2028b")

@@ -24,7 +24,8 @@ const (
 //
 // Values that a stranger may have chosen need no care: of a value in Key or Attributes over 1,024 bytes the first and the
 // last 512 are sent, bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as that. Two subjects
-// may thereby become one, and share a limit. What is still over the node's 64 KiB is refused, whatever OnError says.
+// may thereby become one, and share a limit. What is still over the node's 64 KiB, and a negative cost, is refused, whatever
+// OnError says.
 type Request struct {
 	// Rule is a rule's name.
 	Rule string

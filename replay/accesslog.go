@@ -2,7 +2,6 @@ package replay
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -76,7 +75,7 @@ func (r *record) addRequest(request string) {
 // readableAddress reports whether s is an IP address, or the name that a server with look-ups writes instead:
 // localhost, or one with a dot whose last part is no number.
 func readableAddress(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
+	if rules.IsAddress(s) {
 		return true
 	}
 	if s == "" || len(s) > 255 {

@@ -14,24 +14,111 @@ func holdsAddresses(attribute string) bool {
 	return attribute == "ip" || strings.HasSuffix(attribute, "_ip")
 }
 
-// parseAddress reads an address as it is counted: IPv4-mapped is IPv4, and a zone is dropped.
-func parseAddress(s string) (netip.Addr, bool) {
-	if len(s) < 2 || len(s) > 80 {
-		return netip.Addr{}, false
+// trimBlanks takes off what is no part of an address. It is a fifth of what strings.Trim takes.
+func trimBlanks(s string) string {
+	for s != "" && isBlank(s[0]) {
+		s = s[1:]
 	}
+	for s != "" && isBlank(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
+
+// parseAddress reads an address however it is written; every value of an attribute that holds addresses, and every
+// entry of a list in a header, is read here and nowhere else. So one caller is one subject, whatever program wrote the
+// address down: around it there may be blanks, double quotes, and brackets, and behind it a port. An IPv4-mapped
+// address is IPv4. A zone is dropped: it is the name of an interface of the machine that wrote it.
+func parseAddress(s string) (netip.Addr, bool) {
 	colon := strings.IndexByte(s, ':')
 	if colon < 0 {
+		if a, ok := parseIPv4(s); ok {
+			return a, true
+		}
+	} else if colon <= 4 && beginsIPv6(s) && !isBlank(s[len(s)-1]) {
+		return parseIPv6(s) // there is nothing around it
+	}
+	return parseBare(bareAddress(s))
+}
+
+// IsAddress reports whether s is read as an address, as the value of an attribute that holds addresses is.
+func IsAddress(s string) bool {
+	_, ok := parseAddress(s)
+	return ok
+}
+
+// bareAddress takes off what may stand around an address: blanks, quotes, brackets and a port. It is "" where that can't
+// be an address.
+func bareAddress(s string) string {
+	s = trimBlanks(s)
+	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
+		s = s[1 : len(s)-1]
+	}
+	if inside, ok := strings.CutPrefix(s, "["); ok {
+		host, port, closed := strings.Cut(inside, "]")
+		if !closed || port != "" && !isPort(port) || strings.IndexByte(host, ':') < 0 {
+			return ""
+		}
+		return host
+	}
+	if i := strings.IndexByte(s, ':'); i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
+		if !isPort(s[i:]) {
+			return ""
+		}
+		return s[:i]
+	}
+	return s
+}
+
+// isPort reports whether s is a colon and a port: up to five digits, whatever number they are. To refuse those above
+// 65535 would make subjects of their own of them.
+func isPort(s string) bool {
+	if len(s) < 2 || len(s) > 6 || s[0] != ':' {
+		return false
+	}
+	for i := 1; i < len(s); i++ {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// parseBare reads an address that has nothing around it.
+func parseBare(s string) (netip.Addr, bool) {
+	switch {
+	case strings.IndexByte(s, ':') < 0:
 		return parseIPv4(s)
+	case beginsIPv6(s):
+		return parseIPv6(s)
 	}
-	if c := s[0]; c != ':' && !('0' <= c && c <= '9') && !('a' <= c && c <= 'f') && !('A' <= c && c <= 'F') {
-		return netip.Addr{}, false // most text that has a colon: netip's errors are on the heap
+	return netip.Addr{}, false // most text that has a colon: netip's errors are on the heap
+}
+
+// parseIPv6 reads an IPv6 address with or without a zone, which netip would intern.
+func parseIPv6(s string) (netip.Addr, bool) {
+	if i := strings.IndexByte(s, '%'); i >= 0 && i < len(s)-1 {
+		if s = s[:i]; strings.IndexByte(s, ':') < 0 {
+			return netip.Addr{}, false
+		}
 	}
-	if i := strings.IndexByte(s, '%'); i > colon && i < len(s)-1 {
-		s = s[:i] // netip would intern the zone
+	if len(s) > maxAddressText {
+		return netip.Addr{}, false
 	}
 	a, err := netip.ParseAddr(s)
 	return a.Unmap(), err == nil
 }
+
+// beginsIPv6 reports whether s, which is not empty, begins as an IPv6 address may.
+func beginsIPv6(s string) bool {
+	c := s[0]
+	return '0' <= c && c <= ':' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// maxAddressText is how long an address can be that netip reads: eight groups, the last two of them written as IPv4.
+const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
 // parseIPv4 is netip.ParseAddr for four decimal numbers, without an error to allocate.
 func parseIPv4(s string) (netip.Addr, bool) {
@@ -75,8 +162,9 @@ func groupAddress(a netip.Addr, ipv6Prefix int) netip.Addr {
 	return p.Addr()
 }
 
-// parsePrefix reads a CIDR; one of IPv4-mapped addresses is IPv4.
+// parsePrefix reads a CIDR; one of IPv4-mapped addresses is IPv4. Blanks around it are no part of it.
 func parsePrefix(s string) (netip.Prefix, bool) {
+	s = trimBlanks(s)
 	if strings.IndexByte(s, '/') <= 0 {
 		return netip.Prefix{}, false
 	}
@@ -122,6 +210,7 @@ func checkAddress(attribute, value string, cidr bool) string {
 
 // likeAddress reports whether a value can only be meant as an address or a CIDR, right or wrong.
 func likeAddress(s string) bool {
+	s = strings.Trim(trimBlanks(s), `"[]`)
 	return s != "" && (s[0] == ':' || '0' <= s[0] && s[0] <= '9' || strings.IndexByte(s, ':') > 0) &&
 		strings.ContainsAny(s, ".:/") && strings.Trim(s, "0123456789abcdefABCDEF.:/") == ""
 }

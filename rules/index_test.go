@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,12 +14,27 @@ import (
 
 // slowAddress is parseAddress by the book.
 func slowAddress(s string) (netip.Addr, bool) {
+	s = strings.Trim(s, " \t\r\n\v\f")
+	if m := quotedText.FindStringSubmatch(s); m != nil {
+		s = m[1]
+	}
+	if m := bracketedAddress.FindStringSubmatch(s); m != nil {
+		s = m[1]
+	} else if m := addressWithPort.FindStringSubmatch(s); m != nil {
+		s = m[1]
+	}
 	a, err := netip.ParseAddr(s)
-	if err != nil || len(s) > 80 {
+	if err != nil {
 		return netip.Addr{}, false
 	}
 	return a.WithZone("").Unmap(), true
 }
+
+var (
+	quotedText       = regexp.MustCompile(`(?s)\A"(.*)"\z`)
+	bracketedAddress = regexp.MustCompile(`(?s)\A\[([^]]*:[^]]*)\](?::[0-9]{1,5})?\z`)
+	addressWithPort  = regexp.MustCompile(`(?s)\A([^:]+):[0-9]{1,5}\z`)
+)
 
 // naive applies a document's rules by walking all of them.
 type naive struct{ doc *Document }
@@ -75,7 +91,8 @@ func (n naive) match(given map[string]string) (names []string, list Listing) {
 }
 
 func drawValue(t *rapid.T, attribute string, label string) string {
-	texts := []string{"/a", "/ab", "/a/b", "x", "", "10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::1", "10.0.0.0/24"}
+	texts := []string{"/a", "/ab", "/a/b", "x", "", "10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::1", "10.0.0.0/24",
+		"10.0.0.1:80", " 10.0.1.1", "[2001:db8::1]:443", "2001:db8::1%eth0", "10.0.0.1:http"}
 	return rapid.SampledFrom(texts).Draw(t, label)
 }
 

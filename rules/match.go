@@ -39,7 +39,7 @@ type value struct {
 	parsed       bool // address and valid are known
 	valid        bool // text is an address
 	address      netip.Addr
-	usual        string // of an IPv6 address, once it was asked for; in Match.usual
+	usual        string // how the address is usually written, once that was asked for; in Match.usual
 }
 
 // isAddress reports whether the value is an address, which then is in v.address.
@@ -54,8 +54,11 @@ func (v *value) isAddress() bool {
 // counted is the text of v that globs and cost tables are compared with: of an address, its usual writing. It holds until
 // m is used again.
 func (m *Match) counted(v *value) string {
-	if !v.holdsAddress || strings.IndexByte(v.text, ':') < 0 || !v.isAddress() {
-		return v.text // IPv4 is always written as usual
+	if !v.holdsAddress || !v.isAddress() {
+		return v.text
+	}
+	if _, plain := parseIPv4(v.text); plain {
+		return v.text
 	}
 	if v.usual == "" {
 		start := len(m.usual)

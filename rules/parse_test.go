@@ -176,6 +176,8 @@ func TestParse_mistakes(t *testing.T) {
 		{"headers", "headers: {reset: never}", []string{"1:18 headers.reset|unix, delta"}},
 		{"profile", "profiles: {web: {ip: cookie:x, trusted_hops: 0}, no: {}}", []string{"1:22 profiles.web.ip|not a source", "1:46 profiles.web.trusted_hops|1…32", "1:54 profiles.no|at least one attribute"}},
 		{"profile's hops", "profiles: {a: {user: header:X-User, trusted_hops: 1}, b: {client: header:x-forwarded-for, trusted_hops: 2}}", []string{"1:51 profiles.a|trusted_hops is for addresses"}},
+		{"profile's secrets", "profiles: {web: {ip: fingerprint:X-Ip, a: fingerprint:X-Forwarded-For, endpoint: fingerprint:X-Uri, b: 'fingerprint:', c: fingerprint:X-Key}}",
+			[]string{"1:22 profiles.web.ip|is for secrets", "1:43 profiles.web.a|is for secrets", "1:82 profiles.web.endpoint|is for secrets", "1:104 profiles.web.b|not a source"}},
 		{"profile's sources", "profiles: {web: {ip: header:Forwarded, a: 'header:X Y', b: 'header:', c: method, d: {}}}",
 			[]string{"1:22 profiles.web.ip|X-Forwarded-For", "1:43 profiles.web.a|not a source", "1:60 profiles.web.b|not a source", "1:74 profiles.web.c|not a source", "1:85 profiles.web.d|text is expected"}},
 	}

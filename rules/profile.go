@@ -1,8 +1,11 @@
 package rules
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/textproto"
 	"strings"
+	"unsafe"
 
 	"github.com/rlnode/rlnode/internal/yaml"
 )
@@ -22,6 +25,15 @@ type Source struct {
 	Hops int
 	// Path is set where the header is a request's target, of which the path counts.
 	Path bool
+	// Fingerprint is set where the header is a secret: the attribute is what AppendFingerprint makes of its value.
+	Fingerprint bool
+}
+
+// AppendFingerprint appends what stands for a secret in attributes, and so in counters, lists, logs and bills: the first
+// half of its SHA-256 in hexadecimal digits.
+func AppendFingerprint(b []byte, secret string) []byte {
+	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(secret), len(secret)))
+	return hex.AppendEncode(b, sum[:sha256.Size/2])
 }
 
 // defaultHops believes the one proxy that asks, and nobody before it.
@@ -32,7 +44,7 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 	for _, spec := range specs {
 		p := &Profile{Name: spec.Name}
 		for _, s := range spec.Sources {
-			source := Source{Attribute: s.Attribute, Header: s.header(), Path: s.isTarget()}
+			source := Source{Attribute: s.Attribute, Header: s.header(), Path: s.isTarget(), Fingerprint: s.isSecret()}
 			if s.listsAddresses() {
 				if source.Hops = spec.TrustedHops; source.Hops == 0 {
 					source.Hops = defaultHops
@@ -47,8 +59,14 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 
 // header is the name of the header that s names.
 func (s *ProfileSource) header() string {
-	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(s.Source, "header:"))
+	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(strings.TrimPrefix(s.Source, "header:"), secretSource))
 }
+
+// secretSource begins a source whose header is a secret.
+const secretSource = "fingerprint:"
+
+// isSecret reports whether the header is a secret.
+func (s *ProfileSource) isSecret() bool { return strings.HasPrefix(s.Source, secretSource) }
 
 // listsAddresses reports whether the header lists addresses, the last one added by the nearest proxy.
 func (s *ProfileSource) listsAddresses() bool {
@@ -61,7 +79,7 @@ func (s *ProfileSource) isTarget() bool {
 }
 
 // Value finds the attribute's value in the header's lines, which are in the order in which they came. It refers to
-// them. What is not there, or empty, has no value; a list of addresses has none either where there is no address
+// them, and is not fingerprinted yet. What is not there, or empty, has no value; a list of addresses has none either where there is no address
 // to believe.
 func (s *Source) Value(lines []string) (value string, ok bool) {
 	if s.Hops > 0 {
@@ -104,30 +122,11 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 	return address, ok
 }
 
-// entryAddress is the address in an entry of a list: by itself, in brackets, in quotes, with a port.
+// entryAddress is the address in an entry of a list, without what may stand around it.
 func entryAddress(s string) (string, bool) {
-	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
-		s = s[1 : len(s)-1]
-	}
-	if inside, ok := strings.CutPrefix(s, "["); ok {
-		host, port, closed := strings.Cut(inside, "]")
-		if !closed || port != "" && !isPort(port) || strings.IndexByte(host, ':') < 0 {
-			return "", false
-		}
-		s = host
-	} else if i := strings.IndexByte(s, ':'); i > 0 && strings.IndexByte(s[i+1:], ':') < 0 {
-		if !isPort(s[i:]) {
-			return "", false
-		}
-		s = s[:i]
-	}
-	_, ok := parseAddress(s)
+	s = bareAddress(s)
+	_, ok := parseBare(s)
 	return s, ok
-}
-
-// isPort reports whether s is a colon and a port.
-func isPort(s string) bool {
-	return len(s) >= 2 && len(s) <= 6 && s[0] == ':' && strings.Trim(s[1:], "0123456789") == ""
 }
 
 // PathOf is the path of a request's target, without the query. A target in absolute form loses its host.
@@ -180,16 +179,21 @@ func (d *decoder) source(attribute string, v *yaml.Node) ProfileSource {
 	switch {
 	case !ok:
 	case !headerSource(text):
-		d.fail(v, "%q is not a source such as header:X-Api-Key", shorten(text))
+		d.fail(v, "%q is not a source such as header:X-Tenant or fingerprint:X-Api-Key", shorten(text))
+	case s.isSecret() && (s.listsAddresses() || s.isTarget()):
+		d.fail(v, "%s is read from its header; fingerprint: is for secrets", attribute)
 	case holdsAddresses(attribute) && s.header() == "Forwarded":
 		d.fail(v, "addresses are not read from Forwarded; let the proxy send X-Forwarded-For")
 	}
 	return s
 }
 
-// headerSource reports whether s is header: and a header's name.
+// headerSource reports whether s is header: or fingerprint:, and a header's name.
 func headerSource(s string) bool {
 	name, ok := strings.CutPrefix(s, "header:")
+	if !ok {
+		name, ok = strings.CutPrefix(s, secretSource)
+	}
 	return ok && name != "" && len(name) <= maxNameBytes && strings.Trim(name,
 		"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }

@@ -97,13 +97,15 @@ func TestCompile_profiles(t *testing.T) {
 profiles:
   web: {ip: header:x-forwarded-for, trusted_hops: 2, origin_ip: header:X-Origin, endpoint: header:X-Original-Url, api_key: header:x-api-key}
   bare: {client: header:X-Forwarded-For, path: header:X-Forwarded-Uri, query: header:X-Query}
+  secret: {api_key: fingerprint:x-api-key, user: fingerprint:Authorization}
 `)
 	tests := []struct {
 		profile string
 		want    []Source
 	}{
-		{"web", []Source{{"ip", "X-Forwarded-For", 2, false}, {"origin_ip", "X-Origin", 2, false}, {"endpoint", "X-Original-Url", 0, true}, {"api_key", "X-Api-Key", 0, false}}},
-		{"bare", []Source{{"client", "X-Forwarded-For", 1, false}, {"path", "X-Forwarded-Uri", 0, true}, {"query", "X-Query", 0, false}}},
+		{"web", []Source{{"ip", "X-Forwarded-For", 2, false, false}, {"origin_ip", "X-Origin", 2, false, false}, {"endpoint", "X-Original-Url", 0, true, false}, {"api_key", "X-Api-Key", 0, false, false}}},
+		{"bare", []Source{{"client", "X-Forwarded-For", 1, false, false}, {"path", "X-Forwarded-Uri", 0, true, false}, {"query", "X-Query", 0, false, false}}},
+		{"secret", []Source{{"api_key", "X-Api-Key", 0, false, true}, {"user", "Authorization", 0, false, true}}},
 	}
 	for _, tt := range tests {
 		p := s.Profile(tt.profile)
@@ -118,6 +120,17 @@ profiles:
 	}
 	if have := s.Profile("nope"); have != nil {
 		t.Errorf("have %+v, want none", have)
+	}
+}
+
+func TestAppendFingerprint(t *testing.T) {
+	// printf %s k1 | sha256sum | cut -c1-32
+	if have := string(AppendFingerprint([]byte("x"), "k1")); have != "x6ab9f1eb8f7d3388f4f9d586f66e99fd" {
+		t.Errorf("have %s", have)
+	}
+	b, secret := make([]byte, 0, 64), strings.Repeat("k", 10_000)
+	if n := testing.AllocsPerRun(100, func() { b = AppendFingerprint(b[:0], secret) }); n != 0 || len(b) != 32 {
+		t.Errorf("%v allocations, %d digits", n, len(b))
 	}
 }
 

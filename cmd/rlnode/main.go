@@ -21,6 +21,7 @@ const (
 )
 
 func main() {
+	privateFiles()
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

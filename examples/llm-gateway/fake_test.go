@@ -18,6 +18,7 @@ type fakeNode struct {
 	left    map[string]int64
 	open    map[string]int64 // tokens by reservation
 	settled []int64          // tokens, in the order of settlements
+	asked   []map[string]string
 }
 
 func newFakeNode(t *testing.T) *fakeNode {
@@ -43,10 +44,12 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (n *fakeNode) reserve(w http.ResponseWriter, r *http.Request) {
 	var q struct {
-		Costs map[string]int64
-		TTL   int64 `json:"ttl_ms"`
+		Attributes map[string]string
+		Costs      map[string]int64
+		TTL        int64 `json:"ttl_ms"`
 	}
 	json.NewDecoder(r.Body).Decode(&q)
+	n.asked = append(n.asked, q.Attributes)
 	cost := map[string]int64{requests: 1, tokens: q.Costs[tokens]}
 	answer := map[string]any{
 		"allowed": true, "rule": "llm", "unit": tokens, "limit": 2000, "window_ms": 60000, "reset_after_ms": 6000, "retry_after_ms": 0,

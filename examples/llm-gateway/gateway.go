@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,10 +23,12 @@ const (
 	maxRequest = 4 << 20  // bytes
 	maxAnswer  = 16 << 20 // bytes of an answer that does not stream
 	maxEvent   = 1 << 20  // bytes of a line of a stream
+	maxCalls   = 512      // under way at once
 
 	// A call is cut off well before its reservation ends: after that nothing could be settled.
 	callBound = 9 * time.Minute
 	ttl       = 10 * time.Minute
+	readBound = 30 * time.Second // for a request's body
 )
 
 // gateway is the proxy.
@@ -37,10 +37,12 @@ type gateway struct {
 	upstream *url.URL
 	http     *http.Client
 	log      *slog.Logger
+	address  func(*http.Request) string // of the caller; a proxy in front needs client.Address(1)
+	places   chan struct{}              // one for each call under way
 }
 
 func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *gateway {
-	return &gateway{limiter: limiter, upstream: upstream, log: log, http: &http.Client{
+	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0), places: make(chan struct{}, maxCalls), http: &http.Client{
 		Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -48,23 +50,36 @@ func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *ga
 
 // ServeHTTP passes a call on if the limits allow it.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Nobody keeps a place by sending or reading slowly. An error shows that the connection is none of this server's.
+	connection := http.NewResponseController(w)
+	_ = connection.SetWriteDeadline(time.Now().Add(callBound))
 	if r.URL.Path != endpoint || r.Method != http.MethodPost {
 		writeError(w, http.StatusNotFound, apiError{Message: "There is only POST " + endpoint + " here.", Type: "invalid_request_error"})
 		return
 	}
-	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || key == "" {
+	key, ok := apiKey(r.Header.Get("Authorization"))
+	if !ok {
 		writeError(w, http.StatusUnauthorized, apiError{Message: "Send an API key: Authorization: Bearer …", Type: "invalid_request_error", Code: "invalid_api_key"})
 		return
 	}
+	select {
+	case g.places <- struct{}{}:
+		defer func() { <-g.places }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		writeError(w, http.StatusServiceUnavailable, apiError{Message: "Too many calls are under way.", Type: "server_error"})
+		return
+	}
+	_ = connection.SetReadDeadline(time.Now().Add(readBound))
 	call, err := readCall(http.MaxBytesReader(w, r.Body, maxRequest))
+	_ = connection.SetReadDeadline(time.Time{})
 	if err != nil {
 		writeError(w, http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"})
 		return
 	}
 
 	reserved, err := g.limiter.Reserve(r.Context(), client.Request{
-		Attributes: map[string]string{"api_key": fingerprint(key), "endpoint": endpoint},
+		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r), "endpoint": endpoint},
 		Costs:      map[string]int64{tokens: call.estimate()},
 		Detail:     true, // both limits go into the headers
 	}, ttl)
@@ -76,7 +91,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &reserved.Decision, call.estimate())
 		return
 	}
-	used := g.pass(w, r, call)
+	used := g.pass(w, r, call, key)
 	// Also when the caller has gone: then most of all.
 	ctx := context.WithoutCancel(r.Context())
 	settled, err := g.limiter.Settle(ctx, reserved.ID, map[string]int64{tokens: used})
@@ -86,14 +101,17 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.log.Info("settled", "reserved", call.estimate(), "used", used, "settled", settled.Settled)
 }
 
-// fingerprint stands for an API key where others may read it.
-func fingerprint(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:8])
+// apiKey is the key in an Authorization header. What goes upstream is exactly what is counted: with blanks around it, or other
+// bytes that a server may overlook, one key would be many.
+func apiKey(authorization string) (key string, ok bool) {
+	key, ok = strings.CutPrefix(authorization, "Bearer ")
+	key = strings.Trim(key, " \t")
+	other := func(r rune) bool { return r <= ' ' || r > '~' }
+	return key, ok && key != "" && !strings.ContainsFunc(key, other)
 }
 
 // pass makes the call upstream, and returns the tokens it has used as far as that is known.
-func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call) (used int64) {
+func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
 	ctx, cancel := context.WithTimeout(r.Context(), callBound)
 	defer cancel() // also ends what upstream is still doing when the caller hangs up
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(endpoint).String(), bytes.NewReader(call.body))
@@ -102,7 +120,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call) (used
 		return 0
 	}
 	out.Header.Set("Content-Type", "application/json")
-	out.Header.Set("Authorization", r.Header.Get("Authorization"))
+	out.Header.Set("Authorization", "Bearer "+key)
 	answer, err := g.http.Do(out)
 	if err != nil {
 		g.log.Warn("the model does not answer", "error", err)

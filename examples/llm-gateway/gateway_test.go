@@ -187,6 +187,9 @@ func TestModelFails(t *testing.T) {
 			http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, streaming, 200, prompt + 2},
+		{"a stream of other things that is cut off", func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"reasoning_content\":\"12345678\",\"tool_calls\":[{\"function\":{\"arguments\":\"12345678\"}}]}}]}\n\n")
+		}, streaming, 200, prompt + 4},
 		{"a line without end", func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, "data: ", strings.Repeat("x", 2*maxEvent))
 		}, streaming, 200, prompt},
@@ -243,6 +246,88 @@ func TestRefusals(t *testing.T) {
 	}
 	if settled, open, left := n.state(); len(settled) > 0 || open > 0 || left != 2000 {
 		t.Errorf("have %v, %d, %d: something was taken", settled, open, left)
+	}
+}
+
+// TestOneReading: the model gets what was counted, and nothing that it could read in another way.
+func TestOneReading(t *testing.T) {
+	const messages = `"messages":[{"role":"user","content":"Hi"}]`
+	for _, test := range []struct {
+		body  string
+		want  int64  // reserved; 0: refused
+		model string // what the model gets; empty: not looked at
+	}{
+		{`{"max_tokens":100,` + messages + `}`, 4 + 100, ""},
+		{`{"max_tokens":1000,"max_tokens":1,` + messages + `}`, 4 + 1, `{"max_tokens":1,` + messages + `}`},
+		{`{"max_tokens":1000,"Max_Tokens":1,` + messages + `}`, 0, ""},
+		{`{"max_to\u212aens":1,` + messages + `}`, 0, ""}, // the Kelvin sign is a k, to some
+		{`{"stream":true,"Stream":false,` + messages + `}`, 0, ""},
+		{`{"max_tokens":1000,"max_completion_tokens":1,` + messages + `}`, 4 + 1000, ""},
+		{`{"max_completion_tokens":1000,"max_tokens":-1,` + messages + `}`, 0, ""},
+		{`{"max_tokens":100,"n":1,"best_of":5,` + messages + `}`, 4 + 500, ""},
+		{`{"max_tokens":100,"tools":["` + strings.Repeat("x", 396) + `"],` + messages + `}`, 4 + 100 + 100, ""},
+		{`{"max_tokens":100,"messages":[{"role":"` + strings.Repeat("x", 398) + `","content":"Hi"}]}`, 4 + 100 + 100, ""},
+	} {
+		c, err := readCall(strings.NewReader(test.body))
+		switch {
+		case test.want == 0 && err == nil:
+			t.Errorf("%.60s: it is taken for %d", test.body, c.estimate())
+		case test.want == 0:
+		case err != nil || c.estimate() != test.want:
+			t.Errorf("%.60s: have %+v, %v, want %d", test.body, c, err, test.want)
+		case test.model != "" && string(c.body) != test.model:
+			t.Errorf("%.60s: the model gets %s", test.body, c.body)
+		}
+	}
+}
+
+// TestOneKey: blanks do not make another key of one, and nothing that the model may overlook does.
+func TestOneKey(t *testing.T) {
+	for header, want := range map[string]string{
+		"Bearer k1": "k1", "Bearer  k1": "k1", "Bearer k1 ": "k1", "Bearer \tk1": "k1",
+		"": "", "Bearer ": "", "bearer k1": "", "Basic k1": "", "Bearer k 1": "", "Bearer k\x7f": "", "Bearer k\u00a0": "", "Bearer k1\xff": "",
+	} {
+		if have, ok := apiKey(header); ok != (want != "") || ok && have != want {
+			t.Errorf("%q: have %q, %t, want %q", header, have, ok, want)
+		}
+	}
+	n := newFakeNode(t)
+	var sent string
+	g := serve(t, n.URL, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent = r.Header.Get("Authorization")
+		stub{}.ServeHTTP(w, r)
+	}))
+	r := ask(t, context.Background(), g, "  k1", plain)
+	io.Copy(io.Discard, r.Body)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if have := n.asked[0]; sent != "Bearer k1" || have["api_key"] != client.Fingerprint("k1") || have["ip"] != "127.0.0.1" {
+		t.Errorf("the model gets %q, rlnode %v", sent, have)
+	}
+}
+
+// TestPlacesAreBounded: calls beyond them are refused, and read nothing.
+func TestPlacesAreBounded(t *testing.T) {
+	n := newFakeNode(t)
+	target, err := url.Parse(n.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := client.New(client.Options{Nodes: []string{n.URL}, Timeout: process.Patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limiter.Close()
+	g := newGateway(limiter, target, slog.New(slog.DiscardHandler))
+	for range maxCalls {
+		g.places <- struct{}{}
+	}
+	r := httptest.NewRequest(http.MethodPost, endpoint, strings.NewReader(plain))
+	r.Header.Set("Authorization", "Bearer k")
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	if w.Code != 503 || w.Header().Get("Retry-After") != "1" {
+		t.Errorf("have %d %v", w.Code, w.Header())
 	}
 }
 

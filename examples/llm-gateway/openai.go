@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/client"
@@ -16,73 +17,102 @@ const (
 	// usualAnswer is reserved for an answer when a call does not bound it; what is more becomes a debt.
 	usualAnswer = 256
 	maxChoices  = 128
+	maxRole     = 64 // bytes of a message's role that count for nothing
 	// maxTokens bounds what may be asked for, so that sums stay far from overflowing.
 	maxTokens = 10_000_000
 )
 
 // call is the part of a request that the gateway looks at.
 type call struct {
-	Model               string    `json:"model"`
-	Messages            []message `json:"messages"`
-	MaxTokens           *int64    `json:"max_tokens"`
-	MaxCompletionTokens *int64    `json:"max_completion_tokens"`
-	N                   *int64    `json:"n"`
-	Stream              bool      `json:"stream"`
-	StreamOptions       struct {
-		IncludeUsage bool `json:"include_usage"`
-	} `json:"stream_options"`
+	Model        string
+	Stream       bool
+	IncludeUsage bool // the caller wants to see what was used at the end of its stream
 
 	body   []byte // what goes upstream
 	prompt int64  // tokens, roughly
 	answer int64  // tokens at most, or as usual
 }
 
-// message is one of a conversation. Its content is a string, or a list of parts.
-type message struct {
-	Role    string          `json:"role"`
-	Content json.RawMessage `json:"content"`
-}
-
-// readCall reads a request, and makes it ask for the usage at the end of its stream.
+// readCall reads a request, and makes it ask for the usage at the end of its stream. What goes upstream is written anew from
+// what was read: of a field that stands there twice, or in another case, the model might take the other one.
 func readCall(body io.Reader) (*call, error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
 		return nil, fmt.Errorf("the body can't be read: %w", err)
 	}
-	c := &call{body: text}
-	if err := json.Unmarshal(text, c); err != nil {
-		return nil, fmt.Errorf("the body is not a chat completion: %w", err)
-	}
-	if len(c.Messages) == 0 {
-		return nil, errors.New("messages are missing")
-	}
-	c.answer = usualAnswer
-	for _, bound := range []*int64{c.MaxTokens, c.MaxCompletionTokens} {
-		if bound != nil {
-			c.answer = *bound
-		}
-	}
-	n := int64(1)
-	if c.N != nil {
-		n = *c.N
-	}
-	if c.answer < 1 || c.answer > maxTokens || n < 1 || n > maxChoices {
-		return nil, fmt.Errorf("max_tokens must be 1 to %d, and n 1 to %d", maxTokens, maxChoices)
-	}
-	c.answer *= n
-	for _, m := range c.Messages {
-		c.prompt += count(string(m.Content)) + 3 // for who speaks
-	}
-	if !c.Stream || c.StreamOptions.IncludeUsage {
-		return c, nil
+	c := &call{}
+	var messages []map[string]json.RawMessage
+	var maxAnswer, maxCompletion, n, bestOf *int64
+	var streamOptions map[string]json.RawMessage
+	known := map[string]any{
+		"model": &c.Model, "messages": &messages, "stream": &c.Stream, "stream_options": &streamOptions,
+		"max_tokens": &maxAnswer, "max_completion_tokens": &maxCompletion, "n": &n, "best_of": &bestOf,
 	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("the body is not a chat completion: %w", err)
+	}
+	for name, value := range all {
+		if into, ok := known[name]; ok {
+			if err := json.Unmarshal(value, into); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			continue
+		}
+		for other := range known {
+			if strings.EqualFold(name, other) {
+				return nil, fmt.Errorf("%q must be written %s", name, other)
+			}
+		}
+		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
+			c.prompt += count(string(value)) // tools and the like are read by the model, too
+		}
+	}
+	if len(messages) == 0 {
+		return nil, errors.New("messages are missing")
+	}
+	for _, m := range messages {
+		c.prompt += 3 // for who speaks
+		for name, value := range m {
+			if name != "role" || len(value) > maxRole {
+				c.prompt += count(string(value))
+			}
+		}
+	}
+	if err := c.bound(larger(maxAnswer, maxCompletion, usualAnswer), larger(n, bestOf, 1)); err != nil {
 		return nil, err
 	}
-	all["stream_options"] = json.RawMessage(`{"include_usage":true}`)
+	if c.Stream {
+		c.IncludeUsage = string(streamOptions["include_usage"]) == "true"
+		all["stream_options"] = json.RawMessage(`{"include_usage":true}`)
+	}
 	c.body, err = json.Marshal(all)
 	return c, err
+}
+
+// larger is the larger one of two numbers, of those that are given: which of them the model goes by is its own choice.
+func larger(a, b *int64, usual int64) int64 {
+	switch {
+	case a == nil && b == nil:
+		return usual
+	case a == nil:
+		return *b
+	case b == nil:
+		return *a
+	}
+	if *a < 1 || *b < 1 {
+		return min(*a, *b) // and so refused
+	}
+	return max(*a, *b)
+}
+
+// bound notes how many tokens n answers of at most answer tokens may have.
+func (c *call) bound(answer, n int64) error {
+	if answer < 1 || answer > maxTokens || n < 1 || n > maxChoices {
+		return fmt.Errorf("max_tokens must be 1 to %d, and n 1 to %d", maxTokens, maxChoices)
+	}
+	c.answer = answer * n
+	return nil
 }
 
 // estimate is what a call may use.

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -66,7 +67,7 @@ func post(t *testing.T, address, body string) (int, string) {
 // used asks a node what an API key has used, by unit.
 func used(t *testing.T, admin, key string) map[string]int64 {
 	t.Helper()
-	r, err := http.Get(admin + "/v1/usage?" + url.Values{"rule": {"llm"}, "key": {fingerprint(key)}}.Encode())
+	r, err := http.Get(admin + "/v1/usage?" + url.Values{"rule": {"llm"}, "key": {client.Fingerprint(key)}}.Encode())
 	if err != nil {
 		t.Fatal(err)
 	}

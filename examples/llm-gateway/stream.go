@@ -8,6 +8,24 @@ import (
 	"net/http"
 )
 
+// said is how many bytes of text there are in v: content, but also reasoning and the arguments of tools, which a caller could
+// have for nothing by hanging up before the end.
+func said(v any) (n int) {
+	switch v := v.(type) {
+	case string:
+		return len(v)
+	case []any:
+		for _, one := range v {
+			n += said(one)
+		}
+	case map[string]any:
+		for _, one := range v {
+			n += said(one)
+		}
+	}
+	return n
+}
+
 // stream passes server-sent events on as they come, and returns the tokens used: what the model says at the end, or, when
 // there is no end, the prompt and what has come until then.
 func (g *gateway) stream(w http.ResponseWriter, body io.Reader, call *call) int64 {
@@ -20,16 +38,20 @@ func (g *gateway) stream(w http.ResponseWriter, body io.Reader, call *call) int6
 	for lines.Scan() {
 		line := lines.Bytes()
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-			var event completion
+			var event struct {
+				Choices []struct {
+					Delta map[string]any `json:"delta"`
+				} `json:"choices"`
+				Usage *usage `json:"usage"`
+			}
 			if json.Unmarshal(data, &event) == nil {
 				for _, c := range event.Choices {
-					if c.Delta != nil {
-						characters += len(c.Delta.Content)
-					}
+					delete(c.Delta, "role")
+					characters += said(c.Delta)
 				}
 				if event.Usage != nil {
 					reported = event.Usage
-					hidden = len(event.Choices) == 0 && !call.StreamOptions.IncludeUsage
+					hidden = len(event.Choices) == 0 && !call.IncludeUsage
 				}
 			}
 		}

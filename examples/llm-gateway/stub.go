@@ -51,7 +51,7 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	send([]choice{{Delta: &text{}, FinishReason: &stop}}, nil)
-	if call.StreamOptions.IncludeUsage {
+	if call.IncludeUsage {
 		send([]choice{}, u)
 	}
 	fmt.Fprint(w, "data: [DONE]\n\n")

@@ -112,7 +112,7 @@ func routes(limiter *client.Client, hops int, log *slog.Logger) http.Handler {
 		Attributes: func(r *http.Request) map[string]string {
 			attributes := usual(r)
 			if key := cmp.Or(r.Header.Get("X-Api-Key"), r.URL.Query().Get("api_key")); key != "" {
-				attributes["api_key"] = key
+				attributes["api_key"] = client.Fingerprint(key) // a secret, which is nobody's to see in lists and logs
 			}
 			return attributes
 		},

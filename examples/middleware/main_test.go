@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -91,6 +92,11 @@ func TestWithStarterRules(t *testing.T) {
 	}
 	if r, _ := get(t, address, "k1"); r.Header.Get("X-RateLimit-Limit") != "100" || !strings.Contains(r.Header.Get("RateLimit-Policy"), "per-api-key") {
 		t.Errorf("with a key: have %v", r.Header)
+	}
+	for key, want := range map[string]string{client.Fingerprint("k1"): `"used":1,`, "k1": `"used":0,`} {
+		if _, text := get(t, node.Admin+"/v1/usage?rule=per-api-key&key="+key, ""); !strings.Contains(text, want) {
+			t.Errorf("usage of the key %s: have %s, want %s", key, text, want)
+		}
 	}
 	if r, text := get(t, address+"/healthz", ""); r.StatusCode != 200 || text != "ok\n" || r.Header.Get("RateLimit") != "" {
 		t.Errorf("healthz: have %d %s %v", r.StatusCode, text, r.Header)

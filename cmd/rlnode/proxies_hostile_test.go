@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
+)
+
+// hostileRequests are requests of a caller who is over its limit, by what they try. None may reach the application: whatever
+// the proxy does with them, they must not look to it as if rlnode were away.
+func hostileRequests() map[string]string {
+	all := map[string]string{}
+	request := func(name, line string, headers ...string) {
+		all[name] = line + "\r\nHost: app\r\nConnection: close\r\n" + strings.Join(append(headers, ""), "\r\n") + "\r\n"
+	}
+	get := func(name string, headers ...string) { request(name, "GET /a HTTP/1.1", headers...) }
+	for _, c := range []byte{0x00, 0x01, '\t', 0x0b, 0x1b, 0x1f, ' ', '"', '\\', '{', 0x7f, 0x80, 0xff} {
+		raw, encoded := string([]byte{c}), fmt.Sprintf("%%%02x", c)
+		for what, s := range map[string]string{"raw": raw, "encoded": encoded} {
+			name := fmt.Sprintf("%#02x %s in ", c, what)
+			request(name+"the path", "GET /a"+s+"b HTTP/1.1")
+			request(name+"the query", "GET /a?b="+s+"c HTTP/1.1")
+			for _, header := range []string{"X-Api-Key", "User-Agent", "X-Forwarded-For", "X-Forwarded-Uri", "Traceparent", "X-Other"} {
+				get(name+header, header+": a"+s+"b")
+			}
+			get(name+"a header's name", "X-A"+s+"b: c")
+		}
+	}
+	for _, s := range []string{"%0d%0aX-Forwarded-For:%20203.0.113.1", "%0a", "%2e%2e/%2e%2e/healthz", "../../healthz", "%00", "%zz", "%u0041"} {
+		request("a path of "+s, "GET /"+s+" HTTP/1.1")
+	}
+	for _, n := range []int{1 << 10, 2 << 10, 4 << 10, 7 << 10, 12 << 10, 15 << 10, 16<<10 - 200, 17 << 10, 40 << 10, 200 << 10} {
+		long := strings.Repeat("k", n)
+		request(fmt.Sprintf("%d bytes of path", n), "GET /"+long+" HTTP/1.1")
+		request(fmt.Sprintf("%d bytes of path to encode", n), "GET /"+strings.Repeat("\"", n)+" HTTP/1.1")
+		request(fmt.Sprintf("%d bytes of query", n), "GET /a?"+long+" HTTP/1.1")
+		request(fmt.Sprintf("%d bytes of method", n), strings.ToUpper(long)+" /a HTTP/1.1")
+		for _, header := range []string{"X-Api-Key", "X-Forwarded-For", "User-Agent", "Cookie", "Authorization", "X-Other"} {
+			get(fmt.Sprintf("%d bytes of %s", n, header), header+": "+long)
+		}
+		get(fmt.Sprintf("%d bytes of short headers", n), strings.Split(strings.TrimSuffix(strings.Repeat("X-O: y\n", n/6), "\n"), "\n")...)
+		get(fmt.Sprintf("%d bytes of keys", n), strings.Split(strings.TrimSuffix(strings.Repeat("X-Api-Key: y\n", n/12), "\n"), "\n")...)
+		get(fmt.Sprintf("%d bytes of addresses", n), "X-Forwarded-For: "+strings.Repeat("203.0.113.1, ", n/13)+"203.0.113.1")
+	}
+	for _, key := range []string{"", " ", "\t", "k1, k2", "=?utf-8?q?k?=", "\"k", "k1\r\n folded"} {
+		get(fmt.Sprintf("the key %q", key), "X-Api-Key: "+key)
+		get(fmt.Sprintf("the key %q, twice", key), "X-Api-Key: "+key, "x-api-key: k2")
+	}
+	for _, a := range []string{"", "unknown", "_hidden", "203.0.113.1:http", "[::1", "203.0.113.1%eth0", ",,,", "\"", "::ffff:203.0.113.1", "0x7f.1", "203.0.113.1;203.0.113.2"} {
+		get(fmt.Sprintf("the address %q", a), "X-Forwarded-For: "+a, "X-Real-IP: "+a, "Forwarded: for="+a)
+		get(fmt.Sprintf("the address %q, twice", a), "X-Forwarded-For: "+a, "X-Forwarded-For: 203.0.113.1")
+	}
+	for _, h := range []string{
+		"Connection: X-Forwarded-For, X-Forwarded-Uri, X-Forwarded-Method, X-Api-Key, Authorization, Host", "Connection: close, \x01", "Connection: upgrade",
+		"Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", "Expect: 100-continue", "Expect: nonsense", "Transfer-Encoding: chunked",
+		"Transfer-Encoding: gzip", "Transfer-Encoding: chunked, identity", "Content-Length: 5", "Content-Length: -1", "Content-Length: 99999999999999999999",
+		"Content-Length: 1\r\nTransfer-Encoding: chunked", "Max-Forwards: 0", "TE: trailers", "Trailer: X-Forwarded-For", "Range: bytes=0-0", "If-None-Match: *",
+		"X-Original-Url: /b", "X-Rewrite-Url: /b", "X-Http-Method-Override: HEAD", "Accept-Encoding: \x01", "Authorization: Bearer x", "Proxy-Authorization: x",
+		"X-Forwarded-Proto: \x01", "X-Forwarded-Host: \x01", "Host: \x01", "Host: other", ": empty", "no colon", "X-Api-Key : k", " X-Api-Key: k",
+	} {
+		get(fmt.Sprintf("%q", h), h)
+	}
+	for _, line := range []string{
+		"GET http://app/a HTTP/1.1", "GET http://other/a HTTP/1.1", "OPTIONS * HTTP/1.1", "OPTIONS /a HTTP/1.1", "TRACE /a HTTP/1.1", "CONNECT app:80 HTTP/1.1", "get /a HTTP/1.1",
+		"GET /a HTTP/1.0", "GET /a HTTP/0.9", "GET /a", "GET /a HTTP/2.0", "GET /a HTTP/9.9", "GET  /a HTTP/1.1", "GET a HTTP/1.1", "GET ?a HTTP/1.1", "GET #a HTTP/1.1",
+		"GET //a HTTP/1.1", "GET /a#b HTTP/1.1", "GET /a?deny_status=200 HTTP/1.1", "GET /v1/auth/none HTTP/1.1", "GET /_rlnode HTTP/1.1", "GET /_rlnode_or_pass HTTP/1.1",
+		"PROPFIND /a HTTP/1.1", "A!#$%&'*+-.^_`|~ /a HTTP/1.1", "PRI * HTTP/2.0",
+	} {
+		request(line, line)
+		request(line+" with a body", line, "Content-Length: 5", "", "12345")
+	}
+	return all
+}
+
+// TestProxiesRefuseHostileRequests: nothing that a caller sends takes rlnode for away, and so lets it, or others, through.
+func TestProxiesRefuseHostileRequests(t *testing.T) {
+	for _, e := range proxies() {
+		t.Run(e.program, func(t *testing.T) {
+			t.Parallel()
+			e.installed(t)
+			e.ip = strings.Replace(e.ip, ".62.1", ".62.2", 1)
+			s := newProxied(t, e)
+			proxy := s.proxy(true)
+			const attacker, bystander = 101, 102
+			for _, caller := range []int{attacker, bystander} {
+				for range 10 {
+					s.expect("within the limit", caller, "GET", "/a", 200)
+				}
+				s.expect("over the limit", caller, "GET", "/a", 429)
+			}
+			s.received.Store(0)
+			answers := map[int]int{}
+			requests := hostileRequests()
+			for _, name := range slices.Sorted(maps.Keys(requests)) {
+				status := s.raw(attacker, requests[name])
+				answers[status]++
+				if have := s.received.Swap(0); have > 0 {
+					t.Errorf("%s: the application got %d bytes, and the caller %d", name, have, status)
+				}
+				if resp := s.from(bystander, "GET", "/a", ""); resp.StatusCode != 429 {
+					t.Errorf("after %s: another caller is answered %d, want 429", name, resp.StatusCode)
+				}
+			}
+			t.Logf("answers by status: %v", answers)
+			s.expect("another caller", 103, "GET", "/a", 200)
+			proxy.stop()
+		})
+	}
+}
+
+// raw sends bytes and returns the status of what comes back, 0 when nothing does.
+func (s *proxied) raw(last int, text string) int {
+	s.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}}
+	c, err := d.Dial("tcp", s.ip+":8000")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	// Some requests have no end; for others a second is ample, and what comes later shows at the application all the same.
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		s.t.Fatal(err)
+	}
+	io.WriteString(c, text) // the proxy may hang up before its end
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0
+	}
+	io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+// TestProxiesRefuseByOtherAnswers: trouble of rlnode's passes where the example says so, and every other answer but 200 refuses.
+func TestProxiesRefuseByOtherAnswers(t *testing.T) {
+	for _, e := range proxies() {
+		t.Run(e.program, func(t *testing.T) {
+			t.Parallel()
+			e.installed(t)
+			e.ip = strings.Replace(e.ip, ".62.1", ".62.3", 1)
+			s := newProxied(t, e)
+			s.node.stop()
+			node := s.fake()
+			proxy := s.proxy(true)
+			node.answer(200)
+			process.Eventually(t, "the proxy asks", func() bool { return s.from(111, "GET", "/a", "").StatusCode == 200 })
+			for _, status := range []int{302, 400, 401, 403, 404, 405, 413, 418, 429, 431} {
+				node.answer(status)
+				s.passes(fmt.Sprintf("rlnode answers %d", status), false, false)
+			}
+			node.answer(200)
+			s.passes("rlnode answers 200", true, true)
+			for _, status := range []int{500, 502, 503, 504} {
+				node.answer(status)
+				s.passes(fmt.Sprintf("rlnode answers %d", status), true, false)
+			}
+			node.answer(hangsUp)
+			s.passes("rlnode hangs up", true, false)
+			node.answer(talksNonsense) // nginx takes it for an answer
+			s.passes("rlnode talks nonsense", e.program != "nginx", false)
+			proxy.stop()
+			proxy = s.proxy(false)
+			node.answer(doesNotAnswer)
+			s.passes("rlnode does not answer", true, false)
+			proxy.stop()
+		})
+	}
+}
+
+// passes checks whether requests reach the application, and those for /login.
+func (s *proxied) passes(what string, others, logins bool) {
+	s.t.Helper()
+	for target, want := range map[string]bool{"/a": others, "/login": logins} {
+		s.received.Store(0)
+		resp := s.from(112, "POST", target, "")
+		if have := s.received.Load() > 0; have != want || want != (resp.StatusCode == 200) {
+			s.t.Errorf("%s: %s is answered %d, and reaches the application: %t, want %t", what, target, resp.StatusCode, have, want)
+		}
+	}
+}
+
+// What a fake node does instead of answering with a status.
+const (
+	hangsUp = -1 - iota
+	talksNonsense
+	doesNotAnswer
+)
+
+// fakeNode answers proxies as it is told.
+type fakeNode struct {
+	mu  sync.Mutex // guards how
+	how int
+	end chan struct{}
+}
+
+func (f *fakeNode) answer(how int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.how = how
+}
+
+// fake serves a fake node where the real one was.
+func (s *proxied) fake() *fakeNode {
+	f := &fakeNode{end: make(chan struct{})}
+	ln, err := net.Listen("tcp", s.ip+":8080")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	server := &http.Server{Handler: f}
+	var serving sync.WaitGroup
+	serving.Go(func() { server.Serve(ln) })
+	s.t.Cleanup(func() {
+		close(f.end)
+		server.Close()
+		serving.Wait()
+	})
+	return f
+}
+
+// ServeHTTP answers.
+func (f *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	how := f.how
+	f.mu.Unlock()
+	switch {
+	case r.URL.Path == "/readyz":
+	case how > 0:
+		w.WriteHeader(how)
+	case how == doesNotAnswer:
+		select {
+		case <-f.end:
+		case <-r.Context().Done():
+		}
+	default:
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		if how == talksNonsense {
+			io.WriteString(c, "nonsense\r\n\r\n")
+		}
+		c.Close()
+	}
+}
