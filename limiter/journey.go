@@ -56,6 +56,7 @@ type part struct {
 	admitted  bool // with those decided together
 	withdrawn bool // its decisions are told as without the cost
 	acted     bool // this node has tried to act as the standby
+	again     bool // one that could not be reached was asked again
 	why       partitions.Absence
 	hint      ring.NodeID
 	tried     []ring.NodeID // could not be asked, or may not decide
@@ -438,6 +439,10 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 	switch {
 	case !came, errors.Is(a.err, peer.ErrTimeout), a.err != nil:
 		p.ask = nil
+		if errors.Is(a.err, peer.ErrUnreachable) && !p.again && c.limiter.member.Peers.Reachable(a.to) {
+			p.again = true // the way to it broke, and there is another one. It may have counted: that only costs
+			p.untry(a.to)
+		}
 	case a.status == decided:
 		by := ByForward
 		switch {

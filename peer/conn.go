@@ -112,6 +112,9 @@ func (c *conn) breakOff(err error) (first bool) {
 
 // fail makes the calls that wait fail, and new ones until the connection is well again, if it ever is.
 func (c *conn) fail(why error, forGood bool) (first bool) {
+	if c.link != nil && !errors.Is(why, errReplaced) {
+		c.link.lose(c)
+	}
 	c.mu.Lock()
 	if c.broken != nil {
 		c.mu.Unlock()

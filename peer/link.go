@@ -33,6 +33,7 @@ type link struct {
 	tunnel  atomic.Pointer[conn]          // nil: none
 	around  atomic.Bool                   // the direct one is not to be used: it is silent, or broken, or was a moment ago
 	trust   atomic.Int64                  // how long it must be well to be used again
+	since   atomic.Int64                  // when it was lost, as Peers.now
 	back    atomic.Int64                  // when it was used again last, as Peers.now
 	seeking atomic.Bool                   // findPath runs
 	opening atomic.Pointer[chan struct{}] // closed when the tunnel that is being made is there, or isn't; nil: none is
@@ -54,8 +55,9 @@ func (l *link) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		l.lose()
-		l.seek()
+		if !connected {
+			l.lose(nil)
+		}
 		switch {
 		case connected:
 			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)

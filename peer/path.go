@@ -26,6 +26,8 @@ const (
 	lastSeekPause = 2 * time.Second
 	// pathWait is how long a call waits for a path that is being made.
 	pathWait = 100 * time.Millisecond
+	// openingTime is how long calls wait so after a direct way was lost: later they fail at once, until there is a path.
+	openingTime = time.Second
 	// mostWaiting bounds the calls that wait so.
 	mostWaiting = 4096
 )
@@ -55,18 +57,20 @@ func (l *link) quiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
 	}
-	if !c.reachable() {
-		l.lose()
-	}
 	l.seek()
 	if c.silence >= besideAfter*c.quiet.after {
 		l.dialBeside(l.ctx, c)
 	}
 }
 
-// lose takes the direct way out of use.
-func (l *link) lose() {
-	if l.kind != kindPeer || l.around.Swap(true) {
+// lose takes the direct way out of use, whose connection c is silent or broken; nil: none could be made. Calls that fail for it
+// find the path that there may be.
+func (l *link) lose(c *conn) {
+	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
+		return
+	}
+	defer l.seek()
+	if l.around.Load() {
 		return
 	}
 	trust := firstTrust
@@ -74,6 +78,8 @@ func (l *link) lose() {
 		trust = min(2*time.Duration(l.trust.Load()), lastTrust)
 	}
 	l.trust.Store(int64(trust))
+	l.since.Store(l.peers.now())
+	l.around.Store(true)
 	// Raft would wait for each of its connections for seconds. It dials again, and gets a path.
 	l.peers.closeSockets(func(s *socket) bool {
 		return s.raft.Load() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
@@ -153,10 +159,12 @@ func (l *link) goDirect() {
 
 // openTunnel makes a tunnel, and says whether there is one now. Calls that find no path wait for it.
 func (l *link) openTunnel() bool {
-	opening := make(chan struct{})
-	l.opening.Store(&opening)
-	defer close(opening)
-	defer l.opening.Store(nil)
+	if l.peers.now()-l.since.Load() < int64(openingTime) {
+		opening := make(chan struct{})
+		l.opening.Store(&opening)
+		defer close(opening)
+		defer l.opening.Store(nil)
+	}
 	relay := l.findRelay()
 	if relay == nil {
 		return false

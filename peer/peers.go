@@ -176,14 +176,14 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 // Self is who this node is.
 func (p *Peers) Self() Identity { return p.config.Self() }
 
-// Reachable says whether there is a path to the node that is not silent.
+// Reachable says whether there is a path to the node that is not silent, or one is being made that calls wait for.
 func (p *Peers) Reachable(to ring.NodeID) bool {
 	l := (*p.links.Load())[to]
 	if l == nil {
 		return false
 	}
 	c := l.current()
-	return c != nil && c.reachable()
+	return c != nil && c.reachable() || l.around.Load() && l.opening.Load() != nil
 }
 
 // Remote is who answered last at that node, for as long as it is known under the same address.
