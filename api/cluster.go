@@ -34,8 +34,9 @@ type Member struct {
 	Voter      bool   `json:"voter"`
 	Leader     bool   `json:"leader"`
 	InRing     bool   `json:"in_ring"`
-	Partitions int    `json:"partitions"` // owned
-	Reachable  bool   `json:"reachable"`  // from this node, for checks, without the help of others
+	Partitions int    `json:"partitions"`    // owned
+	Reachable  bool   `json:"reachable"`     // from this node
+	Via        string `json:"via,omitempty"` // the node by way of which it is reached, where the direct way is broken
 }
 
 // Region is a region that the cluster knows of.

@@ -11,6 +11,8 @@ type ClusterFigures struct {
 	Connected  bool // this node may act as an owner
 	Members    MemberFigures
 	Refused    uint64 // messages to the gossip port that no node sends
+	Relayed    int64  // bytes that this node has carried between others
+	Tunnels    int64  // that it carries now
 	Raft       RaftFigures
 	Store      StoreFigures
 	Partitions PartitionFigures
@@ -65,6 +67,7 @@ type clusterCollector struct {
 	logBytes, hung, full                                         *prometheus.Desc
 	members, refused, connected, partitions, behind              *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
+	relayed, tunnels                                             *prometheus.Desc
 	regions                                                      regionDescs
 }
 
@@ -87,6 +90,8 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		full:       desc("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0."),
 		members:    desc("members", "Members as this node sees them.", "state"),
 		refused:    desc("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such."),
+		relayed:    desc("relayed_bytes_total", "Bytes carried between other nodes whose direct way is broken."),
+		tunnels:    desc("tunnels", "Tunnels between other nodes that this one carries."),
 		connected:  desc("connected", "1 while this node may act as an owner, 0 while it is cut off."),
 		partitions: desc("partitions", "Partitions whose counters are here, as their owner or as a standby.", "as"),
 		behind:     desc("partitions_behind", "Partitions owned of which some standby has no whole copy."),
@@ -104,7 +109,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.refused, c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
+		c.refused, c.relayed, c.tunnels, c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -119,6 +124,8 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		s.gauge(c.members, float64(n), state)
 	}
 	s.count(c.refused, int64(f.Refused))
+	s.count(c.relayed, f.Relayed)
+	s.gauge(c.tunnels, float64(f.Tunnels))
 	c.raft(s, f.Raft)
 	s.gauge(c.logBytes, float64(f.Store.Bytes))
 	s.flag(c.hung, f.Store.Hung)

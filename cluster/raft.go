@@ -117,7 +117,9 @@ func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return raft.ServerAddress(peer.RaftAddress(n, address)), nil
 }
 
-// leader is the node that this one takes for the leader, or zero.
+// Leader is the node that leads, as far as this one knows; zero: nobody.
+func (c *Cluster) Leader() ring.NodeID { return c.leader() }
+
 func (c *Cluster) leader() ring.NodeID {
 	_, id := c.raft.Load().LeaderWithID()
 	return nodeID(id)

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/authority"
@@ -22,7 +20,6 @@ const (
 	MethodInvite                              // invitation → {}
 	MethodPropose                             // an entry → answer
 	MethodRemove                              // departure → {}
-	MethodRelay                               // a method and its body, for the leader → its reply
 	MethodFollow                              // followRequest → followKind and what it needs; from other regions
 	MethodGoverns                             // nothing → nothing, if the node leads the primary region; from other regions
 	MethodWriteFar                            // as MethodPropose; from other regions
@@ -47,8 +44,6 @@ var errBadCall = errors.New("the call can't be read")
 const (
 	// serveBound is how long a call is worked on; removing a node waits for its authority to run out.
 	serveBound = 30 * time.Second
-	// maxRelays is how many other nodes are asked to pass a call on to the leader.
-	maxRelays = 3
 )
 
 // request is a call that has come in.
@@ -70,8 +65,6 @@ func (c *Cluster) handler(m peer.Method) func(context.Context, request) ([]byte,
 		return c.servePropose
 	case MethodRemove:
 		return c.serveRemove
-	case MethodRelay:
-		return c.serveRelay
 	case MethodFollow:
 		return c.serveFollow
 	case MethodGoverns:
@@ -192,57 +185,13 @@ func (c *Cluster) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, b
 	return nil
 }
 
-// callLeader brings a call to the leader: directly, or through another node if this one does not hear the leader. The
-// error wraps ErrNoLeader if the leader certainly did not get it.
+// callLeader brings a call to the leader. The error wraps ErrNoLeader if the leader certainly did not get it.
 func (c *Cluster) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	leader := c.leader()
-	if leader == c.cfg.Self.ID && c.leads() {
-		return c.serveHere(ctx, m, body)
-	}
-	peers := c.cfg.Peers
-	if !leader.IsZero() && leader != c.cfg.Self.ID && peers.Reachable(leader) {
-		b, err := peers.Call(ctx, leader, m, body)
-		return b, callError(err)
-	}
-	var relays []ring.NodeID
-	for id := range *c.known.Load() {
-		if id != leader && peers.Reachable(id) {
-			relays = append(relays, id)
-		}
-	}
-	rand.Shuffle(len(relays), func(i, j int) { relays[i], relays[j] = relays[j], relays[i] })
-	relayed := append([]byte{byte(m)}, body...)
-	for _, id := range relays[:min(len(relays), maxRelays)] {
-		b, err := peers.Call(ctx, id, MethodRelay, relayed)
-		if err = callError(err); !errors.Is(err, ErrNoLeader) {
-			return b, err
-		}
-	}
-	return nil, fmt.Errorf("%w that could be reached", ErrNoLeader)
-}
-
-// serveHere answers this node's own call.
-func (c *Cluster) serveHere(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	return c.handler(m)(ctx, request{from: c.Identity(), body: body})
-}
-
-// relayable are the methods that only the leader answers.
-var relayable = [...]peer.Method{
-	MethodPropose, MethodRemove, authority.MethodAsk, authority.MethodCommitted,
-	MethodFollow, MethodGoverns, MethodWriteFar, MethodRemoveRegion, MethodFollowNow,
-}
-
-// serveRelay passes a call on to the leader, one hop and no further.
-func (c *Cluster) serveRelay(ctx context.Context, r request) ([]byte, error) {
-	if len(r.body) == 0 || !slices.Contains(relayable[:], peer.Method(r.body[0])) {
-		return nil, errBadCall
-	}
-	m, body := peer.Method(r.body[0]), r.body[1:]
-	leader := c.leader()
 	switch {
-	case c.leads():
-		return c.handler(m)(ctx, request{from: r.from, body: body})
-	case leader.IsZero() || leader == r.from.Node || !c.cfg.Peers.Reachable(leader):
+	case leader == c.cfg.Self.ID && c.leads():
+		return c.handler(m)(ctx, request{from: c.Identity(), body: body})
+	case leader.IsZero() || leader == c.cfg.Self.ID || !c.cfg.Peers.Reachable(leader):
 		return nil, fmt.Errorf("%w that could be reached", ErrNoLeader)
 	}
 	b, err := c.cfg.Peers.Call(ctx, leader, m, body)

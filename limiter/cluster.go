@@ -32,11 +32,6 @@ const (
 	topTime = 500 * time.Millisecond
 	// maxServing bounds the questions of other nodes that wait for something here; one more is told to go on.
 	maxServing = 4096
-	// maxThirds bounds the nodes that are asked to pass a question on to an owner that can't be reached.
-	maxThirds = 2
-	// maxLooks bounds the nodes of which is looked whether they can be asked for that: where so many are out of reach, the
-	// others seldom reach the owner.
-	maxLooks = 32
 	// maxTurns bounds how often a check looks again at where its counters are, in a cluster that is moving them.
 	maxTurns = 64
 	// turnPause is the time between two looks at a gate that is just being shut or opened; where nobody says to be the

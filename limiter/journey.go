@@ -56,7 +56,7 @@ type part struct {
 	admitted  bool // with those decided together
 	withdrawn bool // its decisions are told as without the cost
 	acted     bool // this node has tried to act as the standby
-	thirds    int  // nodes asked to pass the question on
+	again     bool // one that could not be reached was asked again
 	why       partitions.Absence
 	hint      ring.NodeID
 	tried     []ring.NodeID // could not be asked, or may not decide
@@ -238,27 +238,6 @@ func (c *journey) next(p *part) wayOf {
 	return w
 }
 
-// third is a node that may reach the owner, which this one can't: before anyone acts in its place, one that both reach
-// is asked to pass the question on. One broken link then costs a hop, and admits nothing beside the owner.
-func (c *journey) third(p *part, r *partitions.Route) ring.NodeID {
-	m := c.limiter.member
-	t := m.Ring()
-	if t == nil || r.Owner.IsZero() || r.Owner == m.Self || p.thirds >= maxThirds {
-		return ring.NodeID{}
-	}
-	members := t.Members()
-	for i := range min(len(members), maxLooks) {
-		id := members[(int(p.hi%uint64(len(members)))+i)%len(members)]
-		if id == m.Self || id == r.Owner || id == r.Other || id == r.Standby || p.hasTried(id) || !m.Peers.Reachable(id) {
-			continue
-		}
-		p.thirds++
-		return id
-	}
-	p.thirds = maxThirds // it is not looked for again
-	return ring.NodeID{}
-}
-
 // wayBy is p's next way to whom a route and the last answer name.
 func (c *journey) wayBy(p *part, r *partitions.Route) wayOf {
 	self := c.limiter.member.Self
@@ -269,9 +248,6 @@ func (c *journey) wayBy(p *part, r *partitions.Route) wayOf {
 		if !id.IsZero() && id != self && !p.hasTried(id) {
 			return wayOf{way: wayOwner, to: id, owner: id}
 		}
-	}
-	if id := c.third(p, r); !id.IsZero() {
-		return wayOf{way: wayOwner, to: id, owner: r.Owner}
 	}
 	switch {
 	case r.Standby.IsZero() || p.hasTried(r.Standby):
@@ -463,6 +439,10 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 	switch {
 	case !came, errors.Is(a.err, peer.ErrTimeout), a.err != nil:
 		p.ask = nil
+		if errors.Is(a.err, peer.ErrUnreachable) && !p.again && c.limiter.member.Peers.Reachable(a.to) {
+			p.again = true // the way to it broke, and there is another one. It may have counted: that only costs
+			p.untry(a.to)
+		}
 	case a.status == decided:
 		by := ByForward
 		switch {

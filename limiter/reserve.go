@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // ReservationStats are counts since the process began.
@@ -161,15 +160,3 @@ func (r *reservation) reserve(s *reserved, a *Answer, i int, window int64) {
 
 // lasts reports whether what op took is in its counter for a time, rather than for windows.
 func lasts(op *counters.Op) bool { return !op.Limit.Kind.Windowed() }
-
-// relayable are other nodes that may reach the owner of what this node can't.
-func (m *member) relayable(tried []ring.NodeID) ring.NodeID {
-	if t := m.Ring(); t != nil {
-		for _, id := range t.Members() {
-			if id != m.Self && !slices.Contains(tried, id) && m.Peers.Reachable(id) {
-				return id
-			}
-		}
-	}
-	return ring.NodeID{}
-}

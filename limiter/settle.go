@@ -71,7 +71,7 @@ func (l *Limiter) settleAtHome(ctx context.Context, s *settling, hops int) (*Set
 	m := l.member
 	p := partitionOf(s.home().hi)
 	var tried []ring.NodeID
-	for thirds := 0; ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		r := m.Ownership.Route(p)
 		switch r.Place {
 		case partitions.Frozen:
@@ -88,9 +88,6 @@ func (l *Limiter) settleAtHome(ctx context.Context, s *settling, hops int) (*Set
 			continue
 		}
 		to := firstUntried(tried, m.Self, r.Owner, r.Other)
-		if to.IsZero() && hops == 0 && thirds < maxThirds {
-			to, thirds = m.relayable(tried), thirds+1
-		}
 		if to.IsZero() || hops >= maxHops {
 			break
 		}

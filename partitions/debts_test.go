@@ -38,7 +38,7 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		f := three(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
-		f.net.Cut(a.ip, b.ip)
+		f.net.Isolate(a.ip) // or there would be a path
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
 			act(t, b, i)
@@ -50,7 +50,7 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		b.keeper.mu.Lock()
 		b.keeper.paying[a.id] = true // the payment is on its way when a is killed
 		b.keeper.mu.Unlock()
-		f.net.Heal(a.ip, b.ip)
+		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
 		a.kill()
 		time.Sleep(50 * time.Millisecond)

@@ -50,7 +50,7 @@ type conn struct {
 	serves func(*Call) // of the other end
 	quiet  quiet       // what silence is here
 	queue  *queue
-	beside func() // looks whether a new connection could be made while this one is silent; nil: nobody does
+	link   *link // that has dialled it directly; nil: it is another connection
 
 	heard   atomic.Int64 // when something came last, as Peers.now
 	silent  atomic.Bool  // nothing came for Config.Silence
@@ -112,6 +112,9 @@ func (c *conn) breakOff(err error) (first bool) {
 
 // fail makes the calls that wait fail, and new ones until the connection is well again, if it ever is.
 func (c *conn) fail(why error, forGood bool) (first bool) {
+	if c.link != nil && !errors.Is(why, errReplaced) {
+		c.link.lose(c)
+	}
 	c.mu.Lock()
 	if c.broken != nil {
 		c.mu.Unlock()
@@ -158,8 +161,9 @@ func (c *conn) look(gap time.Duration) {
 		c.breakOff(errSilent)
 	case c.silence >= c.quiet.after && !c.silent.Load():
 		c.fail(errQuiet, false)
-	case c.silence >= besideAfter*c.quiet.after && c.beside != nil:
-		c.beside()
+	}
+	if c.link != nil && c.silence >= c.quiet.after/2 {
+		c.link.quiet(c)
 	}
 }
 
@@ -247,6 +251,10 @@ func (c *conn) read() error {
 
 // serve hands a message to the user.
 func (c *conn) serve(m message) error {
+	if Method(m.what) == methodHear && c.socket.kind == kindPeer {
+		c.peers.answerHear(&Call{Method: methodHear, Body: m.body, conn: c, id: m.id})
+		return nil
+	}
 	call := &Call{From: c.remote, Method: Method(m.what), Body: m.body, conn: c, id: m.id}
 	switch {
 	case m.kind == messageCall && m.id != 0:

@@ -29,9 +29,17 @@ type link struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
-	conn   atomic.Pointer[conn]     // nil: none at present
-	aside  atomic.Bool              // a dial beside the connection is under way
-	remote atomic.Pointer[Identity] // who answered last; nil: nobody has
+	conn    atomic.Pointer[conn]          // the direct one; nil: none at present
+	tunnel  atomic.Pointer[conn]          // nil: none
+	around  atomic.Bool                   // the direct one is not to be used: it is silent, or broken, or was a moment ago
+	trust   atomic.Int64                  // how long it must be well to be used again
+	since   atomic.Int64                  // when it was lost, as Peers.now
+	back    atomic.Int64                  // when it was used again last, as Peers.now
+	seeking atomic.Bool                   // findPath runs
+	opening atomic.Pointer[chan struct{}] // closed when the tunnel that is being made is there, or isn't; nil: none is
+	round   int                           // findPath's: where to go on asking for relays
+	aside   atomic.Bool                   // a dial beside the connection is under way
+	remote  atomic.Pointer[Identity]      // who answered last; nil: nobody has
 }
 
 // run dials, and dials again, until ctx ends.
@@ -46,6 +54,9 @@ func (l *link) run(ctx context.Context) {
 		connected, err := l.once(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if !connected {
+			l.lose(nil)
 		}
 		switch {
 		case connected:
@@ -90,9 +101,7 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 // place first; then end is called with the old one.
 func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
-	if l.kind == kindPeer {
-		c.beside = func() { l.dialBeside(ctx, c) }
-	}
+	c.link = l
 	l.remote.Store(&c.remote)
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
@@ -176,8 +185,8 @@ func (l *link) heardOf(remote Identity) {
 		switch {
 		case c.remote.Boot != remote.Boot:
 			c.breakOff(errRestarted) // it would stay silent
-		case c.beside != nil:
-			c.beside() // the way is free
+		case l.kind == kindPeer:
+			l.dialBeside(l.ctx, c) // the way is free
 		}
 	}
 	select {

@@ -109,10 +109,14 @@ func (p *Peers) handshake(s *socket) error {
 		refuse(s, err.Error())
 		return refused(s.remote, err)
 	}
-	s.kind = kind(what)
-	if s.kind != kindPeer && s.kind != kindRaft && s.kind != kindFar {
+	s.kind, s.tunnelled = kind(what)&^viaTunnel, kind(what)&viaTunnel != 0
+	if s.kind < kindPeer || s.kind > kindTunnel {
 		refuse(s, "no such kind of connection")
 		return errPreamble
+	}
+	if s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar) {
+		refuse(s, errTunnelOver.Error())
+		return refused(s.remote, errTunnelOver)
 	}
 	if err := p.admit(s.kind, s.remote); err != nil {
 		refuse(s, err.Error())
@@ -128,7 +132,7 @@ func (p *Peers) handshake(s *socket) error {
 	return s.SetDeadline(time.Time{})
 }
 
-// handTo gives a connection to Raft, or serves what comes over it.
+// handTo gives a connection to Raft, or serves what comes over it, or carries it on.
 func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindRaft {
 		s.raft.Store(true)
@@ -137,7 +141,11 @@ func (p *Peers) handTo(s *socket) error {
 		}
 		return nil
 	}
-	if !p.spawn(func() { _ = p.newConn(s, false).run(p.ctx) }) { // the other end says why it is over
+	serve := func() { _ = p.newConn(s, false).run(p.ctx) }
+	if s.kind == kindTunnel {
+		serve = func() { p.relay(s) }
+	}
+	if !p.spawn(serve) { // the other end says why it is over
 		return ErrClosed
 	}
 	return nil
@@ -165,8 +173,13 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 		raw.Close()
 		return nil, ErrClosed
 	}
-	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
-	err = p.introduce(s, expected)
+	return p.begin(ctx, s, func() error { return p.introduce(s, expected) })
+}
+
+// begin goes through a handshake on a connection that was dialled, until ctx ends.
+func (p *Peers) begin(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
+	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
+	err := handshake()
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -190,7 +203,11 @@ func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 			return err
 		}
 	}
-	remote, err := greet(s, s.kind, p.config.Self())
+	k := s.kind
+	if !s.via.IsZero() {
+		k |= viaTunnel
+	}
+	remote, err := greet(s, k, p.config.Self())
 	if err != nil {
 		return err
 	}

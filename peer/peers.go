@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,10 @@ type Config struct {
 	// ServeFar and AcceptFar are Serve and Accept for connections between nodes of different regions. nil: there are none.
 	ServeFar  func(*Call)
 	AcceptFar func(remote Identity) error // comes after the regions were compared
-	Logger    *slog.Logger                // nil: the default one
-	Silence   time.Duration               // no frame for so long: unreachable. 0: 250 ms
+	// Leader is the node that carries tunnels last, as it has most to do. Zero, or nil: none.
+	Leader  func() ring.NodeID
+	Logger  *slog.Logger  // nil: the default one
+	Silence time.Duration // no frame for so long: unreachable. 0: 250 ms
 }
 
 // validate fills in what is left out.
@@ -38,6 +41,9 @@ func (c *Config) validate() error {
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
+	}
+	if c.Leader == nil {
+		c.Leader = func() ring.NodeID { return ring.NodeID{} }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -65,6 +71,9 @@ type Peers struct {
 	cancel   context.CancelFunc
 	group    sync.WaitGroup
 	links    atomic.Pointer[map[ring.NodeID]*link] // immutable
+	relays   atomic.Int64                          // tunnels that this node carries. At most mostRelayed
+	relayed  atomic.Int64                          // bytes in them
+	waiting  atomic.Int64                          // calls that wait for a path. At most mostWaiting
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -167,10 +176,14 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 // Self is who this node is.
 func (p *Peers) Self() Identity { return p.config.Self() }
 
-// Reachable says whether the node is connected and not silent.
+// Reachable says whether there is a path to the node that is not silent, or one is being made that calls wait for.
 func (p *Peers) Reachable(to ring.NodeID) bool {
-	c, err := p.connTo(to)
-	return err == nil && c.reachable()
+	l := (*p.links.Load())[to]
+	if l == nil {
+		return false
+	}
+	c := l.current()
+	return c != nil && c.reachable() || l.around.Load() && l.opening.Load() != nil
 }
 
 // Remote is who answered last at that node, for as long as it is known under the same address.
@@ -183,32 +196,11 @@ func (p *Peers) Remote(to ring.NodeID) (Identity, bool) {
 	return Identity{}, false
 }
 
-func (p *Peers) connTo(to ring.NodeID) (*conn, error) {
-	if l := (*p.links.Load())[to]; l != nil {
-		if c := l.conn.Load(); c != nil {
-			return c, nil
-		}
-	}
-	return nil, errAway
-}
-
-// over sends something over the connection to a node. If that was replaced between the look at it and use, so that nothing
-// was sent, it is sent over the one that took its place.
-func (p *Peers) over(to ring.NodeID, send func(*conn) error) error {
-	c, err := p.connTo(to)
-	if err != nil {
-		return err
-	}
-	if err = send(c); errors.Is(err, errReplaced) && errors.Is(err, ErrNotSent) {
-		if c, err = p.connTo(to); err == nil {
-			err = send(c)
-		}
-	}
-	return err
-}
-
 // heardOf tells the link to a node that the node has connected to us.
 func (p *Peers) heardOf(s *socket) {
+	if s.tunnelled || s.kind == kindTunnel {
+		return // the direct way may be broken all the same
+	}
 	if l := (*p.links.Load())[s.remote.Node]; l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
 		l.heardOf(s.remote)
 	}
@@ -218,21 +210,43 @@ func (p *Peers) heardOf(s *socket) {
 // before Go returns, on the reader of the connection, or on another goroutine of Peers, so it must not block. body may be
 // used again after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
-	if err := p.over(to, func(c *conn) error {
+	start := func(c *conn) error {
 		_, err := c.start(m, body, timeout, done)
 		return err
-	}); err != nil {
-		done(nil, err)
 	}
+	err := p.over(to, start)
+	if err == nil {
+		return
+	}
+	if wait, ok := p.awaitPath(to); ok && errors.Is(err, ErrNotSent) {
+		body = bytes.Clone(body)
+		if p.spawn(func() {
+			wait(p.ctx)
+			if err := p.over(to, start); err != nil {
+				done(nil, err)
+			}
+		}) {
+			return
+		}
+		p.waiting.Add(-1)
+	}
+	done(nil, err)
 }
 
 // Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
 	var reply []byte
-	err := p.over(to, func(c *conn) (err error) {
+	call := func(c *conn) (err error) {
 		reply, err = c.call(ctx, m, body)
 		return err
-	})
+	}
+	err := p.over(to, call)
+	if errors.Is(err, ErrNotSent) {
+		if wait, ok := p.awaitPath(to); ok {
+			wait(ctx)
+			err = p.over(to, call)
+		}
+	}
 	return reply, err
 }
 

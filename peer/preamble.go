@@ -28,6 +28,10 @@ const (
 	kindPeer kind = 1
 	kindRaft kind = 2
 	kindFar  kind = 3 // as kindPeer, between nodes of different regions
+	// kindTunnel asks a relay for a tunnel: the node that it leads to follows, and what comes after that is for it.
+	kindTunnel kind = 4
+	// viaTunnel is a bit of connections that came by a tunnel.
+	viaTunnel kind = 0x80
 )
 
 // What the answer to a preamble says.

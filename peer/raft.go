@@ -35,6 +35,7 @@ func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 // Dial connects to the Raft of the node at an address, host:port or as RaftAddress makes them.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	expected := func(Identity) error { return nil }
+	var l *link
 	if node, rest, ok := strings.Cut(address, "@"); ok {
 		id, err := ring.ParseNodeID(node)
 		if err != nil {
@@ -42,13 +43,14 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 		}
 		address = rest
 		expected = func(remote Identity) error { return expectNode(id, remote) }
+		l = (*r.peers.links.Load())[id]
 	}
 	if timeout <= 0 {
 		timeout = handshakeTime
 	}
 	ctx, cancel := context.WithTimeout(r.peers.ctx, timeout)
 	defer cancel()
-	s, err := r.peers.dial(ctx, address, kindRaft, expected)
+	s, err := r.peers.dialRaft(ctx, l, address, expected)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +60,18 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 		return nil, net.ErrClosed
 	}
 	return s, nil
+}
+
+// dialRaft takes the path that calls take to the node of l, if that is known.
+func (p *Peers) dialRaft(ctx context.Context, l *link, address string, expected func(Identity) error) (*socket, error) {
+	if l != nil {
+		if c := l.current(); c != nil && !c.socket.via.IsZero() {
+			if relay := (*p.links.Load())[c.socket.via]; relay != nil {
+				return p.dialVia(ctx, relay, l, kindRaft)
+			}
+		}
+	}
+	return p.dial(ctx, address, kindRaft, expected)
 }
 
 // raftListener is the listener that gives accepted connections to Raft.

@@ -85,7 +85,7 @@ func TestSecretIsChanged(t *testing.T) {
 				}
 			})
 		}
-		first := [2]*conn{must(a.connTo(b.id)), must(b.connTo(a.id))}
+		first := [2]*conn{a.link(b), b.link(a)}
 		for _, step := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 			for _, name := range files[:2] {
 				write(name, step...)
@@ -95,7 +95,7 @@ func TestSecretIsChanged(t *testing.T) {
 		if _, err := toRaft.Write([]byte("x")); err == nil {
 			t.Error("Raft's connection by the old secret is still open")
 		}
-		for i, c := range [2]*conn{must(a.connTo(b.id)), must(b.connTo(a.id))} {
+		for i, c := range [2]*conn{a.link(b), b.link(a)} {
 			if c == first[i] || !c.socket.current() || !first[i].over() {
 				t.Errorf("connection %d is not by the new secret", i)
 			}
@@ -165,9 +165,5 @@ func TestNamesAreCertified(t *testing.T) {
 	})
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+// link is the connection that calls to another node take.
+func (n *node) link(to *node) *conn { return (*n.links.Load())[to.id].current() }

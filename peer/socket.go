@@ -6,21 +6,25 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/rlnode/rlnode/ring"
 )
 
 // socket is a connection that Close of Peers closes too.
 type socket struct {
-	net.Conn // raw, or TLS on top of it once that is made
-	raw      net.Conn
-	greeted  atomic.Bool // the handshake is over: all below that is set before that may be read
-	peers    *Peers
-	accepted bool
-	secure   *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
-	kind     kind        // set before greeted
-	remote   Identity    // set before greeted
-	raft     atomic.Bool // it is Raft's
-	far      bool        // guarded by Peers.mu: it is one of Peers.far
-	once     sync.Once
+	net.Conn  // raw, or TLS on top of it once that is made
+	raw       net.Conn
+	greeted   atomic.Bool // the handshake is over: all below that is set before that may be read
+	peers     *Peers
+	accepted  bool
+	secure    *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
+	kind      kind        // set before greeted
+	remote    Identity    // set before greeted
+	raft      atomic.Bool // it is Raft's
+	via       ring.NodeID // the relay of a tunnel that this node has dialled; zero: none
+	tunnelled bool        // the remote came by a tunnel. Set before greeted
+	far       bool        // guarded by Peers.mu: it is one of Peers.far
+	once      sync.Once
 }
 
 // Close closes the connection, and forgets it. It closes the one below TLS: TLS would wait to say goodbye.
@@ -67,7 +71,10 @@ func (s *socket) current() bool {
 // discard has Close forget what was written and not sent. It would come late, when the way is free again, and behind what was
 // sent over a newer connection.
 func (s *socket) discard() {
-	if c, ok := s.raw.(interface{ SetLinger(seconds int) error }); ok {
+	switch c := s.raw.(type) {
+	case *socket: // a tunnel
+		c.discard()
+	case interface{ SetLinger(seconds int) error }:
 		_ = c.SetLinger(0) // then it comes late
 	}
 }

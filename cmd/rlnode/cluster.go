@@ -42,8 +42,8 @@ type membersCmd struct {
 
 // Help has an example.
 func (membersCmd) Help() string {
-	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its checks get to a node without
-the help of others. ROLE is leader, voter, or follower for a node that does not vote; RING tells
+	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its calls get to a node;
+"via n3" that they go by way of n3, since the direct way is broken. ROLE is leader, voter, or follower for a node that does not vote; RING tells
 whether it owns counters, or is about to. Where there are several regions they are listed, too: COMMITTED tells whether
 limits with scope: global are shared with a region.
 
@@ -78,6 +78,7 @@ type memberLine struct {
 	InRing     bool   `json:"in_ring"`
 	Partitions int    `json:"partitions"`
 	Reachable  bool   `json:"reachable"`
+	Via        string `json:"via"`
 }
 
 // Run prints the tables.
@@ -108,7 +109,10 @@ func printMembers(w io.Writer, members []memberLine) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
 	for _, m := range members {
-		role, zone := "follower", "-"
+		role, zone, reached := "follower", "-", yesNo(m.Reachable)
+		if m.Via != "" {
+			reached = "via " + printable(m.Via)
+		}
 		if m.Voter {
 			role = "voter"
 		}
@@ -118,7 +122,7 @@ func printMembers(w io.Writer, members []memberLine) error {
 		if m.Zone != "" {
 			zone = printable(m.Zone)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, yesNo(m.Reachable), role,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, reached, role,
 			yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
 	}
 	return table.Flush()

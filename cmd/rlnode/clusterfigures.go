@@ -14,6 +14,7 @@ func (m *mates) figures() api.ClusterFigures {
 		return f
 	}
 	view, raft := c.View(), c.Stats()
+	f.Relayed, f.Tunnels = m.peers.Relayed()
 	f.Connected, f.Refused = view.Connected, raft.GossipRefused
 	for _, one := range view.Members {
 		switch one.State {

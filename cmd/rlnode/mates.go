@@ -69,7 +69,7 @@ func (m *mates) open() (err error) {
 	}
 	if m.peers, err = peer.Open(peer.Config{
 		Self: m.identity, Listen: s.world.listen, Dial: s.world.dial, TLS: m.protection.credentials, Serve: m.serve, Accept: m.accept,
-		ServeFar: m.serveFar, AcceptFar: m.acceptFar, Logger: s.log,
+		ServeFar: m.serveFar, AcceptFar: m.acceptFar, Leader: m.leader, Logger: s.log,
 	}); err != nil {
 		return err
 	}
@@ -99,6 +99,14 @@ func (m *mates) open() (err error) {
 	m.recent.read = m.limiter.Stats
 	m.done.Go(func() { m.recent.follow(m.ctx.Done()) })
 	return nil
+}
+
+// leader is the node that leads, as far as this one knows; zero: nobody.
+func (m *mates) leader() ring.NodeID {
+	if c := m.cluster.Load(); c != nil {
+		return c.Leader()
+	}
+	return ring.NodeID{}
 }
 
 // secret is the cluster's; nil as long as this node has no cluster.

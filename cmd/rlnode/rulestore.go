@@ -7,6 +7,8 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -130,11 +132,25 @@ func (m *mates) View() api.ClusterView {
 		view.Members = append(view.Members, api.Member{
 			Name: one.Name, ID: one.ID.String(), Address: one.Address, Region: one.Region, Zone: one.Zone,
 			State: one.State.String(), Voter: one.Voter, Leader: one.Leader, InRing: one.InRing, Partitions: one.Partitions,
-			Reachable: one.ID == m.server.id || m.peers.Reachable(one.ID),
+			Reachable: one.ID == m.server.id || m.peers.Reachable(one.ID), Via: via(m.peers, one.ID, v.Members),
 		})
 	}
 	view.Regions, view.Recorded = m.regions(c, v), c.Following().Recorded
 	return view
+}
+
+// via names the node by way of which another one is reached; empty: directly, or not at all.
+func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
+	relay, ok := peers.Via(to)
+	if !ok {
+		return ""
+	}
+	for _, one := range members {
+		if one.ID == relay {
+			return one.Name
+		}
+	}
+	return relay.String()
 }
 
 // Owner names a partition's owner and standby.

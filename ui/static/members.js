@@ -15,8 +15,8 @@ export function showMembers(cluster, report, meter) {
     setClass(node.querySelector('.dot'), `dot ${away ? 'warn' : states[m.state] ?? ''}`);
     setText(node.querySelector('.name'), m.name);
     const state = node.querySelector('.word');
-    setText(state, away ? 'not reachable from here' : m.state);
-    setClass(state, m.state === 'alive' && !away ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
+    setText(state, away ? 'not reachable from here' : m.via ? `by way of ${m.via}` : m.state);
+    setClass(state, m.state === 'alive' && !away && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
     setText(node.querySelector('small'), [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).join(' · '));
     setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
     setText(partitions, m.in_ring || m.partitions ? number(m.partitions) : '–');

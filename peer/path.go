@@ -1,0 +1,305 @@
+package peer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// firstTrust is how long a direct way must have been well before it is taken again. It doubles for one that does not
+	// hold for flapTime, up to lastTrust.
+	firstTrust = 5 * time.Second
+	lastTrust  = 5 * time.Minute
+	flapTime   = time.Minute
+	// relaysAsked is how many nodes are asked at once whether they hear another one.
+	relaysAsked = 3
+	// lastSeekPause is the longest pause between two searches for a path.
+	lastSeekPause = 2 * time.Second
+	// pathWait is how long a call waits for a path that is being made.
+	pathWait = 100 * time.Millisecond
+	// openingTime is how long calls wait so after a direct way was lost: later they fail at once, until there is a path.
+	openingTime = time.Second
+	// mostWaiting bounds the calls that wait so.
+	mostWaiting = 4096
+)
+
+// A link's path is the direct connection, or a tunnel through another node while that is silent or broken. Nobody above knows
+// which. The search begins when nothing has come for half of Config.Silence, so that a tunnel is usually there when the direct
+// connection counts as silent; it goes on, with growing pauses, until there is a path. The direct way is tried all the while.
+
+// current is the connection that calls take; nil: there is none.
+func (l *link) current() *conn {
+	if l.around.Load() {
+		if t := l.tunnel.Load(); t != nil && t.reachable() {
+			return t
+		}
+	}
+	return l.conn.Load()
+}
+
+// hears says whether something has come from the node just now, on the direct way.
+func (l *link) hears() bool {
+	c := l.conn.Load()
+	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.quiet.after*2/5)
+}
+
+// quiet is the watcher's: nothing has come over the direct connection c for at least half of what counts as silence.
+func (l *link) quiet(c *conn) {
+	if l.conn.Load() != c || l.kind != kindPeer {
+		return
+	}
+	l.seek()
+	if c.silence >= besideAfter*c.quiet.after {
+		l.dialBeside(l.ctx, c)
+	}
+}
+
+// lose takes the direct way out of use, whose connection c is silent or broken; nil: none could be made. Calls that fail for it
+// find the path that there may be.
+func (l *link) lose(c *conn) {
+	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
+		return
+	}
+	defer l.seek()
+	if l.around.Load() {
+		return
+	}
+	trust := firstTrust
+	if back := l.back.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
+		trust = min(2*time.Duration(l.trust.Load()), lastTrust)
+	}
+	l.trust.Store(int64(trust))
+	l.since.Store(l.peers.now())
+	l.around.Store(true)
+	// Raft would wait for each of its connections for seconds. It dials again, and gets a path.
+	l.peers.closeSockets(func(s *socket) bool {
+		return s.raft.Load() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
+	})
+}
+
+// seek sees to it that there is a path, until the direct way can be trusted again. It returns at once.
+func (l *link) seek() {
+	if l.kind != kindPeer || l.seeking.Swap(true) {
+		return
+	}
+	if !l.peers.spawn(func() {
+		l.findPath()
+		l.seeking.Store(false)
+	}) {
+		l.seeking.Store(false)
+	}
+}
+
+func (l *link) findPath() {
+	tick := l.peers.config.Silence / 5
+	pause, next := tick, time.Now()
+	var well time.Time // since when the direct way is; zero: it isn't
+	for l.ctx.Err() == nil {
+		now := time.Now()
+		switch hears := l.hears(); {
+		case !hears:
+			well = time.Time{}
+		case well.IsZero():
+			well = now
+		}
+		trust := time.Second // the direct way was slow for a moment, and never out of use
+		if l.around.Load() {
+			trust = time.Duration(l.trust.Load())
+		}
+		if !well.IsZero() && now.Sub(well) >= trust {
+			l.goDirect()
+			return
+		}
+		sleep := tick
+		if t := l.tunnel.Load(); t != nil && !t.reachable() {
+			t.breakOff(errSilent)
+		} else if t == nil && well.IsZero() {
+			if !now.Before(next) {
+				if l.openTunnel() {
+					pause = tick
+					continue
+				}
+				next = time.Now().Add(pause - rand.N(pause/2))
+				pause = min(2*pause, lastSeekPause)
+			}
+			sleep = max(time.Until(next), time.Millisecond)
+		}
+		timer := time.NewTimer(sleep)
+		select {
+		case <-timer.C:
+		case <-l.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// goDirect takes the direct way into use again. What is under way in the tunnel ends there.
+func (l *link) goDirect() {
+	if l.around.Swap(false) {
+		l.back.Store(l.peers.now())
+	}
+	if t := l.tunnel.Load(); t != nil {
+		t.retire()
+		l.tunnel.CompareAndSwap(t, nil)
+		l.peers.closeSockets(func(s *socket) bool {
+			return s.greeted.Load() && s.raft.Load() && s.remote.Node == l.node && !s.via.IsZero()
+		})
+		l.peers.log.Info("a node is reached directly again", "node", l.node, "address", l.address)
+	}
+}
+
+// openTunnel makes a tunnel, and says whether there is one now. Calls that find no path wait for it.
+func (l *link) openTunnel() bool {
+	if l.peers.now()-l.since.Load() < int64(openingTime) {
+		opening := make(chan struct{})
+		l.opening.Store(&opening)
+		defer close(opening)
+		defer l.opening.Store(nil)
+	}
+	relay := l.findRelay()
+	if relay == nil {
+		return false
+	}
+	s, err := l.peers.dialVia(l.ctx, relay, l, kindPeer)
+	if err != nil {
+		return false
+	}
+	c := l.peers.newConn(s, true)
+	l.remote.Store(&c.remote)
+	l.tunnel.Store(c)
+	if !l.peers.spawn(func() {
+		err := c.run(l.ctx)
+		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
+			l.peers.log.Info("the tunnel to a node is over", "node", l.node, "relay", relay.node, "error", err)
+		}
+	}) {
+		c.breakOff(ErrClosed)
+		return false
+	}
+	l.peers.log.Info("a node is reached by way of another one", "node", l.node, "address", l.address, "relay", relay.node)
+	return true
+}
+
+// findRelay asks some nodes whether they hear the node, and returns the first of them that does; nil: none.
+func (l *link) findRelay() *link {
+	var answers [relaysAsked]chan bool
+	asked := l.relays()
+	for i, r := range asked {
+		answer := make(chan bool, 1)
+		answers[i] = answer
+		c := r.conn.Load()
+		if c == nil {
+			answer <- false
+			continue
+		}
+		if _, err := c.start(methodHear, l.node[:], pathWait, func(reply []byte, err error) {
+			answer <- err == nil && bytes.Equal(reply, []byte{1})
+		}); err != nil {
+			answer <- false
+		}
+	}
+	for i, r := range asked {
+		if <-answers[i] {
+			return r
+		}
+	}
+	return nil
+}
+
+// relays are the nodes to ask in this round: those that this node reaches directly, in an order that depends on the two ends, so
+// that no node carries the tunnels of all, and the leader last. Each round goes on where the last one ended.
+func (l *link) relays() []*link {
+	type candidate struct {
+		*link
+		weight uint64
+	}
+	leader := l.peers.config.Leader()
+	own := l.peers.config.Self().Node
+	var all []candidate
+	for _, r := range *l.peers.links.Load() {
+		if c := r.conn.Load(); r == l || r.kind != kindPeer || c == nil || !c.reachable() {
+			continue
+		}
+		sum := sha256.Sum256(slices.Concat(own[:], l.node[:], r.node[:]))
+		weight := binary.BigEndian.Uint64(sum[:]) >> 1
+		if r.node == leader {
+			weight = 1<<64 - 1
+		}
+		all = append(all, candidate{r, weight})
+	}
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.weight, b.weight) })
+	var chosen []*link
+	for i := range min(len(all), relaysAsked) {
+		chosen = append(chosen, all[(l.round+i)%len(all)].link)
+	}
+	if len(all) > 0 {
+		l.round = (l.round + len(chosen)) % len(all)
+	}
+	return chosen
+}
+
+// Via says through which node another one is reached at present; false: directly, or not at all.
+func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
+	if l := (*p.links.Load())[to]; l != nil {
+		if c := l.current(); c != nil && c.reachable() && !c.socket.via.IsZero() {
+			return c.socket.via, true
+		}
+	}
+	return relay, false
+}
+
+// over sends something to a node. Where certainly nothing was sent, since a connection was replaced or lost meanwhile, it is tried
+// over the one that took its place.
+func (p *Peers) over(to ring.NodeID, send func(*conn) error) error {
+	l := (*p.links.Load())[to]
+	if l == nil {
+		return errAway
+	}
+	err := errAway
+	var last *conn
+	for range 3 {
+		c := l.current()
+		if c == nil || c == last {
+			break
+		}
+		last = c
+		if err = send(c); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
+			return err
+		}
+	}
+	return err
+}
+
+// awaitPath waits for a path that is being made, 100 ms at most. It says whether there is one to wait for; wait may be called once.
+func (p *Peers) awaitPath(to ring.NodeID) (wait func(context.Context), ok bool) {
+	l := (*p.links.Load())[to]
+	if l == nil {
+		return nil, false
+	}
+	opening := l.opening.Load()
+	if opening == nil || p.waiting.Add(1) > mostWaiting {
+		if opening != nil {
+			p.waiting.Add(-1)
+		}
+		return nil, false
+	}
+	return func(ctx context.Context) {
+		defer p.waiting.Add(-1)
+		timer := time.NewTimer(pathWait)
+		defer timer.Stop()
+		select {
+		case <-*opening:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}, true
+}

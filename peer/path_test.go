@@ -1,0 +1,360 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// all starts n nodes that all know each other.
+func (w *world) all(n int, options ...option) []*node {
+	w.t.Helper()
+	var nodes []*node
+	for i := range n {
+		nodes = append(nodes, w.node(i+1, options...))
+	}
+	for _, a := range nodes {
+		a.knows(nodes...)
+	}
+	for _, a := range nodes {
+		for _, b := range nodes {
+			if a != b {
+				w.connected(a, b)
+			}
+		}
+	}
+	return nodes
+}
+
+// tally counts calls to a node and says how they went.
+type tally struct {
+	stop   atomic.Bool
+	group  sync.WaitGroup
+	ok     atomic.Int64
+	failed atomic.Int64
+	slow   atomic.Int64 // took more than 350 ms
+}
+
+func (n *node) keepCalling(to *node) *tally {
+	l := &tally{}
+	l.group.Go(func() {
+		for !l.stop.Load() {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err := n.Call(ctx, to.id, methodEcho, []byte("hello"))
+			cancel()
+			if err != nil {
+				l.failed.Add(1)
+			} else {
+				l.ok.Add(1)
+			}
+			if time.Since(began) > 350*time.Millisecond {
+				l.slow.Add(1)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	return l
+}
+
+func (l *tally) end() {
+	l.stop.Store(true)
+	l.group.Wait()
+}
+
+// TestPathAroundABrokenLink: calls in both directions go on by way of a third node as soon as the link is silent, and directly
+// again when it has been well for five seconds.
+func TestPathAroundABrokenLink(t *testing.T) {
+	for name, cut := range map[string]func(w *world, a, b *node){
+		"both ways": func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) },
+		"one way":   func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				w.net.Delay(200 * time.Microsecond)
+				nodes := w.all(3)
+				a, b, c := nodes[0], nodes[1], nodes[2]
+				time.Sleep(time.Second)
+				there, back := a.keepCalling(b), b.keepCalling(a)
+				time.Sleep(time.Second)
+				cut(w, a, b)
+				time.Sleep(400 * time.Millisecond)
+				before := there.failed.Load() + back.failed.Load()
+				if before > 2 { // those that were under way
+					t.Errorf("%d calls failed when the link broke", before)
+				}
+				for range 60 {
+					if via, ok := a.Via(b.id); !ok || via != c.id || !a.Reachable(b.id) {
+						t.Fatalf("have %v, %v", via, ok)
+					}
+					time.Sleep(time.Second)
+				}
+				if have := there.failed.Load() + back.failed.Load(); have != before {
+					t.Errorf("%d calls failed meanwhile", have-before)
+				}
+				if bytes, tunnels := c.Relayed(); bytes == 0 || tunnels != 2 {
+					t.Errorf("the relay has carried %d bytes in %d tunnels", bytes, tunnels)
+				}
+				w.net.HealAll()
+				time.Sleep(4 * time.Second)
+				if _, ok := a.Via(b.id); !ok {
+					t.Error("the direct way is trusted too soon")
+				}
+				time.Sleep(8 * time.Second)
+				if _, ok := a.Via(b.id); ok || !a.Reachable(b.id) {
+					t.Error("the direct way is not taken again")
+				}
+				there.end()
+				back.end()
+				if have := there.failed.Load() + back.failed.Load(); have != before || there.slow.Load()+back.slow.Load() > 0 {
+					t.Errorf("%d calls failed, %d were slow", have-before, there.slow.Load()+back.slow.Load())
+				}
+				time.Sleep(5 * time.Second)
+				if _, tunnels := c.Relayed(); tunnels != 0 {
+					t.Errorf("%d tunnels are left", tunnels)
+				}
+			})
+		})
+	}
+}
+
+// TestPathWhenTheRelayGoes: another one is found.
+func TestPathWhenTheRelayGoes(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(4)
+		a, b := nodes[0], nodes[1]
+		w.net.Cut(a.ip, b.ip)
+		w.until("there is a path", func() bool { _, ok := a.Via(b.id); return ok })
+		first, _ := a.Via(b.id)
+		for _, n := range nodes[2:] {
+			if n.id == first {
+				w.net.Isolate(n.ip)
+			}
+		}
+		time.Sleep(time.Second)
+		if second, ok := a.Via(b.id); !ok || second == first {
+			t.Errorf("have %v, %v; the first was %v", second, ok, first)
+		}
+		w.echo(a, b, "goes on")
+	})
+}
+
+// TestNoPathToTheDead: a node that nobody reaches is unreachable at once, and stays so; nobody carries anything for it.
+func TestNoPathToTheDead(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(5)
+		w.net.Isolate(nodes[4].ip)
+		time.Sleep(300 * time.Millisecond)
+		for range 200 {
+			began := time.Now()
+			for _, n := range nodes[:4] {
+				if _, err := n.Call(t.Context(), nodes[4].id, methodEcho, nil); !errors.Is(err, ErrUnreachable) {
+					t.Fatalf("have %v", err)
+				}
+				if n.Reachable(nodes[4].id) {
+					t.Fatal("a node that is cut off is reachable")
+				}
+			}
+			if took := time.Since(began); took > 5*pathWait {
+				t.Fatalf("four calls took %v", took)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		for _, n := range nodes {
+			if _, tunnels := n.Relayed(); tunnels != 0 {
+				t.Errorf("%d tunnels", tunnels)
+			}
+		}
+	})
+}
+
+// TestPathForRaft: Raft's connections go as calls do, and those of the broken way are closed at once.
+func TestPathForRaft(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(3)
+		a, b := nodes[0], nodes[1]
+		dial := func() error {
+			c, err := a.Raft().Dial(RaftAddress(b.id, b.address), time.Second)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			d, err := b.Raft().Accept()
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			if _, err := c.Write([]byte("hello")); err != nil {
+				return err
+			}
+			_, err = d.Read(make([]byte, 5))
+			return err
+		}
+		if err := dial(); err != nil {
+			t.Fatal(err)
+		}
+		old, err := a.Raft().Dial(RaftAddress(b.id, b.address), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Raft().Accept(); err != nil {
+			t.Fatal(err)
+		}
+		w.net.Cut(a.ip, b.ip)
+		began := time.Now()
+		if _, err := old.Read(make([]byte, 1)); err == nil || time.Since(began) > 300*time.Millisecond {
+			t.Errorf("the broken connection ended after %v: %v", time.Since(began), err)
+		}
+		w.until("there is a path", func() bool { _, ok := a.Via(b.id); return ok })
+		if err := dial(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFlappingLink: a direct way that does not hold is trusted later each time.
+func TestFlappingLink(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(3)
+		a, b := nodes[0], nodes[1]
+		var waits []time.Duration
+		for range 4 {
+			w.net.Cut(a.ip, b.ip)
+			time.Sleep(2 * time.Second)
+			w.net.HealAll()
+			began := time.Now()
+			for _, ok := a.Via(b.id); ok; _, ok = a.Via(b.id) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			waits = append(waits, time.Since(began))
+		}
+		for i := range waits[1:] {
+			if waits[i+1] < waits[i]*3/2 {
+				t.Errorf("have %v", waits)
+			}
+		}
+		time.Sleep(2 * flapTime)
+		w.net.Cut(a.ip, b.ip)
+		time.Sleep(2 * time.Second)
+		w.net.HealAll()
+		time.Sleep(10 * time.Second)
+		if _, ok := a.Via(b.id); ok {
+			t.Error("what was long ago still counts")
+		}
+	})
+}
+
+// TestRelaysAreSpread: with many broken links no node carries all tunnels, and the leader carries none.
+func TestRelaysAreSpread(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const n, apart = 10, 6
+		leader := func(c *Config, _ *node) { c.Leader = func() ring.NodeID { return nodeID(n) } }
+		nodes := w.all(n, leader)
+		for i := range apart {
+			for j := range i {
+				w.net.Cut(nodes[i].ip, nodes[j].ip)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		var carried []int64
+		for _, x := range nodes {
+			_, tunnels := x.Relayed()
+			carried = append(carried, tunnels)
+		}
+		most, sum := int64(0), int64(0)
+		for _, c := range carried {
+			most, sum = max(most, c), sum+c
+		}
+		if want := int64(apart * (apart - 1)); sum != want || most > want*2/3 || carried[n-1] != 0 {
+			t.Errorf("have %v", carried)
+		}
+	})
+}
+
+// TestRelayIsForMembers: who would not be let in gets no tunnel, and neither does one who wants to go on by a tunnel, or to a node
+// that the relay does not know or hear.
+func TestRelayIsForMembers(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(3, withCluster(1))
+		a, b := nodes[0], nodes[1]
+		stranger := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{2}}
+		if _, err := greet(w.dialer()(a.address), kindTunnel, stranger); !errors.Is(err, ErrRefused) {
+			t.Errorf("another cluster: have %v", err)
+		}
+		member := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{1}}
+		if _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member); !errors.Is(err, ErrRefused) {
+			t.Errorf("a tunnel through a tunnel: have %v", err)
+		}
+		if _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member); !errors.Is(err, ErrRefused) {
+			t.Errorf("from another region through a tunnel: have %v", err)
+		}
+		ask := func(target ring.NodeID) byte {
+			c := w.dialer()(a.address)
+			if _, err := greet(c, kindTunnel, member); err != nil {
+				t.Fatal(err)
+			}
+			answer := make([]byte, 1)
+			if _, err := c.Write(target[:]); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Read(answer); err != nil {
+				t.Fatal(err)
+			}
+			return answer[0]
+		}
+		if have := ask(ring.NodeID{77}); have != tunnelNotNow {
+			t.Errorf("to an unknown node: have %d", have)
+		}
+		if have := ask(b.id); have != tunnelOpen {
+			t.Errorf("to a node: have %d", have)
+		}
+		w.net.Isolate(b.ip)
+		time.Sleep(200 * time.Millisecond)
+		if have := ask(b.id); have != tunnelNotNow {
+			t.Errorf("to a node that is not heard: have %d", have)
+		}
+	})
+}
+
+// TestTunnelsAreBounded: one more than a relay carries is refused, and places come back.
+func TestTunnelsAreBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(2)
+		a, b := nodes[0], nodes[1]
+		ask := func(i int) (byte, func() error) {
+			c := w.dialer()(a.address)
+			if _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}); err != nil {
+				t.Fatal(err)
+			}
+			answer := make([]byte, 1)
+			_, _ = c.Write(b.id[:])
+			if _, err := c.Read(answer); err != nil {
+				t.Fatal(err)
+			}
+			return answer[0], c.Close
+		}
+		for i := range mostRelayed {
+			if have, _ := ask(i); have != tunnelOpen {
+				t.Fatalf("tunnel %d: have %d", i, have)
+			}
+		}
+		if have, _ := ask(mostRelayed); have != tunnelNotNow {
+			t.Errorf("one too many: have %d", have)
+		}
+		time.Sleep(handshakeTime + time.Second) // the other end closes those on which no handshake begins
+		synctest.Wait()
+		if _, tunnels := a.Relayed(); tunnels != 0 {
+			t.Errorf("%d tunnels are left", tunnels)
+		}
+		if have, _ := ask(0); have != tunnelOpen {
+			t.Errorf("afterwards: have %d", have)
+		}
+		w.echo(a, b, "goes on")
+	})
+}

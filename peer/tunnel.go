@@ -1,0 +1,151 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// mostRelayed bounds the tunnels that a node carries for others.
+	mostRelayed = 256
+	// relayBuffer is how much a relay holds of a tunnel, in each direction, beside what the kernel does.
+	relayBuffer = 32 << 10
+	// relayIdle ends a tunnel that nobody uses.
+	relayIdle = time.Minute
+	// methodHear asks a node whether it hears another one. It is answered here, and no method of the users'.
+	methodHear Method = 255
+)
+
+// What a relay answers when it is asked for a tunnel.
+const (
+	tunnelOpen   = 1
+	tunnelNotNow = 2
+)
+
+var (
+	errNoTunnel   = errors.New("the relay does not reach it, or is busy")
+	errTunnelOver = errors.New("a tunnel does not go through a tunnel")
+)
+
+// dialVia makes a connection to the node of target by a tunnel through relay. The handshake goes from end to end: the relay sees
+// nothing but bytes.
+func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*socket, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	outer, err := p.dial(ctx, relay.address, kindTunnel, relay.expected)
+	if err != nil {
+		return nil, fmt.Errorf("dial the relay: %w", err)
+	}
+	s := &socket{Conn: outer, raw: outer, peers: p, kind: k, via: relay.node}
+	if !p.remember(s) {
+		outer.Close()
+		return nil, ErrClosed
+	}
+	return p.begin(ctx, s, func() error {
+		var answer [1]byte
+		if _, err := s.Write(target.node[:]); err != nil {
+			return fmt.Errorf("ask for a tunnel: %w", err)
+		}
+		if _, err := io.ReadFull(s, answer[:]); err != nil {
+			return fmt.Errorf("ask for a tunnel: %w", err)
+		}
+		if answer[0] != tunnelOpen {
+			return errNoTunnel
+		}
+		return p.introduce(s, target.expected)
+	})
+}
+
+// relay carries a tunnel for the node that has dialled s.
+func (p *Peers) relay(s *socket) {
+	defer s.Close()
+	_ = s.SetDeadline(time.Now().Add(handshakeTime))
+	var target ring.NodeID
+	if _, err := io.ReadFull(s, target[:]); err != nil {
+		return
+	}
+	onward, err := p.onward(target)
+	if err != nil {
+		_, _ = s.Write([]byte{tunnelNotNow}) // the other end gives up by itself
+		return
+	}
+	defer onward.Close()
+	defer p.relays.Add(-1)
+	if _, err := s.Write([]byte{tunnelOpen}); err != nil {
+		return
+	}
+	_ = s.SetDeadline(time.Time{})
+	var back sync.WaitGroup
+	back.Go(func() { p.copy(s, onward) })
+	p.copy(onward, s)
+	back.Wait()
+}
+
+// onward dials the node that a tunnel leads to. Without an error the caller gives a place back.
+func (p *Peers) onward(target ring.NodeID) (*socket, error) {
+	l := (*p.links.Load())[target]
+	if l == nil || !l.hears() {
+		return nil, errNoTunnel
+	}
+	if p.relays.Add(1) > mostRelayed {
+		p.relays.Add(-1)
+		return nil, errNoTunnel
+	}
+	raw, err := p.dialRaw(p.ctx, l.address, nearDialTime)
+	if err != nil {
+		p.relays.Add(-1)
+		return nil, err
+	}
+	s := &socket{Conn: raw, raw: raw, peers: p, kind: kindTunnel}
+	if !p.remember(s) {
+		p.relays.Add(-1)
+		raw.Close()
+		return nil, ErrClosed
+	}
+	return s, nil
+}
+
+// copy moves bytes until one end is over, and ends the other one. After an error nothing that is held arrives any more: behind
+// what a newer connection has sent it would be old.
+func (p *Peers) copy(to, from *socket) {
+	defer to.Close()
+	b := make([]byte, relayBuffer)
+	for {
+		_ = from.SetReadDeadline(time.Now().Add(relayIdle))
+		n, err := from.Read(b)
+		if n > 0 {
+			p.relayed.Add(int64(n))
+			if _, err := to.Write(b[:n]); err != nil {
+				from.discard()
+				from.Close()
+				return
+			}
+		}
+		if err != nil {
+			if err != io.EOF {
+				to.discard()
+			}
+			return
+		}
+	}
+}
+
+// Relayed is how many bytes this node has carried for others, and how many tunnels there are.
+func (p *Peers) Relayed() (bytes, tunnels int64) { return p.relayed.Load(), p.relays.Load() }
+
+// answerHear says whether this node has just heard another one by itself.
+func (p *Peers) answerHear(c *Call) {
+	answer := []byte{0}
+	if len(c.Body) == len(ring.NodeID{}) {
+		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.hears() {
+			answer[0] = 1
+		}
+	}
+	c.Reply(answer)
+}
