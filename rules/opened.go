@@ -28,7 +28,8 @@ func (o *Opened) Note(set *Set, now int64) *Set {
 		if !seen && n > o.newest {
 			open = now
 		}
-		at[n], newest, known = open, max(newest, n), known || open != 0
+		at[n], newest = open, max(newest, n)
+		known = known || open != 0 && (v.At == 0 || v.Doubtful) // of others it doesn't matter
 	}
 	o.at, o.newest = at, newest
 	if !known {

@@ -204,7 +204,7 @@ func (s *Set) settled(h *Hit) []*Limit {
 			rooms[i] = divide(names, names, h.Rule, l).of(own)
 		}
 	}
-	c := &settledLimits{by: d, limits: s.shared(h, rooms)}
+	c := &settledLimits{by: d, limits: s.shared(h, rooms, rooms)}
 	kept.Store(c)
 	return c.limits
 }
@@ -229,14 +229,14 @@ func (s *Set) moving(m *Match, h *Hit, wall int64) []*Limit {
 	}
 	next := *c
 	next.phases = make([]phase, len(h.Limits))
-	rooms := make([]room, len(h.Limits))
+	rooms, newest := make([]room, len(h.Limits)), make([]room, len(h.Limits))
 	bases := make([][]int64, len(h.Limits))
 	for i, l := range h.Limits {
 		at := c.phase(i, l, wall)
 		next.phases[i], rooms[i] = at, c.weighers[i].room(at)
-		bases[i] = c.weighers[i].division(at)
+		bases[i], newest[i] = c.weighers[i].division(at), c.weighers[i].newest()
 	}
-	next.limits = s.shared(h, rooms)
+	next.limits = s.shared(h, rooms, newest)
 	for i, amounts := range bases {
 		if amounts != nil {
 			next.limits[i].standing = &standing{d.names, amounts}
@@ -313,8 +313,8 @@ func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	return c
 }
 
-// shared makes limits of a hit that have room for no more than rooms.
-func (s *Set) shared(h *Hit, rooms []room) []*Limit {
+// shared makes limits of a hit that have room for no more than rooms. newest is what the version in force gives the region.
+func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
 	out := make([]*Limit, len(limits))
@@ -326,7 +326,7 @@ func (s *Set) shared(h *Hit, rooms []room) []*Limit {
 			all[i].lowering = &lowering{}
 		}
 		all[i].Amount = rooms[i].amount
-		all[i].Aim = s.aim(h.Rule, l, rooms[i].amount)
+		all[i].Aim = s.aim(l, max(rooms[i].amount, newest[i].amount))
 		if l.Kind.Bucket() {
 			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // what never comes back is never given
@@ -337,14 +337,13 @@ func (s *Set) shared(h *Hit, rooms []room) []*Limit {
 }
 
 // aim is what a region with a share of a fixed window tries to have at hand by loans; see [Limit.Aim].
-func (s *Set) aim(rule *Rule, l *Limit, share int64) int64 {
+func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
-	own := slices.Index(names, s.division.region)
-	if l.Kind != algorithms.FixedWindow || own < 0 {
+	switch {
+	case l.Kind != algorithms.FixedWindow || !slices.Contains(names, s.division.region):
 		return 0
-	}
-	if aim := max(share, Split(l.Amount, names, rule.Regions)[own]); aim > 0 {
-		return aim
+	case share > 0:
+		return share
 	}
 	return (l.Amount-1)/int64(len(names)) + 1
 }

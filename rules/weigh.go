@@ -19,7 +19,11 @@ type vector struct{ amounts, bursts []int64 }
 
 // divide is what a limit of rule gives to regions, of which those in committed divide it.
 func divide(regions, committed []string, rule *Rule, l *Limit) vector {
-	return vector{among(regions, committed, rule.Regions, l.Amount), among(regions, committed, rule.Regions, l.Burst)}
+	v := vector{amounts: among(regions, committed, rule.Regions, l.Amount)}
+	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
+		v.bursts = among(regions, committed, rule.Regions, l.Burst)
+	}
+	return v
 }
 
 func among(regions, committed []string, parts []Region, amount int64) []int64 {
@@ -121,7 +125,11 @@ func (w *weigher) prepare() {
 		}
 		w.under[i] = math.MaxInt64
 		for _, amount := range later {
-			w.under[i] = min(w.under[i], w.split[i](amount))
+			if share := w.views[i].amounts[w.region]; amount == w.whole[i] {
+				w.under[i] = min(w.under[i], share)
+			} else {
+				w.under[i] = min(w.under[i], w.split[i](amount))
+			}
 		}
 	}
 }
@@ -177,6 +185,14 @@ func (w *weigher) base(before uint8) int {
 		amounts = append(amounts, v.amounts)
 	}
 	return first + base(amounts, w.doubtful[first:])
+}
+
+// newest is what the version in force gives the region.
+func (w *weigher) newest() room {
+	if w.region < 0 {
+		return room{}
+	}
+	return w.views[len(w.views)-1].of(w.region)
 }
 
 // division is what each region has of a fixed window; nil of other limits.

@@ -122,7 +122,7 @@ func sumOf(by ...[4]int64) (sum int64) {
 	return sum
 }
 
-// whole fails unless the whole limit was admitted, and not more.
+// wholeLimit fails unless the whole limit was admitted, and not more.
 func (d *day) wholeLimit(what string, by ...[4]int64) {
 	d.t.Helper()
 	if sum := sumOf(by...); sum != dayLimit {
@@ -174,6 +174,9 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "one joins" {
+				t.Skip("takes some seconds")
+			}
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newDay(t, 18*time.Hour)
@@ -187,7 +190,7 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 // G8: a region is cut off in the middle of a change. What was divided stays so until midnight, and each region can use its own;
 // from then on each has the smallest share of what it holds. Never more than the limit, and when all is mended, all of it.
 func TestG8_CutOffWhileSharesChange(t *testing.T) {
-	for away := range 3 {
+	for away := range cases(3) {
 		t.Run(fmt.Sprint(away), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
