@@ -41,6 +41,7 @@ type Adopted struct {
 	Names     []string
 	At        int64
 	Candidate bool
+	Doubtful  bool
 	Text      string // of the document
 }
 
@@ -64,6 +65,7 @@ type heldHead struct {
 	Names     []string `json:"names"`
 	At        int64    `json:"at,omitempty"`
 	Candidate bool     `json:"candidate,omitempty"`
+	Doubtful  bool     `json:"doubtful,omitempty"`
 }
 
 // AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. They are worked out once, as
@@ -97,7 +99,7 @@ func (s *State) follow() (Adopt, error) {
 		if err != nil {
 			return Adopt{}, fmt.Errorf("write version %d of the rules for other regions: %w", h.Version, err)
 		}
-		e.Held = append(e.Held, Adopted{h.Version, h.Names, h.At, h.Candidate, text})
+		e.Held = append(e.Held, Adopted{h.Version, h.Names, h.At, h.Candidate, h.Doubtful, text})
 	}
 	return e, nil
 }
@@ -122,7 +124,7 @@ func appendAdopt(b []byte, e Adopt) ([]byte, error) {
 	}
 	var texts []string
 	for _, h := range e.Held {
-		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate})
+		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate, h.Doubtful})
 		texts = append(texts, h.Text)
 	}
 	text, err := json.Marshal(head)
@@ -197,7 +199,7 @@ func decodeAdopt(b []byte) (Adopt, error) {
 	}
 	e := Adopt{World: head.World, Term: head.Term, Primary: head.Primary, Names: head.Names, Revision: head.Revision}
 	for i, h := range head.Held {
-		e.Held = append(e.Held, Adopted{h.Version, h.Names, h.At, h.Candidate, texts[i]})
+		e.Held = append(e.Held, Adopted{h.Version, h.Names, h.At, h.Candidate, h.Doubtful, texts[i]})
 		e.InForce = rules.Version{
 			Number: h.Version, When: time.UnixMilli(head.When).UTC(), By: head.By, What: head.What, Size: head.Size,
 		}
@@ -271,7 +273,7 @@ func (e Adopt) apply(next *State) Result {
 		return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, e.InForce.Number, err)}
 	}
 	for i, h := range e.Held {
-		held := Held{Version: h.Version, Names: h.Names, At: h.At, Candidate: h.Candidate, Set: history.Set()}
+		held := Held{Version: h.Version, Names: h.Names, At: h.At, Candidate: h.Candidate, Doubtful: h.Doubtful, Set: history.Set()}
 		if i < len(e.Held)-1 {
 			if held.Set, err = have.compiled(h); err != nil {
 				return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, h.Version, err)}

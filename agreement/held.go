@@ -30,7 +30,7 @@ func (r *Regions) hold(h *rules.History) error {
 			held[i].At = 0 // nobody was waited for: what was used before is not known
 		}
 	}
-	if last := r.last(); last != nil && last.At == 0 && !last.Candidate && last.alike(&fresh) {
+	if last := r.last(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.alike(&fresh) {
 		held = held[:len(held)-1] // who goes by it uses what fresh gives
 	}
 	r.Held = turned(append(held, fresh), v.When.UnixMilli())
@@ -144,7 +144,7 @@ func (r *Regions) record(candidate int, at int64) {
 			// What was followed before the candidate, and not asked for, may have been used in the same window.
 			h.At = at
 		}
-		if n := len(recorded); n > 0 && recorded[n-1].alike(&h) {
+		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].alike(&h) {
 			h.At = recorded[n-1].At
 			recorded = recorded[:n-1]
 		}

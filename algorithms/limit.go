@@ -113,7 +113,7 @@ type Decision struct {
 //
 //	                 Count                 Part                            At
 //	buckets          whole units owed      further owed, 1/Window units    steady time of the last change
-//	fixed-window     used in the window    –                               number of the window, see Window
+//	fixed-window     used in the window    room beyond Amount, see Widen   number of the window, see Window
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //
 // Invariant: Count >= 0, Part >= 0; in buckets Part < Window.
@@ -160,7 +160,7 @@ func (l *Limit) allows(s State, now Now, cost int64) bool {
 		room := l.Burst - s.Count - cost
 		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
-		return s.Count <= l.Amount-cost && !s.queued()
+		return s.Count <= l.Amount+s.Part-cost && !s.queued()
 	default:
 		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
 	}
@@ -227,6 +227,9 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	switch {
 	case l.Kind == FixedWindow && s.queued():
 		return l.shorten(s, now, n)
+	case l.Kind == FixedWindow:
+		s.Count = max(0, s.Count-n)
+		return s
 	case l.Kind != SlidingWindow:
 		return s.lower(n)
 	}
@@ -247,6 +250,9 @@ func (l *Limit) Merge(a, b State, now Now) State {
 			return a
 		}
 		return b
+	}
+	if l.Kind == FixedWindow && a.Window() != b.Window() {
+		a.Part, b.Part = 0, 0 // room is of one window
 	}
 	// Where one is ahead of now by a window, both counts stand in it: too much rather than too little.
 	return State{Count: max(a.Count, b.Count), Part: max(a.Part, b.Part), At: max(a.At, b.At)}

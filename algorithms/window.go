@@ -73,16 +73,19 @@ func (l *Limit) stand(s State, n, wall int64) State {
 	case s.queued() && l.near(at, wall):
 	case s.queued() || !l.skewed(at, wall):
 		s.At = n
+		if l.Kind == FixedWindow {
+			s.Part = 0 // room is of one window
+		}
 	}
 	return s
 }
 
 func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
-	d.Remaining = max(0, l.Amount-s.Count)
-	if s.Count == 0 && d.Allowed {
+	d.Remaining = max(0, l.Amount+s.Part-s.Count)
+	if s.Fresh() && d.Allowed {
 		return
 	}
-	if s.Count > 0 {
+	if !s.Fresh() {
 		d.ResetAfter = time.Duration(max(0, l.end(s.Window())-now.Wall))
 	}
 	if s.queued() {
@@ -91,7 +94,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 	switch {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
-	case cost > l.Amount:
+	case cost > l.Amount+s.Part:
 		d.RetryAfter = l.beyond(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)

@@ -77,7 +77,7 @@ func appendUsage(b []byte, u *limiter.Usage) []byte {
 			b = append(b, ',')
 		}
 		b = appendLimit(append(b, '{'), l.Limit, l.Window)
-		b = appendInt(b, `,"used":`, l.Used)
+		b = appendInt(b, `,"used":`, max(0, l.Used))
 		b = appendInt(b, `,"remaining":`, l.Remaining)
 		b = appendInt(b, `,"reset_after_ms":`, millis(l.ResetAfter))
 		b = append(b, '}')

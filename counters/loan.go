@@ -29,12 +29,13 @@ func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedMark} }
 // Loans is how a counter stands with loans.
 type Loans struct {
 	Window    int64 // number of the window that it stands in; 0 for buckets
-	Used      int64 // rounded up, above the capacity in debt: what its own region used, and lent, less what it borrowed
+	Used      int64 // rounded up, above the capacity in debt: what its own region used, and lent, less what it borrowed; may be below 0
 	Remaining int64 // rounded down
 	Lent      int64 // in this window; of a bucket: what has not drained since
 	Borrowed  int64 // likewise
 
 	whole int64 // Used without the part of a unit
+	room  int64 // of a fixed window: what was borrowed beyond what it had used then
 }
 
 // Own is what the counter's own region has used.
@@ -59,13 +60,14 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
 		out.whole = state.Count
 	} else {
-		out.Window = state.Window()
+		out.Window, out.room = state.Window(), state.Part
+		out.Used -= out.room
 	}
 	return out
 }
 
 // Lend takes up to want units of the counter for another region, if it is in that window (any, of a bucket): while its
-// own region has used less than half of the capacity, half of what is unused, rounded up. It returns how much, and how
+// own region has used less than half of its share and what it borrowed, half of what is unused, rounded up. It returns how much, and how
 // the counter stands afterwards. It fails, and does nothing, with ErrShut, ErrWindow or ErrFull.
 func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
 	s := t.shardOf(k)
@@ -76,7 +78,7 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 		return 0, stand, err
 	}
 	n := min(want, stand.Remaining-stand.Remaining/2)
-	if own := stand.Own(); n <= 0 || own >= l.Capacity()-own {
+	if own := stand.Own(); n <= 0 || own >= l.Capacity()+stand.room-own {
 		return 0, stand, nil
 	}
 	if !t.roomForLoan(s, now, k, 2) {
@@ -127,9 +129,9 @@ func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 }
 
 // Borrow puts into the counter what was borrowed for a window, up to n units, but no more than it has used without out,
-// which may still come back to it otherwise. It returns how much that was; the rest is lost. same reports, while no
-// partition comes or goes, whether the counters here are still those that it was borrowed for. It fails, and does nothing,
-// with ErrShut, ErrWindow or ErrFull.
+// which may still come back to it otherwise. What is more than that widens a fixed window, and is lost of a bucket. It returns
+// how much came in. same reports, while no partition comes or goes, whether the counters here are still those that it was
+// borrowed for. It fails, and does nothing, with ErrShut, ErrWindow or ErrFull.
 func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n, out int64, same func() bool) (int64, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -138,19 +140,31 @@ func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	if err != nil {
 		return 0, err
 	}
-	if n = min(n, stand.Room(out)); n <= 0 || !same() {
+	back, more := min(n, stand.Room(out)), int64(0)
+	if l.Kind == algorithms.FixedWindow {
+		more = n - back
+	}
+	if back+more <= 0 || !same() {
 		return 0, nil
 	}
-	if !t.roomForLoan(s, now, k, 1) {
+	if !t.roomForLoan(s, now, k, 2) {
 		return 0, ErrFull
 	}
-	if err := t.noteLoan(s, now, k.BorrowedKey(), l, n); err != nil {
+	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+more); err != nil {
 		return 0, err
 	}
-	return n, t.changeHeld(s, now, k, l, func(state algorithms.State) algorithms.State {
+	err = t.changeHeld(s, now, k, l, func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
-		return l.Give(state, l.Taken(state, now), now, n)
+		state = l.Give(state, l.Taken(state, now), now, back)
+		if more > 0 {
+			state = l.Widen(state, now, more)
+		}
+		return state
 	}, nil)
+	if more > 0 {
+		s.keep(k)
+	}
+	return back + more, err
 }
 
 // Room is how much the counter could take back beside out, which may still come back to it otherwise.

@@ -363,10 +363,14 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 }
 
-// level is a counter's level after a check that was allowed. One that makes checks wait is as one that refuses.
+// level is a counter's level after a check that was allowed. One that makes checks wait is as one that refuses. What other
+// regions have lent would be lost with a counter: it counts as nearly used.
 func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedLevel
+	}
+	if l.Kind == algorithms.FixedWindow && d.Remaining > l.Capacity() {
+		return refusedLevel - 1
 	}
 	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
 }

@@ -11,11 +11,11 @@ import (
 
 // A record on its way to another node:
 //
-//	byte 0      algorithm (3 bits) and level (5 bits)
+//	byte 0      algorithm (3 bits; 7: a fixed window with a Part) and level (5 bits)
 //	8 + 8       Key.Hi, Key.Lo, big endian
 //	uvarint     seconds until it is fresh, rounded up; 0: it has expired
 //	state       Count and Part as uvarints; then, unless both are 0, of a bucket how long ago the last change was, as a
-//	            uvarint, of windows the number of the window as a varint. Part is left out for fixed windows
+//	            uvarint, of windows the number of the window as a varint. Part is left out for fixed windows, unless there is one
 //	or log      number of entries as a uvarint, then of each the time since the one before, as a uvarint, of the first how
 //	            long ago it was, as a varint, and N, as a uvarint
 //
@@ -26,6 +26,8 @@ import (
 var ErrRecord = errors.New("not a counter's record")
 
 const (
+	// widened stands for a fixed window in which more may be used than its limit, because other regions have lent it.
+	widened = algorithms.Kind(7)
 	maxUsed = 1 << 60           // of counts, and of the sum of a log
 	maxAge  = math.MaxInt64 / 2 // nanoseconds
 	// maxQueue is how far ahead of the clock an entry of a log can be, in nanoseconds: some seconds more than a queue.
@@ -36,7 +38,11 @@ const (
 
 // AppendRecord appends r to b. Levels are rounded to those that a table keeps.
 func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
-	b = append(b, byte(newMark(r.Kind, r.Level)))
+	kind := r.Kind
+	if kind == algorithms.FixedWindow && r.State.Part > 0 {
+		kind = widened
+	}
+	b = append(b, byte(newMark(kind, r.Level)))
 	b = binary.BigEndian.AppendUint64(b, r.Key.Hi)
 	b = binary.BigEndian.AppendUint64(b, r.Key.Lo)
 	left := uint64(0)
@@ -49,7 +55,7 @@ func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	}
 	s := r.State
 	b = binary.AppendUvarint(b, uint64(s.Count))
-	if r.Kind == algorithms.FixedWindow {
+	if kind == algorithms.FixedWindow {
 		s.Part = 0
 	} else {
 		b = binary.AppendUvarint(b, uint64(s.Part))
@@ -97,6 +103,10 @@ func ParseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err erro
 		Hi: binary.BigEndian.Uint64(b[1:]), Lo: binary.BigEndian.Uint64(b[9:]),
 	}}
 	in := reader{rest: b[17:]}
+	room := r.Kind == widened
+	if room {
+		r.Kind = algorithms.FixedWindow
+	}
 	left := int64(in.upTo(math.MaxUint32))
 	r.FreshAt = now.Steady / 1e9
 	if left > 0 {
@@ -108,9 +118,9 @@ func ParseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err erro
 	case r.Kind == algorithms.SlidingLog:
 		r.Log = in.log(log, now)
 	default:
-		r.State = in.state(r.Kind, now)
+		r.State = in.state(r.Kind, room, now)
 	}
-	if in.failed {
+	if in.failed || room && r.State.Part == 0 {
 		return nil, ErrRecord
 	}
 	return in.rest, nil
@@ -135,12 +145,12 @@ func (r *reader) upTo(most uint64) uint64 {
 	return v
 }
 
-func (r *reader) state(kind algorithms.Kind, now algorithms.Now) algorithms.State {
+func (r *reader) state(kind algorithms.Kind, room bool, now algorithms.Now) algorithms.State {
 	s := algorithms.State{Count: int64(r.upTo(maxUsed))}
 	switch {
 	case kind.Bucket():
 		s.Part = int64(r.upTo(uint64(algorithms.MaxWindow) - 1))
-	case kind == algorithms.SlidingWindow:
+	case kind == algorithms.SlidingWindow || room:
 		s.Part = int64(r.upTo(maxUsed))
 	}
 	if s.Fresh() {

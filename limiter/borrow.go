@@ -100,7 +100,7 @@ func (l *Limiter) seekLoans(q *Query, a *Answer) {
 func anyShort(limits []LimitAnswer) bool {
 	for i := range limits {
 		la := &limits[i]
-		if !la.Full && la.Limit.Capacity() > 0 && loanable(la.Rule, la.Limit) && (!la.Allowed || short(la.Rule, la.Limit, la.Remaining)) {
+		if !la.Full && aim(la.Limit) > 0 && loanable(la.Rule, la.Limit) && (!la.Allowed || short(la.Rule, la.Limit, la.Remaining)) {
 			return true
 		}
 	}
@@ -170,6 +170,9 @@ func (l *Limiter) borrowFor(n *named, d *divided, now algorithms.Now) {
 		return
 	}
 	want := stand.Room(m.book.Back(m.Boottime(), d.key.Hi, d.key.Lo))
+	if d.limit.Kind == algorithms.FixedWindow {
+		want = aim(d.limit) - stand.Remaining
+	}
 	if want < 1 {
 		return
 	}
@@ -192,12 +195,18 @@ func (x *loans) busy(k counters.Key, steady int64) bool {
 	return d != nil && (d.flying || steady < d.rest) || x.flying >= maxLoans
 }
 
-// choose picks the region that has the most unused, as far as is known: what nobody has heard of counts as unused whole.
-// A loan then counts as under way. It returns no debtor if there is none to ask, or a loan is under way.
+// choose picks the region that has the most unused, as far as is known: what nobody has heard of counts as unused whole. Of
+// a fixed window a region that has no share may have borrowed more than it needs: it is asked last. A loan then counts as under way. It returns no debtor if there is none to ask, or a loan is under way.
 func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *debtor) {
-	shares := d.book.set.SharesOf(d.rule, d.limit)
+	shares := d.book.set.Division(d.rule, d.limit)
 	delete(shares, d.book.set.Shares().Region)
-	maps.DeleteFunc(shares, func(name string, share int64) bool { return share < 1 || !far.Reachable(name) })
+	maps.DeleteFunc(shares, func(name string, share int64) bool {
+		if d.limit.Kind == algorithms.FixedWindow {
+			share = max(1, share)
+			shares[name] = share
+		}
+		return share < 1 || !far.Reachable(name)
+	})
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	c := x.debtor(d.key, window, steady)

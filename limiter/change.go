@@ -202,7 +202,20 @@ func (l *Limiter) fill(u *Usage) error {
 	for i := range u.Limits {
 		if lu := &u.Limits[i]; loanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0], loans[1], loans[2:]
+			lu.widened()
 		}
 	}
 	return nil
+}
+
+// widened takes off what is used of a fixed window by what it was widened by loans.
+func (u *LimitUsage) widened() {
+	share := u.Limit.Amount
+	switch {
+	case u.Limit.Kind != algorithms.FixedWindow:
+	case u.Remaining > 0:
+		u.Used = share - u.Remaining
+	default: // it may be in debt
+		u.Used = min(u.Used, max(share, u.Used-u.Borrowed))
+	}
 }

@@ -68,7 +68,7 @@ func (c *journey) refuse() {
 		for j := range c.ops(p) {
 			if op := &c.ops(p)[j]; took(op) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
-					op.Decision.Remaining = min(op.Limit.Capacity(), op.Decision.Remaining+op.Cost)
+					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}
 				op.Decision.Delay = 0
 			}

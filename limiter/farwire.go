@@ -134,7 +134,7 @@ func appendShared(b []byte, list []sharedLimit) []byte {
 		s := &list[i]
 		b = binary.LittleEndian.AppendUint64(b, s.limit)
 		for _, n := range [...]int64{s.share, s.used, s.lent, s.borrowed, s.remaining} {
-			b = binary.AppendUvarint(b, uint64(n))
+			b = binary.AppendUvarint(b, uint64(n)) // used may be below 0
 		}
 	}
 	return b
@@ -151,9 +151,21 @@ func readShared(body []byte) ([]sharedLimit, error) {
 	for i := range list {
 		s := &list[i]
 		s.limit = p.word()
-		for _, n := range [...]*int64{&s.share, &s.used, &s.lent, &s.borrowed, &s.remaining} {
+		s.share, s.used = p.count(math.MaxInt64), p.wrapped()
+		for _, n := range [...]*int64{&s.lent, &s.borrowed, &s.remaining} {
 			*n = p.count(math.MaxInt64)
 		}
 	}
 	return list, p.end("shares")
+}
+
+// wrapped reads a number that was written as an unsigned one, though it may be a little below zero.
+func (p *packet) wrapped() int64 {
+	v, n := binary.Uvarint(p.rest)
+	if n <= 0 || int64(v) < -algorithms.MaxAmount {
+		p.fail()
+		return 0
+	}
+	p.rest = p.rest[n:]
+	return int64(v)
 }

@@ -139,10 +139,10 @@ func (l *Limiter) lend(r *loanRequest) loanReply {
 	return reply
 }
 
-// lessThanItsShare reports whether this region goes by a smaller share than the rules in force give it: it does for the first
-// moment of the window from which on they count, and may have something to lend after that.
+// lessThanItsShare reports whether this region goes by a smaller share than it has in the window: it does for the window's
+// first moment, and while a version is not recorded. It may have something to lend after that.
 func (d *divided) lessThanItsShare() bool {
-	return d.limit.Capacity() < d.book.set.SharesOf(d.rule, d.limit)[d.book.set.Shares().Region]
+	return d.limit.Capacity() < d.book.set.Division(d.rule, d.limit)[d.book.set.Shares().Region]
 }
 
 // takeLoan debits a loan.

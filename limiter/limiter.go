@@ -33,8 +33,9 @@ type Limiter struct {
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
 	zones        zones    // of limits in reservations
 
-	mu    sync.Mutex // serialises Use and Adapt, and guards steps
-	steps func(*rules.Set) []int
+	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
+	steps  func(*rules.Set) []int
+	opened rules.Opened
 }
 
 // book is a version of the rules with the figures kept by its rules.
@@ -64,6 +65,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
+	set = l.opened.Note(set, l.authorityAt())
 	next := &book{set: set, whole: newRuleStats()}
 	next.divide()
 	if old := l.inForce.Load(); old != nil {
@@ -88,6 +90,19 @@ func (l *Limiter) Use(set *rules.Set) {
 	}
 	next.adapt(l.steps)
 	l.inForce.Store(next)
+}
+
+// authorityAt is a wall time, Unix nanoseconds, up to which this node had authority while it went by the rules in force; 0
+// where it has none now.
+func (l *Limiter) authorityAt() int64 {
+	if l.member == nil {
+		return 0
+	}
+	now := l.clock.Now().Wall
+	if !l.member.Authority() {
+		return 0
+	}
+	return now
 }
 
 // Rules returns the rules in force, nil before the first Use.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 const (
@@ -28,6 +30,39 @@ func TestG8_AllInOneRegion(t *testing.T) {
 			s := e.all["eu"].stats()
 			if s.BorrowedUnits != 600 || e.all["us"].stats().LentUnits != 300 || e.all["ap"].stats().LentUnits != 300 {
 				t.Errorf("have %s", e.stands("r", "x"))
+			}
+		})
+	}
+}
+
+// G8: so it can in a region that joined in the middle of the window, when all was another one's.
+func TestG8_AllInARegionWithoutAShare(t *testing.T) {
+	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEarth(t, text, "ap", "eu", "us")
+			old := rules.View{Set: compile(t, 1, "version: 1\n"+text), Names: []string{"eu"}, At: 1}
+			for _, region := range e.names {
+				set := compile(t, 2, "version: 1\n"+text)
+				e.useIn(region, set, rules.View{Names: e.names, At: time.Now().UnixMilli()}, old)
+			}
+			n := e.flood(byKey("r", "x"), 100, 15*time.Second, "us")
+			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap"); n != 900 {
+				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+			}
+			u, err := e.all["us"].nodes[0].Usage("r", []string{"x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			own := int64(0)
+			for i, region := range []string{"ap", "eu", "us"} {
+				share := u.Regions[i].Limits[0]
+				if own += share.Own; share.Own != share.Used-share.Lent+share.Borrowed || share.Remaining != 0 || region == "eu" && share.Share != 900 || region != "eu" && share.Share != 0 {
+					t.Errorf("%s has %+v", region, share)
+				}
+			}
+			if own != 900 {
+				t.Errorf("have %d used by all, want 900", own)
 			}
 		})
 	}

@@ -53,8 +53,11 @@ func loanable(r *rules.Rule, limit *rules.Limit) bool {
 
 // short reports whether so little is left of a share that more should be borrowed.
 func short(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
-	return float64(remaining) < (1-r.Lease.Threshold)*float64(limit.Capacity())
+	return float64(remaining) < (1-r.Lease.Threshold)*float64(aim(limit))
 }
+
+// aim is how much a region tries to have at hand of a share. What it borrows can widen a fixed window, and no bucket.
+func aim(limit *rules.Limit) int64 { return max(limit.Aim, limit.Capacity()) }
 
 // divided is a limit of a subject that regions divide, as it is in force here.
 type divided struct {

@@ -29,7 +29,7 @@ type Usage struct {
 type LimitUsage struct {
 	Limit      *rules.Limit
 	Window     time.Duration // true length of the current one
-	Used       int64         // rounded up; above the capacity in debt
+	Used       int64         // rounded up; above the capacity in debt; below 0 if more was borrowed of a fixed window than used
 	Lent       int64         // to other regions, which is among Used
 	Borrowed   int64         // from other regions, which Used is without
 	Remaining  int64

@@ -209,7 +209,7 @@ func (r *refusal) stands(at time.Duration, ops []counters.Op) bool {
 	for i := range ops {
 		d := later(r.ops[i].decision, at-r.at)
 		switch {
-		case ops[i].Cost > ops[i].Limit.Capacity():
+		case ops[i].Limit.Capacity() > 0 && ops[i].Cost > ops[i].Limit.Capacity():
 			d.RetryAfter = algorithms.Never
 		case !r.refuses(i, at, ops[i].Cost):
 			d.Allowed, d.RetryAfter = true, 0

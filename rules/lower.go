@@ -34,7 +34,7 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	for i, l := range limits {
 		all[i], out[i] = *l, &all[i]
 		all[i].lowering, all[i].dividing = nil, nil
-		all[i].Amount, all[i].Whole = part(l.Amount, factor), part(l.Whole, factor)
+		all[i].Amount, all[i].Whole, all[i].Aim = part(l.Amount, factor), part(l.Whole, factor), part(l.Aim, factor)
 		if l.Kind.Bucket() {
 			all[i].Burst = part(l.Burst, factor)
 		}

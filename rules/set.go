@@ -141,7 +141,11 @@ type Limit struct {
 	ID uint64
 	// Whole is the capacity of the rule's limit of which this one is a region's share; 0 of a limit that is not divided.
 	Whole int64
+	// Aim is what a region tries to have at hand of a fixed window that regions divide, by loans: its share or, where that is
+	// less, what the version in force gives it, or an equal part where that is nothing. 0 of other limits.
+	Aim int64
 
+	standing  *standing // how regions divide it in the present window; nil: as the version in force says
 	undivided *Limit    // the rule's limit of which this one is a share; nil: none
 	dividing  *dividing // of the first limit of a list of a global rule; nil: none
 	lowering  *lowering // of the first limit of a list that steps lower; nil: none

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
 )
 
 // skew is by how much the clocks of nodes may differ. A window is taken to begin so much later than the clock says.
@@ -18,6 +20,11 @@ type View struct {
 	Names []string // the committed regions, in order of name
 	// At, Unix ms: from this wall time on no region goes by an older version. 0: that is not recorded.
 	At int64
+	// Doubtful: it was not recorded when the primary changed, so that the primary before may have recorded it earlier than At.
+	Doubtful bool
+	// Open, Unix ns: at this wall time, by the clock of the process that goes by the views, its region had certainly not
+	// honoured the version yet. 0: that is not known. See [Opened].
+	Open int64
 }
 
 // Shares says what a set's global limits are in one region. It is immutable.
@@ -37,10 +44,12 @@ type division struct {
 	// last is the wall time, Unix ns, from which on only the last view counts in windows that begin.
 	last int64
 	// fill is how long any bucket of any view takes to fill at most, ns.
-	fill  int64
-	at    []int64  // Unix ns, of each view that is recorded
-	names []string // of all views, each once
-	alone bool     // the region is the only one that ever was in any view
+	fill     int64
+	at       []int64  // Unix ns, of each view that is recorded
+	open     []int64  // of each view: View.Open, and no later than that of any view after it
+	doubtful []bool   // of each view
+	names    []string // of all views, each once
+	alone    bool     // the region is the only one that ever was in any view
 }
 
 // WithShares returns s for a region: a copy that has all in common with s but the shares. nil is for a set whose global
@@ -63,6 +72,10 @@ func (s *Set) WithShares(x *Shares) *Set {
 			}
 		}
 		d.fill = max(d.fill, int64(v.Set.globals.fill))
+		d.open, d.doubtful = append(d.open, v.Open), append(d.doubtful, v.Doubtful)
+	}
+	for i := len(d.open) - 2; i >= 0; i-- {
+		d.open[i] = min(d.open[i], d.open[i+1])
 	}
 	slices.Sort(d.names)
 	d.alone = len(d.names) == 1 && d.names[0] == x.Region
@@ -83,12 +96,8 @@ func (s *Set) Shares() *Shares { return s.shares }
 // the clock of the node that asks. They are the same counters. Match or MatchKey of s comes before it; [Rule.Lowered] comes
 // after it, and lowers the shares. It allocates nothing as long as what it returned last for a list of limits still holds.
 //
-// What counts in a window, of whose beginning a second is taken off because clocks differ: of the recorded views, those from
-// the last one on that was recorded before the window began. Its share holds, and of each later one that is no smaller for
-// any region than what that region may have used of the window; another one lowers it by region. Where none was recorded
-// before, that may be anything. No later beginning of the window may allow less. Views that are not recorded, the candidate
-// among them, can only lower the share. A bucket's window is the time it takes to fill. A version without such a limit
-// allows anything.
+// docs/ARCHITECTURE.md, "Regions", says which versions count and why the sum of all shares holds. A version without such a
+// limit allows anything.
 func (s *Set) Share(m *Match, wall int64) {
 	d := s.division
 	if d == nil {
@@ -163,12 +172,20 @@ type settledLimits struct {
 
 // movingLimits are shares by several views.
 type movingLimits struct {
-	by     *division
-	lists  []int32 // what the views before say about the same subject: numbers of lists, 0 for none
-	spans  []int64 // of each limit that is a bucket, the time it takes to fill; ns
-	tables [][]room
-	phases []uint8 // of each limit, how many views were recorded before its window began
-	limits []*Limit
+	by       *division
+	lists    []int32 // what the views before say about the same subject: numbers of lists, 0 for none
+	weighers []weigher
+	phases   []phase // of each limit, at the time for which limits was made
+	limits   []*Limit
+}
+
+// phase says which views count for one limit at one moment.
+type phase struct {
+	// before and after are how many views were recorded when the window began: by the clock of the counter's owner if it is a
+	// second behind, and if it is a second ahead.
+	before, after uint8
+	// closed is how many views this region may have honoured by then.
+	closed uint8
 }
 
 // room is what a share has room for.
@@ -187,7 +204,7 @@ func (s *Set) settled(h *Hit) []*Limit {
 			rooms[i] = divide(names, names, h.Rule, l).of(own)
 		}
 	}
-	c := &settledLimits{by: d, limits: shared(h.Limits, rooms)}
+	c := &settledLimits{by: d, limits: s.shared(h, rooms, rooms)}
 	kept.Store(c)
 	return c.limits
 }
@@ -211,13 +228,20 @@ func (s *Set) moving(m *Match, h *Hit, wall int64) []*Limit {
 		return c.limits
 	}
 	next := *c
-	next.phases = make([]uint8, len(h.Limits))
-	rooms := make([]room, len(h.Limits))
+	next.phases = make([]phase, len(h.Limits))
+	rooms, newest := make([]room, len(h.Limits)), make([]room, len(h.Limits))
+	bases := make([][]int64, len(h.Limits))
 	for i, l := range h.Limits {
-		next.phases[i] = c.phase(i, l, wall)
-		rooms[i] = c.tables[i][next.phases[i]]
+		at := c.phase(i, l, wall)
+		next.phases[i], rooms[i] = at, c.weighers[i].room(at)
+		bases[i], newest[i] = c.weighers[i].division(at), c.weighers[i].newest()
 	}
-	next.limits = shared(h.Limits, rooms)
+	next.limits = s.shared(h, rooms, newest)
+	for i, amounts := range bases {
+		if amounts != nil {
+			next.limits[i].standing = &standing{d.names, amounts}
+		}
+	}
 	kept.Store(&next)
 	return next.limits
 }
@@ -232,19 +256,28 @@ func (c *movingLimits) holds(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// phase is how many views were recorded before the present window of limit i began.
-func (c *movingLimits) phase(i int, l *Limit, wall int64) uint8 {
-	start := wall - skew
+// phase is which views count for limit i at wall. The clock of the counter's owner may be a second behind or ahead.
+func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
+	d := c.by
 	if l.Kind.Bucket() {
-		start -= c.spans[i]
-	} else {
-		start = l.WindowStart(start)
+		p.before = d.recorded(wall - skew - c.weighers[i].span)
+		return p
 	}
-	recorded := len(c.by.at)
-	for recorded > 0 && c.by.at[recorded-1] > start {
-		recorded--
+	last := l.WindowStart(wall + skew)
+	p.before, p.after = d.recorded(l.WindowStart(wall-skew)), d.recorded(last)
+	for int(p.closed) < len(d.open) && last >= d.open[p.closed]-skew {
+		p.closed++
 	}
-	return uint8(recorded)
+	return p
+}
+
+// recorded is how many views were recorded by a time.
+func (d *division) recorded(start int64) uint8 {
+	n := len(d.at)
+	for n > 0 && d.at[n-1] > start {
+		n--
+	}
+	return uint8(n)
 }
 
 // list is what a view says about m's subject of a global rule, and by which rule: nothing, if the view has no such rule.
@@ -256,30 +289,33 @@ func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	return r, r.limitsOf(m, rule)
 }
 
-// weigh works out what each of a hit's limits leaves to the region, whenever its window began.
+// weigh prepares what the views leave of each of a hit's limits.
 func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	d := s.division
-	c := &movingLimits{by: d, lists: slices.Clone(m.lists), spans: make([]int64, len(h.Limits)), tables: make([][]room, len(h.Limits))}
+	c := &movingLimits{by: d, lists: slices.Clone(m.lists), weighers: make([]weigher, len(h.Limits))}
 	for i, l := range h.Limits {
-		vectors := make([]vector, 0, len(s.shares.Views))
+		w := weigher{
+			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.Bucket(),
+		}
 		for j := range s.shares.Views {
 			v := &s.shares.Views[j]
 			rule, list := v.list(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
-				vectors = append(vectors, boundless(len(d.names)))
+				w.add(nil, nil, nil, d.names)
 				continue
 			}
-			vectors = append(vectors, divide(d.names, v.Names, rule, list[k]))
-			c.spans[i] = max(c.spans[i], vectors[j].span(list[k]))
+			w.add(rule, list[k], v.Names, d.names)
 		}
-		c.tables[i] = rooms(vectors, len(d.at), slices.Index(d.names, d.region))
+		w.prepare()
+		c.weighers[i] = w
 	}
 	return c
 }
 
-// shared makes limits that have room for no more than rooms.
-func shared(limits []*Limit, rooms []room) []*Limit {
+// shared makes limits of a hit that have room for no more than rooms. newest is what the version in force gives the region.
+func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
+	limits := h.Limits
 	all := make([]Limit, len(limits))
 	out := make([]*Limit, len(limits))
 	for i, l := range limits {
@@ -290,11 +326,43 @@ func shared(limits []*Limit, rooms []room) []*Limit {
 			all[i].lowering = &lowering{}
 		}
 		all[i].Amount = rooms[i].amount
+		all[i].Aim = s.aim(l, max(rooms[i].amount, newest[i].amount))
 		if l.Kind.Bucket() {
 			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // what never comes back is never given
 			}
 		}
+	}
+	return out
+}
+
+// aim is what a region with a share of a fixed window tries to have at hand by loans; see [Limit.Aim].
+func (s *Set) aim(l *Limit, share int64) int64 {
+	names := s.shares.Views[len(s.shares.Views)-1].Names
+	switch {
+	case l.Kind != algorithms.FixedWindow || !slices.Contains(names, s.division.region):
+		return 0
+	case share > 0:
+		return share
+	}
+	return (l.Amount-1)/int64(len(names)) + 1
+}
+
+// standing is how a limit is divided in the present window.
+type standing struct {
+	names   []string
+	amounts []int64
+}
+
+// Division returns what each region has of a limit of a global rule in the present window, where no version that is not
+// recorded lowers it: limit is one that Share made. Else it is [Set.SharesOf].
+func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
+	if limit.standing == nil {
+		return s.SharesOf(rule, limit)
+	}
+	out := make(map[string]int64, len(limit.standing.names))
+	for i, name := range limit.standing.names {
+		out[name] = limit.standing.amounts[i]
 	}
 	return out
 }

@@ -214,24 +214,33 @@ func TestShareOfViews(t *testing.T) {
 		after int // seconds after begin
 		want  [2]int64
 	}{
-		{"lowered, not recorded", []View{{set(100, even), both, at(-900)}, {set(60, even), both, 0}}, 5, [2]int64{30, 30}},
-		{"raised, not recorded", []View{{set(60, even), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{30, 30}},
-		{"raised, recorded in the window", []View{{set(60, even), both, at(-900)}, {set(100, even), both, at(3)}}, 5, [2]int64{50, 50}},
-		{"parts, not recorded", []View{{set(100, most), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 10}},
-		{"parts, recorded in the window", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(3)}}, 5, [2]int64{50, 10}},
-		{"parts, recorded before the window", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(-3)}}, 5, [2]int64{50, 50}},
-		{"the window has just begun", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(-3)}}, 0, [2]int64{50, 10}},
-		{"there and back in a window", []View{{set(100, most), both, at(-900)}, {set(100, even), both, at(1)}, {set(100, most), both, at(2)}}, 5, [2]int64{50, 10}},
-		{"back, and more, but not for all", []View{{set(100, most), both, at(-900)}, {set(60, even), both, at(1)}, {set(100, even), both, at(2)}}, 5, [2]int64{30, 10}},
-		{"the candidate", []View{{set(100, even), both, at(-900)}, {set(100, most), both, 0}, {set(100, even), both, 0}}, 5, [2]int64{50, 10}},
-		{"what was before is not known", []View{{set(100, most), both, at(1)}, {set(200, most), both, at(2)}}, 5, [2]int64{90, 10}},
-		{"a new region, from what was nobody's", []View{{set(100, even), both[:1], at(-900)}, {set(100, even), both, at(2)}}, 5, [2]int64{50, 50}},
-		{"a new region", []View{{set(100, none), both[:1], at(-900)}, {set(100, none), both, at(2)}}, 5, [2]int64{50, 0}},
-		{"a new limit", []View{{set(0, even), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 50}},
-		{"a new limit, recorded", []View{{set(0, even), both, at(-900)}, {set(100, most), both, at(-70)}}, 5, [2]int64{90, 10}},
-		{"other IDs", []View{{compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 50}},
-		{"of one region's scope", []View{{compiled(t, 1, "rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), both, at(-900)}, {set(100, even), both, 0}}, 5, [2]int64{50, 50}},
-		{"not committed any more", []View{{set(100, even), both, at(-900)}, {set(100, even), both[:1], 0}}, 5, [2]int64{50, 0}},
+		{"lowered, not recorded", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(60, even), Names: both}}, 5, [2]int64{30, 30}},
+		{"raised, not recorded", []View{{Set: set(60, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{30, 30}},
+		{"raised, recorded in the window", []View{{Set: set(60, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3)}}, 5, [2]int64{50, 50}},
+		{"parts, not recorded", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 10}},
+		{"parts, recorded in the window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3)}}, 5, [2]int64{90, 10}},
+		{"parts, recorded before the window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}}, 5, [2]int64{50, 50}},
+		{"the window has just begun", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}}, 0, [2]int64{50, 10}},
+		{"there and back in a window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(1)}, {Set: set(100, most), Names: both, At: at(2)}}, 5, [2]int64{90, 10}},
+		{"back, and more, but not for all", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, At: at(1)}, {Set: set(100, even), Names: both, At: at(2)}}, 5, [2]int64{54, 6}},
+		{"parts, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, Open: at(2) * 1e6}}, 5, [2]int64{90, 10}},
+		{"parts, honoured when it began perhaps", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, Open: at(1) * 1e6}}, 5, [2]int64{50, 10}},
+		{"parts and less, not honoured when it began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, Open: at(2) * 1e6}}, 5, [2]int64{54, 6}},
+		{"parts, the window is nearly over", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, Open: at(2) * 1e6}}, 59, [2]int64{50, 10}},
+		{"parts, recorded after another primary perhaps did", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true}}, 5, [2]int64{50, 10}},
+		{"the same, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true, Open: at(2) * 1e6}}, 5, [2]int64{90, 10}},
+		{"raised after that", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true}, {Set: set(120, most), Names: both, At: at(4)}}, 5, [2]int64{50, 10}},
+		{"of the first versions, none recorded", []View{{Set: set(100, none), Names: both[:1]}, {Set: set(100, none), Names: both, Open: at(2) * 1e6}}, 5, [2]int64{100, 0}},
+		{"three, the middle one honoured perhaps", []View{{Set: set(90, even), Names: both, At: at(-900)}, {Set: set(90, most), Names: both}, {Set: set(30, even), Names: both}}, 5, [2]int64{15, 3}},
+		{"the candidate", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(100, most), Names: both}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 10}},
+		{"what was before is not known", []View{{Set: set(100, most), Names: both, At: at(1)}, {Set: set(200, most), Names: both, At: at(2)}}, 5, [2]int64{90, 10}},
+		{"a new region, from what was nobody's", []View{{Set: set(100, even), Names: both[:1], At: at(-900)}, {Set: set(100, even), Names: both, At: at(2)}}, 5, [2]int64{50, 50}},
+		{"a new region", []View{{Set: set(100, none), Names: both[:1], At: at(-900)}, {Set: set(100, none), Names: both, At: at(2)}}, 5, [2]int64{100, 0}},
+		{"a new limit", []View{{Set: set(0, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 50}},
+		{"a new limit, recorded", []View{{Set: set(0, even), Names: both, At: at(-900)}, {Set: set(100, most), Names: both, At: at(-70)}}, 5, [2]int64{90, 10}},
+		{"other IDs", []View{{Set: compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 50}},
+		{"of one region's scope", []View{{Set: compiled(t, 1, "rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), Names: both, At: at(-900)}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 50}},
+		{"not committed any more", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(100, even), Names: both[:1]}}, 5, [2]int64{50, 0}},
 	} {
 		for i, region := range both {
 			last := tt.views[len(tt.views)-1].Set
@@ -252,19 +261,69 @@ func TestShareOfViews(t *testing.T) {
 	}
 }
 
+// Largest remainder is not monotone: a smaller amount can give a region more. It may not use that while others go by the larger.
+func TestSharesAreNotMonotone(t *testing.T) {
+	set := func(n, limit int) *Set {
+		return compiled(t, int64(n), fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: {a: 0.15, b: 0.05, c: 0.8}, "+
+			"limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", limit))
+	}
+	names, wall := []string{"a", "b", "c"}, time.Unix(1_800_000_005, 0)
+	before := View{Set: set(1, 10), Names: names, At: 1}
+	for _, at := range []int64{0, wall.UnixMilli()} {
+		after := View{Set: set(2, 9), Names: names, At: at}
+		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} { // of 10 it is 2, 0 and 8, of 9 it is 1, 1 and 7
+			s := after.Set.WithShares(&Shares{Region: region, Views: []View{before, after}})
+			if have := shareOf(t, s, wall)[0].Amount; have != want {
+				t.Errorf("recorded at %d: %s has %d, want %d", at, region, have, want)
+			}
+		}
+	}
+}
+
+// What a process knows of when a version was not honoured: that it had authority before it applied it.
+func TestOpened(t *testing.T) {
+	set := func(versions ...int64) *Set {
+		x := &Shares{Region: "eu"}
+		for _, n := range versions {
+			x.Views = append(x.Views, View{Set: compiled(t, n, fmt.Sprintf(worldWide, "", 900, 10)), Names: []string{"eu", "us"}})
+		}
+		return x.Views[len(x.Views)-1].Set.WithShares(x)
+	}
+	var o Opened
+	for i, tt := range []struct {
+		versions []int64
+		now      int64
+		want     []int64
+	}{
+		{[]int64{4, 5}, 0, []int64{0, 0}},               // without authority: it begins
+		{[]int64{4, 5, 6}, 100, []int64{0, 0, 100}},     // with it
+		{[]int64{5, 6, 7, 8}, 0, []int64{0, 100, 0, 0}}, // without it again
+		{[]int64{5, 6, 7, 8}, 200, []int64{0, 100, 0, 0}},
+		{[]int64{5, 9}, 300, []int64{0, 300}},
+		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's: it was known before
+		{[]int64{6, 10}, 500, []int64{0, 500}},
+	} {
+		for j, v := range o.Note(set(tt.versions...), tt.now).Shares().Views {
+			if v.Open != tt.want[j] {
+				t.Errorf("%d: version %d: have %d, want %v", i, v.Set.Version, v.Open, tt.want)
+			}
+		}
+	}
+}
+
 // A subject's share is the smaller of what both versions say about it: its tier, its own limits.
 func TestShareFollowsSubjects(t *testing.T) {
 	before := compiled(t, 1, fmt.Sprintf(worldWide, "", 900, 10))
 	after := compiled(t, 2, strings.Replace(fmt.Sprintf(worldWide, "", 600, 90), "big: {tier: b}", "big: {tier: a}", 1))
 	names := []string{"eu", "us"}
-	s := after.WithShares(&Shares{Region: "eu", Views: []View{{before, names, 1}, {after, names, 0}}})
+	s := after.WithShares(&Shares{Region: "eu", Views: []View{{Set: before, Names: names, At: 1}, {Set: after, Names: names}}})
 	wall := time.Unix(1_800_000_000, 0)
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
 		if have := shareOf(t, s, wall, Attribute{"tenant", tenant})[0].Amount; have != want {
 			t.Errorf("%s: have %d, want %d", tenant, have, want)
 		}
 	}
-	back := before.WithShares(&Shares{Region: "eu", Views: []View{{after, names, 1}, {before, names, 0}}})
+	back := before.WithShares(&Shares{Region: "eu", Views: []View{{Set: after, Names: names, At: 1}, {Set: before, Names: names}}})
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
 		if have := shareOf(t, back, wall, Attribute{"tenant", tenant})[0].Amount; have != want {
 			t.Errorf("back, %s: have %d, want %d", tenant, have, want)
@@ -301,8 +360,8 @@ func TestShareAllocatesNothing(t *testing.T) {
 	names := []string{"eu", "us"}
 	wall := time.Now()
 	for name, views := range map[string][]View{
-		"one": {{s, names, 0}}, "two, recorded": {{old, names, 1}, {s, names, 1}},
-		"two, moving": {{old, names, 1}, {s, names, 0}}, "two, recorded just now": {{old, names, 1}, {s, names, wall.UnixMilli()}},
+		"one": {{Set: s, Names: names}}, "two, recorded": {{Set: old, Names: names, At: 1}, {Set: s, Names: names, At: 1}},
+		"two, moving": {{Set: old, Names: names, At: 1}, {Set: s, Names: names}}, "two, recorded just now": {{Set: old, Names: names, At: 1}, {Set: s, Names: names, At: wall.UnixMilli()}},
 	} {
 		shared := s.WithShares(&Shares{Region: "eu", Views: views})
 		var m Match
@@ -320,8 +379,8 @@ func TestShareAllocatesNothing(t *testing.T) {
 func TestSharesAreNotMixedUp(t *testing.T) {
 	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
 	wall := time.Unix(1_800_000_000, 0)
-	two := s.WithShares(&Shares{Region: "eu", Views: []View{{s, []string{"eu", "us"}, 1}}})
-	four := s.WithShares(&Shares{Region: "eu", Views: []View{{s, []string{"ap", "eu", "us", "za"}, 1}}})
+	two := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"eu", "us"}, At: 1}}})
+	four := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"ap", "eu", "us", "za"}, At: 1}}})
 	for range 3 {
 		if a, b := shareOf(t, two, wall)[0].Amount, shareOf(t, four, wall)[0].Amount; a != 50 || b != 25 {
 			t.Fatalf("have %d and %d, want 50 and 25", a, b)
@@ -359,8 +418,8 @@ func TestShareInParallel(t *testing.T) {
 	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
 	names := []string{"eu", "us"}
 	begin := time.Unix(1_800_000_000, 0)
-	two := s.WithShares(&Shares{Region: "eu", Views: []View{{old, names, begin.UnixMilli() + 1}, {s, names, begin.UnixMilli() + 1}}})
-	four := s.WithShares(&Shares{Region: "eu", Views: []View{{s, []string{"ap", "eu", "us", "za"}, 1}}})
+	two := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: old, Names: names[:1], At: begin.UnixMilli() + 1}, {Set: s, Names: names, At: begin.UnixMilli() + 1}}})
+	four := s.WithShares(&Shares{Region: "eu", Views: []View{{Set: s, Names: []string{"ap", "eu", "us", "za"}, At: 1}}})
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -371,7 +430,7 @@ func TestShareInParallel(t *testing.T) {
 				}
 				wall := begin.Add(time.Duration(2+60*(j%2)) * time.Second)
 				if i%2 == 1 && j%2 == 0 {
-					want = 300
+					want = 600
 				}
 				if have := shareOf(t, set, wall, Attribute{"tenant", "x"})[0].Amount; have != want {
 					t.Errorf("have %d, want %d", have, want)
@@ -388,9 +447,9 @@ func BenchmarkShare(b *testing.B) {
 	names := []string{"ap", "eu", "us"}
 	wall := time.Now()
 	for _, versions := range []int{1, 4, 16} {
-		views := []View{{s, names, 0}}
+		views := []View{{Set: s, Names: names}}
 		for i := range versions - 1 {
-			views = slices.Insert(views, 0, View{compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), names, 0})
+			views = slices.Insert(views, 0, View{Set: compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), Names: names})
 		}
 		set := s.WithShares(&Shares{Region: "eu", Views: views})
 		b.Run(fmt.Sprintf("%d-versions", versions), func(b *testing.B) {
@@ -415,9 +474,9 @@ func TestSharesKeepNoOldVersions(t *testing.T) {
 	for n := range 5 {
 		old = append(old, weak.Make(before.Document))
 		next := version(n + 1)
-		moving := next.WithShares(&Shares{Region: "eu", Views: []View{{before, names, 1}, {next, names, 0}}})
+		moving := next.WithShares(&Shares{Region: "eu", Views: []View{{Set: before, Names: names, At: 1}, {Set: next, Names: names}}})
 		shareOf(t, moving, wall, Attribute{"tenant", "x"})
-		shareOf(t, next.WithShares(&Shares{Region: "eu", Views: []View{{next, names, 1}}}), wall, Attribute{"tenant", "x"})
+		shareOf(t, next.WithShares(&Shares{Region: "eu", Views: []View{{Set: next, Names: names, At: 1}}}), wall, Attribute{"tenant", "x"})
 		before = next
 	}
 	runtime.GC()

@@ -19,7 +19,11 @@ type vector struct{ amounts, bursts []int64 }
 
 // divide is what a limit of rule gives to regions, of which those in committed divide it.
 func divide(regions, committed []string, rule *Rule, l *Limit) vector {
-	return vector{among(regions, committed, rule.Regions, l.Amount), among(regions, committed, rule.Regions, l.Burst)}
+	v := vector{amounts: among(regions, committed, rule.Regions, l.Amount)}
+	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
+		v.bursts = among(regions, committed, rule.Regions, l.Burst)
+	}
+	return v
 }
 
 func among(regions, committed []string, parts []Region, amount int64) []int64 {
@@ -64,50 +68,167 @@ func (v vector) span(l *Limit) int64 {
 	return longest
 }
 
-// rooms is what views leave to one region of them, −1 for none, by how many were recorded before the window began. Those
-// that are recorded come first.
-func rooms(views []vector, recorded, region int) []room {
-	out := make([]room, recorded+1)
-	if region < 0 {
-		return out
+// weigher says what views leave to one region of one limit.
+type weigher struct {
+	region   int // −1: none of them
+	recorded int // views that are recorded; they come first
+	doubtful []bool
+	bucket   bool
+	span     int64 // the time that a bucket takes to fill, ns
+
+	views []vector
+	// What follows is of fixed windows, of each view.
+	split []func(amount int64) int64 // what its division gives the region; nil: it has no such limit
+	whole []int64                    // the limit's amount
+	next  []int                      // the first view from it on that has the limit
+	under []int64                    // the least that its division gives the region of its own amount and of later ones
+}
+
+// add adds a view's limit, nil if it has none.
+func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
+	if l == nil {
+		w.views = append(w.views, boundless(len(regions)))
+		w.split, w.whole = append(w.split, nil), append(w.whole, 0)
+		return
 	}
-	unknown := boundless(len(views[0].amounts)) // what was used before the first record
+	v := divide(regions, committed, rule, l)
+	w.views = append(w.views, v)
+	w.span = max(w.span, v.span(l))
+	own := -1
+	if w.region >= 0 {
+		own = slices.Index(committed, regions[w.region])
+	}
+	w.whole = append(w.whole, l.Amount)
+	w.split = append(w.split, func(amount int64) int64 {
+		if own < 0 {
+			return 0
+		}
+		return Split(amount, committed, rule.Regions)[own]
+	})
+}
+
+// prepare works out next and under. The last view has the limit.
+func (w *weigher) prepare() {
+	if w.bucket || w.region < 0 {
+		return
+	}
+	n := len(w.views)
+	w.next, w.under = make([]int, n), make([]int64, n)
+	var later []int64 // different amounts of views from i on
+	for i := n - 1; i >= 0; i-- {
+		if w.next[i] = i; w.split[i] == nil {
+			w.next[i] = w.next[i+1]
+			continue
+		}
+		if !slices.Contains(later, w.whole[i]) {
+			later = append(later, w.whole[i])
+		}
+		w.under[i] = math.MaxInt64
+		for _, amount := range later {
+			if share := w.views[i].amounts[w.region]; amount == w.whole[i] {
+				w.under[i] = min(w.under[i], share)
+			} else {
+				w.under[i] = min(w.under[i], w.split[i](amount))
+			}
+		}
+	}
+}
+
+// room is what is left to the region at a moment.
+func (w *weigher) room(p phase) room {
+	out := room{math.MaxInt64, math.MaxInt64}
+	if w.region < 0 {
+		return room{}
+	}
+	if !w.bucket {
+		for before := p.before; before <= p.after; before++ {
+			out.amount = min(out.amount, w.window(before, p.closed))
+		}
+		return room{amount: out.amount}
+	}
+	unknown := boundless(len(w.views[0].amounts)) // what was used before the first record
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
-	for _, v := range views {
+	for _, v := range w.views {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
 	}
-	for first := range out {
-		out[first] = room{least(amounts, first, recorded, region), least(bursts, first, recorded, region)}
+	doubtful := append([]bool{false}, w.doubtful...)
+	for first := int(p.before); first <= w.recorded; first++ {
+		out.amount = min(out.amount, least(amounts[first:], doubtful[first:], w.recorded-first, w.region))
+		out.burst = min(out.burst, least(bursts[first:], doubtful[first:], w.recorded-first, w.region))
 	}
 	return out
 }
 
-// least is what shares leave to a region in a window that began at the first of them, or at any later one. The last one
-// that is recorded has its number.
-func least(shares [][]int64, first, recorded, region int) int64 {
-	out := int64(math.MaxInt64)
-	for ; first <= recorded; first++ {
-		out = min(out, chain(shares[first:recorded+1], region))
+// window is what is left of a fixed window, before which so many views were recorded, and of whose views so many may have
+// been honoured by this region.
+func (w *weigher) window(before, closed uint8) int64 {
+	base := w.base(before)
+	out := w.under[w.next[base]]
+	for i := base + 1; i < int(closed); i++ {
+		if i >= w.recorded || w.doubtful[i] {
+			out = min(out, w.under[w.next[i]])
+		}
 	}
-	for _, v := range shares[recorded+1:] {
+	return out
+}
+
+// base is the view whose division a fixed window goes by before which so many views were recorded: the last of them, or one
+// that was recorded since and is nowhere smaller. Where none was recorded before, it is the first view. What was used before
+// that one is not known then, but that only its regions can have used it.
+func (w *weigher) base(before uint8) int {
+	if before == 0 {
+		return 0
+	}
+	first := int(before) - 1
+	amounts := make([][]int64, 0, len(w.views))
+	for _, v := range w.views[first:w.recorded] {
+		amounts = append(amounts, v.amounts)
+	}
+	return first + base(amounts, w.doubtful[first:])
+}
+
+// newest is what the version in force gives the region.
+func (w *weigher) newest() room {
+	if w.region < 0 {
+		return room{}
+	}
+	return w.views[len(w.views)-1].of(w.region)
+}
+
+// division is what each region has of a fixed window; nil of other limits.
+func (w *weigher) division(p phase) []int64 {
+	if w.bucket || w.region < 0 {
+		return nil
+	}
+	return w.views[w.next[w.base(p.after)]].amounts
+}
+
+// least is what shares leave to a region of a bucket that could fill since the first of them held. So many of those after
+// that were recorded since.
+func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
+	out := int64(math.MaxInt64)
+	for _, v := range shares[base(shares[:recorded+1], doubtful):] {
 		out = min(out, v[region])
 	}
 	return out
 }
 
-// chain is what recorded shares leave to a region in a window that began when the first of them held, and the others were
-// recorded later. most is what each region may have used of the window: shares that are nowhere smaller hold at once.
-// Others only lower what may be used from now on. What each has had is then below most still, and most is one version's.
-func chain(shares [][]int64, region int) int64 {
-	most, out := shares[0], shares[0][region]
-	for _, v := range shares[1:] {
-		if covers(v, most) {
-			most, out = v, v[region]
-		} else {
-			out = min(out, v[region])
+// base is which of recorded shares counts since the first of them held: the last that was nowhere smaller than what each
+// region may have used by then. Of a doubtful one that may be as much as it gives.
+func base(shares [][]int64, doubtful []bool) (at int) {
+	most := shares[0]
+	for i, v := range shares[1:] {
+		switch {
+		case covers(v, most):
+			most, at = v, i+1
+		case doubtful[i+1]:
+			most = slices.Clone(most)
+			for r := range most {
+				most[r] = max(most[r], v[r])
+			}
 		}
 	}
-	return out
+	return at
 }
 
 // covers reports whether a is nowhere smaller than b.

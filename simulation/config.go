@@ -57,6 +57,8 @@ const (
 	LendUnconfirmed
 	// RaiseAtOnce: regions go by the newest version of the rules alone.
 	RaiseAtOnce
+	// StayUntilRecord: regions go by what is recorded alone, though others may go by a later record already.
+	StayUntilRecord
 )
 
 // RegionsConfig is a small run with several regions.

@@ -216,8 +216,13 @@ func (l *Ledger) least(versions []Version, s *Subject, name string, w int64) int
 		if h.At >= ends || i+1 < len(l.Holds) && l.Holds[i+1].At < begins-catchUp-s.Limit.Window {
 			continue
 		}
-		for _, place := range h.Versions {
-			least = min(least, versions[place].Limits[s.Rule].Shares[name])
+		for j, place := range h.Versions {
+			// The division of one that counts holds for the amounts of those after it.
+			of := versions[place].Limits[s.Rule]
+			for _, later := range h.Versions[j:] {
+				d := versions[later].Limits[s.Rule]
+				least = min(least, of.under(&d, name))
+			}
 		}
 	}
 	if len(l.Holds) == 0 || l.Holds[0].At > begins {

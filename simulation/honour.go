@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/agreement"
@@ -44,12 +45,24 @@ func (p *process) remember() error {
 // sharing is a state's rules with the shares of the region.
 func (w *World) sharing(s *agreement.State) *rules.Set {
 	set := s.SetFor(w.name)
-	if w.cfg.Sabotage != RaiseAtOnce || set == nil || set.Shares() == nil {
+	if set == nil || set.Shares() == nil {
 		return set
 	}
-	last := set.Shares().Views[len(set.Shares().Views)-1]
-	last.At = 1
-	return set.WithShares(&rules.Shares{Region: w.name, Views: []rules.View{last}})
+	views := slices.Clone(set.Shares().Views)
+	last := &views[len(views)-1]
+	switch w.cfg.Sabotage {
+	case RaiseAtOnce:
+		last.At = 1
+		views = views[len(views)-1:]
+	case StayUntilRecord:
+		if last.At == 0 {
+			last.At = rules.MaxRecordedAt
+		}
+		views = slices.DeleteFunc(views, func(v rules.View) bool { return v.At == 0 })
+	default:
+		return set
+	}
+	return set.WithShares(&rules.Shares{Region: w.name, Views: views})
 }
 
 // knows reports whether p has rules of a version.

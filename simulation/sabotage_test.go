@@ -46,6 +46,7 @@ func TestSabotageOfRegionsIsFound(t *testing.T) {
 		{"loans are not debited", LendForNothing},
 		{"loans are not confirmed", LendUnconfirmed},
 		{"shares are raised at once", RaiseAtOnce},
+		{"what was divided stays until the record", StayUntilRecord},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -60,6 +60,9 @@ func (w *World) newLineage() uint64 { return w.control.Uint64() | 1 }
 // authority is for limiter.Cluster.
 func (p *process) authority() bool {
 	w := p.w
+	if !p.begun.Load() {
+		return false // the mutex is held
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return p.hasAuthority()

@@ -24,6 +24,16 @@ type Version struct {
 type Divided struct {
 	Whole, Burst   int64
 	Shares, Bursts map[string]int64 // by region; 0 for others
+
+	by func(amount int64) map[string]int64 // shares of another amount, divided alike; nil: not known
+}
+
+// under is the share of a region by this division, of the amount of a later version.
+func (d *Divided) under(later *Divided, name string) int64 {
+	if d.by == nil || later.Whole == d.Whole || later.Whole == 0 {
+		return d.Shares[name]
+	}
+	return d.by(later.Whole)[name]
 }
 
 // Hold is what a region holds of versions from a time on: places in Ledger.Versions, the last in force.
@@ -56,6 +66,7 @@ func describe(h *agreement.Held, now time.Duration) Version {
 		v.Limits[r.Name] = Divided{
 			Whole: l.Amount, Burst: l.Burst,
 			Shares: divided(l.Amount, h.Names, r.Regions), Bursts: divided(l.Burst, h.Names, r.Regions),
+			by: func(amount int64) map[string]int64 { return divided(amount, h.Names, r.Regions) },
 		}
 	}
 	return v

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -77,7 +78,8 @@ type process struct {
 	w       *World
 	boot    int
 	alive   bool
-	ready   bool // it has heard the leader once
+	begun   atomic.Bool // it has the rules that it begins with
+	ready   bool        // it has heard the leader once
 	limiter *limiter.Limiter
 	ruled   // by which rules it goes
 	table   *counters.Table
@@ -213,6 +215,7 @@ func (w *World) boot(n *node) (err error) {
 	} else if err := p.remember(); err != nil {
 		return err
 	}
+	p.begun.Store(true)
 	n.process = p
 	return nil
 }
