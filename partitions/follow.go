@@ -110,10 +110,12 @@ func (k *Keeper) pushChanges() {
 		return
 	}
 	k.collect(true)
+	k.debiting.Lock()
 	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
+	k.debiting.Unlock()
 	k.collect(false)
 	k.flushAll()
 }
@@ -128,18 +130,22 @@ func (k *Keeper) collect(begins bool) {
 
 // pushTo adds what changed in p to the messages for those that have the copy before.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
+	k.mu.Lock()
+	k.parts[p].round++
+	at := k.parts[p].order
+	k.mu.Unlock()
 	var buf [3]ring.NodeID
 	for _, node := range k.view.Load().following(k.cfg.Self, p, buf[:0]) {
 		k.mu.Lock()
 		f := k.follower(node)
-		pr, lineage := f.parts[p], k.parts[p].lineage
+		pr := f.parts[p]
 		if pr != nil && f.unacked > maxBehind {
 			delete(f.parts, p)
 			pr = nil
 		}
 		k.mu.Unlock()
 		if pr != nil {
-			k.add(f, p, lineage, 0, records)
+			k.add(f, section{p: p, order: at}, records)
 		}
 	}
 }
@@ -174,19 +180,21 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	}
 	// From here on changes are sent as well; those before are in the copy.
 	f.parts[p] = &progress{}
-	lineage := k.parts[p].lineage
+	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
-	first := uint8(sectionBegins)
+	k.debiting.Lock()
 	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-		k.add(f, p, lineage, first, records)
-		first = 0
+		s = k.add(f, s, records)
 		return nil
 	})
-	k.add(f, p, lineage, first|sectionEnds, nil)
+	k.debiting.Unlock()
+	s.flags |= sectionEnds
+	k.add(f, s, nil)
 }
 
-// add puts records of p into the message for f, and sends it when it is long enough.
-func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []counters.Record) {
+// add puts records of s.p into the message for f, as s and as many more sections as it takes, and sends it when it is long
+// enough. It returns s as it goes on after that.
+func (k *Keeper) add(f *follower, s section, records []counters.Record) section {
 	now := k.cfg.Now()
 	for {
 		if len(f.message) == 0 {
@@ -195,21 +203,26 @@ func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []
 		packed, n := pack(f.packed[:0], records, now)
 		f.packed = packed
 		rest := records[n:]
-		last := flags
+		one := s
+		one.parts++
 		if len(rest) > 0 {
-			last &^= sectionEnds
+			one.flags &^= sectionEnds
+			if s.flags&sectionCopy == 0 {
+				one.flags |= sectionMore
+			}
 		}
-		f.message = appendSection(f.message, section{p: p, lineage: lineage, flags: last}, n, packed)
-		f.inside = append(f.inside, p)
+		f.message = appendSection(f.message, one, n, packed)
+		f.inside = append(f.inside, s.p)
 		f.copies = f.copies || k.copying
-		if last&sectionEnds != 0 {
+		if one.flags&sectionEnds != 0 {
 			f.ends = append(f.ends, len(f.inside)-1)
 		}
 		if len(f.message) >= messageSize {
 			k.flush(f)
 		}
-		if records, flags = rest, flags&^sectionBegins; len(records) == 0 {
-			return
+		s.parts, s.flags = one.parts, s.flags&^sectionBegins
+		if records = rest; len(records) == 0 {
+			return s
 		}
 	}
 }
