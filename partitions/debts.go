@@ -266,6 +266,7 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 		return
 	}
 	k.checked = time.Now()
+	k.debts.prune(now)
 	for _, list := range k.debts.of {
 		for key, d := range list {
 			if d.over(now) {

@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -18,6 +19,11 @@ const (
 	maxBehind = 32 << 20
 	// pushTimeout is how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
+	// probeInterval is how often a follower is sent a message, though there is nothing to tell it: so that each owner knows
+	// whether it takes copies, also while nothing changes.
+	probeInterval = time.Second
+	// lagTime is how long a follower may answer nothing before it lags.
+	lagTime = 5 * time.Second
 )
 
 // follower is a node that gets copies of partitions whose tokens are here.
@@ -28,6 +34,9 @@ type follower struct {
 	// sent is the number of the last message, flying those of messages that are not acknowledged, in order.
 	sent   uint64
 	flying []uint64
+	// probed is when the last message was sent; since, when one was sent that it has not answered, with no answer since. Zero:
+	// all were answered.
+	probed, since time.Time
 
 	// The message being put together; used by the loop alone.
 	message []byte
@@ -255,6 +264,9 @@ func (k *Keeper) flush(f *follower) {
 	f.unacked += size
 	f.sent++
 	number := f.sent
+	if f.probed = time.Now(); f.since.IsZero() {
+		f.since = f.probed
+	}
 	f.flying = append(f.flying, number)
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
@@ -280,6 +292,11 @@ func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends
 	defer k.mu.Unlock()
 	f.unacked -= size
 	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
+	if answers(err) {
+		if f.since = (time.Time{}); len(f.flying) > 0 {
+			f.since = time.Now()
+		}
+	}
 	if err != nil || len(refused) > 0 {
 		k.failed(f.node)
 	}
@@ -309,6 +326,50 @@ func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends
 		}
 	}
 	return err == nil && len(refused) == 0
+}
+
+// answers reports whether a follower whose call ended with err takes messages. One that does not know yet what was agreed
+// answers, too.
+func answers(err error) bool {
+	var remote *peer.RemoteError
+	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
+}
+
+// probe sends an empty message to each follower that was sent none for a while. It runs in the loop.
+func (k *Keeper) probe() {
+	k.mu.Lock()
+	var list []*follower
+	for _, f := range k.followers {
+		if len(f.flying) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
+			list = append(list, f)
+		}
+	}
+	k.mu.Unlock()
+	for _, f := range list {
+		f.message = k.header(f.message)
+		k.flush(f)
+	}
+}
+
+// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for five
+// seconds. If that is most of those that can be reached, the fault is here, and the list is empty.
+func (k *Keeper) Lagging() []ring.NodeID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []ring.NodeID
+	reached := 0
+	for node, f := range k.followers {
+		if !k.cfg.Calls.Reachable(node) {
+			continue
+		}
+		if reached++; !f.since.IsZero() && time.Since(f.since) >= lagTime {
+			list = append(list, node)
+		}
+	}
+	if k.stats.Lagging = len(list); 2*len(list) > reached {
+		return nil
+	}
+	return list
 }
 
 // receive takes what other keepers send, in order.

@@ -87,7 +87,7 @@ type Keeper struct {
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
 	followers map[ring.NodeID]*follower
-	changed   chan struct{} // closed and made anew when a phase or the view changes
+	changed   chan struct{}        // closed and made anew when a phase or the view changes
 	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
 	pulling   map[ring.NodeID]bool // nodes that are being asked for their copies
 	giving    map[ring.NodeID]*gift
@@ -141,7 +141,7 @@ const (
 
 // part is what is known of a partition here.
 type part struct {
-	phase phase
+	phase   phase
 	order               // of the counters here, as owner or as copy
 	other   ring.NodeID // freezing, flipping, handed, doubtful: to whom, zero if this node flipped nothing
 	boot    uint64      // of other
@@ -255,6 +255,19 @@ func (k *Keeper) forgetFollowers(v *view) {
 			if !slices.Contains(v.following(k.cfg.Self, p, buf[:0]), node) {
 				delete(f.parts, p)
 			}
+		}
+	}
+	follow := map[ring.NodeID]bool{}
+	for p := range ring.Partitions {
+		if from, to := v.Owner(p); from == k.cfg.Self || to == k.cfg.Self {
+			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+				follow[node] = true
+			}
+		}
+	}
+	for node := range k.followers {
+		if !follow[node] {
+			delete(k.followers, node)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -78,7 +79,7 @@ func (d *debts) put(s *seal) {
 // settled takes a seal's debts off, those of the places that are told: they are in the owner's counters. What is left is told
 // under another number.
 func (d *debts) settled(s *seal, told func(i int) bool) {
-	i := slices.Index(d.seals[s.partition], s)
+	i := slices.IndexFunc(d.seals[s.partition], func(have *seal) bool { return have.number == s.number })
 	if i < 0 {
 		return // the debts of the partition were over, or have become history here
 	}
@@ -87,18 +88,51 @@ func (d *debts) settled(s *seal, told func(i int) bool) {
 		delete(d.seals, s.partition)
 	}
 	for i := range s.entries {
-		e := &s.entries[i]
-		one := d.get(e.key)
-		if one == nil || e.limit.Kind == algorithms.FixedWindow && one.taken.Window != e.taken.Window {
-			continue // what was paid was of a window that is over, and is not in it any more
+		d.unseal(&s.entries[i], told(i))
+	}
+}
+
+// unseal takes what is in a seal out of it, and off the debt, if nobody has to be told.
+func (d *debts) unseal(e *sealed, gone bool) {
+	one := d.get(e.key)
+	if one == nil || e.limit.Kind == algorithms.FixedWindow && one.taken.Window != e.taken.Window {
+		return // it was of a window that is over, and is not in the debt any more
+	}
+	cost := min(e.cost, one.sealed)
+	if one.sealed -= cost; !gone {
+		return
+	}
+	one.cost -= cost
+	if one.absent = min(one.absent, one.cost); one.cost <= 0 {
+		d.remove(e.key)
+	}
+}
+
+// prune takes out of seals what would drain or leave its window before anyone could be told. Seals that are on their way stay
+// as they are.
+func (d *debts) prune(now algorithms.Now) {
+	for p, seals := range d.seals {
+		var left []*seal
+		for _, s := range seals {
+			over := func(e sealed) bool { return lasts(&e.limit, e.taken, e.due(), now) <= 0 }
+			if !slices.ContainsFunc(s.entries, over) {
+				left = append(left, s)
+				continue
+			}
+			next := &seal{number: s.number, partition: p}
+			for _, e := range s.entries {
+				if over(e) {
+					d.unseal(&e, true)
+				} else {
+					next.entries = append(next.entries, e)
+				}
+			}
+			if len(next.entries) > 0 {
+				left = append(left, next)
+			}
 		}
-		paid := min(e.cost, one.sealed)
-		if one.sealed -= paid; !told(i) {
-			continue
-		}
-		one.cost -= paid
-		if one.absent = min(one.absent, one.cost); one.cost <= 0 {
-			d.remove(e.key)
+		if d.seals[p] = left; len(left) == 0 || len(d.of[p]) == 0 {
+			delete(d.seals, p)
 		}
 	}
 }
@@ -205,13 +239,15 @@ func (k *Keeper) told(p int, node ring.NodeID, now algorithms.Now) (last number,
 	return number{incarnation: uint64(n.At), n: uint64(n.Count)}, some
 }
 
-// note notes a seal as the last one of node that the counters of p have in them, until nothing would be left of it if it was
-// debited again.
+// noteSlack is for how much longer than a debt lasts it may still be told.
+const noteSlack = debtsCheck + debtsTimeout + 10*time.Second
+
+// note notes a seal as the last one of node that the counters of its partition have in them, until it is told no more.
 func (k *Keeper) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	until := int64(0)
 	for i := range s.entries {
 		e := &s.entries[i]
-		until = max(until, (now.Steady+int64(lasts(&e.limit, e.taken, e.due(), now)))/1e9+1)
+		until = max(until, (now.Steady+int64(lasts(&e.limit, e.taken, e.due(), now)+noteSlack))/1e9)
 	}
 	return k.cfg.Table.SetNote(now, &counters.Note{
 		Key: noteKey(s.partition, node), Count: int64(s.n), At: int64(s.incarnation),
