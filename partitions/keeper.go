@@ -301,7 +301,7 @@ func (k *Keeper) settlePart(v *view, p int) {
 	case held, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != held) {
 			// Settled meanwhile, or promoted away while it was in doubt: the token is not here.
-			k.setPhase(p, away)
+			k.giveUp(p)
 			return
 		}
 		if pt.phase == freezing && to != pt.other {
@@ -313,7 +313,7 @@ func (k *Keeper) settlePart(v *view, p int) {
 	case flipping, handed:
 		switch {
 		case from != self:
-			k.setPhase(p, away)
+			k.giveUp(p)
 		case to != pt.other || pt.lost(v):
 			// The other cannot decide any more. It may have pushed to others what it could not push here.
 			pt.whole = pt.whole || pt.phase == flipping
@@ -324,6 +324,14 @@ func (k *Keeper) settlePart(v *view, p int) {
 			k.claim(v, p)
 		}
 	}
+}
+
+// giveUp is for a partition whose token is not here any more. What this node had of its own is no copy of anybody's.
+func (k *Keeper) giveUp(p int) {
+	if pt := &k.parts[p]; pt.source.IsZero() {
+		pt.whole = false
+	}
+	k.setPhase(p, away)
 }
 
 // claim is for a partition that is this node's by from, and whose token it was not seen to have. Where it may have

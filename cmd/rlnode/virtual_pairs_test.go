@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -15,7 +16,7 @@ import (
 
 var moveSeeds = flag.Uint64("move-seeds", 2, "how many random moves with a broken link and a kill; with -short one")
 
-// While a newcomer joins a link breaks and stays broken, and at some step of the move a node dies. When all is well again
+// While a node joins or leaves a link breaks and stays broken, and at some step of the move a node dies. When all is well again
 // nothing was forgotten but the dead node's last moments, and nothing is counted twice.
 func TestMovesUnderPairsOfFaultsInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -123,6 +124,31 @@ func (c *tally) dies() (forgotten func() []int64) {
 	}
 }
 
+// leaves has a node leave the ring, as at a stop in good order. The function returned, for when all is well again, waits until
+// that has ended, in whatever way, and restarts the node, unless somebody else has.
+func (v *virtual) leaves() (restart func()) {
+	over := make(chan struct{})
+	s := v.server
+	boot := s.boot
+	go func() {
+		defer close(over)
+		ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
+		defer cancel()
+		_ = s.mates.stepBack(ctx, false) // it may be killed, or cut off
+	}()
+	return func() {
+		<-over
+		if s.boot != boot {
+			return
+		}
+		time.Sleep(5 * time.Second) // what it owes is told
+		v.ready.Store(false)
+		time.Sleep(time.Second)
+		v.down(false)
+		v.up()
+	}
+}
+
 func moveUnderFaults(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 23))
 	p := newPlanet(t, 3, exactRules(1_000_000))
@@ -138,6 +164,11 @@ func moveUnderFaults(t *testing.T, seed uint64) {
 		s := p.nodes[0].server.mates.cluster.Load().State()
 		return s.To.Rank(joins.server.id) >= 0
 	})
+	restart := func() {}
+	if seed%2 == 1 {
+		p.whole()
+		restart = p.nodes[rnd.IntN(4)].leaves()
+	}
 	a := rnd.IntN(4)
 	b := (a + 1 + rnd.IntN(3)) % 4
 	victim := p.nodes[rnd.IntN(4)]
@@ -152,6 +183,7 @@ func moveUnderFaults(t *testing.T, seed uint64) {
 	time.Sleep(time.Duration(4000+rnd.IntN(4000)) * time.Millisecond)
 	p.net.HealAll()
 	victim.up()
+	restart()
 	p.whole()
 	time.Sleep(3 * time.Second)
 	c.stop.Store(true)
