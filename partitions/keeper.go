@@ -93,7 +93,6 @@ type Keeper struct {
 	giving    map[ring.NodeID]*gift
 	asking    map[ring.NodeID]bool
 	paying    map[ring.NodeID]bool
-	seqPull   uint64
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
 	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
 	debts     debts

@@ -140,6 +140,9 @@ func (d *debts) prune(now algorithms.Now) {
 // forgetTold forgets the debts of p that the counters here have in them as told: somebody who went before has debited them. It
 // is called under mu.
 func (k *Keeper) forgetTold(p int, now algorithms.Now) {
+	if len(k.debts.seals[p]) == 0 {
+		return
+	}
 	last, some := k.told(p, k.cfg.Self, now)
 	for _, s := range slices.Clone(k.debts.seals[p]) {
 		if !some || !s.upTo(last) {

@@ -259,3 +259,37 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		}
 	})
 }
+
+// A standby that has told what it admitted, and does not know that it was debited, takes the owner's place: it has that in its
+// copy, once.
+func TestD8_TheTellerTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Cut(a.ip, b.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+		}
+		f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
+		f.net.Heal(a.ip, b.ip)
+		f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+		f.net.CutOneWay(b.ip, a.ip)
+		f.eventually("the copies have come", func() bool {
+			b.keeper.mu.Lock()
+			defer b.keeper.mu.Unlock()
+			for _, i := range keys {
+				if d := b.keeper.debts.get(keyOf(i)); d == nil || d.absent != 1 {
+					return false
+				}
+			}
+			return true
+		})
+		a.kill()
+		f.end(a)
+		f.settle()
+		f.paidOnce(t, b, keys)
+	})
+}
