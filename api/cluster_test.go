@@ -199,7 +199,7 @@ func TestClusterFigures(t *testing.T) {
 				},
 				Store: StoreFigures{Bytes: 4096},
 				Partitions: PartitionFigures{
-					Owned: 1365, Standby: 1366, Behind: 4, Pushed: 77, Unacked: 5, HandOffs: 10, Frozen: 250 * time.Millisecond,
+					Owned: 1365, Standby: 1366, Behind: 4, Lagging: 1, Pushed: 77, Unacked: 5, HandOffs: 10, Frozen: 250 * time.Millisecond,
 					Begun: 1, Debts: 6, Dropped: 8,
 				},
 			}
@@ -212,7 +212,7 @@ func TestClusterFigures(t *testing.T) {
 		"rlnode_raft_voters 3", "rlnode_raft_leader_changes_total 2", "rlnode_raft_log_bytes 4096", "rlnode_raft_store_hung 0",
 		"rlnode_raft_store_failing 0", `rlnode_members{state="alive"} 3`, `rlnode_members{state="failed"} 1`,
 		`rlnode_members{state="left"} 0`, "rlnode_gossip_refused_total 9", "rlnode_connected 1", `rlnode_partitions{as="owner"} 1365`,
-		`rlnode_partitions{as="standby"} 1366`, "rlnode_partitions_behind 4", "rlnode_replica_bytes_total 77",
+		`rlnode_partitions{as="standby"} 1366`, "rlnode_partitions_behind 4", "rlnode_standbys_lagging 1", "rlnode_replica_bytes_total 77",
 		"rlnode_replica_unacked_bytes 5", "rlnode_handoffs_total 10", "rlnode_handoff_seconds_sum 0.25",
 		"rlnode_handoff_seconds_count 10", "rlnode_lineages_begun_total 1", "rlnode_standby_debts 6",
 		"rlnode_debts_dropped_total 8",

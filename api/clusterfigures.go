@@ -47,6 +47,7 @@ type StoreFigures struct {
 type PartitionFigures struct {
 	Owned, Standby int
 	Behind         int           // owned, and some standby has no whole copy
+	Lagging        int           // nodes that can be reached and take no copies from this one
 	Pushed         int64         // bytes sent to standbys
 	Unacked        int64         // bytes of them that are not acknowledged
 	HandOffs       int64         // partitions handed over
@@ -65,7 +66,7 @@ type clusterCollector struct {
 
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                         *prometheus.Desc
-	members, refused, connected, partitions, behind              *prometheus.Desc
+	members, refused, connected, partitions, behind, lagging     *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
 	relayed, tunnels                                             *prometheus.Desc
 	regions                                                      regionDescs
@@ -95,6 +96,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		connected:  desc("connected", "1 while this node may act as an owner, 0 while it is cut off."),
 		partitions: desc("partitions", "Partitions whose counters are here, as their owner or as a standby.", "as"),
 		behind:     desc("partitions_behind", "Partitions owned of which some standby has no whole copy."),
+		lagging:    desc("standbys_lagging", "Nodes that can be reached and have taken no copies from this one for five seconds."),
 		pushed:     desc("replica_bytes_total", "Bytes of counters sent to standbys."),
 		unacked:    desc("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged."),
 		handOffs:   desc("handoffs_total", "Partitions handed over."),
@@ -109,7 +111,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.refused, c.relayed, c.tunnels, c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
+		c.refused, c.relayed, c.tunnels, c.connected, c.partitions, c.behind, c.lagging, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -134,6 +136,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s.gauge(c.partitions, float64(p.Owned), "owner")
 	s.gauge(c.partitions, float64(p.Standby), "standby")
 	s.gauge(c.behind, float64(p.Behind))
+	s.gauge(c.lagging, float64(p.Lagging))
 	s.count(c.pushed, p.Pushed)
 	s.gauge(c.unacked, float64(p.Unacked))
 	s.count(c.handOffs, p.HandOffs)

@@ -96,6 +96,9 @@ type Config struct {
 	OnRules func(*rules.Set)
 	// Settled is the epoch that this node has settled: its part of every hand-off of it is over. nil: the newest.
 	Settled func() int64
+	// Lagging are nodes that can be reached, and don't take the copies that this one has for them. They count as those that
+	// can't be reached. nil: there are none.
+	Lagging func() []ring.NodeID
 	// Boottime is a clock that goes on in suspend and is never set.
 	Boottime func() time.Duration
 	// Remember is given the addresses at which gossip may be found after a restart, when they change. nil: nobody.

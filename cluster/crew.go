@@ -75,7 +75,11 @@ func (c *Cluster) status() authority.Request {
 			r.Unreachable = append(r.Unreachable, id)
 		}
 	}
+	if c.cfg.Lagging != nil {
+		r.Unreachable = append(r.Unreachable, c.cfg.Lagging()...)
+	}
 	slices.SortFunc(r.Unreachable, ring.NodeID.Compare)
+	r.Unreachable = slices.Compact(r.Unreachable)
 	return r
 }
 

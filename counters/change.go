@@ -18,6 +18,16 @@ func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algo
 		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
 }
 
+// ObligeCopy is Oblige without a look at the gate: for a copy, which its keeper changes.
+func (t *Table) ObligeCopy(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
+	s := t.shardOf(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.changeHeld(s, now, k, l,
+		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
+		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
+}
+
 // Penalize debits cost now, whether or not the limit allows it; see Force.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l,

@@ -131,6 +131,32 @@ func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) i
 	return least
 }
 
+// Noted reads n by its key, and reports whether it is there.
+func (t *Table) Noted(now algorithms.Now, n *Note) bool {
+	s := t.shardOf(n.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := [...]Note{*n}
+	found := s.notes(one[:], now)
+	*n = one[0]
+	return found
+}
+
+// SetNote puts n in the place of what was noted under its key, and keeps it until then at least: Unix seconds on the steady
+// clock. It does not look at the gate. It fails, and does nothing, with ErrFull.
+func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
+	s := t.shardOf(n.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.find(n.Key); p.found() {
+		until = max(until, int64(s.groups[p.group].freshAt[p.slot]))
+	} else if !t.makeRoom(s, now.Steady, 0, nil) {
+		return ErrFull
+	}
+	s.note(n, until)
+	return nil
+}
+
 // Notes are counters of their own kind in all but this: nobody asks them about a cost. Count is one more than the
 // note's, since a counter of nothing is fresh.
 const noteKind = algorithms.SlidingWindow

@@ -104,3 +104,66 @@ func TestNotesOutliveFloods(t *testing.T) {
 		t.Errorf("have %v, want %v", err, ErrFull)
 	}
 }
+
+// A note that is replaced is kept for as long as the longer of both needs, goes with copies, and of two the later counts.
+func TestNotesThatAreReplaced(t *testing.T) {
+	table, other := New(100), New(100)
+	defer table.Close()
+	defer other.Close()
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	key := Key{Hi: 5 << 52, Lo: 2}
+	second := now.Steady / 1e9
+	expect := func(name string, table *Table, at algorithms.Now, want int64) {
+		t.Helper()
+		n := Note{Key: key}
+		if found := table.Noted(at, &n); found != (want > 0) || found && (n.Count != want || n.At != 7) {
+			t.Errorf("%s: have %+v, %v, want %d", name, n, found, want)
+		}
+	}
+	set := func(table *Table, count, until int64) {
+		t.Helper()
+		if err := table.SetNote(now, &Note{Key: key, Count: count, At: 7}, until); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("nothing", table, now, 0)
+	table.Shut(5)
+	set(table, 3, second+60)
+	set(table, 4, second+1)
+	later := algorithms.At(time.Unix(1_800_000_030, 0))
+	expect("replaced", table, later, 4)
+	set(other, 9, second+10)
+	if err := table.Copy(5, func(records []Record) error {
+		for _, r := range records {
+			b := AppendRecord(nil, &r, now)
+			if _, err := ParseRecord(b, &r, now); err != nil {
+				t.Error(err)
+			}
+			other.Merge(now, r)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	expect("merged", other, later, 9)
+	expect("over", table, algorithms.At(time.Unix(1_800_000_061, 0)), 0)
+}
+
+// A copy can be debited while the gate is shut.
+func TestObligeCopy(t *testing.T) {
+	table := New(100)
+	defer table.Close()
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	key := Key{Hi: 5 << 52, Lo: 2}
+	from := tokenLimit.Taken(tokenLimit.Advance(algorithms.State{}, now), now)
+	table.Shut(5)
+	if err := table.Oblige(now, key, tokenLimit, from, 1); !errors.Is(err, ErrShut) {
+		t.Errorf("have %v", err)
+	}
+	if err := table.ObligeCopy(now, key, tokenLimit, from, 1); err != nil {
+		t.Fatal(err)
+	}
+	if used, _ := table.Usage(now, key, tokenLimit); used != 1 {
+		t.Errorf("have %d used", used)
+	}
+}

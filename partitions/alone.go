@@ -105,7 +105,7 @@ func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 		return
 	}
 	k.debts.changes++
-	d.cost = max(0, d.cost-op.Cost)
+	d.cost = max(d.sealed, d.cost-op.Cost)
 	if d.absent = min(d.absent, d.cost); d.cost == 0 {
 		k.debts.remove(op.Key)
 	}

@@ -36,6 +36,8 @@ func (k *Keeper) answer(c *peer.Call) {
 		k.takeFlips(v, c, &r)
 	case MethodAsk:
 		k.takeQuestion(v, c, &r)
+	case MethodLook:
+		k.takeLook(v, c, &r)
 	case MethodPull:
 		k.takePull(v, c, &r)
 	case MethodBack:
@@ -88,8 +90,8 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, r *reader) {
 			taken = k.beginPush(v, c.From, h.seq, s)
 			return taken
 		}, func(rec counters.Record) { room = k.put(c.From.Node, s, now, rec) && room })
-		if r.err == nil && taken && s.flags&sectionEnds != 0 {
-			k.endPush(s.p, s.lineage)
+		if r.err == nil && taken {
+			taken = k.endPush(s)
 		}
 		if !taken {
 			refused = append(refused, s.p)
@@ -125,10 +127,16 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
 		k.debts.replace(s.p)
-		pt.source, pt.lineage, pt.whole = from, s.lineage, false
+		pt.source, pt.order, pt.whole = from, order{lineage: s.lineage}, false
 	}
 	if pt.source != from || pt.lineage != s.lineage {
 		return false
+	}
+	if s.flags&sectionBegins != 0 {
+		pt.parts = 0
+	}
+	if s.flags&sectionCopy != 0 {
+		pt.parts++
 	}
 	pt.pusher, pt.seq = sender.Boot, seq
 	return true
@@ -147,10 +155,23 @@ func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counte
 	return k.cfg.Table.Put(now, rec)
 }
 
-func (k *Keeper) endPush(p int, lineage uint64) {
+// endPush notes how new the copy is after a section. It reports false if a whole copy has come with a hole: then it is
+// sent again. Changes after a hole are newer than what is here, and better than nothing, but the copy counts as
+// what it was before the hole.
+func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if pt := &k.parts[p]; pt.lineage == lineage && !pt.source.IsZero() {
-		pt.whole = true
+	pt := &k.parts[s.p]
+	if pt.lineage != s.lineage || pt.source.IsZero() {
+		return true
 	}
+	switch {
+	case s.flags&sectionEnds != 0 && pt.parts != s.parts:
+		return false
+	case s.flags&sectionEnds != 0:
+		pt.order, pt.whole = s.order, true
+	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
+		pt.round = s.round
+	}
+	return true
 }

@@ -42,6 +42,8 @@ type debt struct {
 	// pushed it since, or the copy was dropped. Invariant: 0 <= absent <= cost.
 	absent int64
 	waits  bool // nothing of it comes from acting: it is told a while after the owner is back
+	// sealed is how much of cost is in seals. Invariant: 0 <= sealed <= cost.
+	sealed int64
 	// former: an earlier process noted it. What the counters here have in them then may be lost when they are joined
 	// with a copy, so whoever goes on from them debits all of it.
 	former bool
@@ -52,14 +54,22 @@ func (d *debt) due(cost int64) int64 { return min(cost, d.limit.Capacity()) }
 
 // over reports whether the debt would drain or leave its window before anyone could be told.
 func (d *debt) over(now algorithms.Now) bool {
-	l := &d.limit
-	switch {
-	case l.Kind == algorithms.SlidingLog:
-		return now.Steady-d.taken.Steady >= int64(l.Window)
-	case l.Kind.Bucket():
-		return l.Advance(algorithms.State{Count: d.due(d.cost), At: d.taken.Steady}, now).Fresh()
+	return lasts(&d.limit, d.taken, d.due(d.cost), now) <= 0
+}
+
+// lasts is how long it takes until nothing is left of a cost that was debited as of from.
+func lasts(l *algorithms.Limit, from algorithms.Taken, cost int64, now algorithms.Now) time.Duration {
+	if l.Kind == algorithms.SlidingLog {
+		return l.Window - time.Duration(now.Steady-from.Steady)
 	}
-	return l.Advance(algorithms.State{Count: d.due(d.cost), At: d.taken.Window}, now).Fresh()
+	s := algorithms.State{Count: cost, At: from.Window}
+	if l.Kind.Bucket() {
+		s.At = from.Steady
+	}
+	if s = l.Advance(s, now); s.Fresh() {
+		return 0
+	}
+	return max(1, l.Describe(s, now, 0, true).ResetAfter)
 }
 
 // replaceOne takes note that the counter here was replaced.
@@ -73,7 +83,7 @@ func (d *debts) replaceOne(key counters.Key) {
 // add adds a cost of which the counter here has all or nothing.
 func (d *debt) add(op *counters.Op, from algorithms.Taken, absent int64) {
 	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
-		d.cost, d.absent = 0, 0 // of a window that is over
+		d.cost, d.absent, d.sealed = 0, 0, 0 // of a window that is over
 	}
 	d.limit, d.taken = *op.Limit, from
 	d.cost = min(d.cost+op.Cost, maxOwed)
@@ -86,6 +96,8 @@ const maxOwed = 1 << 60
 // debts holds them by partition and counter. Invariant: n is how many there are, at most maxDebts.
 type debts struct {
 	of      map[int]map[counters.Key]*debt
+	seals   map[int][]*seal // by partition that has debts, in the order of their numbers
+	numbers uint64          // given so far
 	n       int
 	changes uint64 // so that they are written down only when there is something new
 }
@@ -118,6 +130,7 @@ func (d *debts) remove(key counters.Key) {
 	delete(d.of[p], key)
 	if len(d.of[p]) == 0 {
 		delete(d.of, p)
+		delete(d.seals, p)
 	}
 	d.n--
 }
@@ -142,6 +155,7 @@ func (k *Keeper) owe(op *counters.Op, from algorithms.Taken) {
 // in the counters here.
 func (k *Keeper) keepDebts(p int) {
 	now := k.cfg.Now()
+	k.forgetTold(p, now)
 	for key, d := range k.debts.of[p] {
 		cost := d.absent
 		if d.former {
@@ -156,50 +170,33 @@ func (k *Keeper) keepDebts(p int) {
 	}
 }
 
-// giveDebts is for a partition whose copy is given back to an owner that lost its memory, and the debts with it, but
-// for those that are not in it.
-func (k *Keeper) giveDebts(p int) {
-	for key, d := range k.debts.of[p] {
-		if d.former {
-			continue
-		}
-		if d.cost = d.absent; d.cost <= 0 {
-			k.debts.remove(key)
-		}
-	}
-}
-
 // payment is a message about debts.
 type payment struct {
-	body  []byte
-	keys  []counters.Key
-	costs []int64
-	taken []algorithms.Taken
+	body    []byte
+	seals   []*seal
+	entries int
 }
 
-// add adds debts, as many as fit in; those of fallbacks only if they need not wait.
-func (p *payment) add(list map[counters.Key]*debt, now algorithms.Now, waiting bool) {
-	for key, d := range list {
-		if len(p.keys) >= debtsPerMessage {
-			return
+// add adds what is to be told of a partition, if there is room for it.
+func (p *payment) add(seals []*seal, now algorithms.Now) {
+	for _, s := range seals {
+		if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
+			return // the seals of a partition are told in order
 		}
-		if d.waits && waiting {
-			continue
-		}
-		p.body = appendDebt(p.body, key, d, now)
-		p.keys, p.costs, p.taken = append(p.keys, key), append(p.costs, d.cost), append(p.taken, d.taken)
+		p.body = s.append(p.body, now)
+		p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
 	}
 }
 
-// payDebts tells owners that can be reached again what was admitted meanwhile. A debt is told until it is
-// acknowledged: telling it twice costs quota, losing it would make some. It runs in the loop.
+// payDebts tells owners that can be reached again what was admitted meanwhile, until they acknowledge it. It runs in the
+// loop.
 func (k *Keeper) payDebts() {
 	v := k.view.Load()
 	now := k.cfg.Now()
 	payments := map[ring.NodeID]*payment{}
 	k.mu.Lock()
 	k.forgetDebts(now)
-	for p, list := range k.debts.of {
+	for p := range k.debts.of {
 		owner, to := v.Owner(p)
 		if owner != to && k.learned[p].Load() == v.Revision {
 			owner = to
@@ -212,16 +209,19 @@ func (k *Keeper) payDebts() {
 			continue
 		}
 		waiting := k.tooSoon(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.paying[owner] || !k.ready(owner) {
+		if owner.IsZero() || owner == k.cfg.Self || k.paying[owner] || !v.member || !k.ready(owner) {
 			continue
+		}
+		if len(k.debts.seals[p]) == 0 {
+			k.seal(v, p, waiting)
 		}
 		if payments[owner] == nil {
 			payments[owner] = &payment{body: k.appendHeader(nil, 0)}
 		}
-		payments[owner].add(list, now, waiting)
+		payments[owner].add(k.debts.seals[p], now)
 	}
 	for owner, pay := range payments {
-		if len(pay.keys) == 0 {
+		if len(pay.seals) == 0 {
 			delete(payments, owner)
 			continue
 		}
@@ -231,11 +231,11 @@ func (k *Keeper) payDebts() {
 	for owner, pay := range payments {
 		k.cfg.Calls.Go(owner, MethodDebts, pay.body, debtsTimeout, func(reply []byte, err error) {
 			r := reader{b: reply}
-			refused := r.indexes(len(pay.keys))
+			refused, full := r.indexes(len(pay.seals)), r.indexes(pay.entries)
 			if err == nil {
 				err = r.err
 			}
-			k.paid(owner, pay, refused, err)
+			k.paid(owner, pay, refused, full, err)
 		})
 	}
 }
@@ -266,6 +266,7 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 		return
 	}
 	k.checked = time.Now()
+	k.debts.prune(now)
 	for _, list := range k.debts.of {
 		for key, d := range list {
 			if d.over(now) {
@@ -275,37 +276,45 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 	}
 }
 
-// paid takes note of the debts that an owner has taken; refused are the places of those that it has not.
-func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused map[int]bool, err error) {
+// paid takes note of what an owner has taken; refused are the places of the seals that it has not, full those of single
+// debts for which it has no room.
+func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.paying, owner)
-	if err != nil || len(refused) > 0 {
+	if err != nil || len(refused)+len(full) > 0 {
 		k.failed(owner)
 	}
 	if err != nil {
 		return
 	}
-	for i, key := range pay.keys {
-		d := k.debts.get(key)
-		if d == nil || refused[i] || d.limit.Kind == algorithms.FixedWindow && d.taken.Window != pay.taken[i].Window {
-			continue // what was paid was of a window that is over, and is not in it any more
+	place := 0
+	for i, s := range pay.seals {
+		if !refused[i] {
+			k.debts.settled(s, func(j int) bool { return !full[place+j] })
 		}
-		k.debts.changes++
-		d.cost -= pay.costs[i]
-		if d.absent = min(d.absent, d.cost); d.cost <= 0 {
-			k.debts.remove(key)
-		}
+		place += len(s.entries)
 	}
 }
 
-func appendDebt(b []byte, key counters.Key, d *debt, now algorithms.Now) []byte {
+func appendDebt(b []byte, key counters.Key, l *algorithms.Limit, from algorithms.Taken, cost int64, now algorithms.Now) []byte {
 	b = binary.LittleEndian.AppendUint64(b, key.Hi)
 	b = binary.LittleEndian.AppendUint64(b, key.Lo)
-	b = appendLimit(b, &d.limit)
-	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-d.taken.Steady)))
-	b = binary.AppendVarint(b, d.taken.Window)
-	return binary.AppendUvarint(b, uint64(d.due(d.cost)))
+	b = appendLimit(b, l)
+	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-from.Steady)))
+	b = binary.AppendVarint(b, from.Window)
+	return binary.AppendUvarint(b, uint64(cost))
+}
+
+// debt reads what appendDebt wrote so many nanoseconds ago.
+func (r *reader) debt(now algorithms.Now, passed int64) sealed {
+	e := sealed{key: counters.Key{Hi: r.uint64(), Lo: r.uint64()}, limit: r.limit()}
+	age, window := int64(min(r.uvarint(), 1<<61)), r.varint()
+	e.cost = int64(min(r.uvarint(), maxOwed))
+	e.taken = algorithms.Taken{
+		Steady: now.Steady - (age + passed), Window: window, Amount: e.limit.Amount, Burst: e.limit.Burst,
+	}
+	return e
 }
 
 // takeDebts debits what others admitted while this node could not be reached, and answers with the places of what it
@@ -323,24 +332,25 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 	}
 	generation := k.view.Load().Generation(k.cfg.Self)
 	now := k.cfg.Now()
-	var refused []byte
-	n := 0
-	touched := map[int]bool{}
-	for i := uint64(0); r.err == nil && len(r.b) > 0; i++ {
-		key := counters.Key{Hi: r.uint64(), Lo: r.uint64()}
-		limit, age, window, cost := r.limit(), r.uvarint(), r.varint(), r.uvarint()
+	var refused, full []int
+	touched, left := map[int]bool{}, map[int]bool{}
+	entries := 0
+	for i := 0; r.err == nil && len(r.b) > 0; i++ {
+		s := r.seal(now, 0)
 		if r.err != nil {
 			break
 		}
-		taken := algorithms.Taken{
-			Steady: now.Steady - int64(min(age, 1<<62)), Window: window, Amount: limit.Amount, Burst: limit.Burst,
+		p, none := s.partition, []int(nil)
+		if !left[p] {
+			none, touched[p] = k.debit(c.From.Node, s, now)
 		}
-		if err := k.cfg.Table.Oblige(now, key, &limit, taken, int64(min(cost, algorithms.MaxAmount))); err != nil {
-			refused = binary.AppendUvarint(refused, i)
-			n++
-			continue
+		if !touched[p] || left[p] {
+			left[p], refused = true, append(refused, i) // what is told after it must not be noted before it
 		}
-		touched[ring.PartitionOf(key.Hi)] = true
+		for _, j := range none {
+			full = append(full, entries+j)
+		}
+		entries += len(s.entries)
 	}
 	if r.err != nil {
 		k.backups.Add(-1)
@@ -355,6 +365,6 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
-		c.Reply(append(binary.AppendUvarint(nil, uint64(n)), refused...))
+		c.Reply(appendPartitions(appendPartitions(nil, refused), full))
 	})
 }

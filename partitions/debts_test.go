@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,12 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
 		k.owe(op, algorithms.Taken{Window: 7})
-		pay := &payment{keys: []counters.Key{key}, costs: []int64{5}, taken: []algorithms.Taken{{Window: 7}}} // as payDebts sends it
+		k.seal(k.view.Load(), key.Partition(), false)
+		pay := &payment{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as payDebts sends it
 		op.Cost = 3
 		k.owe(op, algorithms.Taken{Window: 8})
 		k.mu.Unlock()
-		k.paid(ring.NodeID{1}, pay, nil, nil)
+		k.paid(ring.NodeID{1}, pay, nil, nil, nil)
 		k.mu.Lock()
 		if d := k.debts.get(key); d == nil || d.cost != 3 {
 			t.Errorf("have %+v, want a debt of 3", d)

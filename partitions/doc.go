@@ -8,6 +8,13 @@
 // that it has not taken it, or was ended, or has lost its memory (a new boot). A node that comes into from's place
 // without knowing whether the flip was made, because it was promoted or has restarted, asks first.
 //
+// Each copy knows how new it is: of which lineage, after how many hand-overs of it, and up to which round of changes. A node
+// that goes on with a partition whose other owner is lost asks all who may have a copy, and gets the newest. Copies that
+// can't be compared are merged.
+//
+// What a node admits without the owner is a debt to it. Debts are told as seals, each under a number; the last number of each
+// node is noted beside the counters and goes wherever they go, so none is debited twice.
+//
 // Whether a node that has a token may use it is another question: that needs authority (package authority), which is
 // looked at after each decision. The gate of a partition in the table of counters is open exactly while its token is
 // here and it is not frozen.

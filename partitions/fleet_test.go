@@ -50,6 +50,7 @@ type node struct {
 	keeper    *Keeper
 	authority atomic.Bool
 	alive     atomic.Bool
+	mute      atomic.Bool  // it answers no calls, and can be reached all the same
 	lag       atomic.Int64 // how late it takes up states; those that come meanwhile are one, the newest
 	told      chan *agreement.State
 	stop      chan struct{}
@@ -104,8 +105,10 @@ func (n *node) start(boot uint64) {
 		Listen: func() (net.Listener, error) { return host.Listen(port) },
 		Dial:   host.Dial,
 		Serve: func(c *peer.Call) {
-			if k := keeper.Load(); k != nil {
+			if k := keeper.Load(); k != nil && !n.mute.Load() {
 				k.Serve(c)
+			} else if k != nil {
+				c.Keep()
 			}
 		},
 		Logger: slog.New(slog.DiscardHandler),

@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -18,6 +19,11 @@ const (
 	maxBehind = 32 << 20
 	// pushTimeout is how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
+	// probeInterval is how often a follower is sent a message, though there is nothing to tell it: so that each owner knows
+	// whether it takes copies, also while nothing changes.
+	probeInterval = time.Second
+	// lagTime is how long a follower may answer nothing before it lags.
+	lagTime = 5 * time.Second
 )
 
 // follower is a node that gets copies of partitions whose tokens are here.
@@ -28,6 +34,9 @@ type follower struct {
 	// sent is the number of the last message, flying those of messages that are not acknowledged, in order.
 	sent   uint64
 	flying []uint64
+	// probed is when the last message was sent; since, when one was sent that it has not answered, with no answer since. Zero:
+	// all were answered.
+	probed, since time.Time
 
 	// The message being put together; used by the loop alone.
 	message []byte
@@ -110,10 +119,12 @@ func (k *Keeper) pushChanges() {
 		return
 	}
 	k.collect(true)
+	k.debiting.Lock()
 	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
+	k.debiting.Unlock()
 	k.collect(false)
 	k.flushAll()
 }
@@ -128,18 +139,22 @@ func (k *Keeper) collect(begins bool) {
 
 // pushTo adds what changed in p to the messages for those that have the copy before.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
+	k.mu.Lock()
+	k.parts[p].round++
+	at := k.parts[p].order
+	k.mu.Unlock()
 	var buf [3]ring.NodeID
 	for _, node := range k.view.Load().following(k.cfg.Self, p, buf[:0]) {
 		k.mu.Lock()
 		f := k.follower(node)
-		pr, lineage := f.parts[p], k.parts[p].lineage
+		pr := f.parts[p]
 		if pr != nil && f.unacked > maxBehind {
 			delete(f.parts, p)
 			pr = nil
 		}
 		k.mu.Unlock()
 		if pr != nil {
-			k.add(f, p, lineage, 0, records)
+			k.add(f, section{p: p, order: at}, records)
 		}
 	}
 }
@@ -174,19 +189,21 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	}
 	// From here on changes are sent as well; those before are in the copy.
 	f.parts[p] = &progress{}
-	lineage := k.parts[p].lineage
+	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
-	first := uint8(sectionBegins)
+	k.debiting.Lock()
 	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-		k.add(f, p, lineage, first, records)
-		first = 0
+		s = k.add(f, s, records)
 		return nil
 	})
-	k.add(f, p, lineage, first|sectionEnds, nil)
+	k.debiting.Unlock()
+	s.flags |= sectionEnds
+	k.add(f, s, nil)
 }
 
-// add puts records of p into the message for f, and sends it when it is long enough.
-func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []counters.Record) {
+// add puts records of s.p into the message for f, as s and as many more sections as it takes, and sends it when it is long
+// enough. It returns s as it goes on after that.
+func (k *Keeper) add(f *follower, s section, records []counters.Record) section {
 	now := k.cfg.Now()
 	for {
 		if len(f.message) == 0 {
@@ -195,21 +212,26 @@ func (k *Keeper) add(f *follower, p int, lineage uint64, flags uint8, records []
 		packed, n := pack(f.packed[:0], records, now)
 		f.packed = packed
 		rest := records[n:]
-		last := flags
+		one := s
+		one.parts++
 		if len(rest) > 0 {
-			last &^= sectionEnds
+			one.flags &^= sectionEnds
+			if s.flags&sectionCopy == 0 {
+				one.flags |= sectionMore
+			}
 		}
-		f.message = appendSection(f.message, section{p: p, lineage: lineage, flags: last}, n, packed)
-		f.inside = append(f.inside, p)
+		f.message = appendSection(f.message, one, n, packed)
+		f.inside = append(f.inside, s.p)
 		f.copies = f.copies || k.copying
-		if last&sectionEnds != 0 {
+		if one.flags&sectionEnds != 0 {
 			f.ends = append(f.ends, len(f.inside)-1)
 		}
 		if len(f.message) >= messageSize {
 			k.flush(f)
 		}
-		if records, flags = rest, flags&^sectionBegins; len(records) == 0 {
-			return
+		s.parts, s.flags = one.parts, s.flags&^sectionBegins
+		if records = rest; len(records) == 0 {
+			return s
 		}
 	}
 }
@@ -242,6 +264,9 @@ func (k *Keeper) flush(f *follower) {
 	f.unacked += size
 	f.sent++
 	number := f.sent
+	if f.probed = time.Now(); f.since.IsZero() {
+		f.since = f.probed
+	}
 	f.flying = append(f.flying, number)
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
@@ -267,6 +292,11 @@ func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends
 	defer k.mu.Unlock()
 	f.unacked -= size
 	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
+	if answers(err) {
+		if f.since = (time.Time{}); len(f.flying) > 0 {
+			f.since = time.Now()
+		}
+	}
 	if err != nil || len(refused) > 0 {
 		k.failed(f.node)
 	}
@@ -296,6 +326,50 @@ func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends
 		}
 	}
 	return err == nil && len(refused) == 0
+}
+
+// answers reports whether a follower whose call ended with err takes messages. One that does not know yet what was agreed
+// answers, too.
+func answers(err error) bool {
+	var remote *peer.RemoteError
+	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
+}
+
+// probe sends an empty message to each follower that was sent none for a while. It runs in the loop.
+func (k *Keeper) probe() {
+	k.mu.Lock()
+	var list []*follower
+	for _, f := range k.followers {
+		if len(f.flying) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
+			list = append(list, f)
+		}
+	}
+	k.mu.Unlock()
+	for _, f := range list {
+		f.message = k.header(f.message)
+		k.flush(f)
+	}
+}
+
+// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for five
+// seconds. If that is most of those that can be reached, the fault is here, and the list is empty.
+func (k *Keeper) Lagging() []ring.NodeID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []ring.NodeID
+	reached := 0
+	for node, f := range k.followers {
+		if !k.cfg.Calls.Reachable(node) {
+			continue
+		}
+		if reached++; !f.since.IsZero() && time.Since(f.since) >= lagTime {
+			list = append(list, node)
+		}
+	}
+	if k.stats.Lagging = len(list); 2*len(list) > reached {
+		return nil
+	}
+	return list
 }
 
 // receive takes what other keepers send, in order.

@@ -93,7 +93,7 @@ func (k *Keeper) flip(v *view, node ring.NodeID, list []int) {
 		attempts[i] = k.parts[p].attempt
 		body = binary.AppendUvarint(body, uint64(p))
 		body = binary.AppendUvarint(body, attempts[i])
-		body = binary.LittleEndian.AppendUint64(body, k.parts[p].lineage)
+		body = appendOrder(body, k.parts[p].order)
 	}
 	k.mu.Unlock()
 	k.cfg.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
@@ -132,8 +132,8 @@ func (k *Keeper) flipped(node ring.NodeID, list []int, attempts []uint64, kept [
 			}
 			k.setPhase(p, held)
 		default:
+			pt.whole = true // what is here is all there was when it froze
 			k.handed(p, node)
-			pt.whole = true
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.began)
 		}
@@ -144,6 +144,9 @@ func (k *Keeper) flipped(node ring.NodeID, list []int, attempts []uint64, kept [
 func (k *Keeper) handed(p int, node ring.NodeID) {
 	pt := &k.parts[p]
 	v := k.view.Load()
+	if pt.own() {
+		pt.passOn()
+	}
 	pt.source, pt.other, pt.boot, pt.ends = node, node, v.Boot(node), v.Generation(node)
 	k.unfollow(p)
 	k.setPhase(p, handed)
@@ -155,7 +158,7 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
 	var kept []int
 	k.mu.Lock()
 	for range n {
-		p, attempt, lineage := r.partition(), r.uvarint(), r.uint64()
+		p, attempt, at := r.partition(), r.uvarint(), r.order()
 		if r.err != nil {
 			break
 		}
@@ -163,7 +166,7 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
 		from, to := v.Owner(p)
 		// Without authority it would be decided by nobody here.
 		good := boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self && from != to &&
-			pt.phase == away && pt.source == from && pt.lineage == lineage && pt.whole &&
+			pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
 			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
 		if !good {
 			pt.refuse(c.From.Boot, attempt)
@@ -171,6 +174,7 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
 			continue
 		}
 		pt.source, pt.whole = ring.NodeID{}, false
+		pt.passOn()
 		k.unfollow(p)
 		if !k.collecting {
 			// What the other has is what is here: changes are enough from now on.
@@ -200,13 +204,14 @@ func (k *Keeper) askAround() {
 	v := k.view.Load()
 	questions := map[ring.NodeID][]int{}
 	attempts := map[int]uint64{}
+	boots := map[ring.NodeID]uint64{}
 	k.mu.Lock()
 	for p := range k.parts {
 		if k.parts[p].phase != doubtful {
 			continue
 		}
 		if _, to := v.Owner(p); !k.asking[to] && k.ready(to) {
-			k.parts[p].boot = v.Boot(to)
+			boots[to] = v.Boot(to)
 			questions[to] = append(questions[to], p)
 			attempts[p] = k.parts[p].attempt
 		}
@@ -227,13 +232,13 @@ func (k *Keeper) askAround() {
 			if err == nil {
 				taken, err = parsePartitions(reply)
 			}
-			k.answered(node, list, attempts, taken, err)
+			k.answered(node, boots[node], list, attempts, taken, err)
 		})
 	}
 }
 
-// answered takes note of the answer to a question.
-func (k *Keeper) answered(node ring.NodeID, list []int, attempts map[int]uint64, taken []int, err error) {
+// answered takes note of the answer to a question, which was for a process of node.
+func (k *Keeper) answered(node ring.NodeID, boot uint64, list []int, attempts map[int]uint64, taken []int, err error) {
 	has := make(map[int]bool, len(taken))
 	for _, p := range taken {
 		has[p] = true
@@ -249,13 +254,14 @@ func (k *Keeper) answered(node ring.NodeID, list []int, attempts map[int]uint64,
 	for _, p := range list {
 		pt := &k.parts[p]
 		if _, to := v.Owner(p); pt.phase != doubtful || pt.attempt != attempts[p] || to != node ||
-			pt.boot != v.Boot(node) {
+			boot != v.Boot(node) {
 			continue // asked again, of whom it may concern now
 		}
 		if has[p] {
 			k.handed(p, node)
 		} else {
-			k.goOn(v, p)
+			// Nobody has had the token since it was frozen here, if the one that was sent it says so itself.
+			k.goOn(v, p, pt.own() && !pt.lost(v))
 		}
 	}
 }

@@ -80,15 +80,19 @@ type Keeper struct {
 	// lineages are those of the partitions held; of others what they were.
 	lineages [ring.Partitions]atomic.Uint64
 
+	// debiting is held while a message of debts is debited, and while changes are collected: a copy has all of what was
+	// debited under a number, and the number, or nothing of it. It is taken before mu.
+	debiting sync.Mutex
+
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
 	followers map[ring.NodeID]*follower
-	changed   chan struct{} // closed and made anew when a phase or the view changes
-	waitSince time.Time     // since when this process looks for the copies of its partitions; zero: it doesn't
-	pulling   map[ring.NodeID]bool
+	changed   chan struct{}        // closed and made anew when a phase or the view changes
+	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
+	pulling   map[ring.NodeID]bool // nodes that are being asked for their copies
+	giving    map[ring.NodeID]*gift
 	asking    map[ring.NodeID]bool
 	paying    map[ring.NodeID]bool
-	seqPull   uint64
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
 	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
 	debts     debts
@@ -137,8 +141,8 @@ const (
 // part is what is known of a partition here.
 type part struct {
 	phase   phase
-	lineage uint64      // of the counters here, as owner or as copy
-	other   ring.NodeID // freezing, flipping, handed: to whom
+	order               // of the counters here, as owner or as copy
+	other   ring.NodeID // freezing, flipping, handed, doubtful: to whom, zero if this node flipped nothing
 	boot    uint64      // of other
 	ends    int64       // how often other had been ended
 	attempt uint64      // number of the last flip or question about it
@@ -149,6 +153,18 @@ type part struct {
 	whole  bool        // the copy is complete
 	pusher uint64      // boot of the process that pushed last
 	seq    uint64      // of its last push
+	parts  uint64      // sections of the whole copy that is coming, so far
+
+	search *search // recovering: who has a copy
+}
+
+// own reports whether the counters here are all that there was when this node, as the owner, froze the partition.
+func (pt *part) own() bool { return pt.whole && pt.source.IsZero() }
+
+// lost reports whether the node that this one has sent a flip was ended since, even if it is back by now, or has lost its
+// memory.
+func (pt *part) lost(v *view) bool {
+	return v.Boot(pt.other) != pt.boot || v.Generation(pt.other) != pt.ends
 }
 
 // void says that flips up to an attempt of a process are not accepted any more: it was told so.
@@ -170,7 +186,8 @@ func Open(cfg Config) (*Keeper, error) {
 	}
 	k := &Keeper{
 		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
-		changed: make(chan struct{}), pulling: map[ring.NodeID]bool{}, asking: map[ring.NodeID]bool{},
+		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
+		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
 		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
 	}
@@ -239,6 +256,19 @@ func (k *Keeper) forgetFollowers(v *view) {
 			}
 		}
 	}
+	follow := map[ring.NodeID]bool{}
+	for p := range ring.Partitions {
+		if from, to := v.Owner(p); from == k.cfg.Self || to == k.cfg.Self {
+			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+				follow[node] = true
+			}
+		}
+	}
+	for node := range k.followers {
+		if !follow[node] {
+			delete(k.followers, node)
+		}
+	}
 }
 
 // forgetAll gives up every token and copy: this node was ended, and others go on from their copies.
@@ -270,23 +300,23 @@ func (k *Keeper) settlePart(v *view, p int) {
 	case held, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != held) {
 			// Settled meanwhile, or promoted away while it was in doubt: the token is not here.
-			k.setPhase(p, away)
+			k.giveUp(p)
 			return
 		}
 		if pt.phase == freezing && to != pt.other {
 			k.setPhase(p, held) // the other end is another one now, and was not sent the flip
 		}
 		if pt.phase == doubtful && to == self {
-			k.claim(v, p)
+			k.goOn(v, p, false)
 		}
 	case flipping, handed:
 		switch {
 		case from != self:
-			k.setPhase(p, away)
-		case to != pt.other || v.Boot(to) != pt.boot || v.Generation(to) != pt.ends:
-			// The other was ended, even if it is back by now, or has lost its memory: it cannot decide any more. The copy here, to which it
-			// pushed, is what there is.
-			k.begin(p)
+			k.giveUp(p)
+		case to != pt.other || pt.lost(v):
+			// The other cannot decide any more. It may have pushed to others what it could not push here.
+			pt.whole = pt.whole || pt.phase == flipping
+			k.goOn(v, p, false)
 		}
 	case away:
 		if from == self {
@@ -295,27 +325,36 @@ func (k *Keeper) settlePart(v *view, p int) {
 	}
 }
 
+// giveUp is for a partition whose token is not here any more. What this node had of its own is no copy of anybody's.
+func (k *Keeper) giveUp(p int) {
+	if pt := &k.parts[p]; pt.source.IsZero() {
+		pt.whole = false
+	}
+	k.setPhase(p, away)
+}
+
 // claim is for a partition that is this node's by from, and whose token it was not seen to have. Where it may have
 // been flipped before, the other end is asked; where there is no copy, others are asked for theirs.
 func (k *Keeper) claim(v *view, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {
 		pt.attempt++
+		pt.other = ring.NodeID{}
 		k.setPhase(p, doubtful)
 		return
 	}
-	k.goOn(v, p)
+	k.goOn(v, p, pt.whole) // of a partition that does not move there is no second copy
 }
 
-// goOn is for a partition whose token is certainly here.
-func (k *Keeper) goOn(v *view, p int) {
-	if k.parts[p].whole || v.From.Standby(p).IsZero() {
+// goOn is for a partition whose token is certainly here. Unless the copy here is surely the newest, the others are asked for
+// theirs.
+func (k *Keeper) goOn(v *view, p int, newest bool) {
+	var buf [3]ring.NodeID
+	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 {
 		k.begin(p)
 		return
 	}
-	if k.waitSince.IsZero() {
-		k.waitSince = time.Now()
-	}
+	k.parts[p].search = &search{since: time.Now(), found: map[ring.NodeID]finding{}}
 	k.setPhase(p, recovering)
 }
 
@@ -323,7 +362,7 @@ func (k *Keeper) goOn(v *view, p int) {
 // unknown here.
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
-	pt.lineage, pt.source, pt.whole = rand.Uint64(), ring.NodeID{}, false
+	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
 	k.unfollow(p)
 	k.setPhase(p, held)
 	k.keepDebts(p)
@@ -339,7 +378,9 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if pt.phase == held {
 		k.cfg.Table.Shut(p)
 	}
-	pt.phase = next
+	if pt.phase = next; next != recovering {
+		pt.search = nil
+	}
 	k.phases[p].Store(uint32(next))
 	if next == held {
 		k.lineages[p].Store(pt.lineage)

@@ -17,6 +17,7 @@ func (k *Keeper) run() {
 			return
 		case <-tick.C:
 			k.pushChanges()
+			k.probe()
 			k.payDebts()
 			k.dropOthers()
 		case <-k.haste:
@@ -44,6 +45,7 @@ type Stats struct {
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // partitions held here of which a follower has no whole copy
+	Lagging     int   // followers that answer none of this node's messages, though they can be reached
 	Debts       int   // counters whose owners are to be told what was admitted without them
 	Dropped     int64 // checks of fallbacks that owners will not be told of, for want of room
 }

@@ -2,165 +2,249 @@ package partitions
 
 import (
 	"context"
+	"encoding/binary"
+	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 
 const (
-	// pullTimeout bounds how long a standby may take to give back what it has.
+	// lookTimeout bounds how long a node may take to tell how new its copies are.
+	lookTimeout = 2 * time.Second
+	// pullTimeout bounds how long it may take to give them.
 	pullTimeout = 30 * time.Second
-	// slowPatience is how many times Config.Patience a standby has that can be reached and has not answered.
+	// slowPatience is how many times Config.Patience a node has that can be reached, if there is no whole copy here or a newer
+	// one there.
 	slowPatience = 5
-	// backTimeout bounds one message of it.
+	// backTimeout bounds one message of a copy.
 	backTimeout = 5 * time.Second
 )
 
-// recover asks the standbys of partitions whose counters were lost with this node's memory for their copies. After
-// Config.Patience it goes on with what the last checkpoint had. It runs in the loop.
-func (k *Keeper) recover() {
-	v := k.view.Load()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	lists := map[ring.NodeID][]int{}
-	missing := false
-	waited := time.Since(k.waitSince)
-	alone := 0
-	for p := range k.parts {
-		if k.parts[p].phase != recovering {
-			continue
-		}
-		switch standby := v.From.Standby(p); {
-		case k.pulling[standby]:
-			missing = true
-		case k.ready(standby):
-			lists[standby] = append(lists[standby], p)
-			missing = true
-		case waited < k.cfg.Patience, waited < slowPatience*k.cfg.Patience && k.cfg.Calls.Reachable(standby):
-			missing = true
-		default:
-			k.begin(p)
-			alone++
+// search is what this node knows about copies of a partition that it goes on with.
+type search struct {
+	since time.Time
+	found map[ring.NodeID]finding // of holders
+}
+
+// finding is what one of them has.
+type finding struct {
+	boot  uint64 // of its process
+	whole bool   // its copy is complete, and can be compared
+	order
+	done bool // its copy is here, or it has none, or it was waited for in vain
+	vain bool
+}
+
+// holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one of them was ended, those
+// that have taken its place are what was its standbys.
+func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := v.Owner(p)
+	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from} {
+		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
+			buf = append(buf, id)
 		}
 	}
+	return buf
+}
+
+// recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then gets
+// the newest. It goes on with what there is when each has answered or was waited for in vain. It runs in the loop.
+func (k *Keeper) recover() {
+	v := k.view.Load()
+	looks, pulls := map[ring.NodeID][]int{}, map[ring.NodeID][]int{}
+	alone, doubt := 0, 0
+	k.mu.Lock()
+	for p := range k.parts {
+		pt := &k.parts[p]
+		if pt.phase != recovering || !k.recovered(v, p, looks, pulls) {
+			continue
+		}
+		switch vain, given := pt.search.outcome(); {
+		case vain && pt.whole:
+			doubt++
+		case vain && !given:
+			alone++
+		}
+		k.begin(p)
+	}
+	for node := range looks {
+		k.looking[node] = true
+	}
+	for node := range pulls {
+		k.pulling[node] = true
+	}
+	k.mu.Unlock()
 	if alone > 0 {
 		k.cfg.Logger.Warn("partitions go on with what the last checkpoint had: their standbys gave nothing back",
 			"partitions", alone)
 	}
-	if !missing {
-		k.waitSince = time.Time{}
+	if doubt > 0 {
+		k.cfg.Logger.Warn("partitions go on with the copy here: a node that may have a newer one did not answer",
+			"partitions", doubt)
 	}
-	for standby, list := range lists {
-		k.pulling[standby] = true
-		k.seqPull++
-		body := appendPartitions(k.appendHeader(nil, k.seqPull), list)
-		k.done.Go(func() { k.pull(standby, list, body) })
+	for node, list := range looks {
+		k.look(v, node, list)
+	}
+	for node, list := range pulls {
+		body := appendPartitions(k.appendHeader(nil, 0), list)
+		k.done.Go(func() { k.pull(node, list, body) })
 	}
 }
 
-// pull asks one standby, and goes on with what it gave back.
-func (k *Keeper) pull(standby ring.NodeID, list []int, body []byte) {
+// recovered reports whether nothing is left to wait for before p is decided here. Otherwise it adds p to what is to be asked
+// now. It is called under mu.
+func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) bool {
+	pt := &k.parts[p]
+	s := pt.search
+	var buf [3]ring.NodeID
+	nodes := v.holders(k.cfg.Self, p, buf[:0])
+	open := false
+	for _, node := range nodes {
+		f, known := s.found[node]
+		switch {
+		case known && f.boot == v.Boot(node):
+		case !k.patient(pt, node):
+			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
+		case !k.looking[node] && k.ready(node):
+			looks[node] = append(looks[node], p)
+			open = true
+		default:
+			open = true
+		}
+	}
+	for !open {
+		node := s.newest(pt, nodes)
+		switch {
+		case node.IsZero():
+			return true
+		case !k.patient(pt, node):
+			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
+			continue
+		case !k.pulling[node] && k.ready(node):
+			pulls[node] = append(pulls[node], p)
+		}
+		return false
+	}
+	return false
+}
+
+// patient reports whether node is still to be waited for. It is called under mu.
+func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
+	waited := time.Since(pt.search.since)
+	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
+		return waited < k.cfg.Patience
+	}
+	return k.pulling[node] || waited < slowPatience*k.cfg.Patience
+}
+
+// newest is the node whose copy is to be got next, zero if there is none. Of each lineage that is the newest copy, and only
+// if it is newer than the one here. Copies that can't be compared, as what a checkpoint had, count only where there is no other.
+func (s *search) newest(pt *part, nodes []ring.NodeID) ring.NodeID {
+	given := pt.whole
+	for i, node := range nodes {
+		f := s.found[node]
+		given = given || f.whole && f.done && !f.vain
+		if f.done || !f.whole || pt.whole && f.lineage == pt.lineage && !f.after(pt.order) {
+			continue
+		}
+		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
+			g := s.found[other]
+			return g.whole && !g.vain && (g.after(f.order) || g.order == f.order && slices.Index(nodes, other) < i)
+		}) {
+			return node
+		}
+	}
+	for _, node := range nodes {
+		if f := s.found[node]; !given && !f.done && !f.whole {
+			return node
+		}
+	}
+	return ring.NodeID{}
+}
+
+// outcome reports whether some node was waited for in vain, and whether some gave its copy.
+func (s *search) outcome() (vain, given bool) {
+	for _, f := range s.found {
+		vain = vain || f.vain
+		given = given || f.done && !f.vain
+	}
+	return vain, given
+}
+
+// look asks node how new its copies are.
+func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
+	boot := v.Boot(node)
+	body := appendPartitions(k.appendHeader(nil, 0), list)
+	k.cfg.Calls.Go(node, MethodLook, body, lookTimeout, func(reply []byte, err error) {
+		found := make(map[int]finding, len(list))
+		if err == nil {
+			found, err = parseFindings(reply)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.looking, node)
+		if err != nil {
+			k.failed(node)
+			return
+		}
+		for _, p := range list {
+			if s := k.parts[p].search; s != nil {
+				f, has := found[p]
+				f.boot, f.done = boot, !has
+				s.found[node] = f
+			}
+		}
+		k.wake()
+	})
+}
+
+// pull gets the copies of one node.
+func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
 	ctx, cancel := context.WithTimeout(k.ctx, pullTimeout)
 	defer cancel()
-	_, err := k.cfg.Calls.Call(ctx, standby, MethodPull, body)
+	_, err := k.cfg.Calls.Call(ctx, node, MethodPull, body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.pulling, standby)
+	delete(k.pulling, node)
+	delete(k.giving, node)
 	if k.ctx.Err() != nil {
 		return
 	}
+	defer k.wake()
 	if err != nil {
-		k.failed(standby)
-		k.cfg.Logger.Debug("standby gave nothing back yet", "standby", standby.String(), "error", err)
+		k.failed(node)
+		k.cfg.Logger.Debug("a node gave no copies yet", "node", node.String(), "error", err)
 		return
 	}
-	v := k.view.Load()
 	for _, p := range list {
-		if k.parts[p].phase == recovering && v.From.Standby(p) == standby {
-			k.begin(p)
+		if s := k.parts[p].search; s != nil {
+			f := s.found[node]
+			f.done = true
+			s.found[node] = f
 		}
 	}
-	k.cfg.Logger.Info("partitions recovered from their standby", "standby", standby.String(), "partitions", len(list))
+	k.cfg.Logger.Info("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
 }
 
-// takePull gives an owner that lost its memory what is here of its partitions. What was admitted here meanwhile is in
-// it.
-func (k *Keeper) takePull(v *view, c *peer.Call, r *reader) {
-	list := r.partitions()
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
-		return
+func appendFinding(b []byte, p int, f finding) []byte {
+	b = binary.AppendUvarint(b, uint64(p))
+	whole := byte(0)
+	if f.whole {
+		whole = 1
 	}
-	k.mu.Lock()
-	for _, p := range list {
-		if from, _ := v.Owner(p); from != c.From.Node || k.parts[p].phase == held {
-			k.mu.Unlock()
-			c.Fail(codeRefused, "the partition is not the asking node's")
-			return
-		}
-		k.giveDebts(p)
-	}
-	k.mu.Unlock()
-	k.done.Go(func() { k.giveBack(c, list) })
+	return appendOrder(append(b, whole), f.order)
 }
 
-func (k *Keeper) giveBack(c *peer.Call, list []int) {
-	var message, packed []byte
-	send := func() error {
-		ctx, cancel := context.WithTimeout(k.ctx, backTimeout)
-		defer cancel()
-		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodBack, message)
-		message = message[:0]
-		return err
-	}
-	var err error
-	for _, p := range list {
-		err = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-			for len(records) > 0 {
-				if len(message) == 0 {
-					message = k.appendHeader(message, 0)
-				}
-				n := 0
-				packed, n = pack(packed[:0], records, k.cfg.Now())
-				message = appendSection(message, section{p: p}, n, packed)
-				records = records[n:]
-				if len(message) >= messageSize {
-					if err := send(); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			break
-		}
-	}
-	if err == nil && len(message) > 0 {
-		err = send()
-	}
-	if err != nil {
-		c.Fail(codeRefused, err.Error())
-		return
-	}
-	c.Reply(nil)
-}
-
-// takeBack merges what a standby gives back with what the checkpoint had: the more used of both.
-func (k *Keeper) takeBack(c *peer.Call, r *reader) {
-	now := k.cfg.Now()
+func parseFindings(b []byte) (map[int]finding, error) {
+	r := reader{b: b}
+	found := map[int]finding{}
 	for r.err == nil && len(r.b) > 0 {
-		r.section(now, func(s section) bool {
-			return phase(k.phases[s.p].Load()) == recovering
-		}, func(rec counters.Record) { k.cfg.Table.Merge(now, rec) })
+		p := r.partition()
+		f := finding{whole: r.flag(), order: r.order()}
+		found[p] = f
 	}
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
-		return
-	}
-	c.Reply(nil)
+	return found, r.err
 }
 
 // dropOthers drops the counters of partitions that are neither this node's nor its to keep copies of.

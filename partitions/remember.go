@@ -3,13 +3,14 @@ package partitions
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Debts written down are a byte for the format, the wall clock in nanoseconds as a varint, and each debt: its flags in a
-// byte, absent as a uvarint, and the rest as in a message, but for the cost, which is all of it.
+// Debts written down are a byte for the format, the wall clock in nanoseconds as a varint, and how many they are as a uvarint;
+// then each debt: its flags in a byte, absent as a uvarint, and the rest as in a message; then the seals, as in a message.
 const debtsFormat = 2 // 1: of a version that hashed subjects without a key
 
 // debtWaits is the flag of a debt that waits.
@@ -28,6 +29,7 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b = binary.AppendVarint(append(b, debtsFormat), now.Wall)
+	b = binary.AppendUvarint(b, uint64(k.debts.n))
 	for _, list := range k.debts.of {
 		for key, d := range list {
 			flags := byte(0)
@@ -35,8 +37,12 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 				flags |= debtWaits
 			}
 			b = binary.AppendUvarint(append(b, flags), uint64(d.absent))
-			b = appendDebt(b, key, d, now)
-			b = binary.AppendUvarint(b, uint64(d.cost))
+			b = appendDebt(b, key, &d.limit, d.taken, d.cost, now)
+		}
+	}
+	for _, seals := range k.debts.seals {
+		for _, s := range seals {
+			b = s.append(b, now)
 		}
 	}
 	return b
@@ -53,9 +59,9 @@ func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	}
 	r := reader{b: b[1:]}
 	passed := min(max(0, now.Wall-max(0, r.varint())), 1<<61)
-	n := 0
-	for r.err == nil && len(r.b) > 0 {
-		key, d := r.debt(now, passed)
+	restored := map[counters.Key]bool{}
+	for range r.count() {
+		key, d := r.written(now, passed)
 		if r.err != nil {
 			break
 		}
@@ -63,28 +69,38 @@ func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 			continue
 		}
 		*k.debts.at(key) = d
-		n++
+		restored[key] = true
+	}
+	for r.err == nil && len(r.b) > 0 {
+		if s := r.seal(now, passed); s != nil {
+			k.restoreSeal(s, restored)
+		}
 	}
 	k.debts.changes++
-	return n, r.err
+	return len(restored), r.err
 }
 
-// debt reads one that was written down so many nanoseconds ago.
-func (r *reader) debt(now algorithms.Now, passed int64) (counters.Key, debt) {
-	flags := r.b[0]
-	r.b = r.b[1:]
-	d := debt{waits: flags&debtWaits != 0, former: true}
-	d.absent = int64(r.uvarint())
-	key := counters.Key{Hi: r.uint64(), Lo: r.uint64()}
-	d.limit = r.limit()
-	age, window := int64(min(r.uvarint(), 1<<61)), r.varint()
-	r.uvarint()
-	d.cost = int64(r.uvarint())
-	d.taken = algorithms.Taken{
-		Steady: now.Steady - (age + passed), Window: window, Amount: d.limit.Amount, Burst: d.limit.Burst,
+// restoreSeal takes up a seal of debts that were restored.
+func (k *Keeper) restoreSeal(s *seal, restored map[counters.Key]bool) {
+	s.entries = slices.DeleteFunc(s.entries, func(e sealed) bool {
+		return !restored[e.key] || k.debts.get(e.key).cost-k.debts.get(e.key).sealed < e.cost
+	})
+	if len(s.entries) == 0 {
+		return
 	}
-	if r.err == nil && (d.cost < 1 || d.cost > maxOwed || d.absent < 0 || d.absent > d.cost || flags > debtWaits) {
+	for i := range s.entries {
+		k.debts.get(s.entries[i].key).sealed += s.entries[i].cost
+	}
+	k.debts.put(s)
+}
+
+// written reads a debt that was written down so many nanoseconds ago.
+func (r *reader) written(now algorithms.Now, passed int64) (counters.Key, debt) {
+	waits, absent := r.flag(), int64(r.uvarint())
+	e := r.debt(now, passed)
+	d := debt{limit: e.limit, taken: e.taken, cost: e.cost, absent: absent, waits: waits, former: true}
+	if r.err == nil && (d.cost < 1 || d.absent < 0 || d.absent > d.cost) {
 		r.err = fmt.Errorf("%w: a debt is out of bounds", errMessage)
 	}
-	return key, d
+	return e.key, d
 }

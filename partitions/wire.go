@@ -20,7 +20,8 @@ const (
 	MethodAsk                           // "have you taken these?"; answered by those that were
 	MethodPull                          // "give me what you have of these", answered when all of it was given back
 	MethodBack                          // what MethodPull asked for
-	MethodDebts                         // what was admitted while acting as standby
+	MethodDebts                         // what was admitted without the owner; answered by what was not taken
+	MethodLook                          // "how new are your copies of these?"; answered by findings
 )
 
 // How a message can fail.
@@ -33,8 +34,10 @@ const (
 
 // Flags of a section.
 const (
-	sectionBegins = 1 << iota // the first of a whole copy
+	sectionCopy   = 1 << iota // belongs to a whole copy
+	sectionBegins             // the first of one
 	sectionEnds               // the last of one
+	sectionMore               // of changes: more of the same round follow
 )
 
 var errMessage = errors.New("message is malformed")
@@ -113,6 +116,19 @@ func (r *reader) uint64() uint64 {
 	return n
 }
 
+// flag reads a byte that says yes or no.
+func (r *reader) flag() bool {
+	if r.err == nil && (len(r.b) == 0 || r.b[0] > 1) {
+		r.err = errMessage
+	}
+	if r.err != nil {
+		return false
+	}
+	yes := r.b[0] == 1
+	r.b = r.b[1:]
+	return yes
+}
+
 func (r *reader) partition() int {
 	p := r.uvarint()
 	if p >= ring.Partitions {
@@ -138,9 +154,10 @@ func (r *reader) header() header {
 
 // section is a partition's part of a message.
 type section struct {
-	p       int
-	lineage uint64
-	flags   uint8
+	p int
+	order
+	flags uint8
+	parts uint64 // with sectionEnds: of how many sections the copy is made
 }
 
 // pack writes as many of records as make up a message, at least one, and returns how many these are. A log may have
@@ -158,9 +175,22 @@ func pack(b []byte, records []counters.Record, now algorithms.Now) ([]byte, int)
 func appendSection(b []byte, s section, n int, packed []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(s.p))
 	b = append(b, s.flags)
-	b = binary.LittleEndian.AppendUint64(b, s.lineage)
+	b = appendOrder(b, s.order)
+	if s.flags&sectionEnds != 0 {
+		b = binary.AppendUvarint(b, s.parts)
+	}
 	b = binary.AppendUvarint(b, uint64(n))
 	return append(b, packed...)
+}
+
+func appendOrder(b []byte, o order) []byte {
+	b = binary.LittleEndian.AppendUint64(b, o.lineage)
+	b = binary.AppendUvarint(b, o.tenure)
+	return binary.AppendUvarint(b, o.round)
+}
+
+func (r *reader) order() order {
+	return order{lineage: r.uint64(), tenure: r.uvarint(), round: r.uvarint()}
 }
 
 // section reads a section and hands its records to each.
@@ -174,7 +204,10 @@ func (r *reader) section(now algorithms.Now, begin func(section) bool, each func
 		return
 	}
 	s.flags, r.b = r.b[0], r.b[1:]
-	s.lineage = r.uint64()
+	s.order = r.order()
+	if s.flags&sectionEnds != 0 {
+		s.parts = r.uvarint()
+	}
 	n := r.count()
 	if r.err != nil {
 		return

@@ -43,7 +43,9 @@ func TestLimitsTravel(t *testing.T) {
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
 	packed, n := pack(nil, records, now())
-	f.Add(appendSection(nil, section{p: 17, lineage: 5, flags: sectionBegins}, n, packed))
+	f.Add(appendSection(nil, section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds, parts: 1}, n, packed))
+	f.Add(appendFinding(nil, 17, finding{whole: true, order: order{5, 1, 9}}))
+	f.Add((&seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{{key: keyOf(1), limit: limit, cost: 2}}}).append(nil, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Add(appendLimit(nil, &limit))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -62,6 +64,17 @@ func FuzzMessages(f *testing.F) {
 		r = reader{b: b}
 		if l := r.limit(); r.err == nil && (l.Amount < 1 || l.Window < algorithms.MinWindow) {
 			t.Errorf("a limit that is not legal: %+v", l)
+		}
+		if found, err := parseFindings(b); err == nil && len(found) > 4096 {
+			t.Errorf("%d findings", len(found))
+		}
+		r = reader{b: b}
+		if s := r.seal(now(), 0); r.err == nil {
+			for _, e := range s.entries {
+				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.incarnation > maxIncarnation {
+					t.Errorf("a seal that is out of bounds: %+v", s)
+				}
+			}
 		}
 		r = reader{b: b}
 		for i := range r.indexes(10) {

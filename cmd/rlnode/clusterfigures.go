@@ -46,7 +46,7 @@ func (s *server) storeFigures() api.StoreFigures {
 
 func partitionFigures(st partitions.Stats) api.PartitionFigures {
 	return api.PartitionFigures{
-		Owned: st.Held, Standby: st.Copies, Behind: st.Behind, Pushed: st.PushedBytes, Unacked: st.Unacked,
+		Owned: st.Held, Standby: st.Copies, Behind: st.Behind, Lagging: st.Lagging, Pushed: st.PushedBytes, Unacked: st.Unacked,
 		HandOffs: st.HandOffs, Frozen: st.Frozen, Begun: st.Begun, Debts: st.Debts, Dropped: st.Dropped,
 	}
 }

@@ -142,6 +142,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 		return text, by
 	}
 	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
+	config.Lagging = m.keeper.Lagging
 	config.Boottime = s.world.boottime
 	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)

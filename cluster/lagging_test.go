@@ -1,0 +1,46 @@
+package cluster
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// A node that can be reached and takes no copies from most of the others is ended, so that others take its place as a standby.
+// What fewer say does not end it.
+func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
+	for _, voices := range []int{2, 3} {
+		bubble(t, func(t *testing.T, w *world) {
+			var lags atomic.Bool
+			nodes := w.several(5, 5)
+			victim := nodes[4]
+			for i, n := range nodes {
+				n.adjust = func(cfg *Config) {
+					cfg.Lagging = func() []ring.NodeID {
+						if lags.Load() && i < voices {
+							return []ring.NodeID{victim.id}
+						}
+						return nil
+					}
+				}
+				n.run()
+			}
+			w.oneCluster(nodes...)
+			w.inRing(nodes...)
+			ended := func() bool { return w.aLeader().c.Load().State().Generation(victim.id) > 0 }
+			lags.Store(true)
+			if voices == 2 {
+				time.Sleep(20 * time.Second)
+				if ended() {
+					t.Error("ended, though most say that it takes copies")
+				}
+				return
+			}
+			w.until(10*time.Second, "it is ended", ended)
+			lags.Store(false)
+			w.inRing(nodes...) // and comes back
+		})
+	}
+}
