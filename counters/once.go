@@ -149,8 +149,8 @@ func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.find(n.Key); p.found() {
-		until = max(until, int64(s.groups[p.group].freshAt[p.slot]))
-	} else if !t.makeRoom(s, now.Steady, 0, nil) {
+		until = max(until, int64(p.home().freshAt[p.slot()]))
+	} else if !t.makeRoom(s, n.Key, now.Steady, 0, nil) {
 		return ErrFull
 	}
 	s.note(n, until)

@@ -16,15 +16,15 @@ func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	f = three(t)
 	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
 	keys = f.keysOf(a, b, 50)
-	f.net.Cut(a.ip, c.ip)
+	f.net.Isolate(c.ip)
 	time.Sleep(400 * time.Millisecond)
 	for _, i := range keys {
 		owe(t, c, i, counters.Admitted)
 	}
 	f.net.DelayBetween(a.ip, c.ip, 50*time.Millisecond)
-	f.net.Heal(a.ip, c.ip)
+	f.net.Rejoin(c.ip)
 	f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
-	f.net.Cut(a.ip, c.ip)
+	f.net.Isolate(c.ip)
 	f.net.DelayBetween(a.ip, c.ip, 0)
 	if n := c.keeper.Stats().Debts; n != len(keys) {
 		t.Fatalf("have %d debts, want %d", n, len(keys))
@@ -54,17 +54,19 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 			c.keeper.mu.Lock()
 			c.keeper.paying[a.id] = true // c tells a nothing more
 			c.keeper.mu.Unlock()
-			f.net.Heal(a.ip, c.ip)
+			f.net.Rejoin(c.ip)
 			f.leave(a)
 			f.settle()
 		},
-		"a promotion": func(f *fleet, a, _ *node) {
+		"a promotion": func(f *fleet, a, c *node) {
 			a.kill()
+			f.net.Rejoin(c.ip)
 			f.end(a)
 			f.settle()
 		},
-		"a promotion and a hand-over": func(f *fleet, a, _ *node) {
+		"a promotion and a hand-over": func(f *fleet, a, c *node) {
 			a.kill()
+			f.net.Rejoin(c.ip)
 			f.end(a)
 			f.settle()
 			d := f.add()
@@ -78,7 +80,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 				f, a, _, c, keys := unheard(t)
 				defer f.closeAll()
 				if next(f, a, c); a.alive.Load() {
-					f.net.Heal(a.ip, c.ip)
+					f.net.Rejoin(c.ip)
 				}
 				f.paidOnce(t, c, keys)
 			})
@@ -89,7 +91,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 // The same where the teller is another process meanwhile, which goes by what was written down.
 func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, a, _, c, keys := unheard(t)
+		f, _, _, c, keys := unheard(t)
 		defer f.closeAll()
 		written := c.keeper.AppendDebts(nil)
 		c.kill()
@@ -99,7 +101,7 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		}
 		owe(t, c, keys[0], counters.Admitted) // more of the same, which is not in the seal
 		f.bring(c)
-		f.net.Heal(a.ip, c.ip)
+		f.net.Rejoin(c.ip)
 		f.settle()
 		f.paidOnce(t, c, keys[1:])
 		if used := f.used(keyOf(keys[0])); used != 2 {
@@ -117,16 +119,17 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 			defer f.closeAll()
 			a, b := f.nodes[0], f.nodes[1]
 			keys := f.keysOf(a, b, 20)
-			f.net.Cut(a.ip, b.ip)
+			f.net.Isolate(a.ip)
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
 				act(t, b, i)
 			}
 			if told {
 				f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
-				f.net.Heal(a.ip, b.ip)
+				f.net.Rejoin(a.ip)
 				f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
-				f.net.CutOneWay(b.ip, a.ip) // the copies of what was debited arrive
+				f.net.Isolate(f.nodes[2].ip) // so that there is no path
+				f.net.CutOneWay(b.ip, a.ip)  // the copies of what was debited arrive
 				time.Sleep(40 * time.Millisecond)
 			}
 			a.kill()
@@ -268,14 +271,15 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
-		f.net.Cut(a.ip, b.ip)
+		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
 			act(t, b, i)
 		}
 		f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
-		f.net.Heal(a.ip, b.ip)
+		f.net.Rejoin(a.ip)
 		f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+		f.net.Isolate(f.nodes[2].ip) // so that there is no path
 		f.net.CutOneWay(b.ip, a.ip)
 		f.eventually("the copies have come", func() bool {
 			b.keeper.mu.Lock()
