@@ -52,6 +52,14 @@ type debt struct {
 // due is what is debited of cost. Nobody is to be locked out for longer than it takes to get the capacity back.
 func (d *debt) due(cost int64) int64 { return min(cost, d.limit.Capacity()) }
 
+// missing is how much of the debt whoever goes on from the counters here debits, of which somebody has debited so much in them.
+func (d *debt) missing(there int64) int64 {
+	if d.former {
+		return max(0, d.cost-there)
+	}
+	return d.absent
+}
+
 // over reports whether the debt would drain or leave its window before anyone could be told.
 func (d *debt) over(now algorithms.Now) bool {
 	return lasts(&d.limit, d.taken, d.due(d.cost), now) <= 0
@@ -140,6 +148,9 @@ func (d *debts) replace(p int) {
 	for _, one := range d.of[p] {
 		one.absent = one.cost
 	}
+	for _, s := range d.seals[p] {
+		s.present = false
+	}
 	d.changes++
 }
 
@@ -155,13 +166,9 @@ func (k *Keeper) owe(op *counters.Op, from algorithms.Taken) {
 // in the counters here.
 func (k *Keeper) keepDebts(p int) {
 	now := k.cfg.Now()
-	k.forgetTold(p, now)
+	there := k.there(p, now)
 	for key, d := range k.debts.of[p] {
-		cost := d.absent
-		if d.former {
-			cost = d.cost
-		}
-		if cost > 0 {
+		if cost := d.missing(there[key]); cost > 0 {
 			if err := k.cfg.Table.Oblige(now, key, &d.limit, d.taken, d.due(cost)); err != nil {
 				k.cfg.Logger.Warn("a debt is lost", "partition", p, "error", err)
 			}

@@ -35,6 +35,7 @@ type seal struct {
 	number
 	partition int
 	entries   []sealed
+	present   bool // the counters here have all of it, and that is not among what is absent
 }
 
 // sealed is a debt, or a part of one, in a seal.
@@ -119,7 +120,7 @@ func (d *debts) prune(now algorithms.Now) {
 				left = append(left, s)
 				continue
 			}
-			next := &seal{number: s.number, partition: p}
+			next := &seal{number: s.number, partition: p, present: s.present}
 			for _, e := range s.entries {
 				if over(e) {
 					d.unseal(&e, true)
@@ -137,28 +138,38 @@ func (d *debts) prune(now algorithms.Now) {
 	}
 }
 
-// forgetTold forgets the debts of p that the counters here have in them as told: somebody who went before has debited them. It
-// is called under mu.
-func (k *Keeper) forgetTold(p int, now algorithms.Now) {
+// there returns how much of the debts of p the counters here have in them since somebody else has debited it, and corrects
+// what is noted as absent. The debts stay: the counters here may be replaced by others that have nothing of it. It is called
+// under mu.
+func (k *Keeper) there(p int, now algorithms.Now) map[counters.Key]int64 {
 	if len(k.debts.seals[p]) == 0 {
-		return
+		return nil
 	}
 	last, some := k.told(p, k.cfg.Self, now)
-	for _, s := range slices.Clone(k.debts.seals[p]) {
+	there := map[counters.Key]int64{}
+	for _, s := range k.debts.seals[p] {
 		if !some || !s.upTo(last) {
-			continue
+			break
 		}
 		for i := range s.entries {
-			if one := k.debts.get(s.entries[i].key); one != nil {
-				one.absent = max(0, one.absent-min(s.entries[i].cost, one.sealed))
+			one := k.debts.get(s.entries[i].key)
+			if one == nil {
+				continue
+			}
+			cost := min(s.entries[i].cost, one.sealed)
+			there[s.entries[i].key] += cost
+			if !s.present {
+				one.absent = max(0, one.absent-cost)
 			}
 		}
-		k.debts.settled(s, func(int) bool { return true })
+		s.present = true
 	}
+	return there
 }
 
 // includeDebts makes the copy of p here, which is whole and will be given to its owner, have all that this node owes it, and
-// say so: if the owner goes on from the copy, it debits none of it when it is told. It is called under mu.
+// say so: if the owner goes on from the copy, it debits none of it when it is told. If it does not, it debits all. It is called
+// under mu.
 func (k *Keeper) includeDebts(p int) {
 	if len(k.debts.of[p]) == 0 {
 		return
@@ -170,27 +181,20 @@ func (k *Keeper) includeDebts(p int) {
 			break
 		}
 	}
-	k.forgetTold(p, now)
-	seals := k.debts.seals[p]
-	if len(seals) == 0 {
-		return
-	}
-	last := seals[len(seals)-1]
-	if err := k.note(k.cfg.Self, last, now); err != nil {
+	seals, there := k.debts.seals[p], k.there(p, now)
+	if len(seals) == 0 || k.note(k.cfg.Self, seals[len(seals)-1], now) != nil {
 		return // it is debited twice, at worst
 	}
 	for key, d := range k.debts.of[p] {
-		cost := d.absent
-		if d.former {
-			cost = d.cost
-		}
-		if cost == 0 {
-			continue
-		}
-		if err := k.cfg.Table.ObligeCopy(now, key, &d.limit, d.taken, d.due(cost)); err != nil {
-			k.cfg.Logger.Warn("a debt is lost", "partition", p, "error", err)
+		if cost := d.missing(there[key]); cost > 0 {
+			if err := k.cfg.Table.ObligeCopy(now, key, &d.limit, d.taken, d.due(cost)); err != nil {
+				k.cfg.Logger.Warn("a debt is lost", "partition", p, "error", err)
+			}
 		}
 		d.absent, d.former = 0, false
+	}
+	for _, s := range seals {
+		s.present = true
 	}
 	k.debts.changes++
 }

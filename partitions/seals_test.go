@@ -297,3 +297,33 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 		f.paidOnce(t, b, keys)
 	})
 }
+
+// A copy that was given and did not arrive, even twice, takes no debts: an owner that goes on without it debits all of them.
+func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		i := f.keysOf(a, b, 1)[0]
+		p, k := ringPartition(i), b.keeper
+		f.net.Cut(a.ip, b.ip)
+		time.Sleep(400 * time.Millisecond)
+		for n := range int64(3) {
+			act(t, b, i)
+			k.mu.Lock()
+			k.includeDebts(p)
+			if d := k.debts.get(keyOf(i)); d == nil || d.cost != n+1 || d.absent != 0 {
+				t.Errorf("have %+v after %d", d, n+1)
+			}
+			k.mu.Unlock()
+			if used, _ := b.table.Usage(now(), keyOf(i), &limit); used != n+1 {
+				t.Errorf("the copy has %d used after %d", used, n+1)
+			}
+		}
+		f.net.Heal(a.ip, b.ip)
+		f.eventually("all debts are told", func() bool { return k.Stats().Debts == 0 })
+		if used := f.used(keyOf(i)); used != 3 {
+			t.Errorf("have %d used, want 3", used)
+		}
+	})
+}

@@ -14,7 +14,10 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-var moveSeeds = flag.Uint64("move-seeds", 2, "how many random moves with a broken link and a kill; with -short one")
+var (
+	moveSeed  = flag.Uint64("move-seed", 30, "of the first random move with a broken link and a kill")
+	moveSeeds = flag.Uint64("move-seeds", 2, "how many of them; with -short one")
+)
 
 // While a node joins or leaves a link breaks and stays broken, and at some step of the move a node dies. When all is well again
 // nothing was forgotten but the dead node's last moments, and nothing is counted twice.
@@ -24,7 +27,7 @@ func TestMovesUnderPairsOfFaultsInOneProcess(t *testing.T) {
 	if testing.Short() {
 		n = 1
 	}
-	for seed := range n {
+	for seed := *moveSeed; seed < *moveSeed+n; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { moveUnderFaults(t, seed) })
 		})
