@@ -20,18 +20,31 @@ type Result struct {
 	Err error
 }
 
-// Apply returns the state after an entry, written by [Encode], that has this index in Raft's log. An entry that is
+// Apply is [Build.Apply] of this build.
+func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
+	return This.Apply(s, index, entry, nil)
+}
+
+// Apply returns the state after an entry, written by Encode, that has this index in Raft's log. An entry that is
 // rejected changes nothing but Index; one whose index is not above State.Index was applied before, and changes nothing
 // at all.
-func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
+//
+// If the error is an [*Unreadable], nothing has changed, and nothing may be applied any more by this build: those who can
+// read the entry go another way.
+//
+// With p an entry that it was prepared for takes no time. What it leads to is the same.
+func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
 	}
+	e, err := b.Decode(entry)
+	if err != nil {
+		return s, Result{Err: err}
+	}
 	next := *s
 	next.Index = index
-	e, err := Decode(entry)
-	if err != nil {
-		return &next, Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+	if w, write := e.(Rules); write && p.fits(s, w) {
+		return &next, w.conclude(&next, p.after, p.err)
 	}
 	return &next, e.apply(&next)
 }
@@ -52,20 +65,9 @@ func (s *State) Prepare(e Rules) *Prepared {
 	return p
 }
 
-// ApplyPrepared is Apply, which takes no time for an entry that p was prepared for. With another p, or none, it takes
-// as long as it takes; what it leads to is the same.
-func (s *State) ApplyPrepared(index uint64, entry []byte, p *Prepared) (*State, Result) {
-	if p == nil || p.before != s.History || index <= s.Index {
-		return s.Apply(index, entry)
-	}
-	decoded, err := Decode(entry)
-	e, write := decoded.(Rules)
-	if err != nil || !write || e.Request != p.request || e.Request.IsZero() || s.answered(e.Request) != nil {
-		return s.Apply(index, entry)
-	}
-	next := *s
-	next.Index = index
-	return &next, e.conclude(&next, p.after, p.err)
+// fits reports whether p was made for e, and for s as it is.
+func (p *Prepared) fits(s *State, e Rules) bool {
+	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answered(e.Request) == nil
 }
 
 // rejected is for conditions that don't hold. Who returns it has not changed the state.
@@ -86,6 +88,8 @@ func (e Found) apply(next *State) Result {
 }
 
 func (e Empty) apply(*State) Result { return Result{} }
+
+func (e Skipped) apply(*State) Result { return Result{} }
 
 func (e Ring) apply(next *State) Result {
 	if r := next.mayMove(e.Epoch); r.Err != nil {

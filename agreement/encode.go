@@ -7,13 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/rules"
 )
 
-// An entry is written as a byte for its kind, a byte for the format of this kind, and JSON. Of Rules the JSON, whose
+// An entry is written as
+//
+//	byte 0    entryMark
+//	byte 1    kind
+//	byte 2    format of this kind
+//	uvarint   the feature level that it takes to read it
+//	uvarint   length of the release
+//	release   that wrote it, text
+//	JSON
+//
+// Every release writes it so up to the JSON, so that one that can't read the rest can say who can. Of Rules the JSON, whose
 // length stands before it as a uvarint, is followed by the change's body as it is; of Adopt by documents.
 const (
 	foundKind = 1 + iota
@@ -30,9 +41,11 @@ const (
 	regionKind
 	markKind
 	adoptKind
+	skippedKind
 )
 
 const (
+	entryMark   = 0xe7 // no kind has this number: entries once began with their kind
 	entryFormat = 1
 
 	maxHead = 64 << 10 // bytes of the JSON of Rules
@@ -54,49 +67,76 @@ type rulesHead struct {
 	When      int64      `json:"when"` // Unix milliseconds
 }
 
-// Encode writes an entry. The error wraps [ErrEntry].
-func Encode(e Entry) ([]byte, error) {
-	var kind byte
-	switch e := e.(type) {
+// kindOf is the number of an entry's kind; 0: it is no entry.
+func kindOf(e Entry) byte {
+	switch e.(type) {
 	case Found:
-		kind = foundKind
+		return foundKind
 	case Empty:
-		return []byte{emptyKind, entryFormat}, nil
+		return emptyKind
 	case Ring:
-		kind = ringKind
+		return ringKind
 	case Leave:
-		kind = leaveKind
+		return leaveKind
 	case Settled:
-		kind = settledKind
+		return settledKind
 	case Ended:
-		kind = endedKind
+		return endedKind
 	case Forget:
-		kind = forgetKind
+		return forgetKind
 	case Boot:
-		kind = bootKind
+		return bootKind
 	case Reign:
-		kind = reignKind
+		return reignKind
 	case Primary:
-		kind = primaryKind
+		return primaryKind
 	case Region:
-		kind = regionKind
+		return regionKind
 	case Mark:
-		kind = markKind
+		return markKind
 	case Rules:
-		return encodeRules(e)
+		return rulesKind
 	case Adopt:
-		return appendAdopt([]byte{adoptKind, entryFormat}, e)
-	default:
+		return adoptKind
+	case Skipped:
+		return skippedKind
+	}
+	return 0
+}
+
+// needs is the feature level that it takes to read an entry.
+func needs(Entry) Level { return 1 }
+
+// Encode writes an entry. The error wraps [ErrEntry].
+func Encode(e Entry) ([]byte, error) { return This.Encode(e) }
+
+// Encode writes an entry, signed. The error wraps [ErrEntry].
+func (b *Build) Encode(e Entry) ([]byte, error) {
+	kind := kindOf(e)
+	if kind == 0 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
+	}
+	head := b.signature([]byte{entryMark, kind, entryFormat}, needs(e))
+	switch e := e.(type) {
+	case Empty:
+		return head, nil
+	case Rules:
+		return appendRules(head, e)
+	case Adopt:
+		out, err := appendAdopt(head, e)
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 	}
-	return append([]byte{kind, entryFormat}, text...), nil
+	return append(head, text...), nil
 }
 
-func encodeRules(e Rules) ([]byte, error) {
+func appendRules(b []byte, e Rules) ([]byte, error) {
 	c := e.Change
 	if !utf8.ValidString(c.Name) || !utf8.ValidString(c.Attribute) {
 		// JSON would make another name of it.
@@ -114,18 +154,40 @@ func encodeRules(e Rules) ([]byte, error) {
 	case len(c.Body) > rules.MaxDocument:
 		return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(c.Body), rules.MaxDocument)
 	}
-	b := make([]byte, 0, 2+binary.MaxVarintLen64+len(head)+len(c.Body))
-	b = append(b, rulesKind, entryFormat)
-	b = binary.AppendUvarint(b, uint64(len(head)))
+	b = binary.AppendUvarint(slices.Grow(b, binary.MaxVarintLen64+len(head)+len(c.Body)), uint64(len(head)))
 	return append(append(b, head...), c.Body...), nil
 }
 
-// Decode is the inverse of [Encode]. The body of a change is a part of b. The error wraps [ErrEntry].
-func Decode(b []byte) (Entry, error) {
-	if len(b) < 2 || b[1] != entryFormat {
-		return nil, fmt.Errorf("%w: unknown format", ErrEntry)
+// Decode is the inverse of [Encode]. The body of a change is a part of b. The error is an [*Unreadable] that wraps [ErrEntry].
+func Decode(b []byte) (Entry, error) { return This.Decode(b) }
+
+// Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
+func (b *Build) Decode(entry []byte) (Entry, error) {
+	if len(entry) < 3 || entry[0] != entryMark {
+		return nil, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
-	kind, b := b[0], b[2:]
+	level, release, body, err := parseSignature(entry[3:])
+	var e Entry
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrEntry, err)
+	case level > b.Level:
+		err = fmt.Errorf("%w that is known here: kind %d", ErrEntry, entry[1])
+	case entry[2] != entryFormat:
+		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
+	default:
+		e, err = decodeKind(entry[1], body)
+	}
+	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", e)) {
+		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
+	}
+	if err != nil {
+		return nil, b.unreadable(level, release, err)
+	}
+	return e, nil
+}
+
+func decodeKind(kind byte, b []byte) (Entry, error) {
 	switch kind {
 	case foundKind:
 		return decode[Found](b)
@@ -158,6 +220,8 @@ func Decode(b []byte) (Entry, error) {
 		return decodeRules(b)
 	case adoptKind:
 		return adoptOrError(b)
+	case skippedKind:
+		return decode[Skipped](b)
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 }

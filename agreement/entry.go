@@ -13,7 +13,8 @@ const (
 	maxText     = 256 // bytes of a member's name, address, region and zone
 )
 
-// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark and Adopt.
+// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark,
+// Adopt and Skipped.
 type Entry interface {
 	// apply returns the state after the entry, made from next, which is the one before with the entry's index. Why an
 	// entry is rejected is what the error says.
@@ -72,6 +73,12 @@ type Boot struct {
 // Forget removes a node from State.Members for good. It is rejected if the node isn't there, or is in a ring.
 type Forget struct {
 	Node ring.NodeID `json:"node"`
+}
+
+// Skipped stands where an entry was that nobody could apply and that an operator took out of the log of a node that didn't
+// run. It changes nothing.
+type Skipped struct {
+	Hash []byte `json:"hash"` // SHA-256 of the entry that was there
 }
 
 // Rules is a write of rules. Repeated with the same Request it is answered as the first time, and nothing is written;

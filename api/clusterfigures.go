@@ -8,7 +8,9 @@ import (
 
 // ClusterFigures tell how a node does among others.
 type ClusterFigures struct {
-	Connected  bool // this node may act as an owner
+	Connected bool // this node may act as an owner
+	// Stuck is why this node applies nothing more that the cluster agrees on; nil: it does.
+	Stuck      error
 	Members    MemberFigures
 	Raft       RaftFigures
 	Store      StoreFigures
@@ -62,7 +64,7 @@ type clusterCollector struct {
 
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                         *prometheus.Desc
-	members, connected, partitions, behind                       *prometheus.Desc
+	members, connected, stuck, partitions, behind                *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
 	regions                                                      regionDescs
 }
@@ -86,6 +88,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		full:       desc("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0."),
 		members:    desc("members", "Members as this node sees them.", "state"),
 		connected:  desc("connected", "1 while this node may act as an owner, 0 while it is cut off."),
+		stuck:      desc("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0."),
 		partitions: desc("partitions", "Partitions whose counters are here, as their owner or as a standby.", "as"),
 		behind:     desc("partitions_behind", "Partitions owned of which some standby has no whole copy."),
 		pushed:     desc("replica_bytes_total", "Bytes of counters sent to standbys."),
@@ -102,7 +105,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.connected, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
+		c.connected, c.stuck, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -111,6 +114,7 @@ func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s, f := sink(ch), c.read()
 	s.flag(c.connected, f.Connected)
+	s.flag(c.stuck, f.Stuck != nil)
 	for state, n := range map[string]int{
 		"alive": f.Members.Alive, "suspect": f.Members.Suspect, "left": f.Members.Left, "failed": f.Members.Failed,
 	} {

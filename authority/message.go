@@ -35,6 +35,8 @@ const (
 
 	flagLeaving  = 1
 	flagGivingUp = 2
+	flagStuck    = 4
+	flags        = flagLeaving | flagGivingUp | flagStuck
 )
 
 // ErrMessage: bytes that are no request or no reply.
@@ -50,6 +52,7 @@ type Request struct {
 	Unreachable []ring.NodeID // the peers that it can't reach
 	Leaving     bool          // it wants to leave the ring
 	GivingUp    bool          // it gives its authority up, now, and this process asks for none again
+	Stuck       bool          // it applies nothing more, and is to have no authority
 }
 
 // Reply is the leader's answer.
@@ -70,14 +73,13 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Generation))
 	b = binary.BigEndian.AppendUint64(b, r.Applied)
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Settled))
-	var flags byte
-	if r.Leaving {
-		flags |= flagLeaving
+	var set byte
+	for flag, is := range map[byte]bool{flagLeaving: r.Leaving, flagGivingUp: r.GivingUp, flagStuck: r.Stuck} {
+		if is {
+			set |= flag
+		}
 	}
-	if r.GivingUp {
-		flags |= flagGivingUp
-	}
-	b = append(b, flags)
+	b = append(b, set)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(unreachable)))
 	for _, id := range unreachable {
 		b = append(b, id[:]...)
@@ -88,7 +90,7 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 // ParseRequest reads what AppendBinary wrote.
 func ParseRequest(b []byte) (Request, error) {
 	var r Request
-	if len(b) < requestFixed || b[0] != requestVersion || b[49]&^(flagLeaving|flagGivingUp) != 0 {
+	if len(b) < requestFixed || b[0] != requestVersion || b[49]&^flags != 0 {
 		return r, fmt.Errorf("read request: %w", ErrMessage)
 	}
 	copy(r.Node[:], b[1:])
@@ -98,6 +100,7 @@ func ParseRequest(b []byte) (Request, error) {
 	r.Settled = int64(binary.BigEndian.Uint64(b[41:]))
 	r.Leaving = b[49]&flagLeaving != 0
 	r.GivingUp = b[49]&flagGivingUp != 0
+	r.Stuck = b[49]&flagStuck != 0
 	n := int(binary.BigEndian.Uint16(b[50:]))
 	if b = b[requestFixed:]; n > maxUnreachable || len(b) != n*len(ring.NodeID{}) {
 		return Request{}, fmt.Errorf("read request: %w", ErrMessage)

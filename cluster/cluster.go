@@ -80,13 +80,16 @@ func Open(cfg Config) (*Cluster, error) {
 	if cfg.Settled == nil {
 		cfg.Settled = func() int64 { return 1<<63 - 1 }
 	}
+	if cfg.Build.Level == 0 {
+		cfg.Build.Level = agreement.Newest
+	}
 	c := &Cluster{
 		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks), writing: make(chan struct{}, 1),
 		applied: make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
 		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.machine = newMachine(func() { poke(c.applied) })
+	c.machine = newMachine(cfg.Build, func() { poke(c.applied) })
 	c.memory.missing = make(chan struct{}, 1)
 	c.regional.wake = make(chan struct{}, 1)
 	c.known.Store(&map[ring.NodeID]string{})

@@ -73,10 +73,19 @@ type Timings struct {
 	Follow      time.Duration // a leader asks the primary region what is new, or looks what the regions tell, at least so often
 }
 
+// Newest is the newest feature level that this source knows.
+const Newest = agreement.Newest
+
+// Build is what a build of the program can read.
+type Build = agreement.Build
+
 // Config says what a Cluster stands on.
 type Config struct {
 	Self   Node
 	Expect int // found a cluster of so many nodes, in a first start; 0: join one that exists
+
+	// Build is what this build can read; without a Level it knows agreement.Newest.
+	Build Build
 
 	// Primary is the region where rules are written; "": this one. Each node of a region should have the same one.
 	Primary string

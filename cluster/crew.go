@@ -25,6 +25,7 @@ type crew struct {
 // heard is what a node told with its last request for authority.
 type heard struct {
 	applied uint64
+	stuck   bool
 	at      time.Time
 }
 
@@ -68,7 +69,7 @@ func (c *Cluster) status() authority.Request {
 	}
 	r := authority.Request{
 		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
-		Leaving: c.leaving.Load(),
+		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil,
 	}
 	for id := range *c.known.Load() {
 		if !c.cfg.Peers.Reachable(id) {
@@ -103,7 +104,7 @@ func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Rep
 		c.crew.heard = map[ring.NodeID]heard{}
 	}
 	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		c.crew.heard[r.Node] = heard{applied: r.Applied, at: time.Now()}
+		c.crew.heard[r.Node] = heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}
 	}
 	return reply
 }

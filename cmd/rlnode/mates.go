@@ -134,7 +134,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 		return text, by
 	}
 	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
-	config.Boottime = s.world.boottime
+	config.Boottime, config.Build = s.world.boottime, s.world.build
 	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)
 	opened, err := cluster.Open(config)
