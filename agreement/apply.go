@@ -37,12 +37,15 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
 	}
-	e, err := b.Decode(entry)
+	e, level, err := b.decode(entry)
 	if err != nil {
 		return s, Result{Err: err}
 	}
 	next := *s
 	next.Index = index
+	if err := s.mayBe(e, level); err != nil {
+		return &next, Result{Err: err}
+	}
 	if w, write := e.(Rules); write && p.fits(s, w) {
 		return &next, w.conclude(&next, p.after, p.err)
 	}
@@ -82,12 +85,37 @@ func (e Found) apply(next *State) Result {
 	case len(e.Secret) != secretBytes:
 		return rejected("the secret has %d bytes, not %d", len(e.Secret), secretBytes)
 	case next.Cluster.IsZero():
-		next.Cluster, next.Secret = e.Cluster, e.Secret
+		next.Cluster, next.Secret, next.Level = e.Cluster, e.Secret, max(next.Level, e.Level)
 	}
 	return Result{}
 }
 
 func (e Empty) apply(*State) Result { return Result{} }
+
+// mayBe rejects what not all members have agreed to know.
+func (s *State) mayBe(e Entry, level Level) error {
+	switch e.(type) {
+	case Raise, Found:
+		return nil
+	}
+	if level > s.Level {
+		return rejected("it takes feature level %d, and the cluster is at %d", level, s.Level).Err
+	}
+	return nil
+}
+
+func (e Raise) apply(next *State) Result {
+	if e.Level <= next.Level {
+		return rejected("the feature level is %d already", next.Level)
+	}
+	for id := range next.Members {
+		if b, booted := next.Boots[id]; booted && b.knows() < e.Level {
+			return rejected("%s knows feature level %d", id, b.knows())
+		}
+	}
+	next.Level = e.Level
+	return Result{}
+}
 
 func (e Skipped) apply(*State) Result { return Result{} }
 
@@ -211,13 +239,17 @@ func (e Boot) apply(next *State) Result {
 		return rejected("no node or no process is named")
 	case last.Boot == e.Boot:
 		return Result{}
+	case max(1, e.Level) < next.Level:
+		return rejected("%s knows feature level %d, and the cluster is at %d", e.Node, e.Level, next.Level)
+	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
+		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.Was(e.Boot):
 		return rejected("%s has had another process since", e.Node)
 	case !known && len(next.Boots) >= MaxBoots:
 		return rejected("%d nodes have booted, and no more can", len(next.Boots))
 	}
 	next.Boots = maps.Clone(next.Boots)
-	next.Boots[e.Node] = last.next(e.Boot, next.Index)
+	next.Boots[e.Node] = last.next(e, next.Index)
 	next.Revision = next.Index
 	return Result{}
 }

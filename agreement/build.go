@@ -18,6 +18,7 @@ const Newest Level = 1
 type Build struct {
 	Level   Level  // the newest that it knows
 	Release string // for people: printable ASCII without spaces; at most MaxRelease bytes count
+	Zones   string // the version of its time zones, as Release
 	// Lacks is for tests: kinds of entries that this build can't read, by the name of their type.
 	Lacks func(kind string) bool
 }

@@ -42,6 +42,7 @@ const (
 	markKind
 	adoptKind
 	skippedKind
+	raiseKind
 )
 
 const (
@@ -100,12 +101,22 @@ func kindOf(e Entry) byte {
 		return adoptKind
 	case Skipped:
 		return skippedKind
+	case Raise:
+		return raiseKind
 	}
 	return 0
 }
 
 // needs is the feature level that it takes to read an entry.
-func needs(Entry) Level { return 1 }
+func needs(e Entry) Level {
+	switch e := e.(type) {
+	case Raise:
+		return max(1, e.Level) // who does not know it stops here, and at nothing that comes later
+	case Found:
+		return max(1, e.Level)
+	}
+	return 1
+}
 
 // Encode writes an entry. The error wraps [ErrEntry].
 func Encode(e Entry) ([]byte, error) { return This.Encode(e) }
@@ -163,8 +174,14 @@ func Decode(b []byte) (Entry, error) { return This.Decode(b) }
 
 // Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
 func (b *Build) Decode(entry []byte) (Entry, error) {
+	e, _, err := b.decode(entry)
+	return e, err
+}
+
+// decode tells the level that it takes to read the entry, too.
+func (b *Build) decode(entry []byte) (Entry, Level, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
-		return nil, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
+		return nil, 0, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
 	level, release, body, err := parseSignature(entry[3:])
 	var e Entry
@@ -176,15 +193,27 @@ func (b *Build) Decode(entry []byte) (Entry, error) {
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
-		e, err = decodeKind(entry[1], body)
+		if e, err = decodeKind(entry[1], body); err == nil && needs(e) > level {
+			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(e), level)
+		}
 	}
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", e)) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
 	if err != nil {
-		return nil, b.unreadable(level, release, err)
+		return nil, 0, b.unreadable(level, release, err)
 	}
-	return e, nil
+	return e, level, nil
+}
+
+// Proposes returns why a leader must not propose an entry in a state, or nil: this build, or one that knows no more than
+// the agreed level, could not read it.
+func (b *Build) Proposes(s *State, entry []byte) error {
+	e, level, err := b.decode(entry)
+	if err != nil {
+		return err
+	}
+	return s.mayBe(e, level)
 }
 
 func decodeKind(kind byte, b []byte) (Entry, error) {
@@ -222,6 +251,8 @@ func decodeKind(kind byte, b []byte) (Entry, error) {
 		return adoptOrError(b)
 	case skippedKind:
 		return decode[Skipped](b)
+	case raiseKind:
+		return decode[Raise](b)
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 }

@@ -14,7 +14,7 @@ const (
 )
 
 // Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark,
-// Adopt and Skipped.
+// Adopt, Raise and Skipped.
 type Entry interface {
 	// apply returns the state after the entry, made from next, which is the one before with the entry's index. Why an
 	// entry is rejected is what the error says.
@@ -25,6 +25,8 @@ type Entry interface {
 type Found struct {
 	Cluster ClusterID `json:"cluster"` // not zero
 	Secret  []byte    `json:"secret"`  // 32 bytes
+	// Level is the feature level that the cluster begins at, 0 for 1: all of its members have to know it.
+	Level Level `json:"level,omitempty"`
 }
 
 // Empty changes nothing but State.Index. Its commit proves that the leader was the leader after it was proposed.
@@ -61,6 +63,12 @@ type Ended struct {
 	Reign      uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
 }
 
+// Raise makes Level the feature level. It is rejected unless that is higher than the present one, and if a member's process
+// knows less. Whoever knows less and is not in Members can't read it, and stops.
+type Raise struct {
+	Level Level `json:"level"`
+}
+
 // Boot names the process of a node that may have authority. What the one before it held in memory is gone. It is
 // rejected if too many nodes are known, if the process was the node's before, or if Reign is over; said again, it
 // changes nothing.
@@ -68,6 +76,10 @@ type Boot struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero
 	Reign uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
+	// What the process knows. It is rejected if Level, where 0 stands for 1, is below the agreed one.
+	Level   Level  `json:"level,omitempty"`
+	Release string `json:"release,omitempty"` // for people
+	Zones   string `json:"zones,omitempty"`   // version of its time zones
 }
 
 // Forget removes a node from State.Members for good. It is rejected if the node isn't there, or is in a ring.

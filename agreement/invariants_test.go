@@ -138,6 +138,7 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 			e.Held = slices.Clone(e.Held)
 			e.Held[n-1].Version += 3
 			e.InForce.Number += 3
+			e.Revision++ // it grows with each version
 		}
 		return e
 	}

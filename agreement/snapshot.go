@@ -29,6 +29,7 @@ type small struct {
 	Cluster     ClusterID     `json:"cluster"`
 	Secret      []byte        `json:"secret,omitempty"`
 	Index       uint64        `json:"index"`
+	Level       Level         `json:"level"`
 	Revision    uint64        `json:"revision"`
 	Epoch       int64         `json:"epoch"`
 	Settled     bool          `json:"settled"`
@@ -68,7 +69,7 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) { return This.AppendSnaps
 // AppendSnapshot appends the whole state to b. Equal states are written with equal bytes by one release.
 func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	head := small{
-		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Revision: s.Revision,
+		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Level: s.Level, Revision: s.Revision,
 		Epoch: s.Epoch, Settled: s.Settled, LastEnded: s.LastEnded, Reign: s.Reign,
 		Strangers: s.strangers, Answers: s.answers,
 	}
@@ -98,7 +99,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 		}
 	}
 	start := len(b)
-	b = w.signature(append(b, snapshotFormat), 1)
+	b = w.signature(append(b, snapshotFormat), s.Level)
 	for _, p := range parts {
 		b = binary.AppendUvarint(slices.Grow(b, len(p)+binary.MaxVarintLen64), uint64(len(p)))
 		b = append(b, p...)
@@ -182,7 +183,9 @@ func (w *Build) Parse(b []byte) (*State, error) {
 	case needs > w.Level:
 		err = errors.New("it is of a later release")
 	default:
-		s, err = parse(rest)
+		if s, err = parse(rest); err == nil && s.Level != needs {
+			err = fmt.Errorf("its level is %d, and not %d", s.Level, needs)
+		}
 	}
 	if err != nil {
 		return nil, w.unreadable(needs, release, fmt.Errorf("%w: %w", ErrSnapshot, err))
@@ -201,7 +204,7 @@ func parse(b []byte) (*State, error) {
 		return nil, err
 	}
 	s := &State{
-		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Revision: head.Revision,
+		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Level: head.Level, Revision: head.Revision,
 		Epoch: head.Epoch, Settled: head.Settled, LastEnded: head.LastEnded, Reign: head.Reign,
 		strangers: head.Strangers, answers: head.Answers,
 		Members: make(map[ring.NodeID]Member, len(head.Members)), Generations: make(map[ring.NodeID]int64, len(head.Generations)),
@@ -261,6 +264,8 @@ func (s *State) check() error {
 		return err
 	}
 	switch {
+	case s.Level < 1:
+		return errors.New("there is no feature level 0")
 	case s.Cluster.IsZero() != (len(s.Secret) == 0) || len(s.Secret) != 0 && len(s.Secret) != secretBytes:
 		return fmt.Errorf("a secret of %d bytes", len(s.Secret))
 	case s.Epoch < 0 || (s.Epoch == 0) != (s.From == nil) || (s.From == nil) != (s.To == nil):

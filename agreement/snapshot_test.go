@@ -74,6 +74,7 @@ func TestContradictorySnapshots(t *testing.T) {
 		"secret":        func(s *State) { s.Secret = s.Secret[1:] },
 		"no secret":     func(s *State) { s.Secret = nil },
 		"secret alone":  func(s *State) { s.Cluster = ClusterID{} },
+		"level":         func(s *State) { s.Level = 0 },
 		"epoch":         func(s *State) { s.Epoch = -1 },
 		"no epoch":      func(s *State) { s.Epoch = 0 },
 		"no ring":       func(s *State) { s.From = nil },
@@ -127,7 +128,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 		snapshot []byte
 		why      string
 	}{
-		"level":  {append(writer.signature([]byte{snapshotFormat}, 3), "?"...), "run release v9.1.0 or a later one"},
+		"level":  {append(writer.signature([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
 		"format": {append(writer.signature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
 		"field":  {append(writer.signature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
 	} {
@@ -181,7 +182,7 @@ func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
 		found, Empty{}, ringOf(3, 1, 2), Leave{3, node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
 		Boot{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}}, Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
-		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, global(70, ""), followed(f, moved(f)), followed(f, begun(f, "us")),
+		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""), followed(f, moved(f)), followed(f, begun(f, "us")),
 	} {
 		f.Add(encoded(f, e))
 	}

@@ -422,7 +422,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
 		found, Empty{}, ringOf(7, 1, 2), Leave{3, node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
-		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, followed(t, moved(t)), followed(t, begun(t)),
+		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
 	} {
 		have, err := Decode(encoded(t, want))
 		if err != nil || !reflect.DeepEqual(have, want) {

@@ -48,6 +48,7 @@ const (
 	whyClone      = "another process with this node's identity is asking, too: is this a copied data directory?"
 	whyRegister   = "the authority of the node's last process has not run out yet"
 	whyStuck      = "the node applies nothing more"
+	whyLevel      = "the node's release knows less than the cluster's feature level: run a later one"
 	whyGaveUp     = "the process has given its authority up"
 )
 
@@ -86,7 +87,7 @@ type record struct {
 	// unreachable is what the last request reported.
 	unreachable []ring.NodeID
 
-	// stuck: the last process that was heard of says that it applies nothing more.
+	// stuck: the last process that was heard of applies nothing more, or knows less than the agreed level.
 	stuck bool
 
 	// cutSince is since when a majority has reported the node; never while none does.
@@ -101,7 +102,8 @@ type record struct {
 	newer      uint64
 	newerSince time.Duration
 	newerAsked time.Duration
-	newerStuck bool // it applies nothing more: it is not registered
+	newerStuck bool // as stuck: it is not registered
+	newerBuild agreement.Boot
 	// replacing: an entry that registers newer has been proposed and its outcome is not known.
 	replacing bool
 	cried     time.Duration
@@ -164,6 +166,9 @@ func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	return b.judge(s, q)
 }
 
+// knows is the newest feature level that the asking process knows.
+func (q *Request) knows() agreement.Level { return max(1, q.Level) }
+
 // hearOther notes a request of a process that is not the registered one.
 func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
@@ -183,12 +188,17 @@ func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Re
 		b.complain(now, r, q.Node)
 		return whyClone
 	}
+	low := q.knows() < s.Level
+	r.newerStuck = q.Stuck || low
+	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
 	if b.silence(now, r.asked) >= patience {
-		r.stuck = q.Stuck
+		r.stuck = r.newerStuck
 	}
-	r.newerStuck = q.Stuck
-	if q.Stuck {
+	switch {
+	case q.Stuck:
 		return whyStuck
+	case low:
+		return whyLevel
 	}
 	return whyRegister
 }

@@ -138,7 +138,9 @@ func (b *book) boots(v *view) agreement.Entry {
 			b.expired(v.now, r) && b.silence(v.now, r.asked) >= patience
 		if gone {
 			r.replacing = true
-			return agreement.Boot{Node: id, Boot: r.newer, Reign: b.reign}
+			e := r.newerBuild
+			e.Node, e.Boot, e.Reign = id, r.newer, b.reign
+			return e
 		}
 	}
 	return nil

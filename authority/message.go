@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,7 +30,10 @@ const (
 	// maxWhy bounds the bytes of a refusal's reason.
 	maxWhy = 255
 
-	requestVersion = 1
+	// maxRelease bounds the bytes of the names of a release and of a version of time zones.
+	maxRelease = 64
+
+	requestVersion = 2
 	requestFixed   = 1 + 16 + 8 + 8 + 8 + 8 + 1 + 2
 	replyFixed     = 1 + 1 + 8 + 1
 
@@ -53,6 +57,11 @@ type Request struct {
 	Leaving     bool          // it wants to leave the ring
 	GivingUp    bool          // it gives its authority up, now, and this process asks for none again
 	Stuck       bool          // it applies nothing more, and is to have no authority
+
+	// What the process knows: the newest feature level, and, for people, its release and the version of its time zones.
+	Level   agreement.Level
+	Release string
+	Zones   string
 }
 
 // Reply is the leader's answer.
@@ -84,6 +93,11 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 	for _, id := range unreachable {
 		b = append(b, id[:]...)
 	}
+	b = binary.BigEndian.AppendUint32(b, uint32(r.Level))
+	for _, text := range []string{r.Release, r.Zones} {
+		text = text[:min(len(text), maxRelease)]
+		b = append(append(b, byte(len(text))), text...)
+	}
 	return b, nil
 }
 
@@ -102,13 +116,32 @@ func ParseRequest(b []byte) (Request, error) {
 	r.GivingUp = b[49]&flagGivingUp != 0
 	r.Stuck = b[49]&flagStuck != 0
 	n := int(binary.BigEndian.Uint16(b[50:]))
-	if b = b[requestFixed:]; n > maxUnreachable || len(b) != n*len(ring.NodeID{}) {
+	if b = b[requestFixed:]; n > maxUnreachable || len(b) < n*len(ring.NodeID{}) {
 		return Request{}, fmt.Errorf("read request: %w", ErrMessage)
 	}
-	for ; len(b) > 0; b = b[len(ring.NodeID{}):] {
+	for ; n > 0; n-- {
 		r.Unreachable = append(r.Unreachable, ring.NodeID(b[:len(ring.NodeID{})]))
+		b = b[len(ring.NodeID{}):]
+	}
+	if !r.parseBuild(b) {
+		return Request{}, fmt.Errorf("read request: %w", ErrMessage)
 	}
 	return r, nil
+}
+
+// parseBuild reads the end of a request.
+func (r *Request) parseBuild(b []byte) bool {
+	if len(b) < 4 {
+		return false
+	}
+	r.Level, b = agreement.Level(binary.BigEndian.Uint32(b)), b[4:]
+	for _, to := range []*string{&r.Release, &r.Zones} {
+		if len(b) == 0 || b[0] > maxRelease || int(b[0]) >= len(b) {
+			return false
+		}
+		*to, b = string(b[1:1+b[0]]), b[1+b[0]:]
+	}
+	return len(b) == 0
 }
 
 // AppendBinary appends the reply's encoding to b.

@@ -15,6 +15,7 @@ func TestMessages(t *testing.T) {
 		{},
 		{Node: id(7), Boot: 1 << 63, Generation: -1, Applied: 9, Settled: 1 << 62, Leaving: true},
 		{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1), id(2)}},
+		{Node: id(7), Boot: 3, Stuck: true, Unreachable: []ring.NodeID{id(1)}, Level: 7, Release: "v9.1.0", Zones: "2031a"},
 	}
 	for _, want := range requests {
 		b, err := want.AppendBinary([]byte("x"))

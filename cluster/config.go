@@ -70,8 +70,12 @@ type Timings struct {
 	Absent      time.Duration // a member that gossip has not seen since this node started counts as failed after so long
 	Forgotten   time.Duration // a member that failed so long ago is taken out of Raft
 	Write       time.Duration // bound of a write or a Catch whose context has no deadline
+	Rise        time.Duration // the feature level rises by itself when all members have known a higher one for so long
 	Follow      time.Duration // a leader asks the primary region what is new, or looks what the regions tell, at least so often
 }
+
+// Level is a feature level.
+type Level = agreement.Level
 
 // Newest is the newest feature level that this source knows.
 const Newest = agreement.Newest
@@ -147,6 +151,7 @@ func DefaultTimings() Timings {
 		Absent:      30 * time.Second,
 		Forgotten:   72 * time.Hour,
 		Write:       5 * time.Second,
+		Rise:        time.Hour,
 		Follow:      time.Second,
 	}
 }
@@ -174,7 +179,7 @@ func (c *Config) Validate() error {
 	t := c.Timings
 	for _, d := range []time.Duration{
 		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Reconcile, t.Stable, t.Absent,
-		t.Forgotten, t.Write, t.Follow,
+		t.Forgotten, t.Write, t.Rise, t.Follow,
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}

@@ -70,6 +70,7 @@ func (c *Cluster) status() authority.Request {
 	r := authority.Request{
 		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
 		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil,
+		Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
 	for id := range *c.known.Load() {
 		if !c.cfg.Peers.Reachable(id) {

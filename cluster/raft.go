@@ -146,8 +146,7 @@ func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Res
 	if !c.leads() {
 		return agreement.Result{}, fmt.Errorf("%w here", ErrNoLeader)
 	}
-	if _, err := c.cfg.Build.Decode(entry); err != nil {
-		// Where this node could not read it, others may not either.
+	if err := c.cfg.Build.Proposes(c.State(), entry); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	type outcome struct {

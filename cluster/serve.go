@@ -28,6 +28,7 @@ const (
 	MethodWriteFar                            // as MethodPropose; from other regions
 	MethodRemoveRegion                        // a region's name → as MethodPropose; from other regions, too
 	MethodFollowNow                           // nothing → nothing
+	MethodRaise                               // a feature level → the one that is agreed on
 )
 
 // Codes of calls that failed. Of all but codeUnknown it is known that nothing was changed.
@@ -82,6 +83,8 @@ func (c *Cluster) handler(m peer.Method) func(context.Context, request) ([]byte,
 		return c.serveRemoveRegion
 	case MethodFollowNow:
 		return c.serveFollowNow
+	case MethodRaise:
+		return c.serveRaise
 	case authority.MethodAsk:
 		return c.serveAsk
 	case authority.MethodCommitted:
@@ -229,7 +232,7 @@ func (c *Cluster) serveHere(ctx context.Context, m peer.Method, body []byte) ([]
 // relayable are the methods that only the leader answers.
 var relayable = [...]peer.Method{
 	MethodPropose, MethodRemove, authority.MethodAsk, authority.MethodCommitted,
-	MethodFollow, MethodGoverns, MethodWriteFar, MethodRemoveRegion, MethodFollowNow,
+	MethodFollow, MethodGoverns, MethodWriteFar, MethodRemoveRegion, MethodFollowNow, MethodRaise,
 }
 
 // serveRelay passes a call on to the leader, one hop and no further.

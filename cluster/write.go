@@ -286,6 +286,9 @@ func (c *Cluster) beginOnce() error {
 	}
 	if c.State().Cluster.IsZero() {
 		e := agreement.Found{Secret: make([]byte, 32)}
+		if conf, _ := c.configuration(); len(conf.Servers) == 1 {
+			e.Level = c.cfg.Build.Level // there is nobody who could know less
+		}
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
 		_, _ = rand.Read(e.Secret)
 		if _, err := c.propose(ctx, e); err != nil {

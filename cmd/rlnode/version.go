@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster"
 )
 
@@ -48,7 +49,7 @@ func thisBuild() cluster.Build {
 		}
 		return r
 	}, readBuild().Version)
-	return cluster.Build{Level: cluster.Newest, Release: release}
+	return cluster.Build{Level: cluster.Newest, Release: release, Zones: algorithms.ZonesVersion}
 }
 
 // Run prints it.
