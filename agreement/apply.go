@@ -37,19 +37,29 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
 	}
-	e, level, err := b.decode(entry)
+	e, err := b.decode(entry)
 	if err != nil {
 		return s, Result{Err: err}
 	}
 	next := *s
 	next.Index = index
-	if err := s.mayBe(e, level); err != nil {
+	if err := s.mayBe(e.Entry, e.level); err != nil {
 		return &next, Result{Err: err}
 	}
-	if w, write := e.(Rules); write && p.fits(s, w) {
-		return &next, w.conclude(&next, p.after, p.err)
+	apply := func() Result {
+		if w, write := e.Entry.(Rules); write && p.fits(s, w) {
+			return w.conclude(&next, p.after, p.err)
+		}
+		return e.apply(&next)
 	}
-	return &next, e.apply(&next)
+	if e.terms == nil {
+		return &next, apply()
+	}
+	r, err := e.terms.applyOn(s, &next, apply)
+	if err != nil {
+		return s, Result{Err: b.unreadable(e.level, e.release, err)}
+	}
+	return &next, r
 }
 
 // Prepared is a write of rules worked out before its entry is applied.

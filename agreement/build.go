@@ -29,13 +29,13 @@ const MaxRelease = 64
 // This is the build that the program is made of, without a name.
 var This = Build{Level: Newest}
 
-// Unreadable says that an entry or a snapshot has something in it that this build doesn't know. To go on without it would
+// Unreadable says that an entry or a snapshot has something in it that this build doesn't know, or reads as something else. To go on without it would
 // be to go another way than those who do know it.
 type Unreadable struct {
 	Needs   Level  // what it takes to read it; 0: that can't be read either
 	Release string // that wrote it; "" if it did not say so
 	Knows   Level  // this build
-	Err     error  // wraps ErrEntry or ErrSnapshot
+	Err     error  // wraps ErrEntry, ErrSnapshot or ErrDiffers
 }
 
 // Error says which release is needed.

@@ -22,9 +22,11 @@ import (
 //	uvarint   the feature level that it takes to read it
 //	uvarint   length of the release
 //	release   that wrote it, text
+//	byte      1 if it names its terms, else 0
+//	80 bytes  terms, if it does: see Terms; numbers big endian
 //	JSON
 //
-// Every release writes it so up to the JSON, so that one that can't read the rest can say who can. Of Rules the JSON, whose
+// Every release writes it so up to the release, so that one that can't read the rest can say who can. Of Rules the JSON, whose
 // length stands before it as a uvarint, is followed by the change's body as it is; of Adopt by documents.
 const (
 	foundKind = 1 + iota
@@ -122,12 +124,18 @@ func needs(e Entry) Level {
 func Encode(e Entry) ([]byte, error) { return This.Encode(e) }
 
 // Encode writes an entry, signed. The error wraps [ErrEntry].
-func (b *Build) Encode(e Entry) ([]byte, error) {
+func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
+
+func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
 	kind := kindOf(e)
 	if kind == 0 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
 	head := b.signature([]byte{entryMark, kind, entryFormat}, needs(e))
+	if head = append(head, 0); terms != nil {
+		head[len(head)-1] = 1
+		head = terms.append(head)
+	}
 	switch e := e.(type) {
 	case Empty:
 		return head, nil
@@ -174,17 +182,24 @@ func Decode(b []byte) (Entry, error) { return This.Decode(b) }
 
 // Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
 func (b *Build) Decode(entry []byte) (Entry, error) {
-	e, _, err := b.decode(entry)
-	return e, err
+	w, err := b.decode(entry)
+	return w.Entry, err
 }
 
-// decode tells the level that it takes to read the entry, too.
-func (b *Build) decode(entry []byte) (Entry, Level, error) {
+// written is an entry with what stands around it.
+type written struct {
+	Entry
+	level   Level // that it takes to read it
+	release string
+	terms   *Terms // nil: none
+}
+
+func (b *Build) decode(entry []byte) (written, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
-		return nil, 0, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
+		return written{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
 	level, release, body, err := parseSignature(entry[3:])
-	var e Entry
+	w := written{level: level, release: release}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrEntry, err)
@@ -193,27 +208,42 @@ func (b *Build) decode(entry []byte) (Entry, Level, error) {
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
-		if e, err = decodeKind(entry[1], body); err == nil && needs(e) > level {
-			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(e), level)
+		if body, err = w.parseTerms(body); err == nil {
+			w.Entry, err = decodeKind(entry[1], body)
+		}
+		if err == nil && needs(w.Entry) > level {
+			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(w.Entry), level)
 		}
 	}
-	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", e)) {
+	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
 	if err != nil {
-		return nil, 0, b.unreadable(level, release, err)
+		return written{}, b.unreadable(level, release, err)
 	}
-	return e, level, nil
+	return w, nil
+}
+
+// parseTerms reads the terms, and returns what is behind them.
+func (w *written) parseTerms(b []byte) ([]byte, error) {
+	switch {
+	case len(b) > 0 && b[0] == 0:
+		return b[1:], nil
+	case len(b) > termsBytes && b[0] == 1:
+		w.terms = parseTerms(b[1:])
+		return b[1+termsBytes:], nil
+	}
+	return nil, fmt.Errorf("%w: its terms are cut off, or unknown", ErrEntry)
 }
 
 // Proposes returns why a leader must not propose an entry in a state, or nil: this build, or one that knows no more than
 // the agreed level, could not read it.
 func (b *Build) Proposes(s *State, entry []byte) error {
-	e, level, err := b.decode(entry)
+	w, err := b.decode(entry)
 	if err != nil {
 		return err
 	}
-	return s.mayBe(e, level)
+	return s.mayBe(w.Entry, w.level)
 }
 
 func decodeKind(kind byte, b []byte) (Entry, error) {

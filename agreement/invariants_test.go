@@ -151,7 +151,11 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, other := New(), New()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			entry, err := Encode(entryFor(t, s))
+			e := entryFor(t, s)
+			entry, err := Encode(e)
+			if rapid.Bool().Draw(t, "terms") {
+				entry, _, err = This.Propose(s, e)
+			}
 			if err != nil {
 				t.Fatalf("%v", err)
 			}

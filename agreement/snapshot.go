@@ -110,12 +110,20 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
 }
 
+// plain is r without documents.
+func (r *Regions) plain() *regionsHead {
+	head := &regionsHead{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
+	for _, h := range r.Held {
+		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate})
+	}
+	return head
+}
+
 // head is r as it is kept, with the documents but for the one in force.
 func (r *Regions) head() (*regionsHead, []byte, error) {
-	head := &regionsHead{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
+	head := r.plain()
 	var texts []string
 	for i, h := range r.Held {
-		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate})
 		if i == len(r.Held)-1 {
 			break
 		}

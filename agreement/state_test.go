@@ -335,7 +335,7 @@ func TestUnreadableEntries(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	later := Build{Level: 3, Release: "v9.1.0"}
 	raw := func(level Level, kind, format byte, text string) []byte {
-		return append(later.signature([]byte{entryMark, kind, format}, level), text...)
+		return append(append(later.signature([]byte{entryMark, kind, format}, level), 0), text...)
 	}
 	const wrote = "release v9.1.0 wrote it"
 	for name, test := range map[string]struct {
@@ -348,6 +348,7 @@ func TestUnreadableEntries(t *testing.T) {
 		"no level":        {[]byte{entryMark, emptyKind, 1, 0, 0}, "does not say who wrote it"},
 		"release cut":     {[]byte{entryMark, emptyKind, 1, 1, 9, 'v'}, "does not say who wrote it"},
 		"release":         {[]byte{entryMark, emptyKind, 1, 1, 1, '\n'}, "does not say who wrote it"},
+		"terms cut":       {raw(1, emptyKind, 1, "")[:len(raw(1, emptyKind, 1, ""))-1], wrote},
 		"unknown kind":    {raw(1, 99, 1, ""), "unknown kind 99; " + wrote},
 		"kind 0":          {raw(1, 0, 1, ""), wrote},
 		"unknown format":  {raw(1, emptyKind, 2, ""), "unknown format 2 of kind 2; " + wrote},

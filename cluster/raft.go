@@ -132,11 +132,20 @@ func (c *Cluster) leads() bool {
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
 // proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err.
 func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
-	b, err := c.cfg.Build.Encode(e)
-	if err != nil {
-		return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+	for {
+		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
+		if err != nil {
+			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+		}
+		if prepared != nil {
+			c.machine.prepared.Store(prepared)
+		}
+		r, err := c.proposeBytes(ctx, b)
+		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
+			return r, err
+		}
+		// Something else was agreed on first; by now it has been applied here.
 	}
-	return c.proposeBytes(ctx, b)
 }
 
 func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {

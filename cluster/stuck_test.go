@@ -250,3 +250,37 @@ func TestSkip(t *testing.T) {
 		w.sameState(nodes...)
 	})
 }
+
+// TestAWriteForAnotherBaseIsProposedAgain: what was worked out while something else was agreed on is worked out again.
+func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.aLeader().c.Load()
+		late, _, err := leader.cfg.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := nodes[0].mustWrite(8)
+		if r, err := leader.proposeBytes(t.Context(), late); err != nil || !errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
+			t.Errorf("have %+v, %v", r, err)
+		}
+		// Changes of the regions come in between all the time here.
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range 20 {
+				if _, err := leader.propose(t.Context(), agreement.Primary{Region: "here", World: agreement.WorldID{1}, Term: int64(i + 9)}); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		for i := range 10 {
+			nodes[i%3].mustWrite(10 + i)
+		}
+		<-done
+		if have := rulesVersion(leader.State()); have != version+10 {
+			t.Errorf("have version %d, want %d", have, version+10)
+		}
+		w.sameState(nodes...)
+	})
+}

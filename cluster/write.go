@@ -132,8 +132,7 @@ func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Res
 			c.cfg.Logger.Info("a region is not added before a write", "error", err)
 		}
 	}
-	c.machine.prepared.Store(c.State().Prepare(write))
-	return c.proposeBytes(ctx, entry)
+	return c.propose(ctx, write)
 }
 
 // servePropose is submit's other end.
