@@ -43,23 +43,29 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	}
 	next := *s
 	next.Index = index
-	if err := s.mayBe(e.Entry, e.level); err != nil {
-		return &next, Result{Err: err}
-	}
-	apply := func() Result {
-		if w, write := e.Entry.(Rules); write && p.fits(s, w) {
-			return w.conclude(&next, p.after, p.err)
-		}
-		return e.apply(&next)
-	}
-	if e.terms == nil {
-		return &next, apply()
-	}
-	r, err := e.terms.applyOn(s, &next, apply)
+	r, err := e.applyTo(&next, s, p)
 	if err != nil {
 		return s, Result{Err: b.unreadable(e.level, e.release, err)}
 	}
+	next.chained(s, entry, r)
 	return &next, r
+}
+
+// applyTo makes next, which is s with the entry's index. The error says that s stays.
+func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
+	if err := s.mayBe(w.Entry, w.level); err != nil {
+		return Result{Err: err}, nil
+	}
+	apply := func() Result {
+		if e, write := w.Entry.(Rules); write && p.fits(s, e) {
+			return e.conclude(next, p.after, p.err)
+		}
+		return w.apply(next)
+	}
+	if w.terms == nil {
+		return apply(), nil
+	}
+	return w.terms.applyOn(s, next, apply)
 }
 
 // Prepared is a write of rules worked out before its entry is applied.

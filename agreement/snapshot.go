@@ -30,6 +30,9 @@ type small struct {
 	Secret      []byte        `json:"secret,omitempty"`
 	Index       uint64        `json:"index"`
 	Level       Level         `json:"level"`
+	Hash        []byte        `json:"hash"`
+	CheckIndex  uint64        `json:"check_index"`
+	CheckHash   []byte        `json:"check_hash"`
 	Revision    uint64        `json:"revision"`
 	Epoch       int64         `json:"epoch"`
 	Settled     bool          `json:"settled"`
@@ -69,7 +72,8 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) { return This.AppendSnaps
 // AppendSnapshot appends the whole state to b. Equal states are written with equal bytes by one release.
 func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	head := small{
-		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Level: s.Level, Revision: s.Revision,
+		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Level: s.Level,
+		Hash: s.Hash[:], CheckIndex: s.Check.Index, CheckHash: s.Check.Hash[:], Revision: s.Revision,
 		Epoch: s.Epoch, Settled: s.Settled, LastEnded: s.LastEnded, Reign: s.Reign,
 		Strangers: s.strangers, Answers: s.answers,
 	}
@@ -211,8 +215,12 @@ func parse(b []byte) (*State, error) {
 	if err := strict(parts[0], &head); err != nil {
 		return nil, err
 	}
+	if len(head.Hash) != len(Hash{}) || len(head.CheckHash) != len(Hash{}) || head.CheckIndex > head.Index || head.CheckIndex%CheckEvery != 0 {
+		return nil, errors.New("its hash is none")
+	}
 	s := &State{
-		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Level: head.Level, Revision: head.Revision,
+		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Level: head.Level,
+		Hash: Hash(head.Hash), Check: Check{head.CheckIndex, Hash(head.CheckHash)}, Revision: head.Revision,
 		Epoch: head.Epoch, Settled: head.Settled, LastEnded: head.LastEnded, Reign: head.Reign,
 		strangers: head.Strangers, answers: head.Answers,
 		Members: make(map[ring.NodeID]Member, len(head.Members)), Generations: make(map[ring.NodeID]int64, len(head.Generations)),

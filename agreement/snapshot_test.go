@@ -75,6 +75,8 @@ func TestContradictorySnapshots(t *testing.T) {
 		"no secret":     func(s *State) { s.Secret = nil },
 		"secret alone":  func(s *State) { s.Cluster = ClusterID{} },
 		"level":         func(s *State) { s.Level = 0 },
+		"check":         func(s *State) { s.Check.Index = s.Index/CheckEvery*CheckEvery + CheckEvery },
+		"odd check":     func(s *State) { s.Check.Index = 1 },
 		"epoch":         func(s *State) { s.Epoch = -1 },
 		"no epoch":      func(s *State) { s.Epoch = 0 },
 		"no ring":       func(s *State) { s.From = nil },

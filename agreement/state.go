@@ -26,7 +26,11 @@ type State struct {
 	Cluster ClusterID // zero before Found
 	Secret  []byte    // 32 bytes, for signatures; nil before Found
 	Index   uint64    // of the last entry applied
-	Level   Level     // the feature level; from 1, and never lower than it was
+	// Hash is chained over all entries and what came of them: nodes with the same Index and another Hash have gone different
+	// ways. Check is what it was a moment ago.
+	Hash  Hash
+	Check Check
+	Level Level // the feature level; from 1, and never lower than it was
 	// Revision is the index of the last entry that changed who may own what: a ring, what is settled, an end or a boot.
 	Revision uint64
 	Epoch    int64 // 0 before the first ring

@@ -10,7 +10,9 @@ import (
 type ClusterFigures struct {
 	Connected bool // this node may act as an owner
 	// Stuck is why this node applies nothing more that the cluster agrees on; nil: it does.
-	Stuck      error
+	Stuck error
+	// Split: nodes have made different states of the same entries, as this node has seen as the leader.
+	Split      bool
 	Members    MemberFigures
 	Raft       RaftFigures
 	Store      StoreFigures
@@ -64,7 +66,7 @@ type clusterCollector struct {
 
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                         *prometheus.Desc
-	members, connected, stuck, partitions, behind                *prometheus.Desc
+	members, connected, stuck, split, partitions, behind         *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
 	regions                                                      regionDescs
 }
@@ -89,6 +91,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		members:    desc("members", "Members as this node sees them.", "state"),
 		connected:  desc("connected", "1 while this node may act as an owner, 0 while it is cut off."),
 		stuck:      desc("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0."),
+		split:      desc("states_differ", "1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0."),
 		partitions: desc("partitions", "Partitions whose counters are here, as their owner or as a standby.", "as"),
 		behind:     desc("partitions_behind", "Partitions owned of which some standby has no whole copy."),
 		pushed:     desc("replica_bytes_total", "Bytes of counters sent to standbys."),
@@ -105,7 +108,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.connected, c.stuck, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
+		c.connected, c.stuck, c.split, c.partitions, c.behind, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -115,6 +118,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s, f := sink(ch), c.read()
 	s.flag(c.connected, f.Connected)
 	s.flag(c.stuck, f.Stuck != nil)
+	s.flag(c.split, f.Split)
 	for state, n := range map[string]int{
 		"alive": f.Members.Alive, "suspect": f.Members.Suspect, "left": f.Members.Left, "failed": f.Members.Failed,
 	} {

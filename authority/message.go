@@ -34,6 +34,7 @@ const (
 	maxRelease = 64
 
 	requestVersion = 2
+	requestEnd     = 4 + 8 + 32 // bytes of level and check
 	requestFixed   = 1 + 16 + 8 + 8 + 8 + 8 + 1 + 2
 	replyFixed     = 1 + 1 + 8 + 1
 
@@ -62,12 +63,17 @@ type Request struct {
 	Level   agreement.Level
 	Release string
 	Zones   string
+
+	// Check is the hash of what the node has applied, as of an index.
+	Check agreement.Check
 }
 
 // Reply is the leader's answer.
 type Reply struct {
 	Granted bool
 	Why     string // of a refusal, in a few words
+	// Differs, with a refusal: a majority has gone another way than the node by the index of its check.
+	Differs bool
 	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what that node
 	// has to apply before it asks again; else 0.
 	Index uint64
@@ -94,6 +100,8 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 		b = append(b, id[:]...)
 	}
 	b = binary.BigEndian.AppendUint32(b, uint32(r.Level))
+	b = binary.BigEndian.AppendUint64(b, r.Check.Index)
+	b = append(b, r.Check.Hash[:]...)
 	for _, text := range []string{r.Release, r.Zones} {
 		text = text[:min(len(text), maxRelease)]
 		b = append(append(b, byte(len(text))), text...)
@@ -131,10 +139,12 @@ func ParseRequest(b []byte) (Request, error) {
 
 // parseBuild reads the end of a request.
 func (r *Request) parseBuild(b []byte) bool {
-	if len(b) < 4 {
+	if len(b) < requestEnd {
 		return false
 	}
-	r.Level, b = agreement.Level(binary.BigEndian.Uint32(b)), b[4:]
+	r.Level, r.Check.Index = agreement.Level(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint64(b[4:])
+	copy(r.Check.Hash[:], b[12:])
+	b = b[requestEnd:]
 	for _, to := range []*string{&r.Release, &r.Zones} {
 		if len(b) == 0 || b[0] > maxRelease || int(b[0]) >= len(b) {
 			return false
@@ -150,6 +160,8 @@ func (r Reply) AppendBinary(b []byte) ([]byte, error) {
 	b = append(b, requestVersion, 0)
 	if r.Granted {
 		b[len(b)-1] = 1
+	} else if r.Differs {
+		b[len(b)-1] = 2
 	}
 	b = binary.BigEndian.AppendUint64(b, r.Index)
 	b = append(b, byte(len(why)))
@@ -158,8 +170,8 @@ func (r Reply) AppendBinary(b []byte) ([]byte, error) {
 
 // ParseReply reads what AppendBinary wrote.
 func ParseReply(b []byte) (Reply, error) {
-	if len(b) < replyFixed || b[0] != requestVersion || b[1] > 1 || len(b) != replyFixed+int(b[10]) {
+	if len(b) < replyFixed || b[0] != requestVersion || b[1] > 2 || len(b) != replyFixed+int(b[10]) {
 		return Reply{}, fmt.Errorf("read reply: %w", ErrMessage)
 	}
-	return Reply{Granted: b[1] == 1, Index: binary.BigEndian.Uint64(b[2:]), Why: string(b[replyFixed:])}, nil
+	return Reply{Granted: b[1] == 1, Differs: b[1] == 2, Index: binary.BigEndian.Uint64(b[2:]), Why: string(b[replyFixed:])}, nil
 }

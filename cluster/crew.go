@@ -15,6 +15,7 @@ import (
 // crew is what this node notes about the others.
 type crew struct {
 	remembered []string // what Remember was told last; look's alone
+	tally      tally
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -70,7 +71,7 @@ func (c *Cluster) status() authority.Request {
 	r := authority.Request{
 		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
 		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil,
-		Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
+		Check: s.Check, Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
 	for id := range *c.known.Load() {
 		if !c.cfg.Peers.Reachable(id) {
@@ -81,8 +82,16 @@ func (c *Cluster) status() authority.Request {
 	return r
 }
 
-// ask brings a request to the leader.
+// ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
 func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
+	reply, err := c.askLeader(ctx, r)
+	if err == nil && reply.Differs {
+		c.goneAstray(r)
+	}
+	return reply, err
+}
+
+func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if c.leads() {
 		return c.answer(ctx, r), nil
 	}
@@ -98,6 +107,9 @@ func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply
 
 // answer answers a request as the leader, and notes how far the node is.
 func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Reply {
+	if reply, differs := c.compare(r); differs {
+		return reply
+	}
 	reply := c.giver.Answer(ctx, r)
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()

@@ -14,7 +14,7 @@ func (m *mates) figures() api.ClusterFigures {
 		return f
 	}
 	view, raft := c.View(), c.Stats()
-	f.Connected, f.Stuck = view.Connected, c.Stuck()
+	f.Connected, f.Stuck, f.Split = view.Connected, c.Stuck(), c.Split()
 	for _, one := range view.Members {
 		switch one.State {
 		case gossip.Alive:
