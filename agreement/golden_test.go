@@ -87,7 +87,9 @@ func golden(t *testing.T, file string, lines [][2]string) map[string][]byte {
 func TestGolden(t *testing.T) {
 	var lines [][2]string
 	s := New()
-	name := func(i int, e Entry) string { return fmt.Sprintf("%02d-%s", i, strings.TrimPrefix(fmt.Sprintf("%T", e), "agreement.")) }
+	name := func(i int, e Entry) string {
+		return fmt.Sprintf("%02d-%s", i, strings.TrimPrefix(fmt.Sprintf("%T", e), "agreement."))
+	}
 	for i, e := range goldenEntries() {
 		b, _, err := goldenBuild.Propose(s, e)
 		if err != nil {

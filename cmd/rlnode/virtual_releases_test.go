@@ -98,3 +98,55 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		p.end()
 	})
 }
+
+// A cluster is rolled to the next release, back, and there again, under load: nothing is forgotten and no check fails. Once
+// the level has risen a node that goes back is kept out until it has the next release again.
+func TestRollingReleasesInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit, keys = 300, 6
+		p := newSpace(t).planet("default", "default", 0)
+		old := cluster.Build{Level: cluster.Newest, Release: "old"}
+		young := cluster.Build{Level: cluster.Newest + 1, Release: "young"}
+		p.build = func(int) cluster.Build { return old }
+		p.settle(3, exactRules(limit))
+		p.whole()
+		crowd := p.crowd("year", keys, 6)
+		roll := func(v *virtual, to cluster.Build) {
+			v.down(true)
+			v.build = to
+			v.up()
+		}
+		for i, to := range []cluster.Build{young, young, old, young, young} {
+			roll(p.nodes[[]int{0, 1, 0, 0, 2}[i]], to)
+			p.whole()
+		}
+		level := p.nodes[2].server.mates.Levels()
+		if level.Level != int64(old.Level) || level.Highest != int64(young.Level) || level.Members[0].Release != "young" {
+			t.Errorf("have %+v", level)
+		}
+		if have, err := p.nodes[2].server.mates.Raise(t.Context(), 0); err != nil || have != int64(young.Level) {
+			t.Fatalf("have %d, %v", have, err)
+		}
+		decided := crowd.leave()
+		for i := range crowd.admitted {
+			if n := crowd.admitted[i].Load(); n != limit {
+				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
+			}
+		}
+		if crowd.failed.Load() > 0 {
+			t.Errorf("%d checks failed", crowd.failed.Load())
+		}
+		roll(p.nodes[1], old)
+		time.Sleep(5 * time.Second)
+		c := p.nodes[1].server.mates.cluster.Load()
+		if p.nodes[1].ready.Load() || c.Authority() || c.Stuck() == nil {
+			t.Errorf("an old release takes part: %v", c.Stuck())
+		}
+		roll(p.nodes[1], young)
+		p.whole()
+		p.oneState()
+		p.peaceful()
+		p.end()
+	})
+}
