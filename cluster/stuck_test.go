@@ -264,20 +264,19 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 		if r, err := leader.proposeBytes(t.Context(), late); err != nil || !errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
 			t.Errorf("have %+v, %v", r, err)
 		}
-		// Changes of the regions come in between all the time here.
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for i := range 20 {
-				if _, err := leader.propose(t.Context(), agreement.Primary{Region: "here", World: agreement.WorldID{1}, Term: int64(i + 9)}); err != nil {
-					t.Error(err)
-				}
-			}
-		}()
+		// Of many at once, all worked out for the same rules, each is made.
+		done := make(chan error)
 		for i := range 10 {
-			nodes[i%3].mustWrite(10 + i)
+			go func() {
+				r, err := leader.propose(t.Context(), agreement.Rules{Change: document(10 + i)})
+				done <- errors.Join(err, r.Err)
+			}()
 		}
-		<-done
+		for range 10 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
 		if have := rulesVersion(leader.State()); have != version+10 {
 			t.Errorf("have version %d, want %d", have, version+10)
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -73,7 +75,16 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			} else if odd == leader {
 				odd = nodes[1]
 			}
+			m, r := odd.c.Load().machine, odd.c.Load().raft.Load()
+			led := make(chan bool, 1)
+			go func() {
+				<-m.stopped
+				led <- r.State() == raft.Leader
+			}()
 			odd.astray()
+			if <-led {
+				t.Error("it stopped while it led")
+			}
 			w.until(10*time.Second, "stop", func() bool { return errors.Is(odd.c.Load().Stuck(), errWay) })
 			var others []*node
 			for _, n := range nodes {
