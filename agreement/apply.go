@@ -20,20 +20,52 @@ type Result struct {
 	Err error
 }
 
-// Apply returns the state after an entry, written by [Encode], that has this index in Raft's log. An entry that is
+// Apply is [Build.Apply] of this build.
+func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
+	return This.Apply(s, index, entry, nil)
+}
+
+// Apply returns the state after an entry, written by Encode, that has this index in Raft's log. An entry that is
 // rejected changes nothing but Index; one whose index is not above State.Index was applied before, and changes nothing
 // at all.
-func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
+//
+// If the error is an [*Unreadable], nothing has changed, and nothing may be applied any more by this build: those who can
+// read the entry go another way.
+//
+// With p an entry that it was prepared for takes no time. What it leads to is the same.
+func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
 	}
+	e, err := b.decode(entry)
+	if err != nil {
+		return s, Result{Err: err}
+	}
 	next := *s
 	next.Index = index
-	e, err := Decode(entry)
+	r, err := e.applyTo(&next, s, p)
 	if err != nil {
-		return &next, Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
+		return s, Result{Err: b.unreadable(e.level, e.release, err)}
 	}
-	return &next, e.apply(&next)
+	next.chained(s, entry, r)
+	return &next, r
+}
+
+// applyTo makes next, which is s with the entry's index. The error says that s stays.
+func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
+	if err := s.mayBe(w.Entry, w.level); err != nil {
+		return Result{Err: err}, nil
+	}
+	apply := func() Result {
+		if e, write := w.Entry.(Rules); write && p.fits(s, e) {
+			return e.conclude(next, p.after, p.err)
+		}
+		return w.apply(next)
+	}
+	if w.terms == nil {
+		return apply(), nil
+	}
+	return w.terms.applyOn(s, next, apply)
 }
 
 // Prepared is a write of rules worked out before its entry is applied.
@@ -52,20 +84,9 @@ func (s *State) Prepare(e Rules) *Prepared {
 	return p
 }
 
-// ApplyPrepared is Apply, which takes no time for an entry that p was prepared for. With another p, or none, it takes
-// as long as it takes; what it leads to is the same.
-func (s *State) ApplyPrepared(index uint64, entry []byte, p *Prepared) (*State, Result) {
-	if p == nil || p.before != s.History || index <= s.Index {
-		return s.Apply(index, entry)
-	}
-	decoded, err := Decode(entry)
-	e, write := decoded.(Rules)
-	if err != nil || !write || e.Request != p.request || e.Request.IsZero() || s.answered(e.Request) != nil {
-		return s.Apply(index, entry)
-	}
-	next := *s
-	next.Index = index
-	return &next, e.conclude(&next, p.after, p.err)
+// fits reports whether p was made for e, and for s as it is.
+func (p *Prepared) fits(s *State, e Rules) bool {
+	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answered(e.Request) == nil
 }
 
 // rejected is for conditions that don't hold. Who returns it has not changed the state.
@@ -80,12 +101,39 @@ func (e Found) apply(next *State) Result {
 	case len(e.Secret) != secretBytes:
 		return rejected("the secret has %d bytes, not %d", len(e.Secret), secretBytes)
 	case next.Cluster.IsZero():
-		next.Cluster, next.Secret = e.Cluster, e.Secret
+		next.Cluster, next.Secret, next.Level = e.Cluster, e.Secret, max(next.Level, e.Level)
 	}
 	return Result{}
 }
 
 func (e Empty) apply(*State) Result { return Result{} }
+
+// mayBe rejects what not all members have agreed to know.
+func (s *State) mayBe(e Entry, level Level) error {
+	switch e.(type) {
+	case Raise, Found:
+		return nil
+	}
+	if level > s.Level {
+		return rejected("it takes feature level %d, and the cluster is at %d", level, s.Level).Err
+	}
+	return nil
+}
+
+func (e Raise) apply(next *State) Result {
+	if e.Level <= next.Level {
+		return rejected("the feature level is %d already", next.Level)
+	}
+	for id := range next.Members {
+		if b, booted := next.Boots[id]; booted && b.knows() < e.Level {
+			return rejected("%s knows feature level %d", id, b.knows())
+		}
+	}
+	next.Level = e.Level
+	return Result{}
+}
+
+func (e Skipped) apply(*State) Result { return Result{} }
 
 func (e Ring) apply(next *State) Result {
 	if r := next.mayMove(e.Epoch); r.Err != nil {
@@ -207,13 +255,17 @@ func (e Boot) apply(next *State) Result {
 		return rejected("no node or no process is named")
 	case last.Boot == e.Boot:
 		return Result{}
+	case max(1, e.Level) < next.Level:
+		return rejected("%s knows feature level %d, and the cluster is at %d", e.Node, e.Level, next.Level)
+	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
+		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.Was(e.Boot):
 		return rejected("%s has had another process since", e.Node)
 	case !known && len(next.Boots) >= MaxBoots:
 		return rejected("%d nodes have booted, and no more can", len(next.Boots))
 	}
 	next.Boots = maps.Clone(next.Boots)
-	next.Boots[e.Node] = last.next(e.Boot, next.Index)
+	next.Boots[e.Node] = last.next(e, next.Index)
 	next.Revision = next.Index
 	return Result{}
 }

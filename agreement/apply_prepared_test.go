@@ -28,7 +28,7 @@ func TestApplyPrepared(t *testing.T) {
 		p := prepared.Prepare(e)
 		var want, have Result
 		plain, want = plain.Apply(index, entry)
-		prepared, have = prepared.ApplyPrepared(index, entry, p)
+		prepared, have = This.Apply(prepared, index, entry, p)
 		if have.Version != want.Version || (have.Err == nil) != (want.Err == nil) {
 			t.Errorf("entry %d: have %+v, want %+v", index, have, want)
 		}
@@ -40,7 +40,7 @@ func TestApplyPrepared(t *testing.T) {
 	}
 	stale := New().Prepare(write(9, ""))
 	entry, _ := Encode(write(4, "rulez: []\n"))
-	if _, r := prepared.ApplyPrepared(index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
+	if _, r := This.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
 		t.Errorf("another entry's preparation was used: %+v", r)
 	}
 }

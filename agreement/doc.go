@@ -3,9 +3,13 @@
 // A [State] says which cluster this is, who is in it, who owns which partition, how often each node's authority was
 // ended, which process of a node may have it, and which rules are in force. [State.Apply] makes the next one from an
 // entry: [Found], [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [Boot], [Forget], [Rules], [Primary],
-// [Region], [Mark] or [Adopt], written by [Encode].
+// [Region], [Mark], [Adopt], [Raise] or [Skipped], written by [Encode].
 // Everything is in the entry: no clock, no environment and no order of a map decides anything, so nodes that apply the
 // same entries have the same State.
+//
+// Releases can differ. An entry, and a snapshot, says which feature level it takes to read it, and which release wrote it.
+// What is new is written, and takes effect, only from the level on that knows it; [Raise] raises the level when all members do.
+// Nobody skips what it can't read: the error is an [*Unreadable], and the state stays as it was before.
 //
 // A partition's token is the right to be its owner. It starts at its owner in State.From, the ring that is settled, and
 // moves to its owner in State.To, the ring being moved to, only by a hand-off between these two. While the state is

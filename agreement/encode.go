@@ -7,13 +7,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/rules"
 )
 
-// An entry is written as a byte for its kind, a byte for the format of this kind, and JSON. Of Rules the JSON, whose
+// An entry is written as
+//
+//	byte 0    entryMark
+//	byte 1    kind
+//	byte 2    format of this kind
+//	uvarint   the feature level that it takes to read it
+//	uvarint   length of the release
+//	release   that wrote it, text
+//	byte      1 if it names its terms, else 0
+//	80 bytes  terms, if it does: see Terms; numbers big endian
+//	JSON
+//
+// Every release writes it so up to the release, so that one that can't read the rest can say who can. Of Rules the JSON, whose
 // length stands before it as a uvarint, is followed by the change's body as it is; of Adopt by documents.
 const (
 	foundKind = 1 + iota
@@ -30,9 +43,12 @@ const (
 	regionKind
 	markKind
 	adoptKind
+	skippedKind
+	raiseKind
 )
 
 const (
+	entryMark   = 0xe7 // no kind has this number: entries once began with their kind
 	entryFormat = 1
 
 	maxHead = 64 << 10 // bytes of the JSON of Rules
@@ -54,49 +70,92 @@ type rulesHead struct {
 	When      int64      `json:"when"` // Unix milliseconds
 }
 
-// Encode writes an entry. The error wraps [ErrEntry].
-func Encode(e Entry) ([]byte, error) {
-	var kind byte
-	switch e := e.(type) {
+// kindOf is the number of an entry's kind; 0: it is no entry.
+func kindOf(e Entry) byte {
+	switch e.(type) {
 	case Found:
-		kind = foundKind
+		return foundKind
 	case Empty:
-		return []byte{emptyKind, entryFormat}, nil
+		return emptyKind
 	case Ring:
-		kind = ringKind
+		return ringKind
 	case Leave:
-		kind = leaveKind
+		return leaveKind
 	case Settled:
-		kind = settledKind
+		return settledKind
 	case Ended:
-		kind = endedKind
+		return endedKind
 	case Forget:
-		kind = forgetKind
+		return forgetKind
 	case Boot:
-		kind = bootKind
+		return bootKind
 	case Reign:
-		kind = reignKind
+		return reignKind
 	case Primary:
-		kind = primaryKind
+		return primaryKind
 	case Region:
-		kind = regionKind
+		return regionKind
 	case Mark:
-		kind = markKind
+		return markKind
 	case Rules:
-		return encodeRules(e)
+		return rulesKind
 	case Adopt:
-		return appendAdopt([]byte{adoptKind, entryFormat}, e)
-	default:
+		return adoptKind
+	case Skipped:
+		return skippedKind
+	case Raise:
+		return raiseKind
+	}
+	return 0
+}
+
+// needs is the feature level that it takes to read an entry.
+func needs(e Entry) Level {
+	switch e := e.(type) {
+	case Raise:
+		return max(1, e.Level) // who does not know it stops here, and at nothing that comes later
+	case Found:
+		return max(1, e.Level)
+	}
+	return 1
+}
+
+// Encode writes an entry. The error wraps [ErrEntry].
+func Encode(e Entry) ([]byte, error) { return This.Encode(e) }
+
+// Encode writes an entry, signed. The error wraps [ErrEntry].
+func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
+
+func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
+	kind := kindOf(e)
+	if kind == 0 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
+	}
+	head := b.signature([]byte{entryMark, kind, entryFormat}, needs(e))
+	if head = append(head, 0); terms != nil {
+		head[len(head)-1] = 1
+		head = terms.append(head)
+	}
+	switch e := e.(type) {
+	case Empty:
+		return head, nil
+	case Rules:
+		return appendRules(head, e)
+	case Adopt:
+		out, err := appendAdopt(head, e)
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 	}
-	return append([]byte{kind, entryFormat}, text...), nil
+	return append(head, text...), nil
 }
 
-func encodeRules(e Rules) ([]byte, error) {
+func appendRules(b []byte, e Rules) ([]byte, error) {
 	c := e.Change
 	if !utf8.ValidString(c.Name) || !utf8.ValidString(c.Attribute) {
 		// JSON would make another name of it.
@@ -114,18 +173,80 @@ func encodeRules(e Rules) ([]byte, error) {
 	case len(c.Body) > rules.MaxDocument:
 		return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(c.Body), rules.MaxDocument)
 	}
-	b := make([]byte, 0, 2+binary.MaxVarintLen64+len(head)+len(c.Body))
-	b = append(b, rulesKind, entryFormat)
-	b = binary.AppendUvarint(b, uint64(len(head)))
+	b = binary.AppendUvarint(slices.Grow(b, binary.MaxVarintLen64+len(head)+len(c.Body)), uint64(len(head)))
 	return append(append(b, head...), c.Body...), nil
 }
 
-// Decode is the inverse of [Encode]. The body of a change is a part of b. The error wraps [ErrEntry].
-func Decode(b []byte) (Entry, error) {
-	if len(b) < 2 || b[1] != entryFormat {
-		return nil, fmt.Errorf("%w: unknown format", ErrEntry)
+// Decode is the inverse of [Encode]. The body of a change is a part of b. The error is an [*Unreadable] that wraps [ErrEntry].
+func Decode(b []byte) (Entry, error) { return This.Decode(b) }
+
+// Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
+func (b *Build) Decode(entry []byte) (Entry, error) {
+	w, err := b.decode(entry)
+	return w.Entry, err
+}
+
+// written is an entry with what stands around it.
+type written struct {
+	Entry
+	level   Level // that it takes to read it
+	release string
+	terms   *Terms // nil: none
+}
+
+func (b *Build) decode(entry []byte) (written, error) {
+	if len(entry) < 3 || entry[0] != entryMark {
+		return written{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
-	kind, b := b[0], b[2:]
+	level, release, body, err := parseSignature(entry[3:])
+	w := written{level: level, release: release}
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrEntry, err)
+	case level > b.Level:
+		err = fmt.Errorf("%w that is known here: kind %d", ErrEntry, entry[1])
+	case entry[2] != entryFormat:
+		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
+	default:
+		if body, err = w.parseTerms(body); err == nil {
+			w.Entry, err = decodeKind(entry[1], body)
+		}
+		if err == nil && needs(w.Entry) > level {
+			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(w.Entry), level)
+		}
+	}
+	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
+		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
+	}
+	if err != nil {
+		return written{}, b.unreadable(level, release, err)
+	}
+	return w, nil
+}
+
+// parseTerms reads the terms, and returns what is behind them.
+func (w *written) parseTerms(b []byte) ([]byte, error) {
+	switch {
+	case len(b) > 0 && b[0] == 0:
+		return b[1:], nil
+	case len(b) > termsBytes && b[0] == 1:
+		w.terms = parseTerms(b[1:])
+		return b[1+termsBytes:], nil
+	}
+	return nil, fmt.Errorf("%w: its terms are cut off, or unknown", ErrEntry)
+}
+
+// Proposes returns why a leader must not propose an entry in a state, or nil: this build, or one that knows no more than
+// the agreed level, could not read it.
+func (b *Build) Proposes(s *State, entry []byte) error {
+	w, err := b.decode(entry)
+	if err != nil {
+		return err
+	}
+	return s.mayBe(w.Entry, w.level)
+}
+
+func decodeKind(kind byte, b []byte) (Entry, error) {
 	switch kind {
 	case foundKind:
 		return decode[Found](b)
@@ -158,6 +279,10 @@ func Decode(b []byte) (Entry, error) {
 		return decodeRules(b)
 	case adoptKind:
 		return adoptOrError(b)
+	case skippedKind:
+		return decode[Skipped](b)
+	case raiseKind:
+		return decode[Raise](b)
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 }

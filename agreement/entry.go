@@ -13,7 +13,8 @@ const (
 	maxText     = 256 // bytes of a member's name, address, region and zone
 )
 
-// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark and Adopt.
+// Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark,
+// Adopt, Raise and Skipped.
 type Entry interface {
 	// apply returns the state after the entry, made from next, which is the one before with the entry's index. Why an
 	// entry is rejected is what the error says.
@@ -24,6 +25,8 @@ type Entry interface {
 type Found struct {
 	Cluster ClusterID `json:"cluster"` // not zero
 	Secret  []byte    `json:"secret"`  // 32 bytes
+	// Level is the feature level that the cluster begins at, 0 for 1: all of its members have to know it.
+	Level Level `json:"level,omitempty"`
 }
 
 // Empty changes nothing but State.Index. Its commit proves that the leader was the leader after it was proposed.
@@ -60,6 +63,12 @@ type Ended struct {
 	Reign      uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
 }
 
+// Raise makes Level the feature level. It is rejected unless that is higher than the present one, and if a member's process
+// knows less. Whoever knows less and is not in Members can't read it, and stops.
+type Raise struct {
+	Level Level `json:"level"`
+}
+
 // Boot names the process of a node that may have authority. What the one before it held in memory is gone. It is
 // rejected if too many nodes are known, if the process was the node's before, or if Reign is over; said again, it
 // changes nothing.
@@ -67,11 +76,21 @@ type Boot struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero
 	Reign uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
+	// What the process knows. It is rejected if Level, where 0 stands for 1, is below the agreed one.
+	Level   Level  `json:"level,omitempty"`
+	Release string `json:"release,omitempty"` // for people
+	Zones   string `json:"zones,omitempty"`   // version of its time zones
 }
 
 // Forget removes a node from State.Members for good. It is rejected if the node isn't there, or is in a ring.
 type Forget struct {
 	Node ring.NodeID `json:"node"`
+}
+
+// Skipped stands where an entry was that nobody could apply and that an operator took out of the log of a node that didn't
+// run. It changes nothing.
+type Skipped struct {
+	Hash []byte `json:"hash"` // SHA-256 of the entry that was there
 }
 
 // Rules is a write of rules. Repeated with the same Request it is answered as the first time, and nothing is written;

@@ -138,6 +138,7 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 			e.Held = slices.Clone(e.Held)
 			e.Held[n-1].Version += 3
 			e.InForce.Number += 3
+			e.Revision++ // it grows with each version
 		}
 		return e
 	}
@@ -150,7 +151,11 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, other := New(), New()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			entry, err := Encode(entryFor(t, s))
+			e := entryFor(t, s)
+			entry, err := Encode(e)
+			if rapid.Bool().Draw(t, "terms") {
+				entry, _, err = This.Propose(s, e)
+			}
 			if err != nil {
 				t.Fatalf("%v", err)
 			}

@@ -2,8 +2,6 @@ package agreement
 
 import (
 	"bytes"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -431,53 +429,5 @@ func TestSetForIsKept(t *testing.T) {
 	}
 	if bare := (&State{Secret: s.Secret, History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
 		t.Error("there is none")
-	}
-}
-
-// withoutRegions is s as it was written in a time without regions.
-func withoutRegions(t testing.TB, s *State) []byte {
-	t.Helper()
-	parts, history, err := split(snapshotOf(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var head small
-	if err := strict(parts[0], &head); err != nil {
-		t.Fatal(err)
-	}
-	head.Regions = nil
-	if parts[0], err = json.Marshal(head); err != nil {
-		t.Fatal(err)
-	}
-	b := []byte{aloneFormat}
-	for _, p := range parts[:3] {
-		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
-	}
-	return seal(append(b, history...))
-}
-
-// A snapshot of a time without regions is read, and goes on.
-func TestSnapshotsWithoutRegions(t *testing.T) {
-	for _, s := range []*State{New(), rich(t), do(t, founded(New()), global(5, ""))} {
-		b := withoutRegions(t, s)
-		back, err := Parse(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := *s
-		want.Regions = back.Regions
-		if back.Regions.Primary != "" || len(back.Regions.Names) != 0 || !bytes.Equal(snapshotOf(t, back), snapshotOf(t, &want)) {
-			t.Errorf("have %+v", back.Regions)
-		}
-		if set := back.SetFor("eu"); (set == nil) != (s.History.Set() == nil) {
-			t.Errorf("have %v", set)
-		}
-		if next := do(t, back, Primary{Region: "eu", World: WorldID{1}}); next.History != back.History || !slices.Equal(next.Regions.Names, []string{"eu"}) {
-			t.Errorf("have %+v", next.Regions)
-		}
-		b[0] = snapshotFormat
-		if _, err := Parse(seal(b[:len(b)-4])); !errors.Is(err, ErrSnapshot) {
-			t.Errorf("have %v", err)
-		}
 	}
 }

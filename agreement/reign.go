@@ -30,13 +30,19 @@ func (s *State) mayReign(reign uint64) Result {
 // Was reports whether boot is one of the node's last processes before this one.
 func (b Booted) Was(boot uint64) bool { return slices.Contains(b.Former, boot) }
 
+// knows is the newest feature level that the process knows.
+func (b Booted) knows() Level { return max(1, b.Level) }
+
 // next is what takes b's place. The slice is copied: other states have it.
-func (b Booted) next(boot, index uint64) Booted {
+func (b Booted) next(e Boot, index uint64) Booted {
 	former := slices.Clone(b.Former)
 	if b.Boot != 0 {
 		former = append(former, b.Boot)
 	}
-	return Booted{Boot: boot, Index: index, Former: former[max(0, len(former)-keptFormer):]}
+	return Booted{
+		Boot: e.Boot, Index: index, Former: former[max(0, len(former)-keptFormer):],
+		Level: e.Level, Release: e.Release, Zones: e.Zones,
+	}
 }
 
 // possible holds processes that were read to what entries could have made.

@@ -13,16 +13,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A snapshot is written as a byte for its format and three parts, each with its length before it as a uvarint: what is
-// small, as JSON; From and To, of which there are none before the first ring, and To is left out when it is From. In
-// format 2 there is a fourth part: the documents of the versions of the rules that are held and not in force. Then come the
-// rules, and a CRC32C of all before, little endian.
+// A snapshot is written as a byte for its format, the feature level that it takes to read it and the release that wrote it,
+// as in entries, and four parts, each with its length before it as a uvarint: what is small, as JSON; From and To, of which
+// there are none before the first ring, and To is left out when it is From; the documents of the versions of the rules that
+// are held and not in force. Then come the rules, and a CRC32C of all before, little endian.
 //
-// Format 1 is of a time without regions. It is read, and not written.
-const (
-	snapshotFormat = 2
-	aloneFormat    = 1
-)
+// Every release writes the format, the level, the release and the sum so.
+const snapshotFormat = 3
 
 // ErrSnapshot: these bytes are no snapshot, or a damaged one.
 var ErrSnapshot = errors.New("not a snapshot")
@@ -32,6 +29,10 @@ type small struct {
 	Cluster     ClusterID     `json:"cluster"`
 	Secret      []byte        `json:"secret,omitempty"`
 	Index       uint64        `json:"index"`
+	Level       Level         `json:"level"`
+	Hash        []byte        `json:"hash"`
+	CheckIndex  uint64        `json:"check_index"`
+	CheckHash   []byte        `json:"check_hash"`
 	Revision    uint64        `json:"revision"`
 	Epoch       int64         `json:"epoch"`
 	Settled     bool          `json:"settled"`
@@ -42,7 +43,7 @@ type small struct {
 	LastEnded   uint64        `json:"last_ended"`
 	Reign       uint64        `json:"reign"`
 	Answers     []*answer     `json:"answers"`
-	Regions     *regionsHead  `json:"regions,omitempty"`
+	Regions     *regionsHead  `json:"regions"`
 }
 
 // regionsHead is Regions without documents.
@@ -65,10 +66,14 @@ type booted struct {
 	Booted
 }
 
-// AppendBinary appends the whole state to b. Equal states are written with equal bytes.
-func (s *State) AppendBinary(b []byte) ([]byte, error) {
+// AppendBinary is [Build.AppendSnapshot] of this build.
+func (s *State) AppendBinary(b []byte) ([]byte, error) { return This.AppendSnapshot(b, s) }
+
+// AppendSnapshot appends the whole state to b. Equal states are written with equal bytes by one release.
+func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	head := small{
-		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Revision: s.Revision,
+		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Level: s.Level,
+		Hash: s.Hash[:], CheckIndex: s.Check.Index, CheckHash: s.Check.Hash[:], Revision: s.Revision,
 		Epoch: s.Epoch, Settled: s.Settled, LastEnded: s.LastEnded, Reign: s.Reign,
 		Strangers: s.strangers, Answers: s.answers,
 	}
@@ -98,7 +103,7 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 		}
 	}
 	start := len(b)
-	b = append(b, snapshotFormat)
+	b = w.signature(append(b, snapshotFormat), s.Level)
 	for _, p := range parts {
 		b = binary.AppendUvarint(slices.Grow(b, len(p)+binary.MaxVarintLen64), uint64(len(p)))
 		b = append(b, p...)
@@ -109,12 +114,20 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
 }
 
+// plain is r without documents.
+func (r *Regions) plain() *regionsHead {
+	head := &regionsHead{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
+	for _, h := range r.Held {
+		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate, h.Doubtful})
+	}
+	return head
+}
+
 // head is r as it is kept, with the documents but for the one in force.
 func (r *Regions) head() (*regionsHead, []byte, error) {
-	head := &regionsHead{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
+	head := r.plain()
 	var texts []string
 	for i, h := range r.Held {
-		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate, h.Doubtful})
 		if i == len(r.Held)-1 {
 			break
 		}
@@ -127,15 +140,10 @@ func (r *Regions) head() (*regionsHead, []byte, error) {
 	return head, appendTexts(nil, texts), nil
 }
 
-// parseRegions is the inverse of head. Without a head, which a time without regions didn't write, what is in force was so
-// everywhere.
+// parseRegions is the inverse of head.
 func parseRegions(head *regionsHead, documents []byte, history *rules.History) (*Regions, error) {
 	if head == nil {
-		r := &Regions{sets: &sets{}}
-		if _, v := history.Current(); v.Number > 0 {
-			return r, r.hold(history)
-		}
-		return r, nil
+		return nil, errors.New("nothing is in it about regions")
 	}
 	r := &Regions{
 		World: head.World, Term: head.Term, Primary: head.Primary, Names: head.Names, Revision: head.Revision, sets: &sets{},
@@ -165,15 +173,39 @@ func inOrder[V any](m map[ring.NodeID]V) []ring.NodeID {
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
-// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot].
-func Parse(b []byte) (*State, error) {
-	s, err := parse(b)
+// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot], and is an [*Unreadable] if the snapshot is
+// whole, and there is something in it that is not known here.
+func Parse(b []byte) (*State, error) { return This.Parse(b) }
+
+// Parse is the inverse of AppendSnapshot.
+func (w *Build) Parse(b []byte) (*State, error) {
+	end := len(b) - 4
+	if end < 1 {
+		return nil, fmt.Errorf("%w: it is cut off", ErrSnapshot)
+	}
+	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
+		return nil, fmt.Errorf("%w: the checksum is wrong", ErrSnapshot)
+	}
+	needs, release, rest, err := parseSignature(b[1:end])
+	var s *State
+	switch {
+	case b[0] != snapshotFormat:
+		err = fmt.Errorf("unknown format %d", b[0])
+	case err != nil:
+	case needs > w.Level:
+		err = errors.New("it is of a later release")
+	default:
+		if s, err = parse(rest); err == nil && s.Level != needs {
+			err = fmt.Errorf("its level is %d, and not %d", s.Level, needs)
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+		return nil, w.unreadable(needs, release, fmt.Errorf("%w: %w", ErrSnapshot, err))
 	}
 	return s, nil
 }
 
+// parse reads what stands between the signature and the sum.
 func parse(b []byte) (*State, error) {
 	parts, history, err := split(b)
 	if err != nil {
@@ -183,11 +215,12 @@ func parse(b []byte) (*State, error) {
 	if err := strict(parts[0], &head); err != nil {
 		return nil, err
 	}
-	if (head.Regions == nil) != (b[0] == aloneFormat) {
-		return nil, errors.New("regions are in it, or missing, against its format")
+	if len(head.Hash) != len(Hash{}) || len(head.CheckHash) != len(Hash{}) || head.CheckIndex > head.Index || head.CheckIndex%CheckEvery != 0 {
+		return nil, errors.New("its hash is none")
 	}
 	s := &State{
-		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Revision: head.Revision,
+		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Level: head.Level,
+		Hash: Hash(head.Hash), Check: Check{head.CheckIndex, Hash(head.CheckHash)}, Revision: head.Revision,
 		Epoch: head.Epoch, Settled: head.Settled, LastEnded: head.LastEnded, Reign: head.Reign,
 		strangers: head.Strangers, answers: head.Answers,
 		Members: make(map[ring.NodeID]Member, len(head.Members)), Generations: make(map[ring.NodeID]int64, len(head.Generations)),
@@ -228,21 +261,9 @@ func parse(b []byte) (*State, error) {
 	return s, nil
 }
 
-// split checks the sum and takes the parts apart.
+// split takes the parts apart.
 func split(b []byte) (parts [4][]byte, history []byte, err error) {
-	end := len(b) - 4
-	if end < 1 || b[0] != snapshotFormat && b[0] != aloneFormat {
-		return parts, nil, errors.New("unknown format")
-	}
-	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
-		return parts, nil, errors.New("the checksum is wrong")
-	}
-	count := len(parts)
-	if b[0] == aloneFormat {
-		count--
-	}
-	b = b[1:end]
-	for i := range count {
+	for i := range parts {
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n > uint64(len(b)-size) {
 			return parts, nil, errors.New("it is cut off")
@@ -259,6 +280,8 @@ func (s *State) check() error {
 		return err
 	}
 	switch {
+	case s.Level < 1:
+		return errors.New("there is no feature level 0")
 	case s.Cluster.IsZero() != (len(s.Secret) == 0) || len(s.Secret) != 0 && len(s.Secret) != secretBytes:
 		return fmt.Errorf("a secret of %d bytes", len(s.Secret))
 	case s.Epoch < 0 || (s.Epoch == 0) != (s.From == nil) || (s.From == nil) != (s.To == nil):

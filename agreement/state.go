@@ -26,6 +26,11 @@ type State struct {
 	Cluster ClusterID // zero before Found
 	Secret  []byte    // 32 bytes, for signatures; nil before Found
 	Index   uint64    // of the last entry applied
+	// Hash is chained over all entries and what came of them: nodes with the same Index and another Hash have gone different
+	// ways. Check is what it was a moment ago.
+	Hash  Hash
+	Check Check
+	Level Level // the feature level; from 1, and never lower than it was
 	// Revision is the index of the last entry that changed who may own what: a ring, what is settled, an end or a boot.
 	Revision uint64
 	Epoch    int64 // 0 before the first ring
@@ -56,12 +61,16 @@ type Booted struct {
 	Index uint64 `json:"index"` // of the entry that named it
 	// Former are the processes before it, the last ones, oldest first.
 	Former []uint64 `json:"former,omitempty"`
+	// What it knows; see Boot.
+	Level   Level  `json:"level,omitempty"`
+	Release string `json:"release,omitempty"`
+	Zones   string `json:"zones,omitempty"`
 }
 
 // New returns the state before the first entry.
 func New() *State {
 	return &State{
-		Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
+		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
 		Boots:   map[ring.NodeID]Booted{},
 		History: rules.NewHistory(), Regions: &Regions{sets: &sets{}},
 	}
@@ -76,6 +85,14 @@ func (s *State) Boot(id ring.NodeID) uint64 { return s.Boots[id].Boot }
 // Owner returns the node where the token of partition p starts and the one that it moves to. Both are zero before the
 // first ring, and the same if p doesn't move.
 func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
+
+// Knows is the newest feature level that the process of a node knows, 0 if it has none.
+func (s *State) Knows(id ring.NodeID) Level {
+	if b, ok := s.Boots[id]; ok {
+		return b.knows()
+	}
+	return 0
+}
 
 // Moving reports whether the token of partition p has another owner to go to.
 func (s *State) Moving(p int) bool {

@@ -335,15 +335,52 @@ func TestRejected(t *testing.T) {
 			rejects(t, tt.state, raw, tt.why)
 		})
 	}
-	for name, raw := range map[string][]byte{
-		"nothing": nil, "one byte": {ringKind}, "unknown kind": {99, entryFormat}, "kind 0": {0, entryFormat},
-		"unknown format": {emptyKind, 2}, "more than empty": {emptyKind, entryFormat, 0},
-		"no JSON": {ringKind, entryFormat, '{'}, "more behind": append(encoded(t, Settled{Epoch: 1}), '1'),
-		"unknown field": append([]byte{settledKind, entryFormat}, `{"epoch":1,"when":2}`...),
-		"rules cut":     {rulesKind, entryFormat, 50, '{'}, "rules endless": {rulesKind, entryFormat, 0xff, 0xff, 0xff, 0xff},
-		"rules' part": append([]byte{rulesKind, entryFormat, 10}, `{"part":5}`...),
+}
+
+// TestUnreadableEntries: what can't be read changes nothing, not even the index, and says which release it takes.
+func TestUnreadableEntries(t *testing.T) {
+	s := do(t, New(), found, ringOf(1, 1, 2, 3))
+	later := Build{Level: 3, Release: "v9.1.0"}
+	raw := func(level Level, kind, format byte, text string) []byte {
+		return append(append(later.signature([]byte{entryMark, kind, format}, level), 0), text...)
+	}
+	const wrote = "release v9.1.0 wrote it"
+	for name, test := range map[string]struct {
+		entry []byte
+		why   string
+	}{
+		"nothing":         {nil, "another release is needed"},
+		"old":             {[]byte{emptyKind, 1}, "another release is needed"},
+		"cut":             {[]byte{entryMark, emptyKind}, "another release is needed"},
+		"no level":        {[]byte{entryMark, emptyKind, 1, 0, 0}, "does not say who wrote it"},
+		"release cut":     {[]byte{entryMark, emptyKind, 1, 1, 9, 'v'}, "does not say who wrote it"},
+		"release":         {[]byte{entryMark, emptyKind, 1, 1, 1, '\n'}, "does not say who wrote it"},
+		"terms cut":       {raw(1, emptyKind, 1, "")[:len(raw(1, emptyKind, 1, ""))-1], wrote},
+		"unknown kind":    {raw(1, 99, 1, ""), "unknown kind 99; " + wrote},
+		"kind 0":          {raw(1, 0, 1, ""), wrote},
+		"unknown format":  {raw(1, emptyKind, 2, ""), "unknown format 2 of kind 2; " + wrote},
+		"more than empty": {raw(1, emptyKind, 1, "x"), wrote},
+		"no JSON":         {raw(1, ringKind, 1, "{"), wrote},
+		"more behind":     {append(encoded(t, Settled{Epoch: 1}), '1'), "there is more behind its end"},
+		"unknown field":   {raw(1, settledKind, 1, `{"epoch":1,"when":2}`), wrote},
+		"rules cut":       {raw(1, rulesKind, 1, "2{"), wrote},
+		"rules endless":   {raw(1, rulesKind, 1, "\xff\xff\xff\xff"), wrote},
+		"rules' part":     {raw(1, rulesKind, 1, "\x0a"+`{"part":5}`), wrote},
+		"later level":     {raw(3, 99, 7, "?"), "feature level 3 is needed, and this release knows 1: run release v9.1.0 or a later one"},
 	} {
-		t.Run(name, func(t *testing.T) { rejects(t, base, raw, "not an entry") })
+		next, r := s.Apply(s.Index+5, test.entry)
+		var u *Unreadable
+		if !errors.As(r.Err, &u) || !errors.Is(r.Err, ErrEntry) || !strings.Contains(r.Err.Error(), test.why) || next != s {
+			t.Errorf("%s: have %v, want %q", name, r.Err, test.why)
+		}
+	}
+	// A build that lacks a kind reads the others.
+	lacks := Build{Level: Newest, Lacks: func(kind string) bool { return kind == "agreement.Mark" }}
+	if _, err := lacks.Decode(encoded(t, Mark{Version: 1})); !errors.As(err, new(*Unreadable)) {
+		t.Errorf("have %v", err)
+	}
+	if _, err := lacks.Decode(encoded(t, Empty{})); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -358,7 +395,7 @@ func rejects(t *testing.T, s *State, raw []byte, why string) {
 		t.Errorf("index %d, want %d", next.Index, s.Index+5)
 	}
 	back := *next
-	back.Index = s.Index
+	back.Index, back.Hash, back.Check = s.Index, s.Hash, s.Check
 	if !bytes.Equal(snapshotOf(t, &back), snapshotOf(t, s)) {
 		t.Error("the state changed")
 	}
@@ -393,7 +430,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
 		found, Empty{}, ringOf(7, 1, 2), Leave{3, node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
-		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, followed(t, moved(t)), followed(t, begun(t)),
+		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
 	} {
 		have, err := Decode(encoded(t, want))
 		if err != nil || !reflect.DeepEqual(have, want) {

@@ -4,12 +4,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata"
 )
 
 func zone(t testing.TB, name string) *time.Location {
 	t.Helper()
-	z, err := time.LoadLocation(name)
+	z, err := Zone(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,6 +91,7 @@ func (s *adminServer) routes() map[string]methods {
 		"/v1/feedback":                     {http.MethodPost: s.feedback},
 		"/v1/leave":                        {http.MethodPost: s.leave},
 		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
+		"/v1/level":                        {http.MethodGet: s.getLevel, http.MethodPost: s.raiseLevel},
 		"/v1/regions/{name}":               {http.MethodDelete: s.removeRegion},
 		"/metrics":                         get(s.metrics()),
 		"/healthz":                         get(s.getHealth),

@@ -307,3 +307,44 @@ func TestLongBatch(t *testing.T) {
 		}
 	}
 }
+
+// levels is a Levels whose members know 3.
+type levels struct{}
+
+func (levels) Levels() LevelView {
+	return LevelView{Level: 2, Highest: 3, Members: []MemberLevel{{Name: "n1", ID: "x", Knows: 3, Release: "v3", Zones: "2031a"}}}
+}
+
+func (levels) Raise(_ context.Context, to int64) (int64, error) {
+	if to > 3 {
+		return 0, fmt.Errorf("raise: %w", ErrLevel)
+	}
+	return 3, nil
+}
+
+func TestLevels(t *testing.T) {
+	n := startNode(t, func(c *Config) { c.Levels, c.AdminToken = levels{}, "secret" })
+	token := map[string]string{"Authorization": "Bearer secret"}
+	for _, tt := range []struct {
+		method, path string
+		header       map[string]string
+		status       int
+		want         string
+	}{
+		{"GET", "/v1/level", nil, 200, `{"level":2,"highest":3,"members":[{"name":"n1","id":"x","knows":3,"release":"v3","zones":"2031a"}]}`},
+		{"POST", "/v1/level", nil, 401, "unauthorized"},
+		{"POST", "/v1/level", token, 200, `{"level":3}`},
+		{"POST", "/v1/level?to=4", token, 409, "level-refused"},
+		{"POST", "/v1/level?to=0", token, 400, "bad-value"},
+		{"POST", "/v1/level?to=x", token, 400, "bad-value"},
+	} {
+		resp, body := n.do(call{method: tt.method, url: n.adm + tt.path, header: tt.header})
+		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
+			t.Errorf("%s %s: have %d %s, want %d %s", tt.method, tt.path, resp.StatusCode, body, tt.status, tt.want)
+		}
+	}
+	bare := startNode(t, nil)
+	if resp, body := bare.do(call{method: "GET", url: bare.adm + "/v1/level"}); resp.StatusCode != 404 {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+}

@@ -8,7 +8,11 @@ import (
 
 // ClusterFigures tell how a node does among others.
 type ClusterFigures struct {
-	Connected  bool // this node may act as an owner
+	Connected bool // this node may act as an owner
+	// Stuck is why this node applies nothing more that the cluster agrees on; nil: it does.
+	Stuck error
+	// Split: nodes have made different states of the same entries, as this node has seen as the leader.
+	Split      bool
 	Members    MemberFigures
 	Refused    uint64 // messages to the gossip port that no node sends
 	Relayed    int64  // bytes that this node has carried between others
@@ -66,7 +70,8 @@ type clusterCollector struct {
 
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                         *prometheus.Desc
-	members, refused, connected, partitions, behind, lagging     *prometheus.Desc
+	members, refused, connected, stuck, split                    *prometheus.Desc
+	partitions, behind, lagging                                  *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
 	relayed, tunnels                                             *prometheus.Desc
 	regions                                                      regionDescs
@@ -94,6 +99,8 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		relayed:    desc("relayed_bytes_total", "Bytes carried between other nodes whose direct way is broken."),
 		tunnels:    desc("tunnels", "Tunnels between other nodes that this one carries."),
 		connected:  desc("connected", "1 while this node may act as an owner, 0 while it is cut off."),
+		stuck:      desc("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0."),
+		split:      desc("states_differ", "1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0."),
 		partitions: desc("partitions", "Partitions whose counters are here, as their owner or as a standby.", "as"),
 		behind:     desc("partitions_behind", "Partitions owned of which some standby has no whole copy."),
 		lagging:    desc("standbys_lagging", "Nodes that can be reached and have taken no copies from this one for five seconds."),
@@ -111,7 +118,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.refused, c.relayed, c.tunnels, c.connected, c.partitions, c.behind, c.lagging, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
+		c.refused, c.relayed, c.tunnels, c.connected, c.stuck, c.split, c.partitions, c.behind, c.lagging, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -120,6 +127,8 @@ func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s, f := sink(ch), c.read()
 	s.flag(c.connected, f.Connected)
+	s.flag(c.stuck, f.Stuck != nil)
+	s.flag(c.split, f.Split)
 	for state, n := range map[string]int{
 		"alive": f.Members.Alive, "suspect": f.Members.Suspect, "left": f.Members.Left, "failed": f.Members.Failed,
 	} {

@@ -47,6 +47,34 @@ type RegionRemover interface {
 	RemoveRegion(ctx context.Context, name string) (version int64, err error)
 }
 
+// Levels tells and raises the feature level: what all members have to know before any of it is used.
+type Levels interface {
+	// Levels tells it as this node knows it.
+	Levels() LevelView
+	// Raise makes a level, or with 0 the highest that all members know, the agreed one, for good, and returns it. The error
+	// wraps ErrLevel or ErrNoLeader.
+	Raise(ctx context.Context, level int64) (int64, error)
+}
+
+// LevelView is the feature level of a cluster.
+type LevelView struct {
+	Level   int64         `json:"level"`
+	Highest int64         `json:"highest"` // that all members know
+	Members []MemberLevel `json:"members"`
+}
+
+// MemberLevel is what a member's last process knows.
+type MemberLevel struct {
+	Name    string `json:"name"`
+	ID      string `json:"id"`
+	Knows   int64  `json:"knows"` // 0: it never took part
+	Release string `json:"release"`
+	Zones   string `json:"zones"` // version of its time zones
+}
+
+// ErrLevel: a member does not know the level, or it would go back.
+var ErrLevel = errors.New("the feature level can't be that")
+
 // Errors of a Membership.
 var (
 	// ErrNoMember: the cluster has no member, or no region, of that name.
@@ -144,6 +172,7 @@ type Config struct {
 	Loads  Loads
 	Tracer *tracing.Tracer // is told of checks; nil: nothing is traced
 
+	Levels     Levels             // nil: there are none
 	Months     Months             // nil: usage is not counted by month
 	UsageStats func() usage.Stats // nil as Months
 

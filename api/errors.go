@@ -40,6 +40,7 @@ const (
 	NoOwner          Code = "no-owner"  // of a look at counters: nobody who may tell can be reached
 	MemberThere      Code = "member-there"
 	OnlyMember       Code = "only-member"
+	LevelRefused     Code = "level-refused"
 	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
 	WriteFailed      Code = "write-failed"
 	Overloaded       Code = "overloaded"
@@ -76,6 +77,7 @@ var kinds = map[Code]struct {
 	NoOwner:          {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
 	MemberThere:      {http.StatusConflict, "The member is alive"},
 	OnlyMember:       {http.StatusConflict, "There is no other member"},
+	LevelRefused:     {http.StatusConflict, "The feature level can't be that"},
 	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
 	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},
@@ -130,6 +132,8 @@ func asError(err error) *Error {
 		return &Error{Code: Conflict, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrNoLeader):
 		return &Error{Code: NoLeader, Detail: err.Error(), Err: err}
+	case errors.Is(err, ErrLevel):
+		return &Error{Code: LevelRefused, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrMemberThere):
 		return &Error{Code: MemberThere, Detail: err.Error(), Err: err}
 	case errors.Is(err, ErrOnlyMember):

@@ -76,5 +76,8 @@ func reportCluster(f ClusterFigures) (r *clusterReport, good bool) {
 	if f.Store.Err != nil {
 		r.Error = f.Store.Err.Error()
 	}
-	return r, f.Connected && r.LeaderKnown && r.RaftStore == "ok"
+	if f.Stuck != nil {
+		r.Error = f.Stuck.Error()
+	}
+	return r, f.Connected && f.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
 }

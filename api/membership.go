@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -43,6 +45,38 @@ func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error
 	s.log.Info("removed a member", "name", name, "by", writer(r))
 	s.sendJSON(w, append(appendString([]byte(`{"removed":`), name), '}'))
 	return nil
+}
+
+// getLevel answers which feature level is agreed on, and who knows which.
+func (s *adminServer) getLevel(w http.ResponseWriter, _ *http.Request) error {
+	if s.api.config.Levels == nil {
+		return errorf(NotFound, "this node is in no cluster")
+	}
+	return s.reply(w, s.api.config.Levels.Levels())
+}
+
+// raiseLevel raises the feature level, for good: to ?to=N, or as high as all members know.
+func (s *adminServer) raiseLevel(w http.ResponseWriter, r *http.Request) error {
+	if s.api.config.Levels == nil {
+		return errorf(NotFound, "this node is in no cluster")
+	}
+	to := int64(0)
+	if text := r.URL.Query().Get("to"); text != "" {
+		var err error
+		if to, err = strconv.ParseInt(text, 10, 32); err != nil || to < 1 {
+			return errorf(BadValue, "to must be a number from 1 to %d", math.MaxInt32)
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
+	defer cancel()
+	level, err := s.api.config.Levels.Raise(ctx, to)
+	if err != nil {
+		return fmt.Errorf("raise the feature level: %w", err)
+	}
+	s.log.Info("raised the feature level", "level", level, "by", writer(r))
+	return s.reply(w, struct {
+		Level int64 `json:"level"`
+	}{level})
 }
 
 // removeRegion takes a region that is gone for good out of the world.

@@ -47,6 +47,8 @@ const (
 	whyReplacing  = "another process of the node is taking its place"
 	whyClone      = "another process with this node's identity is asking, too: is this a copied data directory?"
 	whyRegister   = "the authority of the node's last process has not run out yet"
+	whyStuck      = "the node applies nothing more"
+	whyLevel      = "the node's release knows less than the cluster's feature level: run a later one"
 	whyGaveUp     = "the process has given its authority up"
 )
 
@@ -85,6 +87,9 @@ type record struct {
 	// unreachable is what the last request reported.
 	unreachable []ring.NodeID
 
+	// stuck: the last process that was heard of applies nothing more, or knows less than the agreed level.
+	stuck bool
+
 	// cutSince is since when a majority has reported the node; never while none does.
 	cutSince time.Duration
 	// ending: the node gets no answer, and will be ended when its authority has run out. endingSince: from when.
@@ -97,6 +102,8 @@ type record struct {
 	newer      uint64
 	newerSince time.Duration
 	newerAsked time.Duration
+	newerStuck bool // as stuck: it is not registered
+	newerBuild agreement.Boot
 	// replacing: an entry that registers newer has been proposed and its outcome is not known.
 	replacing bool
 	cried     time.Duration
@@ -148,7 +155,7 @@ func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 		return Reply{Why: b.hearOther(now, s, r, q)}
 	}
 	r.asked = now
-	r.leaving = q.Leaving
+	r.leaving, r.stuck = q.Leaving, q.Stuck
 	r.unreachable = q.Unreachable
 	if q.Generation == s.Generation(q.Node) {
 		r.settled, r.applied = q.Settled, q.Applied
@@ -158,6 +165,9 @@ func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	}
 	return b.judge(s, q)
 }
+
+// knows is the newest feature level that the asking process knows.
+func (q *Request) knows() agreement.Level { return max(1, q.Level) }
 
 // hearOther notes a request of a process that is not the registered one.
 func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
@@ -177,6 +187,18 @@ func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Re
 	if r.asked > r.newerSince && now-r.asked < patience {
 		b.complain(now, r, q.Node)
 		return whyClone
+	}
+	low := q.knows() < s.Level
+	r.newerStuck = q.Stuck || low
+	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	if b.silence(now, r.asked) >= patience {
+		r.stuck = r.newerStuck
+	}
+	switch {
+	case q.Stuck:
+		return whyStuck
+	case low:
+		return whyLevel
 	}
 	return whyRegister
 }
@@ -203,6 +225,8 @@ func (b *book) judge(s *agreement.State, q *Request) Reply {
 		return Reply{Why: whyEnding}
 	case r.replacing:
 		return Reply{Why: whyReplacing}
+	case q.Stuck:
+		return Reply{Why: whyStuck}
 	case q.Applied < s.LastEnded:
 		return Reply{Why: whyBehind, Index: s.LastEnded}
 	case q.Applied < s.Boots[q.Node].Index:
@@ -246,7 +270,7 @@ func (b *book) honoured(now time.Duration, index uint64) bool {
 func (b *book) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := b.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&
-		!r.gaveUp && !r.ending && !r.ended && !r.replacing
+		!r.gaveUp && !r.ending && !r.ended && !r.replacing && !r.stuck
 }
 
 // expired tells whether all authority of r's node has run out, whoever granted it.

@@ -75,12 +75,26 @@ func (b *book) review(v *view, id ring.NodeID) {
 	asked := max(r.asked, r.newerAsked)
 	silent := b.silence(v.now, asked) >= patience
 	switch {
-	case len(v.members) == 1, r.ending && asked > r.endingSince && !failed && !cut:
+	case len(v.members) == 1, r.ending && asked > r.endingSince && !failed && !cut && !r.stuck:
 		r.ending = false
 	case r.ending:
+	case r.stuck && b.spares(v):
+		r.ending, r.endingSince = true, v.now
 	case silent && (failed || cut), cut && v.now-r.cutSince >= cutPatience:
 		r.ending, r.endingSince = true, v.now
 	}
+}
+
+// spares tells whether at least half of the ring has authority without those that apply nothing more. To end more nodes
+// would leave all work to a few.
+func (b *book) spares(v *view) bool {
+	hold := 0
+	for _, id := range v.members {
+		if b.holds(v.now, v.state, id) {
+			hold++
+		}
+	}
+	return 2*hold >= len(v.members)
 }
 
 // cut tells whether a majority of the nodes that ask can't reach id. A node that asks has a voice in what is said of
@@ -116,7 +130,7 @@ func (b *book) tidy(v *view) {
 func (b *book) boots(v *view) agreement.Entry {
 	for _, id := range b.sorted() {
 		r := b.record(v.state, id)
-		if r.newer == 0 || r.newer == r.boot || r.ending || v.now-r.newerAsked >= Term {
+		if r.newer == 0 || r.newer == r.boot || r.newerStuck || r.ending || v.now-r.newerAsked >= Term {
 			continue
 		}
 		gone := r.boot == 0 || r.gaveUp ||
@@ -124,7 +138,9 @@ func (b *book) boots(v *view) agreement.Entry {
 			b.expired(v.now, r) && b.silence(v.now, r.asked) >= patience
 		if gone {
 			r.replacing = true
-			return agreement.Boot{Node: id, Boot: r.newer, Reign: b.reign}
+			e := r.newerBuild
+			e.Node, e.Boot, e.Reign = id, r.newer, b.reign
+			return e
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,12 +30,18 @@ const (
 	// maxWhy bounds the bytes of a refusal's reason.
 	maxWhy = 255
 
-	requestVersion = 1
+	// maxRelease bounds the bytes of the names of a release and of a version of time zones.
+	maxRelease = 64
+
+	requestVersion = 2
+	requestEnd     = 4 + 8 + 32 // bytes of level and check
 	requestFixed   = 1 + 16 + 8 + 8 + 8 + 8 + 1 + 2
 	replyFixed     = 1 + 1 + 8 + 1
 
 	flagLeaving  = 1
 	flagGivingUp = 2
+	flagStuck    = 4
+	flags        = flagLeaving | flagGivingUp | flagStuck
 )
 
 // ErrMessage: bytes that are no request or no reply.
@@ -50,12 +57,23 @@ type Request struct {
 	Unreachable []ring.NodeID // the peers that it can't reach
 	Leaving     bool          // it wants to leave the ring
 	GivingUp    bool          // it gives its authority up, now, and this process asks for none again
+	Stuck       bool          // it applies nothing more, and is to have no authority
+
+	// What the process knows: the newest feature level, and, for people, its release and the version of its time zones.
+	Level   agreement.Level
+	Release string
+	Zones   string
+
+	// Check is the hash of what the node has applied, as of an index.
+	Check agreement.Check
 }
 
 // Reply is the leader's answer.
 type Reply struct {
 	Granted bool
 	Why     string // of a refusal, in a few words
+	// Differs, with a refusal: a majority has gone another way than the node by the index of its check.
+	Differs bool
 	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what that node
 	// has to apply before it asks again; else 0.
 	Index uint64
@@ -70,17 +88,23 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Generation))
 	b = binary.BigEndian.AppendUint64(b, r.Applied)
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Settled))
-	var flags byte
-	if r.Leaving {
-		flags |= flagLeaving
+	var set byte
+	for flag, is := range map[byte]bool{flagLeaving: r.Leaving, flagGivingUp: r.GivingUp, flagStuck: r.Stuck} {
+		if is {
+			set |= flag
+		}
 	}
-	if r.GivingUp {
-		flags |= flagGivingUp
-	}
-	b = append(b, flags)
+	b = append(b, set)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(unreachable)))
 	for _, id := range unreachable {
 		b = append(b, id[:]...)
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(r.Level))
+	b = binary.BigEndian.AppendUint64(b, r.Check.Index)
+	b = append(b, r.Check.Hash[:]...)
+	for _, text := range []string{r.Release, r.Zones} {
+		text = text[:min(len(text), maxRelease)]
+		b = append(append(b, byte(len(text))), text...)
 	}
 	return b, nil
 }
@@ -88,7 +112,7 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 // ParseRequest reads what AppendBinary wrote.
 func ParseRequest(b []byte) (Request, error) {
 	var r Request
-	if len(b) < requestFixed || b[0] != requestVersion || b[49]&^(flagLeaving|flagGivingUp) != 0 {
+	if len(b) < requestFixed || b[0] != requestVersion || b[49]&^flags != 0 {
 		return r, fmt.Errorf("read request: %w", ErrMessage)
 	}
 	copy(r.Node[:], b[1:])
@@ -98,14 +122,36 @@ func ParseRequest(b []byte) (Request, error) {
 	r.Settled = int64(binary.BigEndian.Uint64(b[41:]))
 	r.Leaving = b[49]&flagLeaving != 0
 	r.GivingUp = b[49]&flagGivingUp != 0
+	r.Stuck = b[49]&flagStuck != 0
 	n := int(binary.BigEndian.Uint16(b[50:]))
-	if b = b[requestFixed:]; n > maxUnreachable || len(b) != n*len(ring.NodeID{}) {
+	if b = b[requestFixed:]; n > maxUnreachable || len(b) < n*len(ring.NodeID{}) {
 		return Request{}, fmt.Errorf("read request: %w", ErrMessage)
 	}
-	for ; len(b) > 0; b = b[len(ring.NodeID{}):] {
+	for ; n > 0; n-- {
 		r.Unreachable = append(r.Unreachable, ring.NodeID(b[:len(ring.NodeID{})]))
+		b = b[len(ring.NodeID{}):]
+	}
+	if !r.parseBuild(b) {
+		return Request{}, fmt.Errorf("read request: %w", ErrMessage)
 	}
 	return r, nil
+}
+
+// parseBuild reads the end of a request.
+func (r *Request) parseBuild(b []byte) bool {
+	if len(b) < requestEnd {
+		return false
+	}
+	r.Level, r.Check.Index = agreement.Level(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint64(b[4:])
+	copy(r.Check.Hash[:], b[12:])
+	b = b[requestEnd:]
+	for _, to := range []*string{&r.Release, &r.Zones} {
+		if len(b) == 0 || b[0] > maxRelease || int(b[0]) >= len(b) {
+			return false
+		}
+		*to, b = string(b[1:1+b[0]]), b[1+b[0]:]
+	}
+	return len(b) == 0
 }
 
 // AppendBinary appends the reply's encoding to b.
@@ -114,6 +160,8 @@ func (r Reply) AppendBinary(b []byte) ([]byte, error) {
 	b = append(b, requestVersion, 0)
 	if r.Granted {
 		b[len(b)-1] = 1
+	} else if r.Differs {
+		b[len(b)-1] = 2
 	}
 	b = binary.BigEndian.AppendUint64(b, r.Index)
 	b = append(b, byte(len(why)))
@@ -122,8 +170,8 @@ func (r Reply) AppendBinary(b []byte) ([]byte, error) {
 
 // ParseReply reads what AppendBinary wrote.
 func ParseReply(b []byte) (Reply, error) {
-	if len(b) < replyFixed || b[0] != requestVersion || b[1] > 1 || len(b) != replyFixed+int(b[10]) {
+	if len(b) < replyFixed || b[0] != requestVersion || b[1] > 2 || len(b) != replyFixed+int(b[10]) {
 		return Reply{}, fmt.Errorf("read reply: %w", ErrMessage)
 	}
-	return Reply{Granted: b[1] == 1, Index: binary.BigEndian.Uint64(b[2:]), Why: string(b[replyFixed:])}, nil
+	return Reply{Granted: b[1] == 1, Differs: b[1] == 2, Index: binary.BigEndian.Uint64(b[2:]), Why: string(b[replyFixed:])}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -15,6 +16,7 @@ func TestMessages(t *testing.T) {
 		{},
 		{Node: id(7), Boot: 1 << 63, Generation: -1, Applied: 9, Settled: 1 << 62, Leaving: true},
 		{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1), id(2)}},
+		{Node: id(7), Boot: 3, Stuck: true, Unreachable: []ring.NodeID{id(1)}, Level: 7, Release: "v9.1.0", Zones: "2031a", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}}},
 	}
 	for _, want := range requests {
 		b, err := want.AppendBinary([]byte("x"))
@@ -31,7 +33,7 @@ func TestMessages(t *testing.T) {
 	if have, err := ParseRequest(b); err != nil || len(have.Unreachable) != maxUnreachable {
 		t.Errorf("have %d, %v", len(have.Unreachable), err)
 	}
-	for _, want := range []Reply{{}, {Granted: true, Index: 1 << 63}, {Why: "no", Index: 3}, {Why: strings.Repeat("x", maxWhy)}} {
+	for _, want := range []Reply{{}, {Granted: true, Index: 1 << 63}, {Why: "no", Index: 3}, {Why: "no", Differs: true}, {Why: strings.Repeat("x", maxWhy)}} {
 		b, _ := want.AppendBinary([]byte("x"))
 		if have, err := ParseReply(b[1:]); err != nil || have != want {
 			t.Errorf("have %+v, %v, want %+v", have, err, want)

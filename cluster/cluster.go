@@ -62,7 +62,10 @@ type Cluster struct {
 	group   sync.WaitGroup // the loops
 	tasks   chan struct{}  // one for each call that is being answered
 	writing chan struct{}  // holds a token for the write of rules that is being proposed
-	late    sync.WaitGroup // what Close waits for at the very end, bounded
+	// changing holds a token for the change of Raft's configuration, or of the feature level, that is under way: nobody is
+	// added who knows less than the level that is being agreed on.
+	changing chan struct{}
+	late     sync.WaitGroup // what Close waits for at the very end, bounded
 
 	// spawning guards closed, so that no task begins after Close has begun to wait.
 	spawning sync.Mutex
@@ -80,13 +83,17 @@ func Open(cfg Config) (*Cluster, error) {
 	if cfg.Settled == nil {
 		cfg.Settled = func() int64 { return 1<<63 - 1 }
 	}
+	if cfg.Build.Level == 0 {
+		cfg.Build.Level = agreement.Newest
+	}
 	c := &Cluster{
 		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks), writing: make(chan struct{}, 1),
-		applied: make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
+		changing: make(chan struct{}, 1),
+		applied:  make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
 		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.machine = newMachine(func() { poke(c.applied) })
+	c.machine = newMachine(cfg.Build, func() { poke(c.applied) })
 	c.memory.missing = make(chan struct{}, 1)
 	c.regional.wake = make(chan struct{}, 1)
 	c.known.Store(&map[ring.NodeID]string{})

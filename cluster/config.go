@@ -70,13 +70,26 @@ type Timings struct {
 	Absent      time.Duration // a member that gossip has not seen since this node started counts as failed after so long
 	Forgotten   time.Duration // a member that failed so long ago is taken out of Raft
 	Write       time.Duration // bound of a write or a Catch whose context has no deadline
+	Rise        time.Duration // the feature level rises by itself when all members have known a higher one for so long
 	Follow      time.Duration // a leader asks the primary region what is new, or looks what the regions tell, at least so often
 }
+
+// Level is a feature level.
+type Level = agreement.Level
+
+// Newest is the newest feature level that this source knows.
+const Newest = agreement.Newest
+
+// Build is what a build of the program can read.
+type Build = agreement.Build
 
 // Config says what a Cluster stands on.
 type Config struct {
 	Self   Node
 	Expect int // found a cluster of so many nodes, in a first start; 0: join one that exists
+
+	// Build is what this build can read; without a Level it knows agreement.Newest.
+	Build Build
 
 	// Primary is the region where rules are written; "": this one. Each node of a region should have the same one.
 	Primary string
@@ -141,6 +154,7 @@ func DefaultTimings() Timings {
 		Absent:      30 * time.Second,
 		Forgotten:   72 * time.Hour,
 		Write:       5 * time.Second,
+		Rise:        time.Hour,
 		Follow:      time.Second,
 	}
 }
@@ -168,7 +182,7 @@ func (c *Config) Validate() error {
 	t := c.Timings
 	for _, d := range []time.Duration{
 		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Reconcile, t.Stable, t.Absent,
-		t.Forgotten, t.Write, t.Follow,
+		t.Forgotten, t.Write, t.Rise, t.Follow,
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}

@@ -15,6 +15,7 @@ import (
 // crew is what this node notes about the others.
 type crew struct {
 	remembered []string // what Remember was told last; look's alone
+	tally      tally
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -25,6 +26,7 @@ type crew struct {
 // heard is what a node told with its last request for authority.
 type heard struct {
 	applied uint64
+	stuck   bool
 	at      time.Time
 }
 
@@ -68,7 +70,8 @@ func (c *Cluster) status() authority.Request {
 	}
 	r := authority.Request{
 		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
-		Leaving: c.leaving.Load(),
+		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil,
+		Check: s.Check, Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
 	for id := range *c.known.Load() {
 		if !c.cfg.Peers.Reachable(id) {
@@ -83,8 +86,16 @@ func (c *Cluster) status() authority.Request {
 	return r
 }
 
-// ask brings a request to the leader.
+// ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
 func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
+	reply, err := c.askLeader(ctx, r)
+	if err == nil && reply.Differs {
+		c.goneAstray(r)
+	}
+	return reply, err
+}
+
+func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if c.leads() {
 		return c.answer(ctx, r), nil
 	}
@@ -100,6 +111,9 @@ func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply
 
 // answer answers a request as the leader, and notes how far the node is.
 func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Reply {
+	if reply, differs := c.compare(r); differs {
+		return reply
+	}
 	reply := c.giver.Answer(ctx, r)
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()
@@ -107,7 +121,7 @@ func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Rep
 		c.crew.heard = map[ring.NodeID]heard{}
 	}
 	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		c.crew.heard[r.Node] = heard{applied: r.Applied, at: time.Now()}
+		c.crew.heard[r.Node] = heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}
 	}
 	return reply
 }

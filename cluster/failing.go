@@ -36,27 +36,62 @@ func (w *watchedLogs) note(err error) error {
 	return err
 }
 
-// standBack is the loop that keeps a node whose store fails from leading, where another one could. The first entry that
-// is stored again ends that.
+// standBack is the loop that keeps a node from leading whose store fails, or that applies nothing more, where another one
+// could lead. The first entry that is stored again ends that; a stuck node stays so, and hands the lead on if it has it.
 func (c *Cluster) standBack() {
+	t := time.NewTicker(c.cfg.Timings.Reconcile)
+	defer t.Stop()
+	stopped := c.machine.stopped
+	var again <-chan time.Time // nil until this node is stuck: who else votes may be seen later
+	back := false
 	for {
 		select {
 		case <-c.logs.news:
+		case <-stopped:
+			stopped, again = nil, t.C
+			c.noteStuck()
+		case <-again:
 		case <-c.ctx.Done():
 			return
 		}
-		failing := c.logs.failing.Load() && c.otherVoter()
-		r := c.raft.Load()
-		rc := r.ReloadableConfig()
-		rc.HeartbeatTimeout, rc.ElectionTimeout = c.cfg.Timings.Heartbeat, c.cfg.Timings.Election
-		if failing {
-			rc.HeartbeatTimeout *= standsBack
-			rc.ElectionTimeout = max(rc.HeartbeatTimeout, c.cfg.Timings.Election)
+		stuck := c.machine.stuck.Load() != nil
+		if want := (stuck || c.logs.failing.Load()) && c.otherVoter(); want != back && c.standFor(want) {
+			back = want
 		}
-		if err := r.ReloadConfig(rc); err != nil {
-			c.cfg.Logger.Warn("the time until an election can't be changed", "error", err)
-			continue
+		if stuck {
+			c.handLeadOn(c.ctx)
 		}
-		c.cfg.Logger.Warn("Raft's store", "fails", failing, "stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	}
+}
+
+// standFor makes this node stand for election late, or as others do.
+func (c *Cluster) standFor(late bool) bool {
+	r := c.raft.Load()
+	rc := r.ReloadableConfig()
+	rc.HeartbeatTimeout, rc.ElectionTimeout = c.cfg.Timings.Heartbeat, c.cfg.Timings.Election
+	if late {
+		rc.HeartbeatTimeout *= standsBack
+		rc.ElectionTimeout = max(rc.HeartbeatTimeout, c.cfg.Timings.Election)
+	}
+	if err := r.ReloadConfig(rc); err != nil {
+		c.cfg.Logger.Warn("the time until an election can't be changed", "error", err)
+		return false
+	}
+	c.cfg.Logger.Warn("Raft's store", "fails", c.logs.failing.Load(), "stuck", c.machine.stuck.Load() != nil,
+		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
+	return true
+}
+
+// noteStuck says that this node is stuck, and gives its authority up at once.
+func (c *Cluster) noteStuck() {
+	c.holder.Revoke()
+	c.cfg.Logger.Error("this node stores and votes, and decides nothing as an owner any more", "error", c.machine.stuck.Load())
+}
+
+// Stuck says why this node applies nothing more; nil: it does.
+func (c *Cluster) Stuck() error {
+	if s := c.machine.stuck.Load(); s != nil {
+		return s
+	}
+	return nil
 }

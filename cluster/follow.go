@@ -103,6 +103,8 @@ func (c *Cluster) wait(ctx context.Context, ok func(*agreement.State) bool) erro
 		c.follow.mu.Unlock()
 		select {
 		case <-waiter:
+		case <-c.machine.stopped:
+			return c.Stuck()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-c.ctx.Done():

@@ -20,6 +20,7 @@ type followRequest struct {
 	Revision uint64            `json:"revision"`
 	Honoured int64             `json:"honoured"` // see honoured
 	Clock    int64             `json:"clock"`    // the leader's wall clock, Unix ms
+	Level    agreement.Level   `json:"level"`    // the region's feature level
 }
 
 // line is the line of versions that a request is about.
@@ -51,7 +52,7 @@ func (c *Cluster) followOnce(ctx context.Context) (more bool, err error) {
 	r := s.Regions
 	b, err := json.Marshal(followRequest{
 		Region: c.cfg.Self.Region, World: r.World, Term: r.Term, Version: rulesVersion(s), Revision: r.Revision,
-		Honoured: honoured, Clock: time.Now().UnixMilli(),
+		Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
 	})
 	if err != nil {
 		return false, err
@@ -178,9 +179,14 @@ func (c *Cluster) serveFollow(_ context.Context, r request) ([]byte, error) {
 	if rulesVersion(s) == 0 {
 		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrNoLeader, c.cfg.Self.Region)
 	}
+	if q.Level < s.Level {
+		return nil, fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
+			ErrRefused, q.Region, q.Level, s.Level)
+	}
 	if !c.regional.reports.note(q.Region, q.line(), q.Clock, time.Now()) {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
+	c.regional.reports.noteLevel(q.Region, q.Level)
 	mine, theirs := standingOf(s), standing{q.World, q.Term, q.Version, q.Revision}
 	if theirs.world == mine.world && mine.before(theirs) {
 		c.regional.mu.Lock()

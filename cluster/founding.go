@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -271,6 +272,8 @@ func (c *Cluster) serveStands(_ context.Context, r request) ([]byte, error) {
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
 	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
+	// Level is the cluster's feature level, which the node has to know.
+	Level agreement.Level `json:"level"`
 }
 
 // serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
@@ -288,6 +291,11 @@ func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) 
 		return nil, err
 	case c.departing.Load():
 		return nil, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
+	case in.Level > c.cfg.Build.Level:
+		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run a later release",
+			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release)
+		c.cfg.Logger.Error("this node can't join the cluster", "error", err)
+		return nil, err
 	case own != [16]byte{} && own != in.Cluster:
 		return nil, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
 	case own == [16]byte{} && empty && p.own(c.cfg.Self.ID):

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -12,7 +14,12 @@ import (
 
 // machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: telling others and
 // compiling rules is the follower's work.
+//
+// A machine that meets what this build can't read is stuck, for as long as the process lives: it applies nothing more and
+// takes no snapshot. Raft goes on to store entries and to vote, so that the cluster does not lose a voter, and another
+// build finds everything in the log.
 type machine struct {
+	build agreement.Build
 	state atomic.Pointer[agreement.State]
 	bytes atomic.Int64 // of entries applied since the last snapshot was taken
 	wake  func()       // must not block
@@ -21,18 +28,58 @@ type machine struct {
 	ruled atomic.Uint64
 	// prepared is the write of rules that this node has proposed last, as the leader.
 	prepared atomic.Pointer[agreement.Prepared]
+
+	stuck   atomic.Pointer[Stuck] // set once
+	stopped chan struct{}         // closed when stuck has been set
 }
 
-func newMachine(wake func()) *machine {
-	m := &machine{wake: wake}
+// ErrStuck means that this node applies nothing more. The error that wraps it is a [*Stuck].
+var ErrStuck = errors.New("this node applies nothing more that the cluster agrees on")
+
+// Stuck is why a node applies nothing more.
+type Stuck struct {
+	Index uint64   // of the entry that it does not apply; 0: it is about a snapshot
+	Hash  [32]byte // SHA-256 of that entry
+	Err   error
+}
+
+// Error says what is to be done.
+func (s *Stuck) Error() string {
+	if s.Index == 0 {
+		return fmt.Sprintf("%v: %v", ErrStuck, s.Err)
+	}
+	return fmt.Sprintf("%v: entry %d (hash %x) can't be applied: %v", ErrStuck, s.Index, s.Hash, s.Err)
+}
+
+// Unwrap is ErrStuck and the reason.
+func (s *Stuck) Unwrap() []error { return []error{ErrStuck, s.Err} }
+
+func newMachine(build agreement.Build, wake func()) *machine {
+	m := &machine{build: build, wake: wake, stopped: make(chan struct{})}
 	m.state.Store(agreement.New())
 	return m
 }
 
-// Apply is called by Raft, for one entry at a time, in order.
+// stop makes the machine stuck. The first reason stays.
+func (m *machine) stop(s *Stuck) *Stuck {
+	if !m.stuck.CompareAndSwap(nil, s) {
+		return m.stuck.Load()
+	}
+	close(m.stopped)
+	m.wake()
+	return s
+}
+
+// Apply is called by Raft, for one entry at a time, in order. It returns an agreement.Result, or a *Stuck.
 func (m *machine) Apply(l *raft.Log) any {
+	if stuck := m.stuck.Load(); stuck != nil {
+		return stuck
+	}
 	before := m.state.Load()
-	next, result := before.ApplyPrepared(l.Index, l.Data, m.prepared.Load())
+	next, result := m.build.Apply(before, l.Index, l.Data, m.prepared.Load())
+	if errors.As(result.Err, new(*agreement.Unreadable)) {
+		return m.stop(&Stuck{Index: l.Index, Hash: sha256.Sum256(l.Data), Err: result.Err})
+	}
 	if next.History != before.History || next.Regions != before.Regions {
 		m.ruled.Store(next.Index)
 	}
@@ -42,16 +89,21 @@ func (m *machine) Apply(l *raft.Log) any {
 	return result
 }
 
-// Snapshot takes the pointer; nothing is encoded here.
+// Snapshot takes the pointer; nothing is encoded here. A stuck machine has none: Raft would drop the entries that it has
+// not applied.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	if stuck := m.stuck.Load(); stuck != nil {
+		return nil, stuck
+	}
 	m.bytes.Store(0)
-	return snapshot{m.state.Load()}, nil
+	return snapshot{&m.build, m.state.Load()}, nil
 }
 
 // maxSnapshot bounds what is read of one: fifty documents of 8 MiB, and some.
 const maxSnapshot = 1 << 30
 
-// Restore takes a snapshot's state in place of the present one.
+// Restore takes a snapshot's state in place of the present one. One that is whole but can't be read makes the machine
+// stuck, without an error: Raft keeps it for another build.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, maxSnapshot+1))
@@ -61,7 +113,14 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if len(b) > maxSnapshot {
 		return fmt.Errorf("read a snapshot: it is larger than %d bytes", maxSnapshot)
 	}
-	s, err := agreement.Parse(b)
+	if m.stuck.Load() != nil {
+		return nil
+	}
+	s, err := m.build.Parse(b)
+	if errors.As(err, new(*agreement.Unreadable)) {
+		m.stop(&Stuck{Err: fmt.Errorf("a snapshot can't be read: %w", err)})
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("parse a snapshot: %w", err)
 	}
@@ -73,11 +132,14 @@ func (m *machine) Restore(r io.ReadCloser) error {
 }
 
 // snapshot is a state on its way to disk.
-type snapshot struct{ state *agreement.State }
+type snapshot struct {
+	build *agreement.Build
+	state *agreement.State
+}
 
 // Persist encodes; it runs beside Apply.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
-	b, err := s.state.AppendBinary(nil)
+	b, err := s.build.AppendSnapshot(nil, s.state)
 	if err == nil {
 		_, err = sink.Write(b)
 	}

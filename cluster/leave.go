@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -25,6 +26,9 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
+	if c.Stuck() != nil {
+		return c.giveUpAuthority(ctx) // its standbys have what it had, or will have when its end is agreed on
+	}
 	c.leaving.Store(true)
 	// A leader that hands its work on first spares the others an election at the end.
 	c.handLeadOn(ctx)
@@ -38,6 +42,10 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 		c.leaving.Store(false)
 		return nil
 	}
+	return c.giveUpAuthority(ctx)
+}
+
+func (c *Cluster) giveUpAuthority(ctx context.Context) error {
 	if err := c.holder.GiveUp(ctx); err != nil {
 		return fmt.Errorf("give authority up: %w", err)
 	}
@@ -62,26 +70,40 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 // election will do it later.
 func (c *Cluster) handLeadOn(ctx context.Context) {
 	for range transferTries {
-		if !c.leads() || !c.otherVoter() || ctx.Err() != nil {
+		r := c.raft.Load()
+		heirs := c.heirs()
+		if r.State() != raft.Leader || len(heirs) == 0 || ctx.Err() != nil {
 			return
 		}
-		err := waitFuture(ctx, c, c.raft.Load().LeadershipTransfer())
+		heir := heirs[rand.IntN(len(heirs))]
+		err := waitFuture(ctx, c, r.LeadershipTransferToServer(heir.ID, heir.Address))
 		if err != nil {
 			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
 		}
 	}
 }
 
-// otherVoter says whether some other voter is alive.
-func (c *Cluster) otherVoter() bool {
+// otherVoter says whether some other voter is alive and applies what is agreed on.
+func (c *Cluster) otherVoter() bool { return len(c.heirs()) > 0 }
+
+// heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader.
+func (c *Cluster) heirs() (list []raft.Server) {
 	conf, _ := c.configuration()
 	for _, m := range c.gossip.Members() {
 		s, ok := findServer(conf, serverID(m.ID))
-		if ok && s.Suffrage == raft.Voter && m.ID != c.cfg.Self.ID && m.State == gossip.Alive {
-			return true
+		if ok && s.Suffrage == raft.Voter && m.ID != c.cfg.Self.ID && m.State == gossip.Alive && !c.heardStuck(m.ID) {
+			list = append(list, s)
 		}
 	}
-	return false
+	return list
+}
+
+// heardStuck says whether a node has told lately, with a request for authority, that it is stuck.
+func (c *Cluster) heardStuck(id ring.NodeID) bool {
+	c.crew.mu.Lock()
+	defer c.crew.mu.Unlock()
+	h := c.crew.heard[id]
+	return h.stuck && time.Since(h.at) < heardWithin
 }
 
 // LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, of the members, and of

@@ -29,6 +29,7 @@ func (c *Cluster) reconcileMembers() {
 	defer t.Stop()
 	var records map[ring.NodeID]record
 	outsiders := map[ring.NodeID]time.Time{}
+	var rising rise
 	for {
 		select {
 		case <-t.C:
@@ -38,9 +39,10 @@ func (c *Cluster) reconcileMembers() {
 		}
 		c.dropOutsiders(outsiders)
 		if !c.leads() || c.State().Cluster.IsZero() {
-			records = nil
+			records, rising = nil, rise{}
 			continue
 		}
+		c.riseByItself(&rising)
 		if records == nil {
 			records = map[ring.NodeID]record{}
 		}
@@ -116,6 +118,12 @@ func (c *Cluster) carryOut(ch change, index uint64) error {
 	id, address := serverID(ch.node.id), raft.ServerAddress(ch.node.address)
 	r := c.raft.Load()
 	log := c.cfg.Logger.With("node", ch.node.id, "address", ch.node.address)
+	select {
+	case c.changing <- struct{}{}:
+		defer func() { <-c.changing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	switch ch.kind {
 	case addNode:
 		if err := c.invite(ctx, ch.node); err != nil {
@@ -172,7 +180,8 @@ func (c *Cluster) forget(ctx context.Context, id ring.NodeID) error {
 // invite calls a node at the address that gossip gives: one that can't be reached must not be added, and one that
 // belongs elsewhere says so.
 func (c *Cluster) invite(ctx context.Context, m member) error {
-	in := invitation{Cluster: [16]byte(c.State().Cluster)}
+	s := c.State()
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level}
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))

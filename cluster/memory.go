@@ -75,7 +75,7 @@ func (c *Cluster) recallState() {
 		return
 	}
 	c.memory.noted = binary.LittleEndian.Uint64(b[len(own):])
-	s, err := stateAt(c.cfg.Store, c.memory.noted)
+	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.noted)
 	if err != nil {
 		c.cfg.Logger.Warn("what was applied can't all be read", "error", err)
 	}
@@ -86,8 +86,8 @@ func (c *Cluster) recallState() {
 
 // stateAt is the state after the entry of an index that was applied, or a later one that is in a snapshot; with an error,
 // an earlier one.
-func stateAt(store Store, index uint64) (*agreement.State, error) {
-	m := newMachine(func() {})
+func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State, error) {
+	m := newMachine(build, func() {})
 	list, err := store.Snapshots().List()
 	from := uint64(0)
 	for _, meta := range list { // the newest first
@@ -108,6 +108,8 @@ func stateAt(store Store, index uint64) (*agreement.State, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("read Raft's log: %w", err)
+	} else if stuck := m.stuck.Load(); stuck != nil {
+		err = stuck
 	}
 	return m.state.Load(), err
 }

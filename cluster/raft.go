@@ -125,17 +125,29 @@ func (c *Cluster) leader() ring.NodeID {
 	return nodeID(id)
 }
 
-// leads says whether this node takes itself for the leader.
-func (c *Cluster) leads() bool { return c.raft.Load().State() == raft.Leader }
+// leads says whether this node takes itself for the leader. One that is stuck leads Raft, at most, and only until another
+// node does.
+func (c *Cluster) leads() bool {
+	return c.raft.Load().State() == raft.Leader && c.machine.stuck.Load() == nil
+}
 
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
 // proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err.
 func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
-	b, err := agreement.Encode(e)
-	if err != nil {
-		return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+	for {
+		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
+		if err != nil {
+			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+		}
+		if prepared != nil {
+			c.machine.prepared.Store(prepared)
+		}
+		r, err := c.proposeBytes(ctx, b)
+		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
+			return r, err
+		}
+		// Something else was agreed on first; by now it has been applied here.
 	}
-	return c.proposeBytes(ctx, b)
 }
 
 func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
@@ -144,6 +156,9 @@ func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Res
 	}
 	if !c.leads() {
 		return agreement.Result{}, fmt.Errorf("%w here", ErrNoLeader)
+	}
+	if err := c.cfg.Build.Proposes(c.State(), entry); err != nil {
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	type outcome struct {
 		result agreement.Result
@@ -155,7 +170,7 @@ func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Res
 		err := f.Error()
 		o := outcome{err: proposeError(err)}
 		if err == nil {
-			o.result, _ = f.Response().(agreement.Result)
+			o.result, o.err = applied(f.Response())
 		}
 		done <- o
 	}) {
@@ -167,6 +182,17 @@ func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Res
 	case <-ctx.Done():
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
 	}
+}
+
+// applied is what the machine has made of an entry.
+func applied(response any) (agreement.Result, error) {
+	switch r := response.(type) {
+	case agreement.Result:
+		return r, nil
+	case error:
+		return agreement.Result{}, fmt.Errorf("%w here: %w", ErrUnknown, r)
+	}
+	return agreement.Result{}, fmt.Errorf("%w: there is no result", ErrUnknown)
 }
 
 // proposeError sorts Raft's errors by what is known of the entry.

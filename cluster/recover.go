@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -18,7 +20,9 @@ import (
 // it finds the other survivors by gossip and adds them again. A survivor whose log is no longer than this node's goes on
 // with its data directory; one that has applied what this node never had must begin with an empty one, for entries
 // are never taken back. Two nodes must never be recovered from one cluster: that makes two clusters with one ID.
-func Recover(store Store, self ring.NodeID, address string, log *slog.Logger) error {
+//
+// All of its log has to be readable by build: see Skip.
+func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -26,7 +30,7 @@ func Recover(store Store, self ring.NodeID, address string, log *slog.Logger) er
 	cfg.Self.ID, cfg.Logger = self, log
 	rc := raftConfig(&cfg, nil)
 	_, transport := raft.NewInmemTransport(raft.ServerAddress("recovery"))
-	conf, err := raft.GetConfiguration(raftConfig(&cfg, nil), newMachine(func() {}), store.Logs(), store.Stable(),
+	conf, err := raft.GetConfiguration(raftConfig(&cfg, nil), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport)
 	if err != nil {
 		return fmt.Errorf("read Raft's configuration: %w", err)
@@ -40,10 +44,42 @@ func Recover(store Store, self ring.NodeID, address string, log *slog.Logger) er
 		server.Address = raft.ServerAddress(address)
 	}
 	one := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: id, Address: server.Address}}}
-	err = raft.RecoverCluster(rc, newMachine(func() {}), store.Logs(), store.Stable(), store.Snapshots(), transport, one)
+	err = raft.RecoverCluster(rc, newMachine(build, func() {}), store.Logs(), store.Stable(), store.Snapshots(), transport, one)
 	if err != nil {
 		return errors.Join(errors.New("make this node the only voter"), err)
 	}
 	log.Info("this node is the only voter now", "node", self, "before", len(conf.Servers))
+	return nil
+}
+
+// Skip takes an entry that nobody can apply out of a node's log: a [agreement.Skipped] stands in its place, which changes
+// nothing. Hash is the entry's SHA-256, so that no other entry is taken for it. The node must not run. Each node that has
+// the entry in its log needs this, and none that has applied it may stay: it would have another state than the others.
+func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error {
+	list, err := store.Snapshots().List()
+	if err != nil {
+		return fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, meta := range list {
+		if meta.Index >= index {
+			return fmt.Errorf("skip entry %d: %w: this node has applied it, and has a snapshot of entry %d", index, ErrRefused, meta.Index)
+		}
+	}
+	var l raft.Log
+	if err := store.Logs().GetLog(index, &l); err != nil {
+		return fmt.Errorf("read entry %d of the log: %w", index, err)
+	}
+	if l.Type != raft.LogCommand {
+		return fmt.Errorf("skip entry %d: %w: it is Raft's own", index, ErrRefused)
+	}
+	if have := sha256.Sum256(l.Data); have != hash {
+		return fmt.Errorf("skip entry %d: %w: its hash is %x", index, ErrRefused, have)
+	}
+	if l.Data, err = build.Encode(agreement.Skipped{Hash: hash[:]}); err != nil {
+		return err
+	}
+	if err := store.Logs().StoreLog(&l); err != nil {
+		return fmt.Errorf("replace entry %d of the log: %w", index, err)
+	}
 	return nil
 }

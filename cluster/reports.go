@@ -17,7 +17,8 @@ const (
 // report is what a region told last.
 type report struct {
 	honoured honour // the newest that it told of its line: what was honoured once stays so
-	clock    int64  // its wall clock, Unix ms, when it told that; the latest that was heard
+	level    agreement.Level
+	clock    int64 // its wall clock, Unix ms, when it told that; the latest that was heard
 	at       time.Time
 }
 
@@ -42,8 +43,29 @@ func (r *reports) note(region string, h honour, clock int64, now time.Time) (ok 
 	if before.honoured.same(h) {
 		h.version = max(h.version, before.honoured.version)
 	}
-	r.by[region] = report{honoured: h, clock: max(clock, before.clock), at: now}
+	r.by[region] = report{honoured: h, level: before.level, clock: max(clock, before.clock), at: now}
 	return true
+}
+
+// noteLevel notes the feature level of a region that has told something.
+func (r *reports) noteLevel(region string, level agreement.Level) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one := r.by[region]
+	one.level = level
+	r.by[region] = one
+}
+
+// below returns a region whose level is lower, or not known now; "" if there is none.
+func (r *reports) below(names []string, level agreement.Level, now time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		if one, ok := r.by[name]; !ok || one.level < level || now.Sub(one.at) >= fresh {
+			return name
+		}
+	}
+	return ""
 }
 
 // dropStaleLocked makes room, if some region has not told anything for a while.

@@ -25,6 +25,7 @@ const (
 	MethodWriteFar                            // as MethodPropose; from other regions
 	MethodRemoveRegion                        // a region's name → as MethodPropose; from other regions, too
 	MethodFollowNow                           // nothing → nothing
+	MethodRaise                               // a feature level → the one that is agreed on
 )
 
 // Codes of calls that failed. Of all but codeUnknown it is known that nothing was changed.
@@ -75,6 +76,8 @@ func (c *Cluster) handler(m peer.Method) func(context.Context, request) ([]byte,
 		return c.serveRemoveRegion
 	case MethodFollowNow:
 		return c.serveFollowNow
+	case MethodRaise:
+		return c.serveRaise
 	case authority.MethodAsk:
 		return c.serveAsk
 	case authority.MethodCommitted:

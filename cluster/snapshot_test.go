@@ -79,7 +79,7 @@ func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 
 func TestMachineSnapshots(t *testing.T) {
 	woken := 0
-	m := newMachine(func() { woken++ })
+	m := newMachine(agreement.This, func() { woken++ })
 	entry := func(e agreement.Entry) []byte {
 		b, err := agreement.Encode(e)
 		if err != nil {
@@ -91,7 +91,7 @@ func TestMachineSnapshots(t *testing.T) {
 	if !ok || r.Err != nil || r.Version != 1 || woken != 1 {
 		t.Fatalf("have %+v", r)
 	}
-	if r := m.Apply(&raft.Log{Index: 4, Data: []byte("nonsense")}).(agreement.Result); r.Err == nil {
+	if r := m.Apply(&raft.Log{Index: 4, Data: entry(agreement.Settled{Epoch: 9})}).(agreement.Result); r.Err == nil {
 		t.Error("nonsense was accepted")
 	}
 	snap, err := m.Snapshot()
@@ -111,7 +111,7 @@ func TestMachineSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := newMachine(func() {})
+	other := newMachine(agreement.This, func() {})
 	if err := other.Restore(data); err != nil {
 		t.Fatal(err)
 	}
@@ -138,10 +138,10 @@ func TestRecover(t *testing.T) {
 		}
 		left = nodes[2]
 	})
-	if err := Recover(&store{disk: left.disk}, left.id, "", nil); err != nil {
+	if err := Recover(&store{disk: left.disk}, agreement.This, left.id, "", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := Recover(&store{disk: newDisk()}, left.id, "", nil); err == nil {
+	if err := Recover(&store{disk: newDisk()}, agreement.This, left.id, "", nil); err == nil {
 		t.Error("an empty node was recovered")
 	}
 	bubble(t, func(t *testing.T, w *world) {
@@ -196,7 +196,7 @@ func TestOnDisk(t *testing.T) {
 	}
 	stop()
 	open()
-	if err := Recover(disk, n.id, "10.0.0.1:7947", nil); err != nil {
+	if err := Recover(disk, agreement.This, n.id, "10.0.0.1:7947", nil); err != nil {
 		t.Error(err)
 	}
 	if err := disk.Close(); err != nil {

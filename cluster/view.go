@@ -108,6 +108,8 @@ func (c *Cluster) Ready() error {
 	switch {
 	case c.memory.relied.Load():
 		return nil
+	case c.Stuck() != nil && !c.holder.Once():
+		return c.Stuck() // it was started with the wrong release
 	case s == nil || s.Cluster.IsZero():
 		return errNoCluster
 	case rulesVersion(s) == 0:

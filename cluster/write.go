@@ -132,8 +132,7 @@ func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Res
 			c.cfg.Logger.Info("a region is not added before a write", "error", err)
 		}
 	}
-	c.machine.prepared.Store(c.State().Prepare(write))
-	return c.proposeBytes(ctx, entry)
+	return c.propose(ctx, write)
 }
 
 // servePropose is submit's other end.
@@ -286,6 +285,9 @@ func (c *Cluster) beginOnce() error {
 	}
 	if c.State().Cluster.IsZero() {
 		e := agreement.Found{Secret: make([]byte, 32)}
+		if conf, _ := c.configuration(); len(conf.Servers) == 1 {
+			e.Level = c.cfg.Build.Level // there is nobody who could know less
+		}
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
 		_, _ = rand.Read(e.Secret)
 		if _, err := c.propose(ctx, e); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func someOps() []counters.Op {
-	zone, err := time.LoadLocation("Europe/Berlin")
+	zone, err := algorithms.Zone("Europe/Berlin")
 	if err != nil {
 		panic(err)
 	}

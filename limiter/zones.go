@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"sync"
-	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 )
@@ -30,10 +29,7 @@ func (z *zones) calendar(unit algorithms.CalendarUnit, zone []byte) *algorithms.
 		return c
 	}
 	name := string(zone)
-	if name == "" || name == "Local" {
-		return nil // means something else on each node
-	}
-	location, err := time.LoadLocation(name)
+	location, err := algorithms.Zone(name)
 	if err != nil {
 		return nil
 	}

@@ -312,8 +312,8 @@ func parseCalendar(text string) (*algorithms.Calendar, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: calendar %.40q", errMessage, text)
 	}
-	where, err := time.LoadLocation(zone)
-	if err != nil || zone == "" || zone == "Local" { // the last two mean something else on each node
+	where, err := algorithms.Zone(zone)
+	if err != nil {
 		return nil, fmt.Errorf("%w: calendar %.40q", errMessage, text)
 	}
 	return algorithms.NewCalendar(unit, where), nil

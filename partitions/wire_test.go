@@ -10,7 +10,7 @@ import (
 
 // Limits travel whole; those that mean something else on each node, or are not legal, don't.
 func TestLimitsTravel(t *testing.T) {
-	berlin, err := time.LoadLocation("Europe/Berlin")
+	berlin, err := algorithms.Zone("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
 	}

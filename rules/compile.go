@@ -200,7 +200,7 @@ func (c *compiler) calendar(word, zone string) *algorithms.Calendar {
 	if cal := c.calendars[key]; cal != nil {
 		return cal
 	}
-	location, err := loadZone(zone)
+	location, err := algorithms.Zone(zone)
 	if err != nil && c.err == nil {
 		c.err = fmt.Errorf("load time zone %q: %w", zone, err)
 		return nil

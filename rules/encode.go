@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"strconv"
 
@@ -23,6 +24,10 @@ func (d *Document) YAML() ([]byte, error) {
 
 // JSON writes the document as JSON, in the usual order of keys.
 func (d *Document) JSON() ([]byte, error) { return d.node().AppendJSON(nil), nil }
+
+// Hash is SHA-256 of the document as JSON, in the usual order of keys, whatever text it was parsed from. Builds that read a
+// document alike give it one hash: what changes it for documents that there may be is for a later feature level.
+func (d *Document) Hash() [sha256.Size]byte { return sha256.Sum256(d.node().AppendJSON(nil)) }
 
 // written is the document as YAML, or as JSON where only that fits.
 func (d *Document) written() ([]byte, error) {

@@ -56,8 +56,9 @@ type History struct {
 	// adopted ones. The first is a whole document.
 	chain []*record
 	// doc and set are the version in force; nil without one. Invariant: doc is what replaying gives.
-	doc *Document
-	set *Set
+	doc  *Document
+	set  *Set
+	hash [32]byte // of doc; zero without one
 }
 
 // record is a version and how it is kept. Small changes are kept as such: fifty copies of a document of 8 MiB would be
@@ -148,7 +149,7 @@ func (h *History) and(r *record, doc *Document) (*History, error) {
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set}, nil
+	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
 // keep decides how r is kept: as a whole document if it is one, if replaying would get long, or if the changes since
@@ -218,6 +219,9 @@ func (h *History) Current() (*Document, Version) {
 	}
 	return h.doc, h.chain[len(h.chain)-1].Version
 }
+
+// Hash is that of the document in force, zero before the first.
+func (h *History) Hash() [32]byte { return h.hash }
 
 // Set returns the document in force, compiled, or nil before the first.
 func (h *History) Set() *Set { return h.set }

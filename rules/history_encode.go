@@ -176,6 +176,7 @@ func ParseHistory(b []byte) (*History, error) {
 	if h.set, err = Compile(h.doc, h.number()); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
 	}
+	h.hash = h.doc.Hash()
 	return h, nil
 }
 

@@ -3,12 +3,9 @@ package rules
 import (
 	"encoding/json"
 	"errors"
-	"path"
 	"slices"
 	"strings"
 	"time"
-
-	_ "time/tzdata" // zones must not depend on the machine
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/yaml"
@@ -149,7 +146,7 @@ func (d *decoder) zone(n *yaml.Node) string {
 	}
 	valid, known := d.zones[s]
 	if !known && len(d.zones) < maxZones {
-		_, err := loadZone(s)
+		_, err := algorithms.Zone(s)
 		valid = err == nil
 		if d.zones == nil {
 			d.zones = map[string]bool{}
@@ -161,20 +158,6 @@ func (d *decoder) zone(n *yaml.Node) string {
 		return ""
 	}
 	return s
-}
-
-// loadZone finds a zone by its name in the IANA database, which is part of the program: every node knows the same.
-func loadZone(name string) (*time.Location, error) {
-	if name == "" || name == "Local" {
-		return nil, errors.New("zone must be named")
-	}
-	// A system's database has more than the embedded one: zones with leap seconds, its own local time, and as many
-	// ways to write a path as there are.
-	if path.Clean(name) != name || strings.HasPrefix(name, "right/") || strings.HasPrefix(name, "posix/") ||
-		name == "localtime" || name == "posixrules" {
-		return nil, errors.New("zone is not one that every node knows")
-	}
-	return time.LoadLocation(name)
 }
 
 func (d *decoder) algorithm(n *yaml.Node) string {

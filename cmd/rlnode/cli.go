@@ -22,6 +22,7 @@ type cli struct {
 	Usage    usageCmd    `cmd:"" help:"What subjects were admitted in a month, for bills."`
 	Leave    leaveCmd    `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
 	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name, or a dead region."`
+	Level    levelCmd    `cmd:"" help:"The feature level, who knows which, and raise it."`
 	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
 	Secret   secretCmd   `cmd:"" help:"Print a new secret for the nodes of a cluster."`
 	Health   healthCmd   `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`

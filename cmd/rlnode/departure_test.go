@@ -306,6 +306,11 @@ func TestRecoverRefused(t *testing.T) {
 		{[]string{"--data-dir", empty}, 1, "not the data directory of a node"},
 		{[]string{"--data-dir", empty, "--address", "n1"}, 2, "--address"},
 		{[]string{"--data-dir", empty, "--address", "10.0.0.1:0"}, 2, "--address"},
+		{[]string{"--data-dir", empty, "--skip", "7"}, 2, "--skip and --hash"},
+		{[]string{"--data-dir", empty, "--hash", "7"}, 2, "--skip and --hash"},
+		{[]string{"--data-dir", empty, "--skip", "7", "--hash", "7"}, 2, "64 hexadecimal digits"},
+		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32), "--address", "10.0.0.1:7"}, 2, "--address"},
+		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32)}, 1, "not the data directory of a node"},
 		{nil, 2, "--data-dir"},
 	} {
 		code, stdout, stderr := tool(t, "", append([]string{"recover"}, test.args...)...)

@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // calendar windows have time zones, also where the system knows none
+	_ "time/tzdata" // for TZ in log lines, where the system knows no zones; calendars have a database of their own
 
 	"github.com/alecthomas/kong"
 )

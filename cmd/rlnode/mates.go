@@ -143,7 +143,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 	}
 	config.OnState, config.OnRules, config.Settled = m.keeper.Use, m.limiter.Use, m.keeper.Settled
 	config.Lagging = m.keeper.Lagging
-	config.Boottime = s.world.boottime
+	config.Boottime, config.Build = s.world.boottime, s.world.build
 	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)
 	opened, err := cluster.Open(config)

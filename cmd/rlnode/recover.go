@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +19,8 @@ import (
 // recoverCmd makes a node a majority of one.
 type recoverCmd struct {
 	DataDir string `required:"" type:"path" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"The data directory of the node that the cluster is to go on from."`
+	Skip    uint64 `placeholder:"INDEX" help:"Only take the entry of this index out of the node's log; needs --hash."`
+	Hash    string `placeholder:"H" help:"The hash of that entry, as the node that can't apply it logs it."`
 	Address string `placeholder:"HOST:PORT" help:"Where the node takes calls from others, its --advertise and --peer-port (default: as it was)."`
 }
 
@@ -39,18 +43,27 @@ on counts as agreed.
   5. Begin the lost nodes anew, with empty data directories; never with an old disk of theirs.
   6. rlnode remove the IDs of the lost ones that members shows as failed.
 
+An entry that no node can apply stops every node at the same place; each logs its index and hash, and what release could
+read it. If no release can, stop all nodes, run rlnode recover --skip INDEX --hash H on each, and start them again. That
+changes nothing else. Where a node has applied the entry it is not the one to be skipped: run that node's release.
+
 The node must not run. Its data directory is changed at once, and nothing is asked: copy it before.
 
 Examples:
 
   rlnode recover --data-dir /var/lib/rlnode
-  rlnode recover --data-dir /var/lib/rlnode --address 10.0.0.9:7947`
+  rlnode recover --data-dir /var/lib/rlnode --address 10.0.0.9:7947
+  rlnode recover --data-dir /var/lib/rlnode --skip 8120 --hash 5feceb66ffc8…`
 }
 
 // Run changes the data directory.
 func (c *recoverCmd) Run(env *environment) (err error) {
 	if err := checkPeerAddress(c.Address); err != nil {
 		return errUsage("--address: %w", err)
+	}
+	hash, err := c.skipped()
+	if err != nil {
+		return errUsage("%w", err)
 	}
 	// Opening would begin a new node where there is none.
 	for _, name := range []string{"", "node.json", "raft.db"} {
@@ -80,11 +93,35 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	if empty {
 		return fmt.Errorf("%s: this node has never been part of a cluster, there is nothing to recover", c.DataDir)
 	}
-	if err := cluster.Recover(store, self, c.Address, log); err != nil {
+	if c.Skip != 0 {
+		if err := cluster.Skip(store, thisBuild(), c.Skip, hash); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(env.stdout, "entry %d is out of the log of node %s: do the same on each node that has it, then start them\n", c.Skip, self)
+		return err
+	}
+	if err := cluster.Recover(store, thisBuild(), self, c.Address, log); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(env.stdout, "node %s is the only voter of its cluster now: start it, then the others\n", self)
 	return err
+}
+
+// skipped is --hash, checked against --skip.
+func (c *recoverCmd) skipped() (hash [sha256.Size]byte, err error) {
+	switch {
+	case c.Skip == 0 && c.Hash == "":
+		return hash, nil
+	case c.Skip == 0 || c.Hash == "":
+		return hash, errors.New("--skip and --hash: one needs the other")
+	case c.Address != "":
+		return hash, errors.New("--address: not with --skip, which changes nothing but the log")
+	}
+	b, err := hex.DecodeString(c.Hash)
+	if err != nil || len(b) != len(hash) {
+		return hash, fmt.Errorf("--hash: %.80q is not %d hexadecimal digits", c.Hash, 2*len(hash))
+	}
+	return [sha256.Size]byte(b), nil
 }
 
 // checkPeerAddress checks host:port; an empty one is right.

@@ -219,6 +219,7 @@ func (s *server) listen() (err error) {
 		Rules:          s.mates,
 		Cluster:        s.mates,
 		Membership:     s.mates,
+		Levels:         s.mates,
 		Regions:        s.mates,
 		Loads:          s.mates.loads,
 		RuleStats:      s.limiter.Stats,

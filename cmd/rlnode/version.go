@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster"
 )
 
 // versionCmd prints the version.
@@ -35,6 +39,17 @@ func readBuild() build {
 		}
 	}
 	return b
+}
+
+// thisBuild is what this program can read, and how it signs what is agreed on.
+func thisBuild() cluster.Build {
+	release := strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return '-'
+		}
+		return r
+	}, readBuild().Version)
+	return cluster.Build{Level: cluster.Newest, Release: release, Zones: algorithms.ZonesVersion}
 }
 
 // Run prints it.

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/raft"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/internal/secret"
@@ -34,9 +35,10 @@ type planet struct {
 
 	region  string
 	primary string
-	subnet  int             // its nodes are 10.0.<subnet>.1 and so on
-	far     []string        // where other regions' entry nodes gossip
-	secret  []secret.Secret // of the cluster; nil: none
+	subnet  int                       // its nodes are 10.0.<subnet>.1 and so on
+	far     []string                  // where other regions' entry nodes gossip
+	secret  []secret.Secret           // of the cluster; nil: none
+	build   func(i int) cluster.Build // what a node can read; nil: what this source can
 }
 
 // virtual is a node of a planet.
@@ -45,6 +47,7 @@ type virtual struct {
 	server *server
 	memory *memory // what outlives its process
 	ip     string
+	build  cluster.Build
 	alive  atomic.Bool
 	ready  atomic.Bool
 
@@ -129,6 +132,9 @@ func (p *planet) settle(n int, text string) {
 		}}
 		v.server = &server{settings: p.settings(i, n, dir, file), env: &environment{stderr: os.Stderr}}
 		v.server.id = ring.NodeID{byte(i + 1), byte(p.subnet)}
+		if p.build != nil {
+			v.build = p.build(i)
+		}
 		p.nodes = append(p.nodes, v)
 	}
 	for _, v := range p.nodes {
@@ -184,6 +190,7 @@ func (v *virtual) up() {
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
 		boottime: func() time.Duration { return time.Since(p.start) },
 		recorder: witness{diary: &p.diary, name: s.settings.Name, start: p.start},
+		build:    v.build,
 	}
 	s.table, s.clock = counters.New(s.settings.MaxCounters), limiter.NewClock()
 	if s.mates, err = s.meet(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/loads"
 )
@@ -26,6 +27,8 @@ type world struct {
 	wan      func() (memberlist.Transport, error)
 	boottime func() time.Duration
 	recorder limiter.Recorder // of who decides what; nil outside of tests
+	// build is what this program can read: another one in tests of releases that differ.
+	build cluster.Build
 	// cpu is how busy the processors are, 0…1; nil: nobody measures.
 	cpu func(now time.Duration) (load float64, ok bool)
 }
@@ -45,6 +48,7 @@ func realWorld(c *serveCmd) world {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
 		boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load,
+		build: thisBuild(),
 	}
 }
 

@@ -158,3 +158,12 @@ func eachSource(t *testing.T, visit func(path string, text []byte, file *ast.Fil
 		t.Fatal("no source found")
 	}
 }
+
+// TestZonesAreOurs: time.LoadLocation asks the host's database first, and hosts differ.
+func TestZonesAreOurs(t *testing.T) {
+	eachSource(t, func(path string, text []byte, _ *ast.File) {
+		if bytes.Contains(text, []byte("time.LoadLocation(")) {
+			t.Errorf("%s: time.LoadLocation depends on the host; use algorithms.Zone", path)
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package agreement
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// goldenBuild signs the golden files.
+var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
+
+// goldenEntries are entries of each kind, with everything in them, in an order in which they can be applied.
+func goldenEntries() []Entry {
+	when := time.UnixMilli(1_800_000_000_000).UTC()
+	return []Entry{
+		Found{Cluster: ClusterID{1, 15: 2}, Secret: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
+		Empty{},
+		Reign{Number: 77},
+		Boot{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
+		Boot{Node: node(1), Boot: 12},
+		Ring{Epoch: 1, Members: members(1, 2, 3), Settings: ring.DefaultSettings()},
+		Primary{Region: "eu", World: WorldID{3}, Term: 4, When: when.UnixMilli()},
+		Rules{
+			Request: RequestID{5}, By: "n1", When: when, OnlyFirst: true,
+			Change: rules.Change{Body: []byte("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, limits: [{limit: 9, per: day, tz: Europe/Berlin}]}\n")},
+		},
+		Region{Name: "us", By: "region us", When: when.UnixMilli()},
+		Mark{Version: 2},
+		Mark{Version: 2, At: when.UnixMilli()},
+		Rules{
+			Request: RequestID{6}, By: "n2", When: when.Add(time.Second), IfMatch: 2,
+			Change: rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},
+		},
+		Leave{Epoch: 2, Node: node(3)},
+		Settled{Epoch: 2, Revision: 13},
+		Ended{Node: node(2), Generation: 0, Reign: 77},
+		Forget{Node: node(3)},
+		Raise{Level: 1},
+		Skipped{Hash: bytes.Repeat([]byte{9}, 32)},
+		Region{Name: "us", Remove: true},
+		Ring{Epoch: 3, Members: members(1, 2), Settings: ring.DefaultSettings()},
+	}
+}
+
+// golden compares lines of names and bytes in hex with a file.
+func golden(t *testing.T, file string, lines [][2]string) map[string][]byte {
+	t.Helper()
+	var text strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&text, "%s %s\n", l[0], l[1])
+	}
+	path := "testdata/" + file
+	if *update {
+		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(kept) != text.String() {
+		t.Errorf("what is written differs from %s: that takes a new feature level, see testdata/README.md", path)
+	}
+	out := map[string][]byte{}
+	for line := range strings.Lines(string(kept)) {
+		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if out[name], err = hex.DecodeString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// TestGolden: entries of each kind, and the snapshot of what they make, are written and read as ever. They also pin what
+// entries lead to: the hash is chained over that.
+func TestGolden(t *testing.T) {
+	var lines [][2]string
+	s := New()
+	name := func(i int, e Entry) string {
+		return fmt.Sprintf("%02d-%s", i, strings.TrimPrefix(fmt.Sprintf("%T", e), "agreement."))
+	}
+	for i, e := range goldenEntries() {
+		b, _, err := goldenBuild.Propose(s, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, [2]string{name(i, e), hex.EncodeToString(b)})
+		s, _ = goldenBuild.Apply(s, s.Index+1, b, nil)
+	}
+	kept := golden(t, "entries.txt", lines)
+	again := New()
+	for i, e := range goldenEntries() {
+		next, r := goldenBuild.Apply(again, again.Index+1, kept[name(i, e)], nil)
+		if r.Err != nil && (i != 16 || next == again) { // to raise it to what it is is rejected
+			t.Errorf("%s: %v", name(i, e), r.Err)
+		}
+		again = next
+	}
+	follow, err := s.AppendFollow(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopt, _, err := goldenBuild.Propose(New(), followed(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := goldenBuild.AppendSnapshot(nil, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := golden(t, "states.txt", [][2]string{
+		{"snapshot", hex.EncodeToString(snapshot)}, {"follow", hex.EncodeToString(follow)}, {"adopt", hex.EncodeToString(adopt)},
+		{"hash", hex.EncodeToString(again.Hash[:])},
+	})
+	back, err := goldenBuild.Parse(states["snapshot"])
+	if err != nil || back.Hash != again.Hash || !bytes.Equal(snapshotOf(t, back), snapshotOf(t, again)) {
+		t.Errorf("the snapshot is read as another state: %v", err)
+	}
+	if _, err := ParseFollow(states["follow"]); err != nil {
+		t.Error(err)
+	}
+	if _, r := goldenBuild.Apply(New(), 1, states["adopt"], nil); r.Err != nil {
+		t.Error(r.Err)
+	}
+}

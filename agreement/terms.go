@@ -1,0 +1,115 @@
+package agreement
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ErrBase: what an entry was proposed for is not there any more. It changed nothing and is proposed again, for what is there
+// now. It wraps ErrRejected.
+var ErrBase = fmt.Errorf("%w: the rules, or the regions that share them, have changed since it was proposed", ErrRejected)
+
+// ErrDiffers: an entry leads to something else here than where it was proposed.
+var ErrDiffers = errors.New("an entry has another result here than where it was proposed")
+
+// Edition names the rules in force and what is agreed about regions: all that the result of a change of either depends on.
+type Edition struct {
+	Number int64 // of the version in force
+	Hash   [sha256.Size]byte
+}
+
+// Terms are what an entry that may change rules or regions was proposed for, and what it leads to. Rules are parsed where
+// they are applied: builds that read them differently would go different ways.
+type Terms struct{ Base, Result Edition }
+
+const termsBytes = 2 * (8 + sha256.Size)
+
+// Edition is that of s.
+func (s *State) Edition() (Edition, error) {
+	_, v := s.History.Current()
+	head := s.Regions.plain()
+	document := s.History.Hash()
+	text, err := json.Marshal(head)
+	if err != nil {
+		return Edition{}, fmt.Errorf("write what is agreed about regions: %w", err)
+	}
+	return Edition{Number: v.Number, Hash: sha256.Sum256(append(document[:], text...))}, nil
+}
+
+func (t *Terms) append(b []byte) []byte {
+	for _, e := range []Edition{t.Base, t.Result} {
+		b = binary.BigEndian.AppendUint64(b, uint64(e.Number))
+		b = append(b, e.Hash[:]...)
+	}
+	return b
+}
+
+func parseTerms(b []byte) *Terms {
+	t := new(Terms)
+	for _, e := range []*Edition{&t.Base, &t.Result} {
+		e.Number = int64(binary.BigEndian.Uint64(b))
+		b = b[8+copy(e.Hash[:], b[8:]):]
+	}
+	return t
+}
+
+// changesRules reports whether entries of this kind may change rules or regions.
+func changesRules(e Entry) bool {
+	switch e.(type) {
+	case Rules, Primary, Region, Mark, Adopt:
+		return true
+	}
+	return false
+}
+
+// Propose writes an entry as a leader proposes it in a state: one that may change rules or regions names its terms. For
+// Rules, what comes of it is there, too, so that applying it takes no time.
+func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
+	if !changesRules(e) {
+		out, err := b.Encode(e)
+		return out, nil, err
+	}
+	var terms Terms
+	var err error
+	if terms.Base, err = s.Edition(); err != nil {
+		return nil, nil, err
+	}
+	next := *s
+	next.Index++
+	var p *Prepared
+	if w, write := e.(Rules); write && s.answered(w.Request) == nil {
+		p = s.Prepare(w)
+		w.conclude(&next, p.after, p.err)
+	} else {
+		e.apply(&next)
+	}
+	if terms.Result, err = next.Edition(); err != nil {
+		return nil, nil, err
+	}
+	out, err := b.encode(e, &terms)
+	return out, p, err
+}
+
+// applyOn applies an entry on terms: next is s with the entry's index. The error that wraps ErrDiffers says that s stays.
+func (t *Terms) applyOn(s, next *State, apply func() Result) (Result, error) {
+	base, err := s.Edition()
+	if err != nil {
+		return Result{}, err
+	}
+	if base != t.Base {
+		return Result{Err: ErrBase}, nil
+	}
+	r := apply()
+	have, err := next.Edition()
+	if err != nil {
+		return Result{}, err
+	}
+	if have != t.Result {
+		return Result{}, fmt.Errorf("%w: version %d with hash %x, and not version %d with hash %x", ErrDiffers,
+			have.Number, have.Hash, t.Result.Number, t.Result.Hash)
+	}
+	return r, nil
+}

@@ -1,0 +1,59 @@
+package authority
+
+import (
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestGolden: requests and replies travel as ever.
+func TestGolden(t *testing.T) {
+	request := Request{
+		Node: id(7), Boot: 3, Generation: 4, Applied: 5, Settled: 6, Unreachable: []ring.NodeID{id(1), id(2)}, Leaving: true, Stuck: true,
+		Level: 1, Release: "v1.0.0", Zones: "2025c", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}},
+	}
+	replies := []Reply{{Granted: true, Index: 9}, {Why: "no", Index: 8}, {Why: "no", Differs: true}}
+	b, err := request.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("request %x\n", b)
+	for i, r := range replies {
+		if b, err = r.AppendBinary(nil); err != nil {
+			t.Fatal(err)
+		}
+		text += fmt.Sprintf("reply-%d %x\n", i, b)
+	}
+	const path = "testdata/messages.txt"
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil || string(kept) != text {
+		t.Fatalf("what is written differs from %s, see testdata/README.md: %v", path, err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(string(kept)), "\n") {
+		_, text, _ := strings.Cut(line, " ")
+		if b, err = hex.DecodeString(text); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			if have, err := ParseRequest(b); err != nil || !reflect.DeepEqual(have, request) {
+				t.Errorf("have %+v, %v", have, err)
+			}
+		} else if have, err := ParseReply(b); err != nil || have != replies[i-1] {
+			t.Errorf("have %+v, %v", have, err)
+		}
+	}
+}

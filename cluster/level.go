@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Levels are the agreed feature level and what the members know.
+type Levels struct {
+	Agreed agreement.Level
+	// Highest is the one that all members know: the level can be raised up to it.
+	Highest agreement.Level
+	Members []MemberLevel // by name
+}
+
+// MemberLevel is what a member's last process knows: a server of Raft, or a node that was in a ring, away or not.
+type MemberLevel struct {
+	ID      ring.NodeID
+	Name    string
+	Knows   agreement.Level // 0: it never had authority
+	Release string
+	Zones   string
+}
+
+// Levels tells it as this node knows it.
+func (c *Cluster) Levels() Levels { return c.levels(c.Last()) }
+
+func (c *Cluster) levels(s *agreement.State) Levels {
+	names := map[ring.NodeID]string{}
+	conf, _ := c.configuration()
+	for _, server := range conf.Servers {
+		id := nodeID(server.ID)
+		names[id] = id.String()
+	}
+	for id, m := range s.Members {
+		names[id] = m.Name
+	}
+	for _, m := range c.gossipMembers() {
+		if _, member := names[m.ID]; member {
+			names[m.ID] = m.Name
+		}
+	}
+	l := Levels{Agreed: s.Level}
+	for id, name := range names {
+		b := s.Boots[id]
+		l.Members = append(l.Members, MemberLevel{ID: id, Name: name, Knows: s.Knows(id), Release: b.Release, Zones: b.Zones})
+	}
+	slices.SortFunc(l.Members, func(a, b MemberLevel) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
+	for i, m := range l.Members {
+		if i == 0 || m.Knows < l.Highest {
+			l.Highest = m.Knows
+		}
+	}
+	l.Highest = max(l.Highest, l.Agreed)
+	return l
+}
+
+// Raise makes a feature level, or with 0 the highest that all members know, the agreed one, for good. It returns the level
+// that is agreed on then. The error wraps ErrRefused if somebody does not know it, ErrNoLeader or ErrUnknown.
+func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	b, err := json.Marshal(to)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		reply, err := c.callLeader(ctx, MethodRaise, b)
+		if err == nil {
+			var level agreement.Level
+			if err := json.Unmarshal(reply, &level); err != nil {
+				return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
+			}
+			return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
+		}
+		if errors.Is(err, ErrRefused) {
+			return 0, err
+		}
+		select { // to raise it twice is to raise it once
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+			return 0, err
+		case <-c.ctx.Done():
+			return 0, ErrClosed
+		}
+	}
+}
+
+// serveRaise is Raise's other end.
+func (c *Cluster) serveRaise(ctx context.Context, r request) ([]byte, error) {
+	var to agreement.Level
+	if err := json.Unmarshal(r.body, &to); err != nil {
+		return nil, errBadCall
+	}
+	if !c.leads() {
+		return nil, fmt.Errorf("%w here", ErrNoLeader)
+	}
+	level, err := c.raise(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(level)
+}
+
+// raise is Raise on the leader.
+func (c *Cluster) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+	select {
+	case c.changing <- struct{}{}:
+		defer func() { <-c.changing }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+	}
+	// Only after an entry of its own has been applied does a leader know what there is.
+	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
+		return 0, err
+	}
+	l := c.levels(c.State())
+	switch {
+	case to == 0:
+		to = l.Highest
+	case to < l.Agreed:
+		return 0, fmt.Errorf("%w: the feature level is %d, and never goes back", ErrRefused, l.Agreed)
+	}
+	if to == l.Agreed {
+		return to, nil
+	}
+	if err := c.mayRise(l, to); err != nil {
+		return 0, err
+	}
+	r, err := c.propose(ctx, agreement.Raise{Level: to})
+	if err != nil {
+		return 0, err
+	}
+	if r.Err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrRefused, r.Err)
+	}
+	c.cfg.Logger.Info("the feature level is raised: older releases can't join any more", "level", to)
+	return to, nil
+}
+
+// mayRise says who does not know a level. A region that follows this one's rules has to be at the level before: its nodes
+// read what is written here.
+func (c *Cluster) mayRise(l Levels, to agreement.Level) error {
+	for _, m := range l.Members {
+		if m.Knows < to {
+			return fmt.Errorf("%w: %s knows feature level %d, not %d (release %q): run a later release on it, or remove it if it is gone",
+				ErrRefused, m.Name, m.Knows, to, m.Release)
+		}
+	}
+	if c.secondary() {
+		return nil
+	}
+	others := slices.DeleteFunc(slices.Clone(c.State().Regions.Names), func(name string) bool { return name == c.cfg.Self.Region })
+	if name := c.regional.reports.below(others, to, time.Now()); name != "" {
+		return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
+			ErrRefused, name, to)
+	}
+	return nil
+}
+
+// rise is since when this leader has seen that all members know a level.
+type rise struct {
+	to    agreement.Level
+	since time.Time
+}
+
+// riseByItself raises the level when all have known a higher one for a while: until then a roll back works.
+func (c *Cluster) riseByItself(r *rise) {
+	l := c.levels(c.State())
+	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {
+		*r = rise{}
+		return
+	}
+	if r.to != l.Highest {
+		*r = rise{l.Highest, time.Now()}
+	}
+	if time.Since(r.since) < c.cfg.Timings.Rise {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
+	defer cancel()
+	if _, err := c.raise(ctx, r.to); err != nil {
+		c.cfg.Logger.Info("the feature level did not rise", "level", r.to, "error", err)
+	}
+}

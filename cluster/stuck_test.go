@@ -1,0 +1,285 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/agreement"
+)
+
+func entryOf(t testing.TB, e agreement.Entry) []byte {
+	t.Helper()
+	b, err := agreement.Encode(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// later is a release that is not out yet; its entries say so.
+var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
+
+// TestUnknownEntriesStopTheMachine: nothing behind an entry that can't be read is applied, and no snapshot is taken that
+// would hide it.
+func TestUnknownEntriesStopTheMachine(t *testing.T) {
+	settled, err := later.Encode(agreement.Settled{Epoch: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(at int, to byte) []byte {
+		b := bytes.Clone(settled)
+		b[at] = to
+		return b
+	}
+	unknownField := append(bytes.Clone(settled[:len(settled)-1]), `,"colour":1}`...)
+	for name, entry := range map[string][]byte{
+		"kind": change(1, 200), "format": change(2, 200), "level": change(3, 100), "field": unknownField,
+	} {
+		m := newMachine(agreement.This, func() {})
+		m.Apply(&raft.Log{Index: 3, Data: entryOf(t, agreement.Empty{})})
+		m.Apply(&raft.Log{Index: 4, Data: entry})
+		if _, err := applied(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrUnknown) || !errors.Is(err, ErrStuck) {
+			t.Errorf("unknown %s: have %v", name, err)
+		}
+		if have := m.state.Load().Index; have != 3 {
+			t.Errorf("unknown %s: entries are applied up to %d, want 3", name, have)
+		}
+		if _, err := m.Snapshot(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "v9.1.0") || !strings.Contains(err.Error(), "entry 4") {
+			t.Errorf("unknown %s: have %v", name, err)
+		}
+	}
+}
+
+// lacking makes the reader of a node lack a kind of entry while the switch is on.
+func (n *node) lacking(kind string) (on *atomic.Bool) {
+	on = new(atomic.Bool)
+	n.adjust = func(c *Config) {
+		c.Build.Lacks = func(k string) bool { return on.Load() && k == kind }
+	}
+	return on
+}
+
+// sameState waits until the nodes have applied the same, and fails unless it is the same.
+func (w *world) sameState(nodes ...*node) {
+	w.t.Helper()
+	w.until(20*time.Second, "one state", func() bool {
+		var first []byte
+		for i, n := range nodes {
+			b, err := n.c.Load().State().AppendBinary(nil)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if i == 0 {
+				first = b
+			} else if !bytes.Equal(first, b) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestANodeThatLacksAKindStops: the others go on without it, and it goes on with the next release.
+func TestANodeThatLacksAKindStops(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.several(3, 3)
+		lacks := nodes[2].lacking("agreement.Rules")
+		for _, n := range nodes {
+			n.run()
+		}
+		w.oneCluster(nodes...)
+		w.inRing(nodes...)
+		lacks.Store(true)
+		odd, others := nodes[2], nodes[:2]
+		if w.aLeader() == odd {
+			// Its own reader does not take it, so it is not proposed.
+			if _, err := odd.c.Load().propose(t.Context(), agreement.Rules{Change: document(8)}); !errors.Is(err, ErrRefused) {
+				t.Errorf("have %v", err)
+			}
+			odd.c.Load().handLeadOn(t.Context())
+			w.until(20*time.Second, "another leader", func() bool { l := w.leader(); return l != nil && l != odd })
+		}
+		w.leader().mustWrite(8)
+		w.until(10*time.Second, "stop", func() bool { return odd.c.Load().Stuck() != nil })
+		w.inRing(others...) // nobody waits for it
+		for range 5 {
+			others[0].mustWrite(9)
+			time.Sleep(5 * time.Second)
+			if c := odd.c.Load(); c.Authority() || c.leads() || c.raft.Load().State() == raft.Leader {
+				t.Fatal("it decides, or leads")
+			}
+		}
+		c := odd.c.Load()
+		if s := c.Stats(); s.Last != others[0].c.Load().Stats().Last && s.Last+20 < others[0].c.Load().Stats().Last {
+			t.Errorf("it stores no more: %+v", s)
+		}
+		if err := c.Catch(t.Context()); !errors.Is(err, ErrStuck) {
+			t.Errorf("have %v", err)
+		}
+		odd.stop()
+		lacks.Store(false)
+		odd.run()
+		w.inRing(nodes...)
+		w.sameState(nodes...)
+	})
+}
+
+// TestALeaderThatIsStuckHandsTheLeadOn: what an earlier leader has left in the log may be unknown to the next one.
+func TestALeaderThatIsStuckHandsTheLeadOn(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.several(3, 3)
+		lacks := map[*node]*atomic.Bool{}
+		for _, n := range nodes {
+			lacks[n] = n.lacking("agreement.Forget")
+			n.run()
+		}
+		w.oneCluster(nodes...)
+		w.inRing(nodes...)
+		leader := w.aLeader()
+		lacks[leader].Store(true)
+		err := leader.c.Load().raft.Load().Apply(entryOf(t, agreement.Forget{Node: leader.id}), time.Second).Error()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until(5*time.Second, "another leader", func() bool { l := w.leader(); return l != nil && l != leader })
+		var others []*node
+		for _, n := range nodes {
+			if n != leader {
+				others = append(others, n)
+			}
+		}
+		w.inRing(others...)
+		others[0].mustWrite(7)
+		w.sameState(others...)
+	})
+}
+
+// TestAnUnknownSnapshotStopsANode: it starts, votes, and says what it needs.
+func TestAnUnknownSnapshotStopsANode(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		odd := nodes[2]
+		odd.stop()
+		whole, err := later.AppendSnapshot(nil, nodes[0].c.Load().State())
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole[1] = 77 // the level that it takes
+		whole = whole[:len(whole)-4]
+		whole = binary.LittleEndian.AppendUint32(whole, crc32.Checksum(whole, crc32.MakeTable(crc32.Castagnoli)))
+		low, _ := odd.disk.bounds()
+		conf, _ := nodes[0].c.Load().configuration()
+		odd.disk.data = whole
+		odd.disk.meta = &raft.SnapshotMeta{Version: 1, ID: "1-1", Index: low + 1, Term: 1, Configuration: conf, ConfigurationIndex: 1, Size: int64(len(whole))}
+		odd.run()
+		nodes[1].crash() // it is needed for a majority
+		w.until(20*time.Second, "agreement", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err := nodes[0].c.Load().Write(ctx, document(7), WriteOptions{})
+			return err == nil
+		})
+		if err := odd.c.Load().Ready(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "release v9.1.0") {
+			t.Errorf("have %v", err)
+		}
+	})
+}
+
+// TestSkip: an entry that no node can apply is taken out of every log, and all go on.
+func TestSkip(t *testing.T) {
+	poison := append(entryOf(t, agreement.Settled{Epoch: 1}), "poison"...)
+	var old []*node
+	var stuck *Stuck
+	bubble(t, func(t *testing.T, w *world) {
+		old = w.founded(3)
+		f := w.aLeader().c.Load().raft.Load().Apply(poison, time.Second)
+		if err := f.Error(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := applied(f.Response()); !errors.As(err, &stuck) {
+			t.Fatalf("have %v", err)
+		}
+		w.until(10*time.Second, "nobody who applies it", func() bool {
+			for _, n := range old {
+				if !errors.Is(n.c.Load().Stuck(), ErrStuck) {
+					return false
+				}
+			}
+			return true
+		})
+	})
+	if err := Recover(&store{disk: old[0].disk.clone()}, agreement.This, old[0].id, "", nil); err == nil || !strings.Contains(err.Error(), "can't be applied") {
+		t.Errorf("recovered, with an entry that can't be applied: %v", err)
+	}
+	if stuck.Hash != sha256.Sum256(poison) {
+		t.Errorf("have hash %x", stuck.Hash)
+	}
+	for _, n := range old {
+		s := &store{disk: n.disk}
+		if err := Skip(s, agreement.This, stuck.Index, sha256.Sum256(nil)); !errors.Is(err, ErrRefused) {
+			t.Errorf("another entry was skipped: %v", err)
+		}
+		if err := Skip(s, agreement.This, stuck.Index, stuck.Hash); err != nil {
+			t.Error(err)
+		}
+		if err := Skip(s, agreement.This, stuck.Index, stuck.Hash); !errors.Is(err, ErrRefused) {
+			t.Errorf("skipped twice: %v", err)
+		}
+		if err := Skip(s, agreement.This, 1, stuck.Hash); !errors.Is(err, ErrRefused) {
+			t.Errorf("Raft's own entry was skipped: %v", err)
+		}
+	}
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.several(3, 3)
+		for i, n := range nodes {
+			n.id, n.disk = old[i].id, old[i].disk
+			n.run()
+		}
+		w.inRing(nodes...)
+		nodes[1].mustWrite(8)
+		w.sameState(nodes...)
+	})
+}
+
+// TestAWriteForAnotherBaseIsProposedAgain: what was worked out while something else was agreed on is worked out again.
+func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.aLeader().c.Load()
+		late, _, err := leader.cfg.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := nodes[0].mustWrite(8)
+		if r, err := leader.proposeBytes(t.Context(), late); err != nil || !errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
+			t.Errorf("have %+v, %v", r, err)
+		}
+		// Of many at once, all worked out for the same rules, each is made.
+		done := make(chan error)
+		for i := range 10 {
+			go func() {
+				r, err := leader.propose(t.Context(), agreement.Rules{Change: document(10 + i)})
+				done <- errors.Join(err, r.Err)
+			}()
+		}
+		for range 10 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if have := rulesVersion(leader.State()); have != version+10 {
+			t.Errorf("have version %d, want %d", have, version+10)
+		}
+		w.sameState(nodes...)
+	})
+}

@@ -1,0 +1,114 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// errWay means that a node's state is not what the others have made of the same entries.
+var errWay = errors.New("its state is not the one that a majority has made of the same entries: " +
+	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
+
+// tally is what nodes tell of their states, with requests for authority, while this node leads.
+type tally struct {
+	// mu guards what follows.
+	mu sync.Mutex
+	// told are the hashes as of an index, for the last keptChecks indices. By bounds it to the nodes of Raft.
+	told    map[uint64]map[ring.NodeID]agreement.Hash
+	alarmed time.Time // when nodes differed last and no side was a majority; zero: never
+}
+
+// keptChecks is for how many indices hashes are compared: some seconds of an idle cluster.
+const keptChecks = 4
+
+// note takes in what a node tells. It says whether the node differs from a majority of all members, and whether nodes
+// have differed without one, by the time that an index is let go of: all that are there have told of it.
+func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told == nil {
+		t.told = map[uint64]map[ring.NodeID]agreement.Hash{}
+	}
+	at := t.told[c.Index]
+	if at == nil {
+		at = map[ring.NodeID]agreement.Hash{}
+		t.told[c.Index] = at
+		for len(t.told) > keptChecks {
+			oldest := c.Index
+			for index := range t.told {
+				oldest = min(oldest, index)
+			}
+			votes, most := count(t.told[oldest])
+			split = split || len(votes) > 1 && 2*votes[most] <= members
+			delete(t.told, oldest)
+		}
+	}
+	at[id] = c.Hash
+	votes, most := count(at)
+	return 2*votes[most] > members && most != c.Hash, split
+}
+
+// count counts the nodes that tell each hash, and returns one of those that most tell.
+func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
+	votes = map[agreement.Hash]int{}
+	for _, hash := range told {
+		if votes[hash]++; votes[hash] >= votes[most] {
+			most = hash
+		}
+	}
+	return votes, most
+}
+
+// compare takes in the hash that comes with a request for authority, as the leader. It returns the answer to a node that
+// differs from a majority. Where there is no majority nobody can say who is right: that is only told.
+func (c *Cluster) compare(r authority.Request) (authority.Reply, bool) {
+	conf, _ := c.configuration()
+	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
+		return authority.Reply{}, false
+	}
+	differs, split := c.crew.tally.note(r.Node, r.Check, len(conf.Servers))
+	if split {
+		c.alarm(r)
+	}
+	if !differs {
+		return authority.Reply{}, false
+	}
+	return authority.Reply{Differs: true, Why: "the node has made another state of the same entries than a majority"}, true
+}
+
+// alarmEvery is how often it is told that nodes differ.
+const alarmEvery = 30 * time.Second
+
+func (c *Cluster) alarm(r authority.Request) {
+	t := &c.crew.tally
+	t.mu.Lock()
+	due := time.Since(t.alarmed) >= alarmEvery
+	if due {
+		t.alarmed = time.Now()
+	}
+	t.mu.Unlock()
+	if due {
+		c.cfg.Logger.Error("nodes have made different states of the same entries, and no side is a majority: all go on; "+
+			"compare rlnode rules and rlnode members of each", "node", r.Node, "entry", r.Check.Index)
+	}
+}
+
+// Split says whether nodes have told this one lately, as the leader, of states that differ, and no side was a majority.
+func (c *Cluster) Split() bool {
+	t := &c.crew.tally
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
+}
+
+// goneAstray stops this node, which differs from a majority. A leader hands the lead on first.
+func (c *Cluster) goneAstray(r authority.Request) {
+	c.handLeadOn(c.ctx)
+	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errWay)})
+}
