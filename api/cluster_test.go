@@ -331,7 +331,8 @@ func TestLevels(t *testing.T) {
 		status       int
 		want         string
 	}{
-		{"GET", "/v1/level", nil, 200, `{"level":2,"highest":3,"members":[{"name":"n1","id":"x","knows":3,"release":"v3","zones":"2031a"}]}`},
+		{"GET", "/v1/level", nil, 401, "unauthorized"},
+		{"GET", "/v1/level", token, 200, `{"level":2,"highest":3,"members":[{"name":"n1","id":"x","knows":3,"release":"v3","zones":"2031a"}]}`},
 		{"POST", "/v1/level", nil, 401, "unauthorized"},
 		{"POST", "/v1/level", token, 200, `{"level":3}`},
 		{"POST", "/v1/level?to=4", token, 409, "level-refused"},

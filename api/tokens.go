@@ -67,6 +67,7 @@ var needs = map[string]Scope{
 	"GET /v1/top":                          ScopeRead,
 	"GET /v1/load":                         ScopeRead,
 	"GET /v1/activity":                     ScopeRead,
+	"GET /v1/level":                        ScopeRead,
 	"GET /openapi.yaml":                    ScopeRead,
 
 	// A try takes nothing. One that says "peek": false is a check, and needs check.
@@ -88,6 +89,7 @@ var needs = map[string]Scope{
 	"PUT /v1/lists/{list}":                    ScopeAdmin,
 	"DELETE /v1/lists/{list}":                 ScopeAdmin,
 	"POST /v1/leave":                          ScopeAdmin,
+	"POST /v1/level":                          ScopeAdmin,
 	"DELETE /v1/members/{name}":               ScopeAdmin,
 	"DELETE /v1/regions/{name}":               ScopeAdmin,
 	"GET /debug/pprof/":                       ScopeAdmin,
