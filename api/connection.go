@@ -98,6 +98,13 @@ func (c *connections) add(conn net.Conn) *connection {
 	return one
 }
 
+// beyond is how many connections found no place so far.
+func (c *connections) beyond() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.places.beyond
+}
+
 // park frees the place of a connection that nothing serves for now.
 func (c *connections) park(one *connection) {
 	c.mu.Lock()

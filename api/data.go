@@ -125,7 +125,7 @@ func (p *dataPlane) release(x *exchange) {
 
 // charge takes from the budget what x's buffers have grown since it was charged last. It reports false where there is
 // no room for that.
-func (p *dataPlane) charge(x *exchange) bool { return p.chargeFor(x, 0) }
+func (p *dataPlane) charge(x *exchange) bool { return x.size() <= freeBytes || p.chargeFor(x, 0) }
 
 // chargeFor is charge for buffers that are to grow by so much more.
 func (p *dataPlane) chargeFor(x *exchange, more int) bool {

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"crypto/tls"
+	"io"
 	"net"
 )
 
@@ -57,6 +58,7 @@ const (
 	errChunk      frameError = "a chunk must be its size in at most 8 hex digits, CR LF, so many bytes, CR LF, with little beside them"
 	errTrailer    frameError = "a trailer names a header that frames the request"
 
+	errCut          frameError = "the body ends before its last chunk"
 	errHeadTooLarge frameError = "the head is too large"
 )
 
@@ -430,7 +432,10 @@ func frameOf(c net.Conn) *framing {
 // filter is what Read returns that got b and err from below.
 func (f *framing) filter(b []byte, err error) (int, error) {
 	n := f.pass(b)
-	if n < len(b) || n == 0 && f.err != nil {
+	if err == io.EOF && f.err == nil && f.part > partBody {
+		f.err = errCut // the library would take it for the end of the body
+	}
+	if f.err != nil && (n < len(b) || n == 0 || err == io.EOF) {
 		err = f.err
 	}
 	return n, err

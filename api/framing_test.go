@@ -290,10 +290,28 @@ func TestFramingAgreesWithNetHTTP(t *testing.T) {
 	}
 }
 
+// A body in chunks whose last one never comes is not a whole one.
+func TestBodyThatIsCut(t *testing.T) {
+	n := startNode(t, nil)
+	for _, body := range []string{"", "e\r\n" + good[:5], "e\r\n" + good, "e\r\n" + good + "\r\n", "e\r\n" + good + "\r\n0\r\n", "e\r\n" + good + "\r\n0\r\nX: y\r\n"} {
+		c := n.dial(t)
+		if _, err := io.WriteString(c, post("/v1/check", body, "Transfer-Encoding: chunked")); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if status, text, closes := answer(t, bufio.NewReader(c)); status != 400 || !closes || noteCode([]byte(text)) != BadRequest {
+			t.Errorf("%q: have %d %s, closes %v", body, status, text, closes)
+		}
+	}
+}
+
 func FuzzFraming(f *testing.F) {
 	for _, tt := range framingTests {
 		f.Add(tt.send + behind)
 	}
+	f.Add("POST / HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
 	r := newReaders(f)
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "* HTTP/1") || strings.Contains(text, "Expect") {

@@ -50,7 +50,7 @@ type collector struct {
 	epoch, rulesVersion, ready, panics, build      *prometheus.Desc
 	forward, coalesced, unanswered, fallback       *prometheus.Desc
 	acted, served, relayed, given, busy            *prometheus.Desc
-	waiting, waitingMax, notHeld                   *prometheus.Desc
+	ended, spare, waiting, waitingMax, notHeld     *prometheus.Desc
 	load, factor                                   *prometheus.Desc
 	leases                                         leaseDescs
 	loans                                          loanDescs
@@ -98,6 +98,8 @@ func newCollector(a *API) *collector {
 		waiting:      desc("waiting", "Answers of checks with wait that are held back now."),
 		waitingMax:   desc("waiting_max", "Bound on the answers held back at once."),
 		notHeld:      desc("wait_refused_total", "Checks with wait that were answered at once because too many were held back."),
+		ended:        desc("connections_ended_total", "Connections of the data plane with a large body or answer that were too slow when the memory for those was used up."),
+		spare:        desc("connections_beyond_total", "Connections beyond the bounds, in all or of one address, which are answered probes only.", "plane"),
 		load:         desc("load", "Load of the sources that the rules in force follow, and of this node's processors.", "source"),
 		factor:       desc("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", "rule"),
 		leases:       newLeaseDescs(desc),
@@ -113,7 +115,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		c.checks, c.headroom, c.latency, c.mistaken, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
 		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
 		c.panics, c.build, c.forward, c.coalesced, c.unanswered, c.fallback, c.acted, c.served, c.relayed, c.given, c.busy,
-		c.waiting, c.waitingMax, c.notHeld, c.load, c.factor,
+		c.ended, c.spare, c.waiting, c.waitingMax, c.notHeld, c.load, c.factor,
 	} {
 		ch <- d
 	}
@@ -172,6 +174,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s.gauge(c.waiting, float64(w.count()))
 	s.gauge(c.waitingMax, float64(w.most))
 	s.count(c.notHeld, w.turned.Load())
+	s.count(c.ended, c.api.plane.budget.ended.Load())
+	s.count(c.spare, c.api.data.conns.beyond(), "data")
+	s.count(c.spare, c.api.admin.conns.beyond(), "admin")
 	s.gauge(c.build, 1, c.api.config.Version, runtime.Version())
 }
 

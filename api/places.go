@@ -24,9 +24,10 @@ type places struct {
 	most, spares int // 0: there is no bound
 
 	// Guarded by the mutex of the connections.
-	taken int
-	of    map[netip.Prefix]int // by address, those taken
-	spare []*connection        // the oldest first
+	taken  int
+	beyond int64                // connections that found no place
+	of     map[netip.Prefix]int // by address, those taken
+	spare  []*connection        // the oldest first
 }
 
 func newPlaces(most int) places {
@@ -59,6 +60,7 @@ func (p *places) takeSpare(c *connection) (before *connection) {
 		p.spare = slices.Delete(p.spare, 0, 1)
 	}
 	c.spare = true
+	p.beyond++
 	p.spare = append(p.spare, c)
 	return before
 }

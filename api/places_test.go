@@ -85,6 +85,9 @@ func TestPlaces(t *testing.T) {
 				t.Errorf("%s: what is no probe: have %d, closes %v", plane.name, status, closes)
 			}
 		}
+		if have := c.beyond(); have != 61 {
+			t.Errorf("%s: %d connections found no place, want 61", plane.name, have)
+		}
 		if have := c.openCount(); have > most+2 {
 			t.Errorf("%s: %d connections are open, want at most %d", plane.name, have, most+1)
 		}
