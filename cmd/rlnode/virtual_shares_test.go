@@ -233,3 +233,31 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 		})
 	}
 }
+
+// G8: a region honours a change, and is cut off before it hears of the record. It must not believe, on the next day, that the
+// others still wait for it.
+func TestG8_CutOffBeforeTheRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDay(t, 2*time.Minute)
+		defer d.end()
+		d.recorded()
+		eu, us := d.all[0], d.all[1]
+		version, err := eu.nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.6, us: 0.1, ap: 0.3},"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(p *planet) int64 { return p.nodes[0].server.mates.cluster.Load().Following().Recorded }
+		eu.eventually("the change is recorded", func() bool { return at(eu) == version })
+		d.cut(1)
+		eu.eventually("ap knows", func() bool { return at(d.all[2]) == version })
+		if us.nodes[0].version() != version || at(us) == version {
+			t.Fatalf("us goes by version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
+		}
+		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
+		by := d.ask("all", 45*time.Second, 0, 1, 2)
+		if by[1] != 90 || sumOf(by) != dayLimit {
+			t.Errorf("have %v admitted, want 90 in us, and %d", by, dayLimit)
+		}
+	})
+}
