@@ -161,8 +161,13 @@ func (f *flood) meets(expect int) {
 				return m.ID == id(i+1) && m.State == Alive && m.Expect == expect
 			})
 		})
-		g.announcing.Lock() // until it is on its way to as many as it should: Close would wait for that
-		g.announcing.Unlock()
+		until(f.t, 30*time.Second, "it is on its way to as many as it should: Close would wait for that", func() bool {
+			free := g.announcing.TryLock()
+			if free {
+				g.announcing.Unlock()
+			}
+			return free
+		})
 	}
 }
 

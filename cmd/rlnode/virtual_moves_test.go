@@ -194,7 +194,6 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 // An owner and its standby are cut off from each other for ten seconds, and the owner dies. What it admitted until then is
 // not forgotten, but for the last moment.
 func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
-	t.Skip("needs paths")
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(1_000_000))

@@ -104,9 +104,9 @@ func (c *tally) ask(v *virtual, key int) {
 	}
 }
 
-// tail is how old what a killed node admitted may be and still be forgotten: an interval, the time of some messages, and the
-// pause after one that was not taken.
-const tail = 300 * time.Millisecond
+// tail is how old what a killed node admitted may be and still be forgotten: the time until there is a path around a link that
+// has just broken, an interval, and the time of some messages.
+const tail = 700 * time.Millisecond
 
 // dies takes note that a node is killed now, and returns, to be called later, how many of each subject may be forgotten: those
 // of the last moments, and those without their owner, which it may owe.
@@ -178,7 +178,6 @@ func moveUnderFaults(t *testing.T, seed uint64) {
 	time.Sleep(time.Duration(rnd.IntN(150)) * time.Millisecond) // a move takes about as long
 	p.net.Cut(p.nodes[a].ip, p.nodes[b].ip)
 	time.Sleep(time.Duration(rnd.IntN(4000)) * time.Millisecond)
-	excused := p.excused(keys, victim, p.nodes[a], p.nodes[b])
 	mayForget := c.dies()
 	moving := !p.nodes[0].server.mates.cluster.Load().State().Settled
 	c.dead.Store(true)
@@ -198,9 +197,6 @@ func moveUnderFaults(t *testing.T, seed uint64) {
 	for i, key := range keys {
 		used := p.used("year", key)
 		lost, doubled = lost+max(0, c.all[i]-used), doubled+max(0, used-c.all[i])
-		if excused[i] {
-			continue
-		}
 		if used < c.all[i]-forgotten[i] || used > c.all[i]+c.maybe[i] {
 			t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted beside", key, used, c.all[i], forgotten[i], c.maybe[i])
 		}
@@ -209,32 +205,4 @@ func moveUnderFaults(t *testing.T, seed uint64) {
 		victim.server.settings.Name, moving, lost, doubled, c.failed, c.decided)
 	p.peaceful()
 	p.end()
-}
-
-// excused are the subjects that the victim decides and none of whose other holders can take what it pushes, since the link
-// between a and b is cut: it can't reach them, or they can't reach the leader and don't know what was agreed. Until calls go by a
-// third node what it admits is nowhere else.
-func (p *planet) excused(keys []string, victim, a, b *virtual) []bool {
-	cut := func(x, y *virtual) bool { return x == a && y == b || x == b && y == a }
-	leader := victim.server.mates.cluster.Load().View().Leader
-	behind := func(x *virtual) bool {
-		return x == a && b.server.settings.Name == leader || x == b && a.server.settings.Name == leader
-	}
-	list := make([]bool, len(keys))
-	s := p.nodes[0].server.mates.cluster.Load().State()
-	for i, key := range keys {
-		q := p.partition("year", key)
-		if !victim.server.table.IsOpen(q) {
-			continue
-		}
-		from, to := s.Owner(q)
-		reached := false
-		for _, v := range p.nodes {
-			id := v.server.id
-			follows := id == from || id == to || id == s.To.Standby(q) && to == victim.server.id || id == s.From.Standby(q) && from == victim.server.id
-			reached = reached || v != victim && follows && !cut(victim, v) && !behind(v)
-		}
-		list[i] = !reached
-	}
-	return list
 }

@@ -73,7 +73,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: the error gives the secret away: %v", test.text, err)
 		}
 	}
-	if New() == New() {
+	if a, b := New(), New(); a == b {
 		t.Error("two new secrets are the same")
 	}
 	if s, err := Parse([]byte(New().String())); err != nil || len(s) != 1 {
