@@ -78,6 +78,9 @@ func (f *framing) pass(b []byte) int {
 		}
 		end := bytes.IndexByte(b[at:], '\n')
 		if end < 0 {
+			if f.part == partRequest {
+				f.size = 0
+			}
 			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > dataHeaderBytes {
 				f.err = f.tooLarge()
 				return at
@@ -119,6 +122,9 @@ func (f *framing) take(line []byte) error {
 	n := len(line) - 2
 	if n < 0 || line[n] != '\r' {
 		return errLineEnd
+	}
+	if f.part == partRequest {
+		f.size = 0 // that of the request before is over
 	}
 	if f.size += len(line); f.size > dataHeaderBytes {
 		return f.tooLarge()

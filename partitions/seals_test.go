@@ -306,7 +306,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
 		p, k := ringPartition(i), b.keeper
-		f.net.Cut(a.ip, b.ip)
+		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for n := range int64(3) {
 			act(t, b, i)
@@ -320,7 +320,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 				t.Errorf("the copy has %d used after %d", used, n+1)
 			}
 		}
-		f.net.Heal(a.ip, b.ip)
+		f.net.Rejoin(a.ip)
 		f.eventually("all debts are told", func() bool { return k.Stats().Debts == 0 })
 		if used := f.used(keyOf(i)); used != 3 {
 			t.Errorf("have %d used, want 3", used)
