@@ -13,10 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -153,20 +155,21 @@ func TestChanges(t *testing.T) {
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, name := open(t, node, first)
-		var log bytes.Buffer
+		var log process.Output
 		f.log = slog.New(slog.NewTextHandler(&log, nil))
-		changes, done := 0, make(chan struct{})
-		go func() { defer close(done); f.Follow(t.Context(), func() { changes++ }) }()
-		step := func(text string, want int, says string) {
+		var changes atomic.Int64
+		go f.Follow(t.Context(), func() { changes.Add(1) })
+		step := func(text string, want int64, says string) {
 			t.Helper()
 			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			log.Reset()
+			before := len(log.String())
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if changes != want || strings.Count(log.String(), says) != 1 || strings.Count(log.String(), "\n") != 1 {
-				t.Errorf("%q: %d changes, want %d, log:\n%s", text, changes, want, &log)
+			said := log.String()[before:]
+			if changes.Load() != want || strings.Count(said, says) != 1 || strings.Count(said, "\n") != 1 {
+				t.Errorf("%q: %d changes, want %d, log:\n%s", text, changes.Load(), want, said)
 			}
 		}
 		step("", 0, "no secret")
