@@ -439,7 +439,7 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 	switch {
 	case !came, errors.Is(a.err, peer.ErrTimeout), a.err != nil:
 		p.ask = nil
-		if errors.Is(a.err, peer.ErrUnreachable) && !p.again && c.limiter.member.Peers.Reachable(a.to) {
+		if came && errors.Is(a.err, peer.ErrUnreachable) && !p.again && c.limiter.member.Peers.Reachable(a.to) {
 			p.again = true // the way to it broke, and there is another one. It may have counted: that only costs
 			p.untry(a.to)
 		}

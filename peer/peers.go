@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -176,14 +175,14 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 // Self is who this node is.
 func (p *Peers) Self() Identity { return p.config.Self() }
 
-// Reachable says whether there is a path to the node that is not silent, or one is being made that calls wait for.
+// Reachable says whether there is a path to the node that is not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool {
 	l := (*p.links.Load())[to]
 	if l == nil {
 		return false
 	}
 	c := l.current()
-	return c != nil && c.reachable() || l.around.Load() && l.opening.Load() != nil
+	return c != nil && c.reachable()
 }
 
 // Remote is who answered last at that node, for as long as it is known under the same address.
@@ -210,27 +209,12 @@ func (p *Peers) heardOf(s *socket) {
 // before Go returns, on the reader of the connection, or on another goroutine of Peers, so it must not block. body may be
 // used again after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
-	start := func(c *conn) error {
+	if err := p.over(to, func(c *conn) error {
 		_, err := c.start(m, body, timeout, done)
 		return err
+	}); err != nil {
+		done(nil, err)
 	}
-	err := p.over(to, start)
-	if err == nil {
-		return
-	}
-	if wait, ok := p.awaitPath(to); ok && errors.Is(err, ErrNotSent) {
-		body = bytes.Clone(body)
-		if p.spawn(func() {
-			wait(p.ctx)
-			if err := p.over(to, start); err != nil {
-				done(nil, err)
-			}
-		}) {
-			return
-		}
-		p.waiting.Add(-1)
-	}
-	done(nil, err)
 }
 
 // Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
