@@ -9,7 +9,7 @@ import (
 
 // fromPage reports whether a page in a browser sent a request of the data plane, which serves none. Browsers say so in two
 // headers that pages can't change. Every POST of a page has an Origin, so that alone keeps pages from spending quota, also of a
-// name that leads to this node by DNS rebinding. Sec-Fetch-Site tells of requests without one, from links and images. Two of
+// name that leads to this node by DNS rebinding. Sec-Fetch-Site marks requests that have none, such as those of links and images. Two of
 // its values pass: none is a person who typed the address, and same-origin needs a page of this node's.
 func fromPage(h headerLines) bool {
 	if len(h.PeekAll("Origin")) > 0 {

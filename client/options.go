@@ -57,8 +57,8 @@ type Options struct {
 	// what or how much he sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest),
 	// and one that a node answers with an Error below 500, such as 400, 401, 404 or 413.
 	OnError OnError
-	// OpenWhenFull has OnError decide what fails with ErrQueueFull, too. Without it, whoever fills the queue is refused;
-	// with it and Open, whoever fills the queue has switched the limits off, for everybody.
+	// OpenWhenFull has OnError decide what fails with ErrQueueFull, too. Without it, calls are refused while the queue is full;
+	// with it and Open, a stranger who fills the queue switches the limits off for everybody.
 	OpenWhenFull bool
 
 	// MaxInFlight bounds the requests with checks that are under way at once; further checks wait and share the next

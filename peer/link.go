@@ -29,17 +29,15 @@ type link struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
-	conn    atomic.Pointer[conn]          // the direct one; nil: none at present
-	tunnel  atomic.Pointer[conn]          // nil: none
-	around  atomic.Bool                   // the direct one is not to be used: it is silent, or broken, or was a moment ago
-	trust   atomic.Int64                  // how long it must be well to be used again
-	since   atomic.Int64                  // when it was lost, as Peers.now
-	back    atomic.Int64                  // when it was used again last, as Peers.now
-	seeking atomic.Bool                   // findPath runs
-	opening atomic.Pointer[chan struct{}] // closed when the tunnel that is being made is there, or isn't; nil: none is
-	round   int                           // findPath's: where to go on asking for relays
-	aside   atomic.Bool                   // a dial beside the connection is under way
-	remote  atomic.Pointer[Identity]      // who answered last; nil: nobody has
+	conn    atomic.Pointer[conn]     // the direct one; nil: none at present
+	tunnel  atomic.Pointer[conn]     // nil: none
+	around  atomic.Bool              // the direct one is not to be used: it is silent, or broken, or was a moment ago
+	trust   atomic.Int64             // how long it must be well to be used again
+	back    atomic.Int64             // when it was used again last, as Peers.now
+	seeking atomic.Bool              // findPath runs
+	round   int                      // findPath's: where to go on asking for relays
+	aside   atomic.Bool              // a dial beside the connection is under way
+	remote  atomic.Pointer[Identity] // who answered last; nil: nobody has
 }
 
 // run dials, and dials again, until ctx ends.

@@ -3,7 +3,6 @@ package peer
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -24,12 +23,8 @@ const (
 	relaysAsked = 3
 	// lastSeekPause is the longest pause between two searches for a path.
 	lastSeekPause = 2 * time.Second
-	// pathWait is how long a call waits for a path that is being made.
-	pathWait = 100 * time.Millisecond
-	// openingTime is how long calls wait so after a direct way was lost: later they fail at once, until there is a path.
-	openingTime = time.Second
-	// mostWaiting bounds the calls that wait so.
-	mostWaiting = 4096
+	// hearWait is how long a node that is asked so may take to answer.
+	hearWait = 100 * time.Millisecond
 )
 
 // A link's path is the direct connection, or a tunnel through another node while that is silent or broken. Nobody above knows
@@ -78,7 +73,6 @@ func (l *link) lose(c *conn) {
 		trust = min(2*time.Duration(l.trust.Load()), lastTrust)
 	}
 	l.trust.Store(int64(trust))
-	l.since.Store(l.peers.now())
 	l.around.Store(true)
 	// Raft would wait for each of its connections for seconds. It dials again, and gets a path.
 	l.peers.closeSockets(func(s *socket) bool {
@@ -157,14 +151,8 @@ func (l *link) goDirect() {
 	}
 }
 
-// openTunnel makes a tunnel, and says whether there is one now. Calls that find no path wait for it.
+// openTunnel makes a tunnel, and says whether there is one now.
 func (l *link) openTunnel() bool {
-	if l.peers.now()-l.since.Load() < int64(openingTime) {
-		opening := make(chan struct{})
-		l.opening.Store(&opening)
-		defer close(opening)
-		defer l.opening.Store(nil)
-	}
 	relay := l.findRelay()
 	if relay == nil {
 		return false
@@ -201,7 +189,7 @@ func (l *link) findRelay() *link {
 			answer <- false
 			continue
 		}
-		if _, err := c.start(methodHear, l.node[:], pathWait, func(reply []byte, err error) {
+		if _, err := c.start(methodHear, l.node[:], hearWait, func(reply []byte, err error) {
 			answer <- err == nil && bytes.Equal(reply, []byte{1})
 		}); err != nil {
 			answer <- false
@@ -277,29 +265,4 @@ func (p *Peers) over(to ring.NodeID, send func(*conn) error) error {
 		}
 	}
 	return err
-}
-
-// awaitPath waits for a path that is being made, 100 ms at most. It says whether there is one to wait for; wait may be called once.
-func (p *Peers) awaitPath(to ring.NodeID) (wait func(context.Context), ok bool) {
-	l := (*p.links.Load())[to]
-	if l == nil {
-		return nil, false
-	}
-	opening := l.opening.Load()
-	if opening == nil || p.waiting.Add(1) > mostWaiting {
-		if opening != nil {
-			p.waiting.Add(-1)
-		}
-		return nil, false
-	}
-	return func(ctx context.Context) {
-		defer p.waiting.Add(-1)
-		timer := time.NewTimer(pathWait)
-		defer timer.Stop()
-		select {
-		case <-*opening:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}, true
 }

@@ -72,7 +72,6 @@ type Peers struct {
 	links    atomic.Pointer[map[ring.NodeID]*link] // immutable
 	relays   atomic.Int64                          // tunnels that this node carries. At most mostRelayed
 	relayed  atomic.Int64                          // bytes in them
-	waiting  atomic.Int64                          // calls that wait for a path. At most mostWaiting
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -220,17 +219,10 @@ func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration,
 // Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
 	var reply []byte
-	call := func(c *conn) (err error) {
+	err := p.over(to, func(c *conn) (err error) {
 		reply, err = c.call(ctx, m, body)
 		return err
-	}
-	err := p.over(to, call)
-	if errors.Is(err, ErrNotSent) {
-		if wait, ok := p.awaitPath(to); ok {
-			wait(ctx)
-			err = p.over(to, call)
-		}
-	}
+	})
 	return reply, err
 }
 
