@@ -31,7 +31,8 @@ type subject struct {
 	partition int
 	all       int64              // admitted, as somebody was told
 	maybe     int64              // perhaps counted, though nobody was told so
-	alone     map[*virtual]int64 // of them, by a node that stood in for the owner
+	alone     map[*virtual]int64 // of them, by a node by itself
+	stood     int64              // of them, by the standby in the owner's place
 	recent    []time.Time        // the others
 }
 
@@ -40,7 +41,7 @@ type death struct {
 	victim    *virtual
 	at        time.Time
 	tail      time.Duration  // how old what it had not pushed may be
-	forgotten map[string]int // what it had admitted alone, by rule and subject
+	forgotten map[string]int // what it may not have told, by rule and subject
 	owned     func(partition int) bool
 }
 
@@ -107,9 +108,12 @@ func (c *tally) ask(v *virtual, s *subject) {
 		return
 	}
 	s.all++
-	if a.DecidedBy == limiter.ByFallback || a.DecidedBy == limiter.ByStandby {
+	switch a.DecidedBy {
+	case limiter.ByFallback:
 		s.alone[v]++
-	} else {
+	case limiter.ByStandby:
+		s.stood++
+	default:
 		s.recent = append(s.recent, time.Now())
 	}
 }
@@ -136,7 +140,7 @@ func (c *tally) dies(v *virtual, tail time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.subjects {
-		d.forgotten[s.String()] = int(s.alone[v])
+		d.forgotten[s.String()] = int(s.alone[v] + s.stood)
 	}
 	c.deaths, c.shaken = append(c.deaths, d), time.Now()
 	c.kills.Add(1)
@@ -160,6 +164,7 @@ func (c *tally) forgotten(s *subject) (n int64) {
 
 // aloneAtMost is how many hits of a subject were admitted without its owner, each node's up to its share.
 func (s *subject) aloneAtMost(share int64) (n int64) {
+	n = min(s.stood, share)
 	for _, k := range s.alone {
 		n += min(k, share)
 	}
