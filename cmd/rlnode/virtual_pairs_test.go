@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/pairs"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -25,62 +25,23 @@ var (
 	pairCount = flag.Int("pairs", 3, "how many pairs of faults are run, as the seed chooses; 0: all")
 )
 
-// pair is a fault that lasts, and what happens meanwhile.
-type pair struct{ fault, event string }
-
-func (p pair) String() string { return p.fault + "×" + p.event }
-
-// number tells pairs apart, so that one seed is not the same for all.
-func (p pair) number() uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(p.String()))
-	return h.Sum64()
-}
-
-// pairs are all of them. A link is broken in both directions, or its first end is not heard, or does not hear.
-func pairs() (all []pair) {
-	var faults []string
-	for _, way := range []string{"both", "out", "in"} {
-		for _, ends := range []string{"leader-follower", "owner-standby", "from-to"} {
-			faults = append(faults, "link-"+way+":"+ends)
-		}
-	}
-	for _, how := range []string{"hung", "full"} {
-		for _, whose := range []string{"leader", "owner"} {
-			faults = append(faults, "disk-"+how+":"+whose)
-		}
-	}
-	for _, f := range faults {
-		for _, role := range []string{"leader", "owner", "standby", "from", "to"} {
-			all = append(all, pair{f, "kill:" + role})
-		}
-		for _, e := range []string{"write", "join", "leave", "restart"} {
-			all = append(all, pair{f, e})
-		}
-	}
-	return all
-}
-
 // While one thing stays broken another happens. Both while they last and when all is well again the cluster does what
 // docs/guarantees.md promises.
 func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	t.Parallel()
-	all := pairs()
 	n := *pairCount
 	switch {
 	case n == 0:
-		n = len(all)
+		n = len(pairs.All())
 	case testing.Short():
 		n = 1
 	}
-	chosen := rand.New(rand.NewPCG(*pairSeed, 1)).Perm(len(all))[:n]
-	slices.Sort(chosen)
-	for _, i := range chosen {
-		t.Run(all[i].String(), func(t *testing.T) {
+	for _, one := range pairs.Choose(*pairSeed, n, pairs.All()) {
+		t.Run(one.String(), func(t *testing.T) {
 			for seed := *pairSeed; seed < *pairSeed+*pairSeeds; seed++ {
 				t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 					t.Parallel()
-					synctest.Test(t, func(t *testing.T) { newScene(t, seed, all[i]).play() })
+					synctest.Test(t, func(t *testing.T) { newScene(t, seed, one).play() })
 				})
 			}
 		})
@@ -109,7 +70,7 @@ type scene struct {
 	p    *planet
 	rnd  *rand.Rand
 	c    *tally
-	pair pair
+	pair pairs.Pair
 
 	owner, standby *virtual // of some partitions, neither of which leads when it begins
 	from, to       *virtual // the ends of a move; nil before there is one
@@ -120,8 +81,8 @@ type scene struct {
 	gone           []*virtual // that have left the ring
 }
 
-func newScene(t *testing.T, seed uint64, what pair) *scene {
-	s := &scene{t: t, pair: what, p: newPlanet(t, sceneNodes, pairRules(fewLimit)), rnd: rand.New(rand.NewPCG(seed, what.number()))}
+func newScene(t *testing.T, seed uint64, what pairs.Pair) *scene {
+	s := &scene{t: t, pair: what, p: newPlanet(t, sceneNodes, pairRules(fewLimit)), rnd: rand.New(rand.NewPCG(seed, what.Number()))}
 	_, others := s.p.leader()
 	s.rnd.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 	s.owner, s.standby = others[0], others[1]
@@ -183,7 +144,7 @@ func (s *scene) role(name string) *virtual {
 
 // breaks is where the fault that lasts begins.
 func (s *scene) breaks() {
-	what, where, _ := strings.Cut(s.pair.fault, ":")
+	what, where := s.pair.Broken()
 	defer func() { s.began = time.Now() }()
 	if what == "disk-hung" || what == "disk-full" {
 		s.broken = s.role(where)
@@ -274,7 +235,7 @@ func (s *scene) owned(when string) {
 
 // happens is the second fault, or what is ordinary.
 func (s *scene) happens() {
-	event, role, _ := strings.Cut(s.pair.event, ":")
+	event, role := s.pair.Happens()
 	switch event {
 	case "kill":
 		if s.to == nil && (role == "from" || role == "to") {
@@ -345,11 +306,11 @@ func (s *scene) lives() {
 	})
 	kinds := []string{"write", "join", "leave"}
 	s.rnd.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
-	if i := slices.Index(kinds, s.pair.event); i >= 0 {
+	if i := slices.Index(kinds, s.pair.Event); i >= 0 {
 		kinds[0], kinds[i] = kinds[i], kinds[0]
 	}
 	for _, kind := range kinds {
-		if kind != s.pair.event {
+		if kind != s.pair.Event {
 			time.Sleep(time.Duration(s.rnd.IntN(1500)) * time.Millisecond)
 		}
 		rest := time.Until(at.Add(recovered))
@@ -370,7 +331,7 @@ func (s *scene) lives() {
 			all.Go(func() { s.leaves(v, rest) })
 		}
 	}
-	if s.pair.event == "restart" {
+	if s.pair.Event == "restart" {
 		all.Go(func() {
 			s.by(time.Until(at.Add(recovered)), "the restarted node is ready", func() string {
 				if !s.restarted.ready.Load() {
