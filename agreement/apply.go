@@ -197,8 +197,11 @@ func (e Leave) apply(next *State) Result {
 		return rejected("%s is not in the ring", e.Node)
 	case len(next.From.Members()) == 1:
 		return rejected("%s is alone in the ring", e.Node)
+	case !e.Why.known():
+		return rejected("there is no reason %q", e.Why)
 	}
 	next.Epoch = e.Epoch
+	next.suspend(e.Node, e.Why, e.When)
 	next.move(next.From, next.From.Without(e.Node))
 	return Result{}
 }
@@ -224,10 +227,16 @@ func (e Ended) apply(next *State) Result {
 		return rejected("no node is named")
 	case e.Generation != have || have == math.MaxInt64:
 		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
+	case !e.Why.known():
+		return rejected("there is no reason %q", e.Why)
 	}
+	if e.Why == Removed {
+		next.remove(e.Node)
+	}
+	next.suspend(e.Node, e.Why, e.When)
 	next.setGeneration(e.Node, have+1)
 	next.LastEnded, next.Revision = next.Index, next.Index
-	if !next.inRing(e.Node) {
+	if !next.InRing(e.Node) {
 		return Result{}
 	}
 	from, to := next.From.Without(e.Node), next.To.Without(e.Node)
@@ -266,6 +275,7 @@ func (e Boot) apply(next *State) Result {
 	}
 	next.Boots = maps.Clone(next.Boots)
 	next.Boots[e.Node] = last.next(e, next.Index)
+	next.restarted(e.Node)
 	next.Revision = next.Index
 	return Result{}
 }
@@ -274,11 +284,15 @@ func (e Forget) apply(next *State) Result {
 	if _, known := next.Members[e.Node]; !known {
 		return rejected("%s is not known", e.Node)
 	}
-	if next.inRing(e.Node) {
+	if next.InRing(e.Node) {
 		return rejected("%s is in a ring", e.Node)
 	}
 	next.Members = maps.Clone(next.Members)
 	delete(next.Members, e.Node)
+	if _, suspended := next.Suspensions[e.Node]; suspended {
+		next.Suspensions = maps.Clone(next.Suspensions)
+		delete(next.Suspensions, e.Node)
+	}
 	if _, booted := next.Boots[e.Node]; booted {
 		next.Boots = maps.Clone(next.Boots)
 		delete(next.Boots, e.Node)

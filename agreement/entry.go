@@ -45,6 +45,9 @@ type Ring struct {
 type Leave struct {
 	Epoch int64       `json:"epoch"`
 	Node  ring.NodeID `json:"node"`
+	// Why the leader takes the node out, and when, in Unix milliseconds; "" if the node wants to go.
+	Why  Reason `json:"why,omitempty"`
+	When int64  `json:"when,omitempty"`
 }
 
 // Settled ends the move: every member has settled Epoch. It is rejected unless Epoch is the present one; said again, it
@@ -61,6 +64,8 @@ type Ended struct {
 	Node       ring.NodeID `json:"node"`
 	Generation int64       `json:"generation"`
 	Reign      uint64      `json:"reign,omitempty"` // whose leader decided it; 0 for any
+	Why        Reason      `json:"why,omitempty"`
+	When       int64       `json:"when,omitempty"` // Unix milliseconds, by the leader's clock
 }
 
 // Raise makes Level the feature level. It is rejected unless that is higher than the present one, and if a member's process

@@ -76,6 +76,10 @@ func follows(t failer, before, after *State) {
 func entryFor(t *rapid.T, s *State) Entry {
 	someone := func() ring.NodeID { return node(rapid.IntRange(1, 6).Draw(t, "node")) }
 	epoch := func() int64 { return s.Epoch + rapid.SampledFrom([]int64{1, 1, 1, 1, 0, 2}).Draw(t, "epoch") }
+	reason := func() Reason {
+		return rapid.SampledFrom([]Reason{"", Silent, Unreachable, Behind, Removed, "unknown"}).Draw(t, "why")
+	}
+	when := func() int64 { return rapid.Int64Range(0, 2*forgiven.Milliseconds()).Draw(t, "when") }
 	switch rapid.IntRange(0, 16).Draw(t, "kind") {
 	case 0:
 		return found
@@ -87,12 +91,15 @@ func entryFor(t *rapid.T, s *State) Entry {
 		r.Members[0].Address = fmt.Sprintf("10.0.1.%d", rapid.IntRange(0, 9).Draw(t, "address"))
 		return r
 	case 4:
-		return Leave{epoch(), someone()}
+		return Leave{Epoch: epoch(), Node: someone(), Why: reason(), When: when()}
 	case 5:
 		return Settled{Epoch: epoch() - 1}
 	case 6:
 		id := someone()
-		return Ended{Node: id, Generation: s.Generation(id) + rapid.SampledFrom([]int64{0, 0, 0, 1, -1}).Draw(t, "generation")}
+		return Ended{
+			Node: id, Generation: s.Generation(id) + rapid.SampledFrom([]int64{0, 0, 0, 1, -1}).Draw(t, "generation"),
+			Why: reason(), When: when(),
+		}
 	case 7:
 		return Forget{someone()}
 	case 8:
@@ -188,7 +195,7 @@ func TestStatesDoNotChange(t *testing.T) {
 	states, raw := []*State{New()}, [][]byte{snapshotOf(t, New())}
 	s := rich(t)
 	for _, e := range []Entry{
-		Settled{Epoch: 2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)}, Leave{3, node(2)}, Ended{Node: node(77), Generation: 1}, Settled{Epoch: 3},
+		Settled{Epoch: 2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)}, Leave{Epoch: 3, Node: node(2)}, Ended{Node: node(77), Generation: 1}, Settled{Epoch: 3},
 		ringOf(4, 1, 77), write(7, 7), Ended{Node: node(3), Generation: 0},
 	} {
 		states, raw = append(states, s), append(raw, snapshotOf(t, s))

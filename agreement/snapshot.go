@@ -42,6 +42,8 @@ type small struct {
 	Boots       []booted      `json:"boots"`
 	LastEnded   uint64        `json:"last_ended"`
 	Reign       uint64        `json:"reign"`
+	Suspensions []suspended   `json:"suspensions"`
+	Removed     []uint64      `json:"removed"`
 	Answers     []*answer     `json:"answers"`
 	Regions     *regionsHead  `json:"regions"`
 }
@@ -66,6 +68,11 @@ type booted struct {
 	Booted
 }
 
+type suspended struct {
+	Node ring.NodeID `json:"node"`
+	Suspension
+}
+
 // AppendBinary is [Build.AppendSnapshot] of this build.
 func (s *State) AppendBinary(b []byte) ([]byte, error) { return This.AppendSnapshot(b, s) }
 
@@ -75,7 +82,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 		Cluster: s.Cluster, Secret: s.Secret, Index: s.Index, Level: s.Level,
 		Hash: s.Hash[:], CheckIndex: s.Check.Index, CheckHash: s.Check.Hash[:], Revision: s.Revision,
 		Epoch: s.Epoch, Settled: s.Settled, LastEnded: s.LastEnded, Reign: s.Reign,
-		Strangers: s.strangers, Answers: s.answers,
+		Strangers: s.strangers, Removed: s.removed, Answers: s.answers,
 	}
 	for _, id := range inOrder(s.Members) {
 		head.Members = append(head.Members, s.Members[id])
@@ -85,6 +92,9 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	}
 	for _, id := range inOrder(s.Boots) {
 		head.Boots = append(head.Boots, booted{id, s.Boots[id]})
+	}
+	for _, id := range inOrder(s.Suspensions) {
+		head.Suspensions = append(head.Suspensions, suspended{id, s.Suspensions[id]})
 	}
 	parts := [4][]byte{}
 	var err error
@@ -222,9 +232,9 @@ func parse(b []byte) (*State, error) {
 		Cluster: head.Cluster, Secret: head.Secret, Index: head.Index, Level: head.Level,
 		Hash: Hash(head.Hash), Check: Check{head.CheckIndex, Hash(head.CheckHash)}, Revision: head.Revision,
 		Epoch: head.Epoch, Settled: head.Settled, LastEnded: head.LastEnded, Reign: head.Reign,
-		strangers: head.Strangers, answers: head.Answers,
+		strangers: head.Strangers, removed: head.Removed, answers: head.Answers,
 		Members: make(map[ring.NodeID]Member, len(head.Members)), Generations: make(map[ring.NodeID]int64, len(head.Generations)),
-		Boots: make(map[ring.NodeID]Booted, len(head.Boots)),
+		Boots: make(map[ring.NodeID]Booted, len(head.Boots)), Suspensions: make(map[ring.NodeID]Suspension, len(head.Suspensions)),
 	}
 	for _, m := range head.Members {
 		s.Members[m.ID] = m
@@ -235,7 +245,11 @@ func parse(b []byte) (*State, error) {
 	for _, b := range head.Boots {
 		s.Boots[b.Node] = b.Booted
 	}
-	if len(s.Members) != len(head.Members) || len(s.Generations) != len(head.Generations) || len(s.Boots) != len(head.Boots) {
+	for _, n := range head.Suspensions {
+		s.Suspensions[n.Node] = n.Suspension
+	}
+	if len(s.Suspensions) != len(head.Suspensions) ||
+		len(s.Members) != len(head.Members) || len(s.Generations) != len(head.Generations) || len(s.Boots) != len(head.Boots) {
 		return nil, errors.New("a node is in it twice")
 	}
 	if len(parts[1]) > 0 {
@@ -291,7 +305,7 @@ func (s *State) check() error {
 	case max(s.LastEnded, s.Revision) > s.Index:
 		return fmt.Errorf("entries %d and %d behind the last, %d", s.LastEnded, s.Revision, s.Index)
 	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.answers) > KeptRequests ||
-		len(s.strangers) > KeptStrangers:
+		len(s.strangers) > KeptStrangers || len(s.removed) > KeptRemoved:
 		return errors.New("there is more in it than is ever kept")
 	}
 	for _, t := range []*ring.Table{s.From, s.To} {
@@ -304,6 +318,11 @@ func (s *State) check() error {
 	for id, b := range s.Boots {
 		if !b.possible(s.Index) {
 			return fmt.Errorf("%s has process %d, named by entry %d, after %d", id, b.Boot, b.Index, b.Former)
+		}
+	}
+	for id, n := range s.Suspensions {
+		if _, known := s.Members[id]; !known || n.Times < 1 || n.Times > maxSuspended {
+			return fmt.Errorf("%s was taken out of the ring %d times", id, n.Times)
 		}
 	}
 	unknown := 0

@@ -182,7 +182,7 @@ func FuzzParse(f *testing.F) {
 
 func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
-		found, Empty{}, ringOf(3, 1, 2), Leave{3, node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
+		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 2}, Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
 		Boot{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}}, Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
 		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""), followed(f, moved(f)), followed(f, begun(f, "us")),
 	} {

@@ -43,16 +43,20 @@ type State struct {
 	Generations map[ring.NodeID]int64 // how often a node was ended; those that were not are left out
 	LastEnded   uint64                // index of the last Ended; 0 if there was none
 	// Boots are the processes that may have authority. What earlier ones held in memory is gone.
-	Boots   map[ring.NodeID]Booted
-	Reign   uint64         // of the leader that marked its begin last; 0 before the first
-	History *rules.History // never nil
-	Regions *Regions       // never nil
+	Boots map[ring.NodeID]Booted
+	// Suspensions are of the members that were taken out of the ring though they live.
+	Suspensions map[ring.NodeID]Suspension
+	Reign       uint64         // of the leader that marked its begin last; 0 before the first
+	History     *rules.History // never nil
+	Regions     *Regions       // never nil
 
 	// answers are those to the last writes of rules, oldest first.
 	answers []*answer
 	// strangers have a generation and are not in Members: those forgotten, or ended before they were in a ring. The
 	// oldest comes first.
 	strangers []ring.NodeID
+	// removed are the processes that operators removed, the last KeptRemoved, oldest first.
+	removed []uint64
 }
 
 // Booted is a node's process.
@@ -71,7 +75,7 @@ type Booted struct {
 func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
-		Boots:   map[ring.NodeID]Booted{},
+		Boots: map[ring.NodeID]Booted{}, Suspensions: map[ring.NodeID]Suspension{},
 		History: rules.NewHistory(), Regions: &Regions{sets: &sets{}},
 	}
 }
@@ -100,8 +104,8 @@ func (s *State) Moving(p int) bool {
 	return from != to
 }
 
-// inRing reports whether id is a member of a ring, be it the one that is settled or the one being moved to.
-func (s *State) inRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0 }
+// InRing reports whether id is a member of a ring, be it the one that is settled or the one being moved to.
+func (s *State) InRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0 }
 
 // move makes to the ring to be moved to. It is settled if there is nothing to move.
 func (s *State) move(from, to *ring.Table) {

@@ -152,7 +152,7 @@ func TestRings(t *testing.T) {
 	if !s.Settled || s.From != s.To || !s.From.Equal(table(t, 1, 2, 3, 4)) {
 		t.Errorf("not settled: %+v", s)
 	}
-	s = do(t, s, Settled{Epoch: 2}, Leave{3, node(2)})
+	s = do(t, s, Settled{Epoch: 2}, Leave{Epoch: 3, Node: node(2)})
 	if s.Settled || s.Epoch != 3 || !s.To.Equal(s.From.Without(node(2))) || s.To.Canonical() {
 		t.Errorf("a leaving node: %+v", s)
 	}
@@ -196,7 +196,7 @@ func TestEndedEndsTheMove(t *testing.T) {
 		end      int
 		from, to *ring.Table // to is nil if it has to be settled
 	}{
-		{"leaving node", []int{1, 2, 3}, Leave{2, node(2)}, 2, table(t, 1, 2, 3).Without(node(2)), nil},
+		{"leaving node", []int{1, 2, 3}, Leave{Epoch: 2, Node: node(2)}, 2, table(t, 1, 2, 3).Without(node(2)), nil},
 		{"joining node", []int{1, 2}, ringOf(2, 1, 2, 3), 3, table(t, 1, 2), table(t, 1, 2, 3).Without(node(3))},
 		{"the only one", []int{1}, Settled{Epoch: 1}, 1, table(t, 1), nil},
 		{"the only one before", []int{1}, ringOf(2, 1, 2, 3), 1, table(t, 1, 2, 3).Without(node(1)), nil},
@@ -302,7 +302,7 @@ func TestRejected(t *testing.T) {
 		{"no cluster", New(), Found{Secret: found.Secret}, "no ID"},
 		{"short secret", New(), Found{Cluster: found.Cluster, Secret: []byte("x")}, "secret has 1"},
 		{"first epoch", New(), ringOf(2, 1), "epoch 2 does not follow 0"},
-		{"leave before the first ring", New(), Leave{1, node(1)}, "not in the ring"},
+		{"leave before the first ring", New(), Leave{Epoch: 1, Node: node(1)}, "not in the ring"},
 		{"same epoch", base, ringOf(1, 1, 2), "epoch 1 does not follow 1"},
 		{"epoch left out", base, ringOf(3, 1, 2), "epoch 3"},
 		{"no epoch", base, ringOf(math.MinInt64, 1, 2), "epoch -"},
@@ -316,10 +316,10 @@ func TestRejected(t *testing.T) {
 		{"long address", base, long(func(m *Member, s string) { m.Address = s }), "address of"},
 		{"long region", base, long(func(m *Member, s string) { m.Region = s }), "region of"},
 		{"long zone", base, long(func(m *Member, s string) { m.Zone = s }), "zone of"},
-		{"leave of a stranger", base, Leave{2, node(7)}, "not in the ring"},
-		{"leave of the last", alone, Leave{2, node(1)}, "alone"},
-		{"leave in a move", moving, Leave{3, node(1)}, "not settled"},
-		{"leave, another epoch", base, Leave{1, node(1)}, "epoch"},
+		{"leave of a stranger", base, Leave{Epoch: 2, Node: node(7)}, "not in the ring"},
+		{"leave of the last", alone, Leave{Epoch: 2, Node: node(1)}, "alone"},
+		{"leave in a move", moving, Leave{Epoch: 3, Node: node(1)}, "not settled"},
+		{"leave, another epoch", base, Leave{Epoch: 1, Node: node(1)}, "epoch"},
 		{"another epoch settled", base, Settled{Epoch: 2}, "epoch is 1, not 2"},
 		{"last epoch settled", moving, Settled{Epoch: 1}, "epoch is 2, not 1"},
 		{"later generation", base, Ended{Node: node(1), Generation: 1}, "generation 0, not 1"},
@@ -429,7 +429,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.Change = rules.Change{Part: rules.SubjectPart, Attribute: "tenant", Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
-		found, Empty{}, ringOf(7, 1, 2), Leave{3, node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
+		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
 		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
 	} {
 		have, err := Decode(encoded(t, want))

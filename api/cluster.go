@@ -34,6 +34,7 @@ type Member struct {
 	Voter      bool   `json:"voter"`
 	Leader     bool   `json:"leader"`
 	InRing     bool   `json:"in_ring"`
+	Behind     bool   `json:"behind"`        // it asks for authority and can't be given any, as the leader says
 	Partitions int    `json:"partitions"`    // owned
 	Reachable  bool   `json:"reachable"`     // from this node
 	Via        string `json:"via,omitempty"` // the node by way of which it is reached, where the direct way is broken

@@ -30,11 +30,14 @@ func (m *members) Leave(ctx context.Context) error {
 	return fmt.Errorf("leave: %w", ErrNoLeader)
 }
 
-func (m *members) Remove(_ context.Context, name string) error {
+func (m *members) Remove(_ context.Context, name string, force bool) error {
 	switch name {
 	case "gone":
 		return nil
 	case "there":
+		if force {
+			return nil
+		}
 		return fmt.Errorf("remove: %w", ErrMemberThere)
 	}
 	return fmt.Errorf("remove: %w", ErrNoMember)
@@ -57,6 +60,9 @@ func TestMembership(t *testing.T) {
 		{"DELETE", "/v1/members/gone", nil, 401, "unauthorized"},
 		{"DELETE", "/v1/members/gone", token, 200, `{"removed":"gone"}`},
 		{"DELETE", "/v1/members/there", token, 409, "member-there"},
+		{"DELETE", "/v1/members/there?force=false", token, 409, "member-there"},
+		{"DELETE", "/v1/members/there?force=true", token, 200, `{"removed":"there"}`},
+		{"DELETE", "/v1/members/there?force=1", token, 400, "force must be true or false"},
 		{"DELETE", "/v1/members/nobody", token, 404, "not-found"},
 		{"DELETE", "/v1/members/" + strings.Repeat("x", 1025), token, 400, "bad-value"},
 	} {

@@ -11,6 +11,10 @@ type ClusterFigures struct {
 	Connected bool // this node may act as an owner
 	// Stuck is why this node applies nothing more that the cluster agrees on; nil: it does.
 	Stuck error
+	// Behind: this node asks for authority and can't be given any, as the leader says. Suspended are the nodes that were taken out
+	// of the ring, though they live, within the last hour.
+	Behind    bool
+	Suspended int
 	// Split: nodes have made different states of the same entries, as this node has seen as the leader.
 	Split      bool
 	Members    MemberFigures
@@ -70,7 +74,7 @@ type clusterCollector struct {
 
 	state, term, commit, applied, last, contact, voters, changes *prometheus.Desc
 	logBytes, hung, full                                         *prometheus.Desc
-	members, refused, connected, stuck, split                    *prometheus.Desc
+	members, refused, connected, stuck, split, late, suspended   *prometheus.Desc
 	partitions, behind, lagging                                  *prometheus.Desc
 	pushed, unacked, handOffs, frozen, begun, debts, dropped     *prometheus.Desc
 	relayed, tunnels                                             *prometheus.Desc
@@ -101,6 +105,8 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 		connected:  desc("connected", "1 while this node may act as an owner, 0 while it is cut off."),
 		stuck:      desc("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0."),
 		split:      desc("states_differ", "1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0."),
+		late:       desc("behind", "1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0."),
+		suspended:  desc("suspended", "Nodes that were taken out of the ring within the last hour though they live, and have to do well for a while before they come back."),
 		partitions: desc("partitions", "Partitions whose counters are here, as their owner or as a standby.", "as"),
 		behind:     desc("partitions_behind", "Partitions owned of which some standby has no whole copy."),
 		lagging:    desc("standbys_lagging", "Nodes that can be reached and have taken no copies from this one for five seconds."),
@@ -118,7 +124,7 @@ func newClusterCollector(read func() ClusterFigures) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range append(c.regions.all(),
 		c.state, c.term, c.commit, c.applied, c.last, c.contact, c.voters, c.changes, c.logBytes, c.hung, c.full, c.members,
-		c.refused, c.relayed, c.tunnels, c.connected, c.stuck, c.split, c.partitions, c.behind, c.lagging, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
+		c.refused, c.relayed, c.tunnels, c.connected, c.stuck, c.split, c.late, c.suspended, c.partitions, c.behind, c.lagging, c.pushed, c.unacked, c.handOffs, c.frozen, c.begun, c.debts, c.dropped) {
 		ch <- d
 	}
 }
@@ -129,6 +135,8 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	s.flag(c.connected, f.Connected)
 	s.flag(c.stuck, f.Stuck != nil)
 	s.flag(c.split, f.Split)
+	s.flag(c.late, f.Behind)
+	s.gauge(c.suspended, float64(f.Suspended))
 	for state, n := range map[string]int{
 		"alive": f.Members.Alive, "suspect": f.Members.Suspect, "left": f.Members.Left, "failed": f.Members.Failed,
 	} {

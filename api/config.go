@@ -35,9 +35,9 @@ type Membership interface {
 	// Leave hands this node's counters over and takes it out of the ring and of the cluster. The error wraps
 	// ErrOnlyMember or ErrNoLeader.
 	Leave(ctx context.Context) error
-	// Remove takes a node that is gone for good out by its name. The error wraps ErrNoMember, ErrMemberThere or
+	// Remove takes a node that is gone for good out by its name; by force also one that is alive. The error wraps ErrNoMember, ErrMemberThere or
 	// ErrNoLeader.
-	Remove(ctx context.Context, name string) error
+	Remove(ctx context.Context, name string, force bool) error
 }
 
 // RegionRemover takes regions out of the world.

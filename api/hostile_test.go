@@ -18,7 +18,7 @@ import (
 )
 
 // documented are the statuses that a hostile request may be answered with; 0 is a connection that was closed.
-var documented = map[int]bool{0: true, 200: true, 400: true, 401: true, 403: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true, 503: true}
+var documented = map[int]bool{0: true, 200: true, 400: true, 401: true, 403: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true}
 
 // hostileRequests is how many requests TestHostile sends; `make hostile` sends a million.
 var hostileRequests = flag.Int("hostile", 0, "requests that TestHostile sends; 0: 10,000, or 2,000 in short runs")

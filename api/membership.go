@@ -28,7 +28,7 @@ func (s *adminServer) leave(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// removeMember takes a node that is gone for good out of the cluster.
+// removeMember takes a node that is gone for good out of the cluster; with ?force=true also one that is alive.
 func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if s.api.config.Membership == nil {
@@ -37,12 +37,19 @@ func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error
 	if len(name) > maxValue {
 		return errorf(BadValue, "name must not have more than %d bytes", maxValue)
 	}
+	force := false
+	if text := r.URL.Query().Get("force"); text != "" {
+		if text != "true" && text != "false" {
+			return errorf(BadValue, "force must be true or false")
+		}
+		force = text == "true"
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
 	defer cancel()
-	if err := s.api.config.Membership.Remove(ctx, name); err != nil {
+	if err := s.api.config.Membership.Remove(ctx, name, force); err != nil {
 		return fmt.Errorf("remove %q: %w", excerpt(name), err)
 	}
-	s.log.Info("removed a member", "name", name, "by", writer(r))
+	s.log.Info("removed a member", "name", name, "force", force, "by", writer(r))
 	s.sendJSON(w, append(appendString([]byte(`{"removed":`), name), '}'))
 	return nil
 }

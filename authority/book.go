@@ -19,6 +19,14 @@ const (
 	firstRing = 3 * time.Second
 	// holeLife is how long a ring that a node was taken out of stays before it is made anew.
 	holeLife = 5 * time.Second
+	// vainPatience is how long a node asks in vain before it is ended, and vainPause how long after that another one is.
+	vainPatience = 5 * time.Second
+	vainPause    = 10 * time.Second
+	// relayedPatience is how long a majority reaches a node only by way of others before it leaves the ring.
+	relayedPatience = 10 * time.Second
+	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. With the term that it
+	// has left by then it goes by the old ones for less than 5 s.
+	followTime = 2500 * time.Millisecond
 	// late is by how much the leader's own loop may be late before it trusts no silence.
 	late = 500 * time.Millisecond
 
@@ -47,6 +55,7 @@ const (
 	whyReplacing  = "another process of the node is taking its place"
 	whyClone      = "another process with this node's identity is asking, too: is this a copied data directory?"
 	whyRegister   = "the authority of the node's last process has not run out yet"
+	whyRemoved    = "an operator has removed the process: stop it"
 	whyStuck      = "the node applies nothing more"
 	whyLevel      = "the node's release knows less than the cluster's feature level: run a later one"
 	whyGaveUp     = "the process has given its authority up"
@@ -66,13 +75,29 @@ type book struct {
 	records map[ring.NodeID]*record
 	// floor is what a node has to have applied before it is granted anything. It never goes back.
 	floor uint64
+	// rises are the newest rules that a majority of the ring has applied: when the floor rises to each. Each is looked at for
+	// followTime, and once a tick.
+	rises []rise
+	// proved is when an empty entry of this leader's has committed last.
+	proved time.Duration
+	// vainEnded is when a node was last to be ended that asks in vain, or when the lead was handed on instead.
+	vainEnded time.Duration
+	// behind are the nodes that ask in vain, sorted; it is replaced and not changed.
+	behind []ring.NodeID
 
 	wanted      []ring.NodeID // who has authority and may be in the ring, sorted
 	wantedSince time.Duration // since when it has been these
 	to          *ring.Table   // State.To as seen last
 	toSince     time.Duration // since when it has been this one
 
-	cry func(msg string, id ring.NodeID) // tells an operator
+	cry    func(msg string, id ring.NodeID) // tells an operator
+	handOn func()                           // has another node lead
+}
+
+// rise is when a majority of the ring had applied the entry of an index.
+type rise struct {
+	index uint64
+	at    time.Duration
 }
 
 // record is what a leader knows of one node.
@@ -84,17 +109,21 @@ type record struct {
 	settled int64  // what its last request reported,
 	applied uint64 // as of this index
 	leaving bool
-	// unreachable is what the last request reported.
-	unreachable []ring.NodeID
+	// unreachable and relayed are what the last request reported; without is for how long its process had no authority.
+	unreachable, relayed []ring.NodeID
+	without              time.Duration
 
-	// stuck: the last process that was heard of applies nothing more, or knows less than the agreed level.
-	stuck bool
-
-	// cutSince is since when a majority has reported the node; never while none does.
-	cutSince time.Duration
-	// ending: the node gets no answer, and will be ended when its authority has run out. endingSince: from when.
+	// vainSince is since when the node has asked in vain; never while it has authority, or was not asked for a reason that counts.
+	vainSince time.Duration
+	// cutSince is since when a majority has reported the node; never while none does. relayedSince: that it can't be reached
+	// directly.
+	cutSince, relayedSince time.Duration
+	// wellSince is since when the node has had authority and was reached directly.
+	wellSince time.Duration
+	// ending: the node gets no answer, and will be ended when its authority has run out. endingSince: from when; why: for what.
 	ending      bool
 	endingSince time.Duration
+	why         agreement.Reason
 	// ended: the entry that ends the node has been proposed and its outcome is not known. Nothing takes that back.
 	ended bool
 
@@ -112,9 +141,16 @@ type record struct {
 func newBook(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *book {
 	return &book{
 		self: self, boot: boot, expect: expect, reign: reign,
-		since: now, trusted: now, looked: now, wantedSince: now, toSince: now,
+		since: now, trusted: now, looked: now, wantedSince: now, toSince: now, proved: now, vainEnded: never,
 		records: make(map[ring.NodeID]*record),
-		cry:     func(string, ring.NodeID) {},
+		cry:     func(string, ring.NodeID) {}, handOn: func() {},
+	}
+}
+
+func newRecord(boot uint64) *record {
+	return &record{
+		boot: boot, asked: never, granted: never, newerAsked: never, cried: never,
+		vainSince: never, cutSince: never, relayedSince: never, wellSince: never,
 	}
 }
 
@@ -126,14 +162,13 @@ func (b *book) record(s *agreement.State, id ring.NodeID) *record {
 		if len(b.records) >= maxRecords {
 			return nil
 		}
-		r = &record{boot: s.Boot(id), asked: never, granted: never, cutSince: never, newerAsked: never, cried: never}
+		r = newRecord(s.Boot(id))
 		b.records[id] = r
 	}
 	if boot := s.Boot(id); r.boot != boot {
-		next := &record{
-			boot: boot, asked: never, granted: never, cutSince: never, newerAsked: never, cried: r.cried,
-			ending: r.ending, endingSince: r.endingSince, ended: r.ended,
-		}
+		next := newRecord(boot)
+		next.cried, next.ended = r.cried, r.ended
+		next.ending, next.endingSince, next.why = r.ending, r.endingSince, r.why
 		if r.newer == boot {
 			next.asked = r.newerAsked
 		}
@@ -144,8 +179,11 @@ func (b *book) record(s *agreement.State, id ring.NodeID) *record {
 
 // hear notes a request and tells why it is refused; empty if it may be granted once an empty entry has committed.
 func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
-	if q.Node.IsZero() || q.Boot == 0 {
+	switch {
+	case q.Node.IsZero() || q.Boot == 0:
 		return Reply{Why: whyNoBoot}
+	case s.WasRemoved(q.Boot):
+		return Reply{Why: whyRemoved, Removed: true}
 	}
 	r := b.record(s, q.Node)
 	switch {
@@ -155,15 +193,38 @@ func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 		return Reply{Why: b.hearOther(now, s, r, q)}
 	}
 	r.asked = now
-	r.leaving, r.stuck = q.Leaving, q.Stuck
-	r.unreachable = q.Unreachable
+	r.leaving, r.without = q.Leaving, q.Without
+	r.unreachable, r.relayed = q.Unreachable, q.Relayed
 	if q.Generation == s.Generation(q.Node) {
 		r.settled, r.applied = q.Settled, q.Applied
 	}
 	if q.GivingUp {
 		r.gaveUp = true
 	}
-	return b.judge(s, q)
+	reply := b.judge(s, q)
+	r.ask(now, reply.Why)
+	return reply
+}
+
+// ask takes note whether the node asks in vain: for a reason that is its own, or though it was granted authority before.
+func (r *record) ask(now time.Duration, why string) {
+	switch why {
+	case whyEnding:
+		return
+	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
+	case "":
+		if r.granted == never {
+			r.without = 0
+		}
+	default:
+		r.without = 0
+	}
+	switch {
+	case r.without == 0:
+		r.vainSince = never
+	case r.vainSince == never:
+		r.vainSince = now
+	}
 }
 
 // knows is the newest feature level that the asking process knows.
@@ -191,16 +252,18 @@ func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Re
 	low := q.knows() < s.Level
 	r.newerStuck = q.Stuck || low
 	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
-	if b.silence(now, r.asked) >= patience {
-		r.stuck = r.newerStuck
-	}
+	why := whyRegister
 	switch {
 	case q.Stuck:
-		return whyStuck
+		why = whyStuck
 	case low:
-		return whyLevel
+		why = whyLevel
 	}
-	return whyRegister
+	if b.silence(now, r.asked) >= patience {
+		r.without = q.Without
+		r.ask(now, why)
+	}
+	return why
 }
 
 func (b *book) complain(now time.Duration, r *record, id ring.NodeID) {
@@ -265,12 +328,36 @@ func (b *book) honoured(now time.Duration, index uint64) bool {
 	return true
 }
 
+// followed tells whether a majority of the ring has applied index; true without a ring.
+func (b *book) followed(s *agreement.State, index uint64) bool {
+	members, have := s.To.Members(), 0
+	for _, id := range members {
+		if r := b.records[id]; r != nil && r.applied >= index {
+			have++
+		}
+	}
+	return 2*have > len(members) || len(members) == 0
+}
+
+// raiseFloor has the floor follow the newest rules: it rises when everyone who may have authority has applied them, or a
+// while after a majority of the ring has.
+func (b *book) raiseFloor(v *view) {
+	if v.ruled > b.floor && !b.honoured(v.now, v.ruled) && b.followed(v.state, v.ruled) &&
+		(len(b.rises) == 0 || b.rises[len(b.rises)-1].index < v.ruled) {
+		b.rises = append(b.rises, rise{v.ruled, v.now})
+	}
+	for len(b.rises) > 0 && (b.rises[0].index <= b.floor || v.now-b.rises[0].at >= followTime) {
+		b.floor = max(b.floor, b.rises[0].index)
+		b.rises = b.rises[1:]
+	}
+}
+
 // holds tells whether id may have authority that this leader granted. A node that may have some from an earlier
 // leader, but hasn't asked since, doesn't count.
 func (b *book) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := b.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&
-		!r.gaveUp && !r.ending && !r.ended && !r.replacing && !r.stuck
+		!r.gaveUp && !r.ending && !r.ended && !r.replacing
 }
 
 // expired tells whether all authority of r's node has run out, whoever granted it.

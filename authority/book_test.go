@@ -13,18 +13,22 @@ func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 
 // desk is a book with a log of its own and a clock that the test turns.
 type desk struct {
-	t     *testing.T
-	book  *book
-	state *agreement.State
-	now   time.Duration
-	nodes map[byte]*Node
-	cried int
+	t       *testing.T
+	book    *book
+	state   *agreement.State
+	now     time.Duration
+	nodes   map[byte]*Node
+	cried   int
+	ruled   uint64
+	handed  int
+	granted map[byte]time.Duration  // each node's last grant
+	alter   map[byte]func(*Request) // what a node asks with
 }
 
 const testReign = 77
 
 func newDesk(t *testing.T, expect int) *desk {
-	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node)}
+	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node), granted: map[byte]time.Duration{}}
 	d.apply(agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
 	d.lead(expect)
 	return d
@@ -35,6 +39,7 @@ func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
 	d.book = newBook(id(1), 101, expect, testReign, d.now)
 	d.book.cry = func(string, ring.NodeID) { d.cried++ }
+	d.book.handOn = func() { d.handed++ }
 }
 
 func (d *desk) apply(e agreement.Entry) {
@@ -63,10 +68,17 @@ func (d *desk) node(n byte) *Node {
 
 // request is what a healthy node sends now.
 func (d *desk) request(n byte) Request {
-	return Request{
+	q := Request{
 		Node: id(n), Boot: d.node(n).Boot, Generation: d.state.Generation(id(n)), Applied: d.state.Index,
 		Settled: d.state.Epoch,
 	}
+	if at, ok := d.granted[n]; ok && d.now-at >= Term {
+		q.Without = d.now - at - Term
+	}
+	if alter := d.alter[n]; alter != nil {
+		alter(&q)
+	}
+	return q
 }
 
 // ask has a request heard and, if nothing is against it, granted.
@@ -74,7 +86,12 @@ func (d *desk) ask(q Request) Reply {
 	if r := d.book.hear(d.now, d.state, &q); r.Why != "" {
 		return r
 	}
-	return d.book.grant(d.now, d.state, &q)
+	d.book.proved = d.now
+	reply := d.book.grant(d.now, d.state, &q)
+	if reply.Granted {
+		d.granted[q.Node[15]] = d.now
+	}
+	return reply
 }
 
 // decide returns the next entry without applying it.
@@ -83,7 +100,7 @@ func (d *desk) decide() agreement.Entry {
 	for _, n := range d.nodes {
 		nodes = append(nodes, *n)
 	}
-	return d.book.decide(newView(d.now, d.state, nodes))
+	return d.book.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
 // run lets time pass in ticks while the nodes ask and entries are applied as they are decided; it returns them.
@@ -175,7 +192,7 @@ func TestFirstRing(t *testing.T) {
 }
 
 func TestNoRingBeforeThereIsACluster(t *testing.T) {
-	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node)}
+	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node), granted: map[byte]time.Duration{}}
 	d.lead(1)
 	d.node(1)
 	d.run(5*time.Second, 1)
@@ -419,6 +436,7 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	if have := d.ask(old); have.Why != whyGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
+	d.want(d.run(9*time.Second, 1, 2, 3)) // the same process: it was cut off, and has to do well for a while
 	d.want(d.run(3*time.Second, 1, 2, 3), "Ring", "Settled")
 }
 

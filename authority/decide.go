@@ -11,14 +11,16 @@ import (
 // view is what a decision is made from, besides the book.
 type view struct {
 	now   time.Duration
+	wall  time.Time
 	state *agreement.State
+	ruled uint64 // as of which the newest rules are in force
 	nodes map[ring.NodeID]Node
 	// members are those of From and To, sorted.
 	members []ring.NodeID
 }
 
-func newView(now time.Duration, s *agreement.State, nodes []Node) *view {
-	v := &view{now: now, state: s, nodes: make(map[ring.NodeID]Node, len(nodes))}
+func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64, nodes []Node) *view {
+	v := &view{now: now, wall: wall, state: s, ruled: ruled, nodes: make(map[ring.NodeID]Node, len(nodes))}
 	for _, n := range nodes {
 		v.nodes[n.ID] = n
 	}
@@ -32,6 +34,8 @@ func newView(now time.Duration, s *agreement.State, nodes []Node) *view {
 // outcome with proposed before it asks again, and looks at least every tickEvery.
 func (b *book) decide(v *view) agreement.Entry {
 	b.look(v.now)
+	b.raiseFloor(v)
+	b.observeReports(v)
 	for _, id := range v.members {
 		b.review(v, id)
 	}
@@ -51,10 +55,51 @@ func (b *book) look(now time.Duration) {
 	if now-b.looked > tickEvery+late {
 		b.trusted = now
 		for _, r := range b.records {
-			r.cutSince, r.ending = never, false
+			r.cutSince, r.relayedSince, r.vainSince, r.ending = never, never, never, false
 		}
 	}
 	b.looked = now
+}
+
+// observeReports notes since when a majority of the nodes that ask can't reach a node, or only by way of another, and who asks
+// in vain. A node that asks has a voice in what is said of itself.
+func (b *book) observeReports(v *view) {
+	cut, relayed, voices := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
+	for _, r := range b.records {
+		if r.boot == 0 || b.silence(v.now, r.asked) >= patience || r.asked == never {
+			continue
+		}
+		voices++
+		for _, id := range r.unreachable {
+			cut[id]++
+		}
+		for _, id := range r.relayed {
+			relayed[id]++
+		}
+	}
+	mark := func(since *time.Duration, is bool) {
+		switch {
+		case !is:
+			*since = never
+		case *since == never:
+			*since = v.now
+		}
+	}
+	// What a leader refuses says nothing while it can't have anything agreed on.
+	proved := v.now-b.proved < patience
+	b.behind = nil
+	for _, id := range b.sorted() {
+		r := b.record(v.state, id)
+		mark(&r.cutSince, 2*cut[id] > voices)
+		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > voices)
+		mark(&r.wellSince, r.relayedSince == never && b.holds(v.now, v.state, id))
+		if !proved || b.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
+			r.vainSince = never
+		}
+		if r.vainSince != never && v.now-r.vainSince >= patience {
+			b.behind = append(b.behind, id)
+		}
+	}
 }
 
 // review looks at the evidence against a member of the ring.
@@ -63,54 +108,54 @@ func (b *book) review(v *view, id ring.NodeID) {
 	if r == nil {
 		return
 	}
-	gossip := v.nodes[id].Presence
-	failed := gossip == Failed || gossip == Left
-	switch cut := b.cut(v, id); {
-	case !cut:
-		r.cutSince = never
-	case r.cutSince == never:
-		r.cutSince = v.now
-	}
+	node := v.nodes[id]
+	failed := node.Presence == Failed || node.Presence == Left
 	cut := r.cutSince != never
 	asked := max(r.asked, r.newerAsked)
 	silent := b.silence(v.now, asked) >= patience
+	end := func(why agreement.Reason) { r.ending, r.endingSince, r.why = true, v.now, why }
+	back := asked > r.endingSince && !failed && !cut && r.why != agreement.Behind
 	switch {
-	case len(v.members) == 1, r.ending && asked > r.endingSince && !failed && !cut && !r.stuck:
+	case len(v.members) == 1:
+		r.ending = false
+	case node.Removed:
+		end(agreement.Removed)
+	case r.ending && back:
 		r.ending = false
 	case r.ending:
-	case r.stuck && b.spares(v):
-		r.ending, r.endingSince = true, v.now
-	case silent && (failed || cut), cut && v.now-r.cutSince >= cutPatience:
-		r.ending, r.endingSince = true, v.now
+	case silent && (failed || cut):
+		end(agreement.Silent)
+	case cut && v.now-r.cutSince >= cutPatience:
+		end(agreement.Unreachable)
+	case b.endsInVain(v, id, r):
+		end(agreement.Behind)
 	}
 }
 
-// spares tells whether at least half of the ring has authority without those that apply nothing more. To end more nodes
-// would leave all work to a few.
-func (b *book) spares(v *view) bool {
+// endsInVain tells whether a node is to be ended because it asks in vain, and notes that it is. At most one is in each
+// vainPause, and only while at least half of the ring has authority without it. A leader hands the lead on first.
+func (b *book) endsInVain(v *view, id ring.NodeID, r *record) bool {
+	if r.vainSince == never || v.now-r.vainSince < vainPatience || r.without < vainPatience ||
+		v.now-b.vainEnded < vainPause || !b.spares(v, id) {
+		return false
+	}
+	b.vainEnded = v.now
+	if id == b.self {
+		b.handOn()
+		return false
+	}
+	return true
+}
+
+// spares tells whether at least half of the ring has authority without id.
+func (b *book) spares(v *view, id ring.NodeID) bool {
 	hold := 0
-	for _, id := range v.members {
-		if b.holds(v.now, v.state, id) {
+	for _, other := range v.members {
+		if other != id && b.holds(v.now, v.state, other) {
 			hold++
 		}
 	}
 	return 2*hold >= len(v.members)
-}
-
-// cut tells whether a majority of the nodes that ask can't reach id. A node that asks has a voice in what is said of
-// itself.
-func (b *book) cut(v *view, id ring.NodeID) bool {
-	voices, against := 0, 0
-	for _, r := range b.records {
-		if r.boot == 0 || b.silence(v.now, r.asked) >= patience || r.asked == never {
-			continue
-		}
-		voices++
-		if slices.Contains(r.unreachable, id) {
-			against++
-		}
-	}
-	return 2*against > voices
 }
 
 // tidy forgets who is no member and asks no more. Nobody that is forgotten has authority: that ran out long ago.
@@ -119,7 +164,7 @@ func (b *book) tidy(v *view) {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
 			continue
 		}
-		r.ending, r.cutSince = false, never
+		r.ending = false
 		if b.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife {
 			delete(b.records, id)
 		}
@@ -155,10 +200,21 @@ func (b *book) ends(v *view) agreement.Entry {
 	for _, id := range v.members {
 		if r := b.records[id]; r != nil && r.ending && b.expired(v.now, r) {
 			r.ended = true
-			return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: b.reign}
+			return b.end(v, id, r.why)
+		}
+	}
+	// A removed process that is in no ring is noted, so that no leader takes it in.
+	for _, id := range b.sorted() {
+		boot := v.state.Boot(id)
+		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
+			return b.end(v, id, agreement.Removed)
 		}
 	}
 	return nil
+}
+
+func (b *book) end(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
+	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: b.reign, Why: why, When: v.wall.UnixMilli()}
 }
 
 // settles ends a move when every member has settled it. What one reported before the last end or boot says nothing of
@@ -186,7 +242,8 @@ func (b *book) allHold(v *view) bool {
 	return true
 }
 
-// leaves lets one member that wants to go leave the ring, if it isn't the only one.
+// leaves lets one member that wants to go leave the ring, if it isn't the only one; and one that most nodes reach only by way
+// of others, which would carry all of its traffic for ever.
 func (b *book) leaves(v *view) agreement.Entry {
 	if !v.state.Settled || len(v.members) < 2 || !b.allHold(v) {
 		return nil
@@ -196,6 +253,18 @@ func (b *book) leaves(v *view) agreement.Entry {
 			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id}
 		}
 	}
+	for _, id := range v.members {
+		if r := b.records[id]; r.relayedSince == never || v.now-r.relayedSince < relayedPatience {
+			continue
+		}
+		if id != b.self {
+			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wall.UnixMilli()}
+		}
+		if v.now-b.vainEnded >= vainPause {
+			b.vainEnded = v.now
+			b.handOn()
+		}
+	}
 	return nil
 }
 
@@ -203,8 +272,12 @@ func (b *book) leaves(v *view) agreement.Entry {
 func (b *book) observeRing(v *view) {
 	var wanted []ring.NodeID
 	for id, n := range v.nodes {
-		if n.Presence == Alive && n.Supports && b.holds(v.now, v.state, id) &&
-			!b.records[id].leaving && b.records[id].boot == n.Boot {
+		r := b.records[id]
+		if n.Presence != Alive || n.Removed || !n.Supports || !b.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
+			continue
+		}
+		// Who was taken out has to do well for a while first, and nobody who can't be reached directly comes in.
+		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Suspensions[id].Patience() {
 			wanted = append(wanted, id)
 		}
 	}

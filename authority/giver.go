@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,9 +42,11 @@ type GiverConfig struct {
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Nodes is gossip's view, this node included.
 	Nodes func() []Node
-	// Ruled is the index as of which the newest rules that this node has applied are in force; nil: nobody asks Honoured.
-	// It is called from the one loop and must not block.
+	// Ruled is the index as of which the newest rules that this node has applied are in force; nil: there are none. It is
+	// called from the one loop and must not block.
 	Ruled func() uint64
+	// HandOn has another node lead, if one can. It must not block. nil: none can.
+	HandOn func()
 	// Now is a monotonic clock; the process's own if nil. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
@@ -74,6 +77,7 @@ type reign struct {
 
 	waiting  []*question // for an empty entry that hasn't been proposed yet
 	asked    []*question // for the one that has been proposed
+	behind   []*question // for a majority of the ring to apply an index; at most maxWaiting
 	emptyAt  time.Duration
 	empty    bool            // one is under way
 	deciding agreement.Entry // under way; nil if none is
@@ -84,9 +88,9 @@ type reign struct {
 // question waits for an empty entry.
 type question struct {
 	request *Request // nil for Committed and Honoured
-	// honoured is the index of a question of Honoured; 0 for the others.
-	honoured uint64
-	reply    chan Reply
+	// honoured is the index of a question of Honoured, followed that of one of Followed; 0 for the others.
+	honoured, followed uint64
+	reply              chan Reply
 }
 
 // outcome is what became of a proposal.
@@ -161,6 +165,12 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 // nodes is no answer.
 func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
 	reply, ok := g.ask(ctx, &question{honoured: index, reply: make(chan Reply, 1)})
+	return ok && reply.Granted
+}
+
+// Followed waits until a majority of the ring has applied the entry of an index, and reports whether it has.
+func (g *Giver) Followed(ctx context.Context, index uint64) bool {
+	reply, ok := g.ask(ctx, &question{followed: index, reply: make(chan Reply, 1)})
 	return ok && reply.Granted
 }
 
@@ -244,10 +254,10 @@ func (g *Giver) follow() {
 
 // refuse sends everybody away who waits.
 func (r *reign) refuse() {
-	for _, q := range append(r.waiting, r.asked...) {
+	for _, q := range slices.Concat(r.waiting, r.asked, r.behind) {
 		q.reply <- Reply{Why: whyNotLeading}
 	}
-	r.waiting, r.asked = nil, nil
+	r.waiting, r.asked, r.behind = nil, nil, nil
 }
 
 // propose starts a proposal of the present reign. There are at most two at once, an empty entry and a decision, and
@@ -272,17 +282,41 @@ func (g *Giver) take(q *question) {
 	case r == nil:
 		q.reply <- Reply{Why: whyNotLeading}
 		return
-	case len(r.waiting) >= maxWaiting:
+	case len(r.waiting)+len(r.behind) >= maxWaiting:
 		q.reply <- Reply{Why: whyBusy}
+		return
+	case q.followed != 0:
+		r.behind = append(r.behind, q)
+		g.follows()
 		return
 	}
 	if r.book != nil && q.request != nil {
-		if reply := r.book.hear(g.config.Now(), g.config.State(), q.request); reply.Why != "" {
+		reply := r.book.hear(g.config.Now(), g.config.State(), q.request)
+		g.follows()
+		if reply.Why != "" {
+			reply.Behind = r.book.behind
 			q.reply <- reply
 			return
 		}
 	}
 	r.waiting = append(r.waiting, q)
+}
+
+// follows answers who waits for a majority of the ring. Those that wait no more are let go of with the reign, or when the
+// majority is there.
+func (g *Giver) follows() {
+	r := g.reign
+	if r.book == nil {
+		return
+	}
+	state := g.config.State()
+	r.behind = slices.DeleteFunc(r.behind, func(q *question) bool {
+		there := r.book.followed(state, q.followed)
+		if there {
+			q.reply <- Reply{Granted: true}
+		}
+		return there
+	})
 }
 
 // flush proposes an empty entry if somebody waits for one and it is time. Otherwise it tells how long to wait, if that
@@ -323,6 +357,9 @@ func (g *Giver) learn(o outcome) {
 		if g.config.Ruled != nil {
 			r.book.floor = g.config.Ruled()
 		}
+		if g.config.HandOn != nil {
+			r.book.handOn = g.config.HandOn
+		}
 		r.book.cry = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
@@ -347,6 +384,7 @@ func (g *Giver) learn(o outcome) {
 // answer grants what waited for the empty entry that has committed.
 func (g *Giver) answer(state *agreement.State) {
 	r := g.reign
+	r.book.proved = g.config.Now()
 	for _, q := range r.asked {
 		switch {
 		case q.honoured != 0:
@@ -356,7 +394,9 @@ func (g *Giver) answer(state *agreement.State) {
 			q.reply <- Reply{Granted: true, Index: state.Index}
 			continue
 		}
-		q.reply <- r.book.grant(g.config.Now(), state, q.request)
+		reply := r.book.grant(g.config.Now(), state, q.request)
+		reply.Behind = r.book.behind
+		q.reply <- reply
 	}
 	r.asked, r.empty = nil, false
 }
@@ -379,7 +419,11 @@ func (g *Giver) decide() {
 		r.book.look(now)
 		return
 	}
-	r.deciding = r.book.decide(newView(now, g.config.State(), g.config.Nodes()))
+	ruled := uint64(0)
+	if g.config.Ruled != nil {
+		ruled = g.config.Ruled()
+	}
+	r.deciding = r.book.decide(newView(now, time.Now(), g.config.State(), ruled, g.config.Nodes()))
 	if r.deciding != nil {
 		g.propose(r.deciding)
 	}

@@ -32,7 +32,7 @@ type HolderConfig struct {
 	Boottime func() time.Duration
 	// Ask sends the request to whoever leads, and returns when ctx ends at the latest.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status tells Generation, Applied, Settled, Unreachable and Leaving as they are now. It must not block.
+	// Status tells what a Request says but for Node, Boot, GivingUp and Without, as it is now. It must not block.
 	Status func() Request
 	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
 	OnChange func()
@@ -49,8 +49,9 @@ type Holder struct {
 
 	// mu guards what an answer is judged by, and writes to until.
 	mu         sync.Mutex
-	era        uint64 // raised by Revoke: an answer to a question of an earlier era counts for nothing
-	generation int64  // that until was granted for
+	era        uint64        // raised by Revoke: an answer to a question of an earlier era counts for nothing
+	generation int64         // that until was granted for
+	lost       time.Duration // the reading at which authority was dropped last, or this process began
 	gaveUp     bool
 	why        string // of the last answer that was no grant; empty after one
 
@@ -73,6 +74,7 @@ func OpenHolder(c HolderConfig) (*Holder, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
+	h.lost = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.group.Go(h.run)
 	return h, nil
@@ -103,15 +105,17 @@ func (h *Holder) Poke() { signal(h.poke) }
 // Revoke ends authority at once, and what was asked before brings none: this node has applied its own Ended. It is
 // called after Status tells the new generation.
 func (h *Holder) Revoke() {
+	now := h.config.Boottime()
 	h.mu.Lock()
-	h.drop()
+	h.drop(now)
 	h.mu.Unlock()
 	signal(h.turned)
 	h.Poke()
 }
 
 // drop ends authority and voids the requests under way. mu is held.
-func (h *Holder) drop() {
+func (h *Holder) drop(now time.Duration) {
+	h.lost = h.without(now)
 	h.era++
 	h.until.Store(0)
 }
@@ -119,9 +123,10 @@ func (h *Holder) drop() {
 // GiveUp ends authority for good: this process will have none again. It returns when the leader has been told, so
 // that the node's next process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
+	now := h.config.Boottime()
 	h.mu.Lock()
 	h.gaveUp = true
-	h.drop()
+	h.drop(now)
 	h.mu.Unlock()
 	signal(h.turned)
 	for {
@@ -231,10 +236,19 @@ func (h *Holder) begin() *attempt {
 	return a
 }
 
+// without is the reading since when there is no authority; now while there is some. mu is held.
+func (h *Holder) without(now time.Duration) time.Duration {
+	return min(max(h.lost, h.Until()), now)
+}
+
 // request is what to send, but for its being the last word.
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
+	now := h.config.Boottime()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r.Without = now - h.without(now)
 	return r
 }
 
@@ -275,11 +289,11 @@ func (h *Holder) ask(ctx context.Context) {
 
 // compare drops authority that was granted for a generation that is no more, should nobody have called Revoke.
 func (h *Holder) compare() {
-	present := h.config.Status().Generation
+	present, now := h.config.Status().Generation, h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.until.Load() != 0 && h.generation != present {
-		h.drop()
+		h.drop(now)
 	}
 }
 

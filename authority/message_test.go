@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
@@ -16,7 +17,7 @@ func TestMessages(t *testing.T) {
 		{},
 		{Node: id(7), Boot: 1 << 63, Generation: -1, Applied: 9, Settled: 1 << 62, Leaving: true},
 		{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1), id(2)}},
-		{Node: id(7), Boot: 3, Stuck: true, Unreachable: []ring.NodeID{id(1)}, Level: 7, Release: "v9.1.0", Zones: "2031a", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}}},
+		{Node: id(7), Boot: 3, Stuck: true, Unreachable: []ring.NodeID{id(1)}, Relayed: []ring.NodeID{id(4), id(5)}, Without: time.Second, Level: 7, Release: "v9.1.0", Zones: "2031a", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}}},
 	}
 	for _, want := range requests {
 		b, err := want.AppendBinary([]byte("x"))
@@ -28,14 +29,14 @@ func TestMessages(t *testing.T) {
 			t.Errorf("have %+v, %v, want %+v", have, err, want)
 		}
 	}
-	many := Request{Unreachable: make([]ring.NodeID, maxUnreachable+1)}
+	many := Request{Unreachable: make([]ring.NodeID, maxReported+1)}
 	b, _ := many.AppendBinary(nil)
-	if have, err := ParseRequest(b); err != nil || len(have.Unreachable) != maxUnreachable {
+	if have, err := ParseRequest(b); err != nil || len(have.Unreachable) != maxReported {
 		t.Errorf("have %d, %v", len(have.Unreachable), err)
 	}
-	for _, want := range []Reply{{}, {Granted: true, Index: 1 << 63}, {Why: "no", Index: 3}, {Why: "no", Differs: true}, {Why: strings.Repeat("x", maxWhy)}} {
+	for _, want := range []Reply{{}, {Granted: true, Index: 1 << 63}, {Why: "no", Index: 3}, {Why: "no", Differs: true}, {Why: "no", Removed: true}, {Granted: true, Behind: []ring.NodeID{id(1), id(2)}}, {Why: strings.Repeat("x", maxWhy)}} {
 		b, _ := want.AppendBinary([]byte("x"))
-		if have, err := ParseReply(b[1:]); err != nil || have != want {
+		if have, err := ParseReply(b[1:]); err != nil || !reflect.DeepEqual(have, want) {
 			t.Errorf("have %+v, %v, want %+v", have, err, want)
 		}
 	}

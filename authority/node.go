@@ -19,6 +19,8 @@ type Node struct {
 	agreement.Member
 	Boot     uint64
 	Presence Presence
+	// Removed: an operator removes this process, alive or not.
+	Removed bool
 	// Supports: the node can compute a ring with this build's ring.DefaultSettings.
 	Supports bool
 }

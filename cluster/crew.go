@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/agreement"
@@ -16,11 +17,21 @@ import (
 type crew struct {
 	remembered []string // what Remember was told last; look's alone
 	tally      tally
+	// behind is what the leader told last; nil after it could not be asked.
+	behind atomic.Pointer[[]ring.NodeID]
+	// removed: the leader has told that an operator removed this process.
+	removed atomic.Bool
 
 	// mu guards what follows.
 	mu       sync.Mutex
 	heard    map[ring.NodeID]heard  // of requests for authority, while this node leads; bounded by the nodes known
-	removing map[ring.NodeID]uint64 // processes of nodes that are being taken out; bounded as heard
+	removing map[ring.NodeID]removal // nodes that are being taken out; bounded as heard
+}
+
+// removal is a process that is being taken out.
+type removal struct {
+	boot  uint64
+	force bool // alive or not
 }
 
 // heard is what a node told with its last request for authority.
@@ -35,7 +46,8 @@ func (c *Cluster) startAuthority() error {
 	self := c.cfg.Self
 	giver, err := authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
-		State: c.State, Propose: c.propose, Nodes: c.nodes, Ruled: c.machine.ruled.Load, Logger: c.cfg.Logger,
+		State: c.State, Propose: c.propose, Nodes: c.nodes, Ruled: c.machine.ruled.Load,
+		HandOn: func() { c.spawn(func() { c.handLeadOn(c.ctx) }) }, Logger: c.cfg.Logger,
 	})
 	if err != nil {
 		return err
@@ -75,12 +87,17 @@ func (c *Cluster) status() authority.Request {
 		Check: s.Check, Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
 	for id := range *c.known.Load() {
-		if !c.cfg.Peers.Reachable(id) {
+		if _, relayed := c.cfg.Peers.Via(id); relayed {
+			r.Relayed = append(r.Relayed, id)
+		} else if !c.cfg.Peers.Reachable(id) {
 			r.Unreachable = append(r.Unreachable, id)
 		}
 	}
 	if c.cfg.Lagging != nil {
-		r.Unreachable = append(r.Unreachable, c.cfg.Lagging()...)
+		for _, id := range c.cfg.Lagging() {
+			r.Unreachable = append(r.Unreachable, id)
+			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
+		}
 	}
 	slices.SortFunc(r.Unreachable, ring.NodeID.Compare)
 	r.Unreachable = slices.Compact(r.Unreachable)
@@ -90,10 +107,17 @@ func (c *Cluster) status() authority.Request {
 // ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
 func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	reply, err := c.askLeader(ctx, r)
-	if err == nil && reply.Differs {
+	switch {
+	case err != nil:
+		c.crew.behind.Store(nil)
+		return reply, err
+	case reply.Differs:
 		c.goneAstray(r)
+	case reply.Removed && !c.crew.removed.Swap(true):
+		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
 	}
-	return reply, err
+	c.crew.behind.Store(&reply.Behind)
+	return reply, nil
 }
 
 func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
@@ -157,8 +181,8 @@ func (c *Cluster) nodes() []authority.Node {
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()
 	for i, n := range list {
-		if boot, removing := c.crew.removing[n.ID]; removing && boot == n.Boot {
-			list[i].Presence = authority.Left
+		if r, removing := c.crew.removing[n.ID]; removing && r.boot == n.Boot {
+			list[i].Presence, list[i].Removed = authority.Left, r.force
 		}
 	}
 	return list

@@ -43,6 +43,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	}
 	if now.History != before.History || now.Regions != before.Regions {
 		poke(c.regional.wake)
+		c.holder.Poke() // the leader waits until a majority goes by them
 	}
 	if !ringChanged(before, now) {
 		return

@@ -34,7 +34,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	c.handLeadOn(ctx)
 	c.holder.Poke()
 	self := c.cfg.Self.ID
-	err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !inRing(s, self) && s.Settled })
+	err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
 	if err != nil {
 		return fmt.Errorf("leave the ring: %w", err)
 	}
@@ -137,10 +137,13 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	return c.gossip.Leave(ctx)
 }
 
-// Remove takes a node that is gone for good out of the cluster, by its name (or ID). A node that is alive is refused:
-// it can leave. It returns when the node is out; its authority may have to run out before.
-func (c *Cluster) Remove(ctx context.Context, name string) error {
-	return c.depart(ctx, departure{Name: name})
+// Remove takes a node that is gone for good out of the cluster, by its name (or ID). A node that is alive is refused, unless
+// by force: it can leave. It returns when the node is out; its authority may have to run out before.
+//
+// A process that was removed by force gets no authority any more, and hands nothing over: its standbys go on. Started again,
+// the node joins again.
+func (c *Cluster) Remove(ctx context.Context, name string, force bool) error {
+	return c.depart(ctx, departure{Name: name, Force: force})
 }
 
 // departure is a node that is to be taken out.
@@ -148,6 +151,7 @@ type departure struct {
 	Node   ring.NodeID `json:"node"`
 	Name   string      `json:"name"`
 	Leaves bool        `json:"leaves"` // it asks for itself
+	Force  bool        `json:"force"`  // also if it is alive
 }
 
 // depart has a departure made by the leader; it may be asked for more than once. It takes serveBound at most if ctx has
@@ -202,11 +206,17 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 		if d.Leaves {
 			return nil, fmt.Errorf("%w: this node leads still", ErrNoLeader)
 		}
+		if d.Force {
+			c.handLeadOn(ctx)
+			return nil, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
+		}
 		return nil, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
-	case m.State == gossip.Alive && !d.Leaves:
-		return nil, fmt.Errorf("%w: node %s is alive; let it leave", ErrRefused, m.Name)
+	case m.State == gossip.Alive && !d.Leaves && !d.Force:
+		return nil, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
+	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
+		return nil, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.takeOut(m.ID)
+	c.takeOut(m.ID, d.Force)
 	if !d.Leaves {
 		defer c.doneRemoving(m.ID)
 	}
@@ -218,7 +228,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 		if _, known := c.State().Members[m.ID]; !server && (d.Leaves || !known) {
 			return []byte("{}"), nil
 		}
-		if g, seen := c.gossipMember(m.ID); seen && g.State == gossip.Alive && !d.Leaves {
+		if g, seen := c.gossipMember(m.ID); seen && g.State == gossip.Alive && !d.Leaves && !d.Force {
 			return nil, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {
@@ -232,14 +242,14 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 }
 
 // takeOut marks the process of a node that gossip knows now: it is not added again.
-func (c *Cluster) takeOut(id ring.NodeID) {
+func (c *Cluster) takeOut(id ring.NodeID, force bool) {
 	g, _ := c.gossipMember(id)
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()
 	if c.crew.removing == nil {
-		c.crew.removing = map[ring.NodeID]uint64{}
+		c.crew.removing = map[ring.NodeID]removal{}
 	}
-	c.crew.removing[id] = g.Boot
+	c.crew.removing[id] = removal{g.Boot, force}
 }
 
 // gossipMember is what gossip knows of a node.

@@ -92,9 +92,9 @@ func (c *Cluster) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	for id, m := range byID {
 		h, asked := c.crew.heard[id]
 		caughtUp := asked && p.now.Sub(h.at) < heardWithin && h.applied+nearly >= state.Index
-		m.inRing = inRing(state, id)
-		boot, removing := c.crew.removing[id]
-		m.removing = removing && boot == boots[id]
+		m.inRing = state.InRing(id)
+		r, removing := c.crew.removing[id]
+		m.removing = removing && r.boot == boots[id] || state.WasRemoved(boots[id])
 		m.record = records[id].note(p.now, m, boots[id], caughtUp)
 		records[id] = m.record
 		_, m.known = state.Members[id]

@@ -33,7 +33,7 @@ type member struct {
 	at       string // its address there
 	inRing   bool
 	known    bool // in the agreed state
-	removing bool // by hand
+	removing bool // by hand: the process that gossip knows
 	record   record
 }
 
@@ -104,7 +104,7 @@ func (p *plan) gone() change {
 // forgotten takes out of the members who is neither a server nor alive.
 func (p *plan) forgotten() change {
 	return p.first(forgetNode, func(m *member) bool {
-		return m.known && !m.server && !m.inRing && m.id != p.self && !(m.seen && m.state == gossip.Alive) && m.record.bad
+		return m.known && !m.server && !m.inRing && m.id != p.self && (m.removing || !(m.seen && m.state == gossip.Alive) && m.record.bad)
 	})
 }
 

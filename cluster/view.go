@@ -34,13 +34,50 @@ type Member struct {
 	Voter      bool
 	Leader     bool
 	InRing     bool
+	Behind     bool // it asks for authority and can't be given any, as the leader told this node last
 	Partitions int // owned, when the move under way is over
 }
 
 // View puts together what gossip, Raft and the state say.
 func (c *Cluster) View() View {
 	conf, _ := c.configuration()
-	return makeView(c.Last(), c.gossipMembers(), conf, c.leader(), c.Authority())
+	v := makeView(c.Last(), c.gossipMembers(), conf, c.leader(), c.Authority())
+	for i, m := range v.Members {
+		v.Members[i].Behind = slices.Contains(c.behind(), m.ID)
+	}
+	return v
+}
+
+// behind are the nodes that ask for authority and can't be given any, as the leader told last; none without contact.
+func (c *Cluster) behind() []ring.NodeID {
+	if list := c.crew.behind.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// Condition is why this node, though it decides, is not one to send checks to; nil: it is.
+func (c *Cluster) Condition() error {
+	switch {
+	case c.crew.removed.Load():
+		return errRemoved
+	case c.Behind():
+		return errBehind
+	}
+	return nil
+}
+
+// Behind says that this node asks for authority and can't be given any, because it is behind in what is agreed. While most
+// nodes are, nobody says so: somebody has to be ready.
+func (c *Cluster) Behind() bool {
+	list := c.behind()
+	nodes := len(list)
+	for _, id := range c.State().To.Members() {
+		if !slices.Contains(list, id) {
+			nodes++
+		}
+	}
+	return 2*len(list) <= nodes && slices.Contains(list, c.cfg.Self.ID)
 }
 
 // makeView is View on what it is made of. Gossip is the newest on what a node is called and where it is.
@@ -63,7 +100,7 @@ func makeView(s *agreement.State, members []gossip.Member, conf raft.Configurati
 		m.Voter = server.Suffrage == raft.Voter
 	}
 	for id, m := range all {
-		m.InRing, m.Partitions = inRing(s, id), s.To.Owned(id)
+		m.InRing, m.Partitions = s.InRing(id), s.To.Owned(id)
 		if m.Leader = id == leader; m.Leader {
 			v.Leader = m.Name
 		}
@@ -76,11 +113,6 @@ func makeView(s *agreement.State, members []gossip.Member, conf raft.Configurati
 		return a.ID.Compare(b.ID)
 	})
 	return v
-}
-
-// inRing says whether a node is a member of the settled ring or of the one being moved to.
-func inRing(s *agreement.State, id ring.NodeID) bool {
-	return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0
 }
 
 // host is an address without its port.
@@ -97,6 +129,8 @@ var (
 	errNoRules     = errors.New("no rules yet")
 	errNoRing      = errors.New("no ring yet")
 	errNoAuthority = errors.New("no contact with the leader yet")
+	errBehind      = errors.New("behind: it has not applied what the others go by")
+	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
 // Ready is nil once this node knows the rules and the ring, and has had authority, or remembers them and can reach nobody
@@ -119,7 +153,17 @@ func (c *Cluster) Ready() error {
 	case !c.holder.Once():
 		return errNoAuthority
 	}
-	return nil
+	return c.Condition()
+}
+
+// Suspended is how many nodes were taken out of the ring, though they live, within the last hour.
+func (c *Cluster) Suspended() (n int) {
+	for _, s := range c.Last().Suspensions {
+		if time.Since(time.UnixMilli(s.Last)) < time.Hour {
+			n++
+		}
+	}
+	return n
 }
 
 // Stats are figures of this node's Raft, and of its gossip.

@@ -125,6 +125,11 @@ func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Res
 	case <-ctx.Done():
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
+	// Each write waits until a majority of the ring goes by the one before. So however many there are, nobody is left behind who
+	// is no slower than most.
+	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
+		return agreement.Result{}, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
+	}
 	// What is written now is to be shared with the regions that are there now, and not from the next window on. A write
 	// for a certain version is for certain regions, too.
 	if write.IfMatch == 0 {

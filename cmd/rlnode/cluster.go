@@ -43,7 +43,8 @@ type membersCmd struct {
 // Help has an example.
 func (membersCmd) Help() string {
 	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its calls get to a node;
-"via n3" that they go by way of n3, since the direct way is broken. ROLE is leader, voter, or follower for a node that does not vote; RING tells
+"via n3" that they go by way of n3, since the direct way is broken. STATE is "alive, behind" while the leader can't
+give a node authority, since it has not applied what the others go by. ROLE is leader, voter, or follower for a node that does not vote; RING tells
 whether it owns counters, or is about to. Where there are several regions they are listed, too: COMMITTED tells whether
 limits with scope: global are shared with a region.
 
@@ -76,6 +77,7 @@ type memberLine struct {
 	Voter      bool   `json:"voter"`
 	Leader     bool   `json:"leader"`
 	InRing     bool   `json:"in_ring"`
+	Behind     bool   `json:"behind"`
 	Partitions int    `json:"partitions"`
 	Reachable  bool   `json:"reachable"`
 	Via        string `json:"via"`
@@ -113,6 +115,10 @@ func printMembers(w io.Writer, members []memberLine) error {
 		if m.Via != "" {
 			reached = "via " + printable(m.Via)
 		}
+		state := m.State
+		if m.Behind {
+			state += ", behind"
+		}
 		if m.Voter {
 			role = "voter"
 		}
@@ -122,7 +128,7 @@ func printMembers(w io.Writer, members []memberLine) error {
 		if m.Zone != "" {
 			zone = printable(m.Zone)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), m.State, reached, role,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), state, reached, role,
 			yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
 	}
 	return table.Flush()

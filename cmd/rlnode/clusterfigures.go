@@ -16,6 +16,7 @@ func (m *mates) figures() api.ClusterFigures {
 	view, raft := c.View(), c.Stats()
 	f.Relayed, f.Tunnels = m.peers.Relayed()
 	f.Connected, f.Refused, f.Stuck, f.Split = view.Connected, raft.GossipRefused, c.Stuck(), c.Split()
+	f.Behind, f.Suspended = c.Behind(), c.Suspended()
 	for _, one := range view.Members {
 		switch one.State {
 		case gossip.Alive:

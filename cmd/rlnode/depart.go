@@ -67,6 +67,7 @@ func (f *adminPlane) depart(env *environment, asJSON bool, r request, text func(
 type removeCmd struct {
 	Name   string `arg:"" optional:"" help:"The node's name; its ID, which members shows, if several have that name."`
 	Region string `placeholder:"REGION" help:"A region to remove, with all its nodes, in place of a node."`
+	Force  bool   `help:"Also a node that is alive. It hands nothing over: the others go on with their copies."`
 	JSON   bool   `help:"Print the node's answer as it is."`
 	adminPlane
 }
@@ -74,7 +75,8 @@ type removeCmd struct {
 // Help has examples.
 func (removeCmd) Help() string {
 	return `For a node that is gone for good: it votes no more, and is no member. Any node of the cluster takes the command.
-A node that is alive is refused, it can leave. Others own the counters of a dead node without this, seconds after it
+A node that is alive is refused, it can leave; with --force it is taken out all the same. Its process owns nothing from then
+on: stop it. Started again, it joins again. Others own the counters of a dead node without this, seconds after it
 failed; and one that has been failed for three days is removed by itself. What it has counted for bills goes with it.
 
 With --region, for a region that is gone for good: limits with scope: global are shared among the others from then on.
@@ -85,6 +87,7 @@ Examples:
 
   rlnode remove n3
   rlnode remove 9f0c1b22a4d84cbb8d1f5e6a7b8c9d0e --admin http://10.0.0.5:8081
+  rlnode remove n3 --force
   rlnode remove --region ap`
 }
 
@@ -94,10 +97,14 @@ func (c *removeCmd) Run(env *environment) error {
 	switch {
 	case c.Region != "" && c.Name != "":
 		return errUsage("a node's name and --region exclude each other")
+	case c.Region != "" && c.Force:
+		return errUsage("--force and --region exclude each other")
 	case c.Region != "":
 		path, done = "/v1/regions/"+url.PathEscape(c.Region), "region "+printable(c.Region)+" is removed\n"
 	case c.Name == "":
 		return errUsage("no name given")
+	case c.Force:
+		path += "?force=true"
 	}
 	return c.depart(env, c.JSON, request{method: http.MethodDelete, path: path}, func(*reply) (string, error) { return done, nil })
 }

@@ -99,19 +99,22 @@ func (m *mates) condition() error {
 	if m.left.Load() {
 		return errLeft
 	}
+	if c := m.cluster.Load(); c != nil {
+		return c.Condition()
+	}
 	return nil
 }
 
 // errLeft: what this node knows of the rules and the ring gets older and older.
 var errLeft = errors.New("the node has left the cluster; stop it")
 
-// Remove takes a node that is gone for good out of the cluster.
-func (m *mates) Remove(ctx context.Context, name string) error {
+// Remove takes a node that is gone for good out of the cluster; by force also one that is alive.
+func (m *mates) Remove(ctx context.Context, name string, force bool) error {
 	c := m.cluster.Load()
 	if c == nil {
 		return api.ErrNoLeader
 	}
-	return inWordsOfAPI(c.Remove(ctx, name))
+	return inWordsOfAPI(c.Remove(ctx, name, force))
 }
 
 // View is the cluster as this node sees it.
@@ -131,7 +134,7 @@ func (m *mates) View() api.ClusterView {
 	for _, one := range v.Members {
 		view.Members = append(view.Members, api.Member{
 			Name: one.Name, ID: one.ID.String(), Address: one.Address, Region: one.Region, Zone: one.Zone,
-			State: one.State.String(), Voter: one.Voter, Leader: one.Leader, InRing: one.InRing, Partitions: one.Partitions,
+			State: one.State.String(), Voter: one.Voter, Leader: one.Leader, InRing: one.InRing, Behind: one.Behind, Partitions: one.Partitions,
 			Reachable: one.ID == m.server.id || m.peers.Reachable(one.ID), Via: via(m.peers, one.ID, v.Members),
 		})
 	}

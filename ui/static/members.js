@@ -15,8 +15,8 @@ export function showMembers(cluster, report, meter) {
     setClass(node.querySelector('.dot'), `dot ${away ? 'warn' : states[m.state] ?? ''}`);
     setText(node.querySelector('.name'), m.name);
     const state = node.querySelector('.word');
-    setText(state, away ? 'not reachable from here' : m.via ? `by way of ${m.via}` : m.state);
-    setClass(state, m.state === 'alive' && !away && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
+    setText(state, away ? 'not reachable from here' : m.behind ? 'behind' : m.via ? `by way of ${m.via}` : m.state);
+    setClass(state, m.state === 'alive' && !away && !m.behind && !m.via ? 'word hidden' : `word tag ${m.state === 'failed' ? 'bad-text' : ''}`);
     setText(node.querySelector('small'), [m.address, zones || m.region !== 'default' ? m.region : '', m.zone].filter(Boolean).join(' · '));
     setText(role, m.leader ? 'leader' : m.voter ? 'voter' : '–');
     setText(partitions, m.in_ring || m.partitions ? number(m.partitions) : '–');
@@ -55,6 +55,10 @@ export function troubles(cluster, report, meter) {
   const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
   if (failed.length) {
     list.push(['bad', 'failed', `${names(failed)} ${failed.length === 1 ? 'does' : 'do'} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${failed.length === 1 ? 'it' : 'them'}.`]);
+  }
+  const behind = cluster.members.filter((m) => m.behind);
+  if (behind.length) {
+    list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others go by. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
   }
   const regions = cluster.regions ?? [];
   const away = regions.length > 1 ? regions.filter((r) => !r.reachable) : [];
