@@ -436,7 +436,11 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	if have := d.ask(old); have.Why != whyGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
-	d.want(d.run(9*time.Second, 1, 2, 3)) // the same process: it was cut off, and has to do well for a while
+	// The same process: it was cut off, and has to do well for a while. The ring without it is made anew meanwhile.
+	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "Settled")
+	if d.inRing(3) {
+		t.Fatal("it is back too soon")
+	}
 	d.want(d.run(3*time.Second, 1, 2, 3), "Ring", "Settled")
 }
 

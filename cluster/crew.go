@@ -24,7 +24,7 @@ type crew struct {
 
 	// mu guards what follows.
 	mu       sync.Mutex
-	heard    map[ring.NodeID]heard  // of requests for authority, while this node leads; bounded by the nodes known
+	heard    map[ring.NodeID]heard   // of requests for authority, while this node leads; bounded by the nodes known
 	removing map[ring.NodeID]removal // nodes that are being taken out; bounded as heard
 }
 

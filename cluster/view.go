@@ -35,7 +35,7 @@ type Member struct {
 	Leader     bool
 	InRing     bool
 	Behind     bool // it asks for authority and can't be given any, as the leader told this node last
-	Partitions int // owned, when the move under way is over
+	Partitions int  // owned, when the move under way is over
 }
 
 // View puts together what gossip, Raft and the state say.

@@ -228,9 +228,11 @@ func (p *planet) end() {
 }
 
 // whole waits until every node is in one settled ring, and has authority.
+//
+// It waits for longer than the longest patience, ten minutes: who was cut off again and again comes back late.
 func (p *planet) whole() {
 	p.t.Helper()
-	p.eventually("the cluster is whole", func() bool {
+	p.within(11*time.Minute, "the cluster is whole", func() bool {
 		for _, v := range p.nodes {
 			if !v.alive.Load() {
 				continue
@@ -248,13 +250,18 @@ func (p *planet) whole() {
 
 func (p *planet) eventually(what string, ok func() bool) {
 	p.t.Helper()
-	for range 60_000 {
+	p.within(time.Minute, what, ok)
+}
+
+func (p *planet) within(bound time.Duration, what string, ok func() bool) {
+	p.t.Helper()
+	for range bound / time.Millisecond {
 		if ok() {
 			return
 		}
 		time.Sleep(time.Millisecond)
 	}
-	p.t.Fatalf("%s: not within a minute", what)
+	p.t.Fatalf("%s: not within %s", what, bound)
 }
 
 // check asks a node, and notes how it was decided.
