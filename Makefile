@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults hostile simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs hostile simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -46,6 +46,13 @@ FAULTS_COUNT ?= 1
 FAULTS_TIMEOUT ?= 40m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
 	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
+
+# PAIRS_SEEDS is how often each pair is run, from PAIRS_SEED on; PAIRS_RUN selects, as link-both or kill:owner.
+PAIRS_SEED ?= 1
+PAIRS_SEEDS ?= 20
+PAIRS_RUN ?= .
+pairs: ## something stays broken and something else happens: all pairs, with whole nodes on virtual time; an hour
+	$(GO) test -count 1 -timeout 6h -run 'TestPairsOfFaultsInOneProcess/$(PAIRS_RUN)' ./cmd/rlnode -args -pairs 0 -pair-seed $(PAIRS_SEED) -pair-seeds $(PAIRS_SEEDS)
 
 # HOSTILE is how many messages each of these sends. A failure prints the seed that repeats it, with -seed.
 HOSTILE ?= 1000000

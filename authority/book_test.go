@@ -298,8 +298,8 @@ func TestEnding(t *testing.T) {
 		{"gossip says so and it is silent", Failed, false, false, Wait},
 		{"it left and is silent", Left, false, false, Wait},
 		{"nobody reaches it and it is silent", Alive, true, false, Wait},
-		{"it is just silent", Alive, false, false, 0},
-		{"gossip suspects it", Doubtful, false, false, 0},
+		{"it is just silent", Alive, false, false, vainPatience},
+		{"gossip suspects it", Doubtful, false, false, vainPatience},
 		{"gossip alone", Failed, false, true, 0},
 		{"nobody reaches it though it asks", Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
 	}
@@ -484,9 +484,9 @@ func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.run(2*Term, 1, 2) // 3 is silent and gossip calls it alive
+	d.run(Term+Term/10, 1, 2) // 3 is silent and gossip calls it alive
 	d.node(4)
-	d.want(d.run(5*time.Second, 1, 2, 4), "Boot")
+	d.want(d.run(vainPatience/2, 1, 2, 4), "Boot")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 

@@ -86,7 +86,7 @@ func (b *book) observeReports(v *view) {
 		}
 	}
 	// What a leader refuses says nothing while it can't have anything agreed on.
-	proved := v.now-b.proved < patience
+	proved := b.proves(v.now)
 	b.behind = nil
 	for _, id := range b.sorted() {
 		r := b.record(v.state, id)
@@ -132,11 +132,14 @@ func (b *book) review(v *view, id ring.NodeID) {
 	}
 }
 
-// endsInVain tells whether a node is to be ended because it asks in vain, and notes that it is. At most one is in each
-// vainPause, and only while at least half of the ring has authority without it. A leader hands the lead on first.
+// endsInVain tells whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, and notes
+// that it is. At most one is in each vainPause, and only while at least half of the ring has authority without it. A leader
+// hands the lead on first.
 func (b *book) endsInVain(v *view, id ring.NodeID, r *record) bool {
-	if r.vainSince == never || v.now-r.vainSince < vainPatience || r.without < vainPatience ||
-		v.now-b.vainEnded < vainPause || !b.spares(v, id) {
+	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
+	// A node whose disk hangs may not even learn who leads: Raft waits until its term is saved.
+	mute := b.silence(v.now, max(r.asked, r.newerAsked)) >= vainPatience && b.proves(v.now)
+	if !vain && !mute || v.now-b.vainEnded < vainPause || !b.spares(v, id) {
 		return false
 	}
 	b.vainEnded = v.now
@@ -146,6 +149,9 @@ func (b *book) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	}
 	return true
 }
+
+// proves tells whether this leader had something agreed on just now.
+func (b *book) proves(now time.Duration) bool { return now-b.proved < patience }
 
 // spares tells whether at least half of the ring has authority without id.
 func (b *book) spares(v *view, id ring.NodeID) bool {

@@ -39,6 +39,7 @@ type heard struct {
 	applied uint64
 	stuck   bool
 	at      time.Time
+	moved   time.Time // when it had applied more than before
 }
 
 func (c *Cluster) startAuthority() error {
@@ -145,7 +146,11 @@ func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Rep
 		c.crew.heard = map[ring.NodeID]heard{}
 	}
 	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		c.crew.heard[r.Node] = heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}
+		h, before := heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}, c.crew.heard[r.Node]
+		if h.moved = before.moved; h.applied > before.applied {
+			h.moved = h.at
+		}
+		c.crew.heard[r.Node] = h
 	}
 	return reply
 }

@@ -243,6 +243,37 @@ func TestAHungStoreEndsLeadership(t *testing.T) {
 	})
 }
 
+// TestTheLeadGoesToWhoStores: a follower whose store hangs is not asked to lead. Raft would propose nothing meanwhile.
+func TestTheLeadGoesToWhoStores(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.aLeader()
+		hung := nodes[0]
+		if hung == leader {
+			hung = nodes[1]
+		}
+		hung.store.hung.Store(true)
+		time.Sleep(3 * time.Second)
+		for i := range 8 {
+			before := w.aLeader()
+			before.c.Load().handLeadOn(t.Context())
+			var next *node
+			w.until(500*time.Millisecond, "another leader", func() bool {
+				next = w.leader()
+				return next != nil && next != before
+			})
+			began := time.Now()
+			next.mustWrite(10 + i)
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("a write took %v", took)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		hung.store.hung.Store(false)
+		w.ready(nodes...)
+	})
+}
+
 // TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another one.
 func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -69,13 +69,12 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 // handLeadOn makes another voter the leader, if this node leads and there is one that answers. It may fail: then an
 // election will do it later.
 func (c *Cluster) handLeadOn(ctx context.Context) {
-	for range transferTries {
+	heirs := c.heirs()
+	for _, heir := range heirs[:min(len(heirs), transferTries)] {
 		r := c.raft.Load()
-		heirs := c.heirs()
-		if r.State() != raft.Leader || len(heirs) == 0 || ctx.Err() != nil {
+		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		heir := heirs[rand.IntN(len(heirs))]
 		err := waitFuture(ctx, c, r.LeadershipTransferToServer(heir.ID, heir.Address))
 		if err != nil {
 			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
@@ -86,24 +85,41 @@ func (c *Cluster) handLeadOn(ctx context.Context) {
 // otherVoter says whether some other voter is alive and applies what is agreed on.
 func (c *Cluster) otherVoter() bool { return len(c.heirs()) > 0 }
 
-// heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader.
-func (c *Cluster) heirs() (list []raft.Server) {
+// heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader. Those that apply what
+// is agreed on come first, and if there are any, the others are left out: while Raft tries to hand the lead on it proposes
+// nothing, and to a node that stores nothing it may try for good.
+func (c *Cluster) heirs() []raft.Server {
 	conf, _ := c.configuration()
+	var well, others []raft.Server
 	for _, m := range c.gossip.Members() {
 		s, ok := findServer(conf, serverID(m.ID))
-		if ok && s.Suffrage == raft.Voter && m.ID != c.cfg.Self.ID && m.State == gossip.Alive && !c.heardStuck(m.ID) {
-			list = append(list, s)
+		if !ok || s.Suffrage != raft.Voter || m.ID == c.cfg.Self.ID || m.State != gossip.Alive {
+			continue
+		}
+		switch h := c.heard(m.ID); {
+		case h.stuck && time.Since(h.at) < heardWithin:
+		case time.Since(h.moved) < lately:
+			well = append(well, s)
+		default:
+			others = append(others, s)
 		}
 	}
+	list := well
+	if len(well) == 0 {
+		list = others
+	}
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list
 }
 
-// heardStuck says whether a node has told lately, with a request for authority, that it is stuck.
-func (c *Cluster) heardStuck(id ring.NodeID) bool {
+// lately is how long ago a node that applies what is agreed on may have said so: it does four times a second.
+const lately = time.Second
+
+// heard is what a node has told lately, with a request for authority.
+func (c *Cluster) heard(id ring.NodeID) heard {
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()
-	h := c.crew.heard[id]
-	return h.stuck && time.Since(h.at) < heardWithin
+	return c.crew.heard[id]
 }
 
 // LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, of the members, and of

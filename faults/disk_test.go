@@ -13,6 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// disks gives each node a file system of its own.
+func (f *fleet) disks(give func(*node)) {
+	f.t.Helper()
+	f.t.Cleanup(func() { // after the processes have ended: cleanups run last things first
+		for _, n := range f.nodes {
+			_ = unix.Unmount(n.dir, unix.MNT_DETACH) // all of it ends with the tests at the latest
+		}
+		os.RemoveAll(f.dir)
+	})
+	for _, n := range f.nodes {
+		give(n)
+	}
+}
+
 // ownDisk gives the node's data a file system of its own, in a file.
 func (n *node) ownDisk() {
 	n.t.Helper()
@@ -63,15 +77,7 @@ func (n *node) freeze() (thaw func()) {
 func TestHungDisk(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
-	for _, n := range f.nodes {
-		n.ownDisk()
-	}
-	t.Cleanup(func() { // after the processes have ended: cleanups run last things first
-		for _, n := range f.nodes {
-			_ = run("umount", n.dir) // all of it ends with the tests at the latest
-			os.RemoveAll(filepath.Dir(n.dir))
-		}
-	})
+	f.disks((*node).ownDisk)
 	t.Cleanup(f.close)
 	f.open()
 	f.run(func(f *fleet, l *load) {
@@ -109,10 +115,10 @@ func (n *node) smallDisk() {
 	}
 }
 
-// fill leaves no room on the node's disk.
+// fill leaves no room on the node's disk, and empty undoes that.
 func (n *node) fill() {
 	n.t.Helper()
-	f, err := os.Create(filepath.Join(n.dir, "filler"))
+	f, err := os.OpenFile(n.filler(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -127,18 +133,20 @@ func (n *node) fill() {
 	}
 }
 
+func (n *node) empty() {
+	n.t.Helper()
+	if err := os.Remove(n.filler()); err != nil {
+		n.t.Error(err)
+	}
+}
+
+func (n *node) filler() string { return filepath.Join(n.dir, "filler") }
+
 // TestDiskFull: a node has no room for its log and its checkpoints, and goes on deciding.
 func TestDiskFull(t *testing.T) {
 	onlyLong(t)
 	f := emptyFleet(t, 3)
-	for _, n := range f.nodes {
-		n.smallDisk()
-	}
-	t.Cleanup(func() {
-		for _, n := range f.nodes {
-			_ = unix.Unmount(n.dir, unix.MNT_DETACH) // all of it ends with the tests at the latest
-		}
-	})
+	f.disks((*node).smallDisk)
 	t.Cleanup(f.close)
 	f.open()
 	f.run(func(f *fleet, l *load) {
@@ -158,9 +166,7 @@ func TestDiskFull(t *testing.T) {
 			f.pass(time.Second)
 			n.fill()
 		}
-		if err := os.Remove(filepath.Join(n.dir, "filler")); err != nil {
-			t.Error(err)
-		}
+		n.empty()
 		f.pass(2 * time.Second)
 	})
 }

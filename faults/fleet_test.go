@@ -30,6 +30,7 @@ type fleet struct {
 	fewest int // nodes that a ring may have had as something was done; 0: all
 	seen   *load
 	after  time.Duration // how long the load goes on when all is healed; 0: a second
+	agree  time.Duration // how long after that all may take to say the same; 0: agreeTime
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster with rules.
@@ -58,11 +59,36 @@ func emptyFleet(t *testing.T, n int) *fleet {
 func (f *fleet) open() {
 	f.t.Helper()
 	for _, one := range f.nodes {
-		one.up()
+		if !one.spare {
+			one.up()
+		}
 	}
 	f.whole(patience)
 	f.write(rulesText(0, f.rules))
 	f.rings.watch(f)
+}
+
+// spare makes a node that is started later, and joins.
+func (f *fleet) spare() {
+	founders := 0
+	for _, n := range f.nodes {
+		if !n.spare {
+			founders++
+		}
+	}
+	n := f.node(len(f.nodes)+1, founders)
+	n.spare = true
+	f.nodes = append(f.nodes, n)
+}
+
+// started are the nodes that have been.
+func (f *fleet) started() (list []*node) {
+	for _, n := range f.nodes {
+		if n.state.Load() != 0 {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 func (f *fleet) node(i, expect int) *node {
@@ -136,7 +162,7 @@ func (f *fleet) save(n *node) {
 // write writes rules at some node, and waits until all have them.
 func (f *fleet) write(text string) {
 	f.t.Helper()
-	status, _, answer, err := f.nodes[f.random.IntN(len(f.nodes))].call("PUT", 8081, "/v1/rules", text, nil)
+	status, _, answer, err := f.any().call("PUT", 8081, "/v1/rules", text, nil)
 	if err != nil || status != 200 {
 		f.t.Fatalf("rules: %v %d %s", err, status, answer)
 	}
@@ -149,7 +175,7 @@ func (f *fleet) whole(d time.Duration) {
 	began := time.Now()
 	within(f.t, d, "the cluster is whole", func() string {
 		var first clusterState
-		for i, n := range f.nodes {
+		for i, n := range f.started() {
 			if n.is() != live {
 				return n.name + " is not ready"
 			}
@@ -188,7 +214,7 @@ func (f *fleet) strange(c clusterState) string {
 		return "not settled"
 	case c.Leader == "":
 		return "no leader"
-	case len(c.Members) != len(f.nodes) || sum != 4096:
+	case len(c.Members) != len(f.started()) || sum != 4096:
 		return fmt.Sprintf("%d members, %d partitions", len(c.Members), sum)
 	}
 	return ""
@@ -219,7 +245,10 @@ func (f *fleet) leader() *node {
 }
 
 // any is a random node.
-func (f *fleet) any() *node { return f.nodes[f.random.IntN(len(f.nodes))] }
+func (f *fleet) any() *node {
+	nodes := f.started()
+	return nodes[f.random.IntN(len(nodes))]
+}
 
 func (f *fleet) index(n *node) int { return slices.Index(f.nodes, n) }
 
@@ -326,7 +355,7 @@ func (f *fleet) heal() {
 		f.faults[i].eased = cmp.Or(f.faults[i].eased, boottime())
 	}
 	f.net.heal()
-	for _, n := range f.nodes {
+	for _, n := range f.started() {
 		switch n.is() {
 		case paused:
 			f.suspect(cutOff, n, boottime()) // until it has found the others again

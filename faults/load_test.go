@@ -3,12 +3,14 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -268,11 +270,36 @@ func (l *load) end() {
 	l.ended = boottime()
 	t.Logf("%d checks, %d admitted, %d refused, %d failed, longest %v, by %v, the tests stalled %d times",
 		l.asked.Load(), len(l.hits), len(l.refused), l.failed, time.Duration(l.longest.Load()), l.count(), len(l.stalls))
+	l.tellAlone()
 	for _, text := range l.failures {
 		t.Error(text)
 	}
 	if l.asked.Load() < 100 {
 		t.Error("there was hardly any load")
+	}
+}
+
+// tellAlone logs when checks were decided without the owner.
+func (l *load) tellAlone() {
+	const gap = int64(300 * time.Millisecond)
+	var list []hit
+	for _, h := range slices.Concat(l.hits, l.refused) {
+		if h.by == "standby" || h.by == "fallback" {
+			list = append(list, h)
+		}
+	}
+	slices.SortFunc(list, func(a, b hit) int { return cmp.Compare(a.sent, b.sent) })
+	for len(list) > 0 {
+		n := 1
+		for n < len(list) && list[n].sent-list[n-1].sent < gap {
+			n++
+		}
+		by := map[string]int{}
+		for _, h := range list[:n] {
+			by[fmt.Sprintf("%s at n%d", h.by, h.node+1)]++
+		}
+		l.fleet.t.Logf("%s … %s: %v, first of %s %s", l.at(list[0].sent), l.at(list[n-1].got), by, l.rules[list[0].rule].name, l.keys[list[0].key])
+		list = list[n:]
 	}
 }
 

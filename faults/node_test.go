@@ -39,6 +39,7 @@ type node struct {
 	args    []string
 	program string
 	wall    string // the file that steps its wall clock
+	spare   bool   // not one of those that the cluster begins with
 	client  *http.Client
 	cmd     *exec.Cmd
 	exited  chan struct{}

@@ -26,7 +26,7 @@ func (f *fleet) run(what func(f *fleet, l *load)) {
 	f.pass(2 * time.Second)
 	what(f, l)
 	f.heal()
-	f.whole(agreeTime)
+	f.whole(cmp.Or(f.agree, agreeTime))
 	f.pass(max(f.after, time.Second))
 	l.end()
 	f.judge(l)
@@ -202,7 +202,7 @@ func (f *fleet) judgeCounts(l *load) {
 		// Debts come back a while after the nodes.
 		within(f.t, settling, "the counts of "+name, func() string {
 			var told []int64
-			for _, n := range f.nodes {
+			for _, n := range f.started() {
 				used, err := n.used("year", name)
 				if err != nil {
 					return err.Error()

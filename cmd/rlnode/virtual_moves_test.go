@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -19,9 +17,7 @@ func (p *planet) newcomer() *virtual {
 	p.t.Helper()
 	n := len(p.nodes)
 	first := p.nodes[0].server.settings
-	v := &virtual{planet: p, ip: p.address(n), memory: &memory{
-		InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
-	}}
+	v := &virtual{planet: p, ip: p.address(n), memory: newMemory()}
 	settings := p.settings(n, n, filepath.Dir(first.Rules), first.Rules)
 	v.server = &server{settings: settings, env: p.nodes[0].server.env}
 	v.server.id = ring.NodeID{byte(n + 1), byte(p.subnet)}

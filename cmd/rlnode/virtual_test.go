@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
@@ -46,6 +45,7 @@ type virtual struct {
 	planet *planet
 	server *server
 	memory *memory // what outlives its process
+	disk   *handle // the process's
 	ip     string
 	build  cluster.Build
 	alive  atomic.Bool
@@ -53,18 +53,6 @@ type virtual struct {
 
 	crashed atomic.Bool
 }
-
-// memory is a store that outlives the process, but not the test.
-type memory struct {
-	*raft.InmemStore
-	snapshots *raft.InmemSnapshotStore
-	table     []counters.Record // the last checkpoint
-}
-
-func (m *memory) Logs() raft.LogStore           { return m.InmemStore }
-func (m *memory) Stable() raft.StableStore      { return m.InmemStore }
-func (m *memory) Snapshots() raft.SnapshotStore { return m.snapshots }
-func (m *memory) Close() error                  { return nil }
 
 func newPlanet(t *testing.T, n int, text string) *planet {
 	p := newSpace(t).planet("default", "default", 0)
@@ -127,9 +115,7 @@ func (p *planet) settle(n int, text string) {
 		p.t.Fatal(err)
 	}
 	for i := range n {
-		v := &virtual{planet: p, ip: p.address(i), memory: &memory{
-			InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
-		}}
+		v := &virtual{planet: p, ip: p.address(i), memory: newMemory()}
 		v.server = &server{settings: p.settings(i, n, dir, file), env: &environment{stderr: os.Stderr}}
 		v.server.id = ring.NodeID{byte(i + 1), byte(p.subnet)}
 		if p.build != nil {
@@ -184,7 +170,8 @@ func (v *virtual) up() {
 	}
 	s.boot++
 	s.log = p.log.With("at", s.settings.Name, "boot", s.boot)
-	s.dir, s.store = filepath.Join(s.settings.DataDir, s.settings.Name), v.memory
+	v.disk = v.memory.open()
+	s.dir, s.store = filepath.Join(s.settings.DataDir, s.settings.Name), v.disk
 	s.world = world{
 		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
@@ -225,6 +212,7 @@ func (v *virtual) down(clean bool) {
 		v.planet.net.Crash(v.ip)
 	}
 	v.alive.Store(false)
+	close(v.disk.over)
 	_ = s.mates.close()
 	_ = s.clock.Close()
 	s.table.Close()

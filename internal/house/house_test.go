@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 
 	"faults":           {}, // tests of the program from outside
 	"internal/memnet":  {},
+	"internal/pairs":   {}, // for tests
 	"internal/process": {}, // for tests
 	"internal/secret":  {"ring"},
 	"internal/testca":  {},
