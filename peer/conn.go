@@ -20,8 +20,9 @@ const (
 	longestSilence = 5 * time.Second
 	// besideAfter is after how many times the silence that makes a connection unreachable another one is tried.
 	besideAfter = 2
-	// readSize is how much is read at once.
-	readSize = 32 << 10
+	// readSize is how much is read at once. A connection begins with firstRead, and has the other when that was once full: most
+	// connections of a large cluster carry little.
+	readSize, firstRead = 32 << 10, 2 << 10
 	// retireTime bounds how long calls that are under way keep a connection that was replaced.
 	retireTime = 2 * time.Second
 )
@@ -234,7 +235,7 @@ func (c *conn) read() error {
 		}
 		return nil
 	}
-	b := make([]byte, readSize)
+	b := make([]byte, firstRead)
 	for {
 		n, err := c.socket.Read(b)
 		if n > 0 {
@@ -242,6 +243,9 @@ func (c *conn) read() error {
 			if err := parts.feed(b[:n], visit); err != nil {
 				return err
 			}
+		}
+		if n == firstRead {
+			b = make([]byte, readSize)
 		}
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/buraksezer/consistent"
 	"github.com/zeebo/xxh3"
@@ -46,18 +47,40 @@ func New(members []NodeID, s Settings) (*Table, error) {
 	if err := checkMembers(t.members); err != nil {
 		return nil, err
 	}
+	lately.mu.Lock()
+	defer lately.mu.Unlock()
+	for _, made := range lately.tables {
+		if made != nil && made.settings == s && slices.Equal(made.members, t.members) {
+			return made, nil
+		}
+	}
+	t.compute()
+	lately.tables[lately.next] = t
+	lately.next = (lately.next + 1) % len(lately.tables)
+	return t, nil
+}
+
+// lately are the tables that New made last. A node that restarts makes its last ones twice, as it reads its log before Raft
+// applies it; nodes of one process, in tests, all make the same.
+var lately struct {
+	mu     sync.Mutex // guards what follows
+	tables [8]*Table
+	next   int // place of the oldest
+}
+
+// compute fills in who has what.
+func (t *Table) compute() {
 	named := make([]consistent.Member, len(t.members))
 	for i, id := range t.members {
 		named[i] = member{rank: uint16(i), name: id.String()}
 	}
 	c := consistent.New(named, consistent.Config{
-		Hasher: hasher{}, PartitionCount: s.Partitions, ReplicationFactor: s.Factor, Load: s.Load,
+		Hasher: hasher{}, PartitionCount: t.settings.Partitions, ReplicationFactor: t.settings.Factor, Load: t.settings.Load,
 	})
 	for p := range Partitions {
 		t.owner[p] = c.GetPartitionOwner(p).(member).rank
 		t.standby[p] = t.best(p)
 	}
-	return t, nil
 }
 
 // checkMembers wants at least one, ascending, none zero.

@@ -311,3 +311,21 @@ func BenchmarkNew(b *testing.B) {
 		})
 	}
 }
+
+// A table that was made a moment ago is not made again, and those that others were made between are the same, if made anew.
+func TestNewRemembers(t *testing.T) {
+	first := build(t, nodes(20))
+	if again := build(t, nodes(20)); again != first {
+		t.Error("a table was made twice")
+	}
+	for n := range 10 {
+		build(t, nodes(n+1))
+	}
+	again := build(t, nodes(20))
+	if again == first {
+		t.Error("more tables are kept than there is room for")
+	}
+	if !again.Equal(first) {
+		t.Error("the same members have another table")
+	}
+}

@@ -211,12 +211,3 @@ func (p *process) giveDebts(q int) {
 func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
-
-// forgetTakes is a sabotage: what is used of the subjects that are asked about most is forgotten.
-func (p *process) forgetTakes() {
-	w := p.w
-	for _, i := range w.hot {
-		s := &w.ledger.Subjects[i]
-		_ = p.table.Reset(w.clock.Now(), s.Counter, &s.Limit)
-	}
-}

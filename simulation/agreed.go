@@ -3,7 +3,6 @@ package simulation
 import (
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -64,23 +63,8 @@ func (a *agreed) ended(node int) *agreed {
 	return n
 }
 
-// rings are tables made before, since one of 200 members takes a quarter of a second.
-var rings struct {
-	mu   sync.Mutex // guards made
-	made map[string]*ring.Table
-}
-
-// maxRings bounds the tables kept; a run needs a handful.
-const maxRings = 64
-
 // ringOf is the table of the n nodes of a region without one of them; −1: all.
 func ringOf(region, n, without int) (*ring.Table, error) {
-	rings.mu.Lock()
-	defer rings.mu.Unlock()
-	name := fmt.Sprint(region, "-", n, "-", without)
-	if t := rings.made[name]; t != nil {
-		return t, nil
-	}
 	var members []ring.NodeID
 	for i := range n {
 		if i != without {
@@ -91,9 +75,5 @@ func ringOf(region, n, without int) (*ring.Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a ring: %w", err)
 	}
-	if rings.made == nil || len(rings.made) >= maxRings {
-		rings.made = map[string]*ring.Table{}
-	}
-	rings.made[name] = t
 	return t, nil
 }

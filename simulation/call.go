@@ -115,9 +115,6 @@ func (c *call) serve(target *process) {
 		target.w.mu.Unlock()
 	}
 	target.limiter.ServeFor(c.from.id, c.method, c.body, c)
-	if target.w.cfg.Sabotage == ForgetTakes {
-		target.forgetTakes()
-	}
 	clear(c.body) // it holds only until then
 }
 

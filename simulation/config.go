@@ -29,8 +29,8 @@ type Config struct {
 	Subjects int
 	// Calm is about how long it is from one fault to the next; 0: no faults.
 	Calm time.Duration
-	// Regions is how many regions there are, each with so many Nodes; 0 and 1: one cluster, as it has always been. Rate is that
-	// of all together, and Calm the time from one fault inside any of them to the next.
+	// Regions is how many regions there are, 2…32, each with so many Nodes. Rate is that of all together, and Calm the time
+	// from one fault inside any of them to the next.
 	Regions int
 	// FarCalm is about how long it is from one fault between regions to the next, Changes that from one change of the rules or
 	// the set of regions to the next; 0: there are none.
@@ -45,12 +45,6 @@ type Sabotage uint8
 // The kinds of sabotage.
 const (
 	NoSabotage Sabotage = iota
-	// ForgetTakes: what an owner admits for other nodes is not debited.
-	ForgetTakes
-	// EternalAuthority: a node that is cut off goes on as an owner.
-	EternalAuthority
-	// NoPushes: standbys get no changes, while the run is told that they did.
-	NoPushes
 	// LendForNothing: what a region lends is not debited there.
 	LendForNothing
 	// LendUnconfirmed: other regions are told of loans that no follower knows of.
@@ -61,17 +55,12 @@ const (
 	StayUntilRecord
 )
 
-// RegionsConfig is a small run with several regions.
-func RegionsConfig() Config {
+// DefaultConfig is a small run.
+func DefaultConfig() Config {
 	return Config{
 		Seed: 1, Regions: 3, Nodes: 6, Duration: time.Minute, Rate: 60, Subjects: 150, Calm: 8 * time.Second,
 		FarCalm: 8 * time.Second, Changes: 15 * time.Second,
 	}
-}
-
-// DefaultConfig is a small run.
-func DefaultConfig() Config {
-	return Config{Seed: 1, Nodes: 60, Duration: time.Minute, Rate: 130, Subjects: 2000, Calm: 8 * time.Second}
 }
 
 // Validate names what is out of bounds.
@@ -85,8 +74,8 @@ func (c *Config) Validate() error {
 		return errors.New("simulation: Rate is not from 1 to 5000")
 	case c.Subjects < 1 || c.Subjects > 1<<16:
 		return errors.New("simulation: Subjects is not from 1 to 65536")
-	case c.Regions < 0 || c.Regions > maxRegions || c.Regions*c.Nodes > maxInAll:
-		return errors.New("simulation: Regions is not from 0 to 32, or there are more than 1024 nodes in all")
+	case c.Regions < 2 || c.Regions > maxRegions || c.Regions*c.Nodes > maxInAll:
+		return errors.New("simulation: Regions is not from 2 to 32, or there are more than 1024 nodes in all")
 	case c.FarCalm < 0 || c.Changes < 0:
 		return errors.New("simulation: FarCalm or Changes is below 0")
 	case c.Calm < 0:

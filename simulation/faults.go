@@ -163,7 +163,7 @@ func (w *World) crash(x int, down time.Duration, reset bool) {
 		f.until = w.now()
 		w.ledger.over(trouble, f.until)
 		if err := w.boot(n); err != nil {
-			w.ledger.fail("start node %d: %v", x, err)
+			w.ledger.Fail("start node %d: %v", x, err)
 			return
 		}
 		n.until = 0
@@ -231,7 +231,7 @@ func (w *World) left(n *node) {
 	w.after(w.chance(time.Second, 4*time.Second), func() {
 		f.until = w.now()
 		if err := w.boot(n); err != nil {
-			w.ledger.fail("start node %d: %v", n.index, err)
+			w.ledger.Fail("start node %d: %v", n.index, err)
 			return
 		}
 		n.leaving, n.until = false, 0

@@ -11,7 +11,7 @@ import (
 
 // ruled says by which rules a process goes, where they change. It is guarded by the world's mutex.
 type ruled struct {
-	rules  *agreement.State    // applied; nil where rules never change
+	rules  *agreement.State    // applied
 	shared [2]map[string]int64 // by rule: the most that the region may have, by the state before and this one
 }
 
@@ -66,7 +66,7 @@ func (w *World) sharing(s *agreement.State) *rules.Set {
 }
 
 // knows reports whether p has rules of a version.
-func (p *process) knows(version int64) bool { return p.rules == nil || version <= versionOf(p.rules) }
+func (p *process) knows(version int64) bool { return version <= versionOf(p.rules) }
 
 // versionOf is the version of the rules in force, 0 without any.
 func versionOf(s *agreement.State) int64 {

@@ -223,7 +223,7 @@ func TestJudgeTime(t *testing.T) {
 	tests := []madeCase{
 		{"a second", algorithms.FixedWindow, slow(time.Second), ""},
 		{"longer", algorithms.FixedWindow, slow(time.Second + 1), "G10"},
-		{"an error", algorithms.FixedWindow, func(l *Ledger) { l.fail("a check failed") }, "G10"},
+		{"an error", algorithms.FixedWindow, func(l *Ledger) { l.Fail("a check failed") }, "G10"},
 	}
 	for _, tt := range tests {
 		tt.try(t)

@@ -180,7 +180,7 @@ func (w *World) welcome(n *node, lost int) {
 		w.after(100*time.Millisecond, func() { w.welcome(n, lost) })
 		return
 	}
-	if w.globe != nil && p.rules.Index < w.state.Index {
+	if p.rules.Index < w.state.Index {
 		p.honour(w.state)
 		w.after(time.Millisecond, func() { w.welcome(n, lost) })
 		return

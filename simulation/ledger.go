@@ -124,16 +124,16 @@ type Judged struct {
 	Flows      int // subjects of token buckets
 }
 
-// note adds a check.
-func (l *Ledger) note(c Check) {
+// Note adds a check.
+func (l *Ledger) Note(c Check) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.Checks = append(l.Checks, c)
 	l.Counts.By[c.By]++
 }
 
-// fail notes something wrong.
-func (l *Ledger) fail(format string, args ...any) {
+// Fail notes something wrong.
+func (l *Ledger) Fail(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.Failures = append(l.Failures, fmt.Sprintf(format, args...))

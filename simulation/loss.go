@@ -12,7 +12,7 @@ func (p *process) reckon() {
 	var buf [3]int
 	for _, q := range p.mine {
 		w.unacked[q] = nil
-		if len(w.inside[q]) == 0 || w.cfg.Sabotage == NoPushes {
+		if len(w.inside[q]) == 0 {
 			continue
 		}
 		own := p.records(q)
@@ -20,7 +20,7 @@ func (p *process) reckon() {
 			copied := w.nodes[node].process.records(q)
 			for key, r := range own {
 				i, known := w.byKey[key]
-				if n := lacks(&r, copied[key]) - lacksLent(own, copied, key); known && n > w.unacked[q][i] {
+				if n := Lacks(&r, copied[key]) - lacksLent(own, copied, key); known && n > w.unacked[q][i] {
 					if w.unacked[q] == nil {
 						w.unacked[q] = map[int]int64{}
 					}
@@ -63,11 +63,11 @@ func lacksLent(own, copied map[counters.Key]counters.Record, key counters.Key) i
 	if !lent || r.Kind != algorithms.FixedWindow {
 		return 0
 	}
-	return lacks(&r, copied[key.LentKey()])
+	return Lacks(&r, copied[key.LentKey()])
 }
 
-// lacks is how much of what a counter says its copy has not heard of; at least that, where it can't be told.
-func lacks(own *counters.Record, copied counters.Record) int64 {
+// Lacks is how much of what a counter says its copy has not heard of; at least that, where it can't be told.
+func Lacks(own *counters.Record, copied counters.Record) int64 {
 	o, c := own.State, copied.State
 	switch {
 	case own.Kind == algorithms.SlidingLog:

@@ -90,7 +90,7 @@ func (w *World) reign() {
 		id[i] = byte(w.control.IntN(255) + 1)
 	}
 	if r := w.propose(agreement.Primary{Region: w.name, World: id, When: w.wall()}); r.Err != nil {
-		w.ledger.fail("region %s can't be the primary: %v", w.name, r.Err)
+		w.ledger.Fail("region %s can't be the primary: %v", w.name, r.Err)
 	}
 }
 
@@ -166,7 +166,7 @@ func (w *World) answer(r report) (news []byte, ok bool) {
 	}
 	news, err := w.state.AppendFollow(nil)
 	if err != nil {
-		w.ledger.fail("what region %s is to follow can't be written: %v", r.region, err)
+		w.ledger.Fail("what region %s is to follow can't be written: %v", r.region, err)
 		return nil, false
 	}
 	return news, true
@@ -179,10 +179,10 @@ func (w *World) follow(news []byte) {
 	}
 	adopt, err := agreement.ParseFollow(news)
 	if err != nil {
-		w.ledger.fail("region %s can't read what it is to follow: %v", w.name, err)
+		w.ledger.Fail("region %s can't read what it is to follow: %v", w.name, err)
 		return
 	}
 	if r := w.propose(adopt); r.Err != nil && !errors.Is(r.Err, agreement.ErrRejected) {
-		w.ledger.fail("region %s can't follow: %v", w.name, r.Err)
+		w.ledger.Fail("region %s can't follow: %v", w.name, r.Err)
 	}
 }

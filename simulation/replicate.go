@@ -177,9 +177,6 @@ func (p *process) send(key followed, f *progress, records []counters.Record) {
 	for i := range records {
 		m.packed = counters.AppendRecord(m.packed, &records[i], now)
 	}
-	if w.cfg.Sabotage == NoPushes {
-		m.packed, m.n = nil, 0
-	}
 	lost := func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -234,7 +231,7 @@ func (p *process) receive(from *process, m *push) bool {
 		var r counters.Record
 		rest, err := counters.ParseRecord(b, &r, now)
 		if err != nil {
-			w.ledger.fail("a push can't be read: %v", err)
+			w.ledger.Fail("a push can't be read: %v", err)
 			return false
 		}
 		b = rest

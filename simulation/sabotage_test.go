@@ -7,35 +7,6 @@ import (
 
 // The checkers notice what is broken on purpose.
 func TestSabotageIsFound(t *testing.T) {
-	tests := []struct {
-		name     string
-		sabotage Sabotage
-		length   time.Duration
-		want     string // one of the guarantees that is broken
-	}{
-		{"takes are forgotten", ForgetTakes, 10 * time.Second, "G2"},
-		{"authority never ends", EternalAuthority, 30 * time.Second, "G4"},
-		{"standbys hear of nothing", NoPushes, time.Minute, "G5"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			for seed := range uint64(5) {
-				c := DefaultConfig()
-				c.Seed, c.Nodes, c.Duration, c.Calm, c.Sabotage = 101+seed, 20, tt.length, 2*time.Second, tt.sabotage
-				for _, v := range run(t, c).Judge() {
-					if v.Guarantee == tt.want {
-						t.Logf("seed %d: %v", c.Seed, v)
-						return
-					}
-				}
-			}
-			t.Errorf("nobody noticed")
-		})
-	}
-}
-
-// And those of several regions do.
-func TestSabotageOfRegionsIsFound(t *testing.T) {
 	if !debited {
 		t.Skip("loans are not debited in this build")
 	}
@@ -51,7 +22,7 @@ func TestSabotageOfRegionsIsFound(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for seed := range uint64(10) {
-				c := RegionsConfig()
+				c := DefaultConfig()
 				c.Seed, c.Calm, c.FarCalm, c.Changes, c.Rate, c.Sabotage = 101+seed, 0, 0, 3*time.Second, 120, tt.sabotage
 				for _, v := range run(t, c).Judge() {
 					if v.Guarantee == "G8" {
@@ -67,10 +38,10 @@ func TestSabotageOfRegionsIsFound(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	for name, break_ := range map[string]func(*Config){
-		"nodes": func(c *Config) { c.Nodes = 2 }, "many nodes": func(c *Config) { c.Nodes = 2000 },
+		"nodes": func(c *Config) { c.Nodes = 2 }, "one region": func(c *Config) { c.Regions = 1 }, "many nodes": func(c *Config) { c.Nodes = 2000 },
 		"duration": func(c *Config) { c.Duration = 0 }, "rate": func(c *Config) { c.Rate = 0 },
 		"subjects": func(c *Config) { c.Subjects = 0 }, "calm": func(c *Config) { c.Calm = -1 },
-		"regions": func(c *Config) { c.Regions = 33 }, "nodes in all": func(c *Config) { c.Regions = 20 },
+		"regions": func(c *Config) { c.Regions = 33 }, "nodes in all": func(c *Config) { c.Regions, c.Nodes = 20, 60 },
 		"far calm": func(c *Config) { c.FarCalm = -1 }, "changes": func(c *Config) { c.Changes = -1 },
 	} {
 		c := DefaultConfig()

@@ -73,9 +73,6 @@ func (p *process) hasAuthority() bool {
 	if !p.alive || p.view == nil {
 		return false
 	}
-	if w.cfg.Sabotage == EternalAuthority {
-		return true
-	}
 	// What the process before was given is not this one's.
 	given := p.ready && (p.contact || w.now() < p.until)
 	return given && (!p.contact || p.generation == w.agreed.generation[p.index])

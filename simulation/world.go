@@ -14,17 +14,15 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
 )
 
-// World is a cluster in one process: the only one, or that of a region.
+// World is the cluster of a region, in this process.
 type World struct {
 	cfg      Config
-	globe    *globe // nil: the only cluster
+	globe    *globe
 	region   int    // its place among regions
 	name     string // of the region
 	start    time.Time
-	set      *rules.Set
 	clock    *limiter.Clock
 	group    sync.WaitGroup // goroutines of the load, and the ends of processes
 	crew     *crew          // for checks
@@ -50,7 +48,7 @@ type World struct {
 	leaderless int // the trouble that nobody leads; −1: somebody does
 
 	processes []*process // that are over
-	regional             // its part in a world of several regions
+	regional             // its part among the regions
 }
 
 // node is a machine: what outlives its processes.
@@ -97,28 +95,13 @@ func idIn(region, index int) (id ring.NodeID) {
 // indexOf is the place of a node in its region, −1 for the zero ID.
 func indexOf(id ring.NodeID) int { return int(binary.BigEndian.Uint16(id[:])) - 1 }
 
-// Run simulates a cluster and returns what happened. It must be called on virtual time: in a bubble of testing/synctest,
+// Run simulates regions and returns what happened. It must be called on virtual time: in a bubble of testing/synctest,
 // which then lasts until the run is over.
 func Run(cfg Config) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Regions > 1 {
-		return runGlobe(cfg)
-	}
-	w := newWorld(cfg, time.Now(), limiter.NewClock())
-	w.crew, w.schedule = newCrew(), newSchedule(w.start)
-	if err := w.build(); err != nil {
-		return nil, err
-	}
-	w.drive()
-	w.halt()
-	w.crew.close()
-	w.schedule.close()
-	time.Sleep(callsEnd)
-	w.free()
-	w.ledger.Events = w.schedule.ran
-	return w.ledger, nil
+	return runGlobe(cfg)
 }
 
 // callsEnd is after how long without a new one there is no timer of a call any more.
@@ -156,11 +139,6 @@ func (w *World) after(d time.Duration, f func()) {
 
 // build makes the cluster as it is when all has been well for long.
 func (w *World) build() (err error) {
-	if w.globe == nil {
-		if w.set, err = compileRules(w.cfg.Nodes); err != nil {
-			return err
-		}
-	}
 	table, err := ringOf(w.region, w.cfg.Nodes, -1)
 	if err != nil {
 		return err
@@ -175,13 +153,7 @@ func (w *World) build() (err error) {
 		}
 		n.process.view, n.process.ready = w.agreed, true
 	}
-	if w.globe == nil {
-		if err := w.subjects(); err != nil {
-			return err
-		}
-	} else {
-		w.globe.tellOf(w)
-	}
+	w.globe.tellOf(w)
 	for p := range ring.Partitions {
 		owner, standby := w.process(table.Owner(p)), w.process(table.Standby(p))
 		owner.hold(p, w.newLineage())
@@ -202,17 +174,12 @@ func (w *World) boot(n *node) (err error) {
 	p.tokens.init()
 	c := limiter.Cluster{
 		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Private: n.private,
-		Boottime: func() time.Duration { return w.now() + time.Second },
-	}
-	if w.globe != nil {
-		c.Far, c.Backup = farSide{p}, p
+		Boottime: func() time.Duration { return w.now() + time.Second }, Far: farSide{p}, Backup: p,
 	}
 	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
 		return fmt.Errorf("join a node: %w", err)
 	}
-	if w.globe == nil {
-		p.limiter.Use(w.set)
-	} else if err := p.remember(); err != nil {
+	if err := p.remember(); err != nil {
 		return err
 	}
 	p.begun.Store(true)

@@ -70,6 +70,7 @@ func (m *mates) open() (err error) {
 	if m.peers, err = peer.Open(peer.Config{
 		Self: m.identity, Listen: s.world.listen, Dial: s.world.dial, TLS: m.protection.credentials, Serve: m.serve, Accept: m.accept,
 		ServeFar: m.serveFar, AcceptFar: m.acceptFar, Leader: m.leader, Logger: s.log,
+		Silence: s.world.silence,
 	}); err != nil {
 		return err
 	}

@@ -38,6 +38,10 @@ type planet struct {
 	far     []string                  // where other regions' entry nodes gossip
 	secret  []secret.Secret           // of the cluster; nil: none
 	build   func(i int) cluster.Build // what a node can read; nil: what this source can
+	silence time.Duration             // makes a node unreachable; 0: as always
+	stopped bool                      // the clocks that authority is counted on stand still
+	// pen makes the recorder of a node that starts, which passes on what it hears to another one; nil: it is that.
+	pen func(*virtual, limiter.Recorder) limiter.Recorder
 }
 
 // virtual is a node of a planet.
@@ -175,9 +179,12 @@ func (v *virtual) up() {
 	s.world = world{
 		listen: func() (net.Listener, error) { return host.Listen(7947) }, dial: host.Dial, gossip: gossip,
 		wan:      func() (memberlist.Transport, error) { return host.GossipTransport(7948) },
-		boottime: func() time.Duration { return time.Since(p.start) },
+		boottime: p.boottime,
 		recorder: witness{diary: &p.diary, name: s.settings.Name, start: p.start},
-		build:    v.build,
+		build:    v.build, silence: p.silence,
+	}
+	if p.pen != nil {
+		s.world.recorder = p.pen(v, s.world.recorder)
 	}
 	s.table, s.clock = counters.New(s.settings.MaxCounters), limiter.NewClock()
 	if s.mates, err = s.meet(); err != nil {
@@ -195,6 +202,14 @@ func (v *virtual) up() {
 	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// boottime is the clock that authority is counted on.
+func (p *planet) boottime() time.Duration {
+	if p.stopped {
+		return time.Hour
+	}
+	return time.Since(p.start)
 }
 
 // down ends the node's process: in good order, or as a crash would.

@@ -26,6 +26,9 @@ type world struct {
 	// wan makes a transport of gossip between regions, anew each time that the node becomes an entry node; nil: the network.
 	wan      func() (memberlist.Transport, error)
 	boottime func() time.Duration
+	// silence makes a node unreachable: longer in simulations of hundreds of nodes, whose heartbeats would take most of the
+	// time. 0: as always.
+	silence  time.Duration
 	recorder limiter.Recorder // of who decides what; nil outside of tests
 	// build is what this program can read: another one in tests of releases that differ.
 	build cluster.Build

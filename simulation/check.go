@@ -1,0 +1,88 @@
+package simulation
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// leaseTTL is how long leases of a limit last.
+func leaseTTL(window time.Duration) time.Duration {
+	return min(max(window/20, 50*time.Millisecond), 5*time.Second)
+}
+
+// close ends the record. It is called under the mutex.
+func (w *World) close() {
+	w.ledger.End = w.now()
+	for _, n := range w.nodes {
+		if !n.contact {
+			until := w.now()
+			if n.healed > 0 {
+				until = n.healed
+			}
+			w.ledger.cut(n, n.cutAt, until)
+		}
+	}
+}
+
+// check asks a node, if it is there, about one subject or several of different rules, and notes what came of it.
+func (w *World) check(node int, cost int64, subjects ...int) {
+	q := limiter.Query{Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}}
+	for _, i := range subjects {
+		s := &w.ledger.Subjects[i]
+		q.Attributes = append(q.Attributes, rules.Attribute{Name: attributeOf(s.Rule), Value: s.Key})
+	}
+	p, began, shares := w.ready(node, subjects)
+	if p == nil {
+		return
+	}
+	var a limiter.Answer
+	err := p.limiter.Check(&q, &a)
+	w.mu.Lock()
+	gone, ended := !p.alive, w.now()
+	for k, i := range subjects {
+		shares[k] = max(shares[k], p.share(&w.ledger.Subjects[i]))
+	}
+	w.mu.Unlock()
+	if gone {
+		return // nobody got the answer
+	}
+	if err != nil {
+		w.ledger.Fail("a check of %v at node %d at %v failed: %v", q.Attributes, node, began, err)
+		return
+	}
+	for k, i := range subjects {
+		w.ledger.Note(Check{
+			Began: began, Ended: ended, Node: node, Subject: i, Cost: cost, Share: shares[k],
+			Admitted: a.Allowed, Joint: len(subjects) > 1, By: a.DecidedBy,
+		})
+	}
+}
+
+// ready is the process of a node that is there, and what it may spend by itself of each subject.
+func (w *World) ready(node int, subjects []int) (p *process, now time.Duration, shares []int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p = w.nodes[node].process
+	if !p.alive || !p.ready || w.closed || !p.ruling() {
+		return nil, 0, nil
+	}
+	for _, i := range subjects {
+		s := &w.ledger.Subjects[i]
+		shares = append(shares, p.share(s))
+		if p.phases[s.Partition] == held {
+			p.touchLocked()
+		}
+	}
+	return p, w.now(), shares
+}
+
+// share is what p may spend of a limit by itself.
+func (p *process) share(s *Subject) int64 {
+	if p.view == nil {
+		return 0
+	}
+	return localcache.Share(p.most(s), len(p.view.to.Members()), p.view.to.Rank(p.id))
+}
