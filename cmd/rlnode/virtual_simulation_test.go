@@ -860,13 +860,15 @@ func (s *trial) strike() (name string, undo func()) {
 			others(func(ip string) { net.DelayBetween(x.ip, ip, 100*time.Microsecond) })
 		}
 	default:
+		name := "hung disk"
 		if s.rnd.IntN(2) == 0 {
 			x.memory.hang()
 		} else {
 			x.memory.fill()
+			name = "full disk"
 		}
 		undo := s.troubled(nil, nil, x)
-		return "disk", func() {
+		return name, func() {
 			x.memory.mend()
 			undo()
 		}
