@@ -31,7 +31,7 @@ var (
 	simNodes   = flag.Int("sim-nodes", 7, "how many nodes a simulation has, 5…200")
 	simMinutes = flag.Float64("sim-minutes", 1.5, "how long things go wrong in it")
 	simRate    = flag.Int("sim-rate", 60, "checks a second of all nodes together")
-	simStory   = flag.String("sim-story", "", "the rule and the key of a subject whose story is printed")
+	simStory   = flag.String("sim-story", "", "the rule and the key of a subject whose story is printed; without it that of the first one that a violation is about")
 )
 
 // Bounds of liveness.
@@ -280,12 +280,16 @@ func (s *trial) run(seed uint64, length time.Duration) {
 
 // judge is all that was found.
 func (s *trial) judge() []simulation.Violation {
-	if rule, key, ok := strings.Cut(*simStory, " "); ok {
-		if err := s.ledger.WriteStory(s.t.Output(), rule, key); err != nil {
-			s.t.Error(err)
+	found := append(slices.Clone(s.failures), s.ledger.Judge()...)
+	story := strings.Fields(*simStory)
+	for _, v := range found {
+		if words := strings.Fields(v.Text); len(story) == 0 && s.sabotage == nil && strings.HasPrefix(words[1], "k") {
+			story = words // it won't come out quite the same again
 		}
 	}
-	found := append(slices.Clone(s.failures), s.ledger.Judge()...)
+	if len(story) > 1 {
+		_ = s.ledger.WriteStory(s.t.Output(), story[0], story[1])
+	}
 	for _, text := range s.p.diary.trouble {
 		found = append(found, simulation.Violation{Guarantee: "G1", Text: text})
 	}
