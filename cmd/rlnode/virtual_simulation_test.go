@@ -180,6 +180,10 @@ type trial struct {
 	bad   map[*virtual]bool // touched by the fault that lasts
 	apply func(ip string)   // makes the fault that lasts concern a node that comes; nil: it doesn't
 	doing string            // what goes wrong
+	// before is the ring from before it did. early: a node was killed that had partitions of which nobody had a copy yet, after
+	// the end of another one.
+	before *ring.Table
+	early  bool
 
 	mu       sync.Mutex // guards what follows; it comes before the locks of tables
 	there    []*virtual
@@ -382,9 +386,11 @@ func (s *trial) slots() int {
 // kill ends a process as a crash does.
 func (s *trial) kill(v *virtual) {
 	s.look()
+	behind := v.server.mates.keeper.Stats().Behind
 	s.mu.Lock()
 	s.lives[v].over = true
 	s.down[v] = true
+	s.early = s.early || behind > 0
 	s.ills = append(s.ills, ill{v.server.id, s.now(), simForever})
 	s.mu.Unlock()
 	v.down(false)
@@ -482,7 +488,7 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 // shortly before it, or a standby of its, fell ill. It is called under mu.
 func (s *trial) lost(q int, h *keptBy) {
 	now := s.now()
-	state := h.by.v.server.mates.cluster.Load().State()
+	state := h.by.v.state()
 	kept := map[ring.NodeID]bool{h.by.v.server.id: false}
 	for _, t := range []*ring.Table{state.From, state.To} {
 		if t != nil {
@@ -498,6 +504,12 @@ func (s *trial) lost(q int, h *keptBy) {
 	anew := true
 	for _, was := range kept {
 		anew = anew && was
+	}
+	if s.early {
+		ill := func(id ring.NodeID) bool {
+			return slices.ContainsFunc(s.ills, func(e ill) bool { return e.node == id && e.until >= h.at-simOwned })
+		}
+		anew = anew || ill(s.before.Owner(q)) && ill(s.before.Standby(q))
 	}
 	if anew {
 		s.anew++
@@ -572,7 +584,7 @@ func (s *trial) by(bound time.Duration, what string, why func() string) bool {
 func (s *trial) state() *agreement.State {
 	var newest *agreement.State
 	for _, v := range s.present() {
-		if state := v.server.mates.cluster.Load().State(); newest == nil || state.Index > newest.Index {
+		if state := v.state(); newest == nil || state.Index > newest.Index {
 			newest = state
 		}
 	}
@@ -614,11 +626,11 @@ func (s *trial) whole() string {
 		case state.To.Rank(v.server.id) < 0 && state.Suspensions[v.server.id].Patience() > simPatience:
 			continue // it was taken out of the ring again and again, and comes back later
 		case state.To.Rank(v.server.id) < 0:
-			return v.server.settings.Name + " is not in the ring"
+			return v.name() + " is not in the ring"
 		case !v.connected():
-			return v.server.settings.Name + " has no authority"
+			return v.name() + " has no authority"
 		case !v.ready.Load():
-			return v.server.settings.Name + " is not ready"
+			return v.name() + " is not ready"
 		}
 		in++
 	}
@@ -632,7 +644,7 @@ func (s *trial) whole() string {
 func (s *trial) inForce(version int64) string {
 	for _, v := range s.present() {
 		if v.connected() && v.server.limiter.Rules().Version < version {
-			return fmt.Sprintf("%s has authority and goes by version %d", v.server.settings.Name, v.server.limiter.Rules().Version)
+			return fmt.Sprintf("%s has authority and goes by version %d", v.name(), v.server.limiter.Rules().Version)
 		}
 	}
 	return ""
@@ -650,8 +662,8 @@ func (s *trial) write() {
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
 		var err error
-		if version, err = v.server.mates.Write(ctx, rules.Change{Body: s.text(s.version + 1)}, api.WriteOptions{By: v.server.settings.Name}); err != nil {
-			return fmt.Sprintf("at %s: %v", v.server.settings.Name, err)
+		if version, err = v.server.mates.Write(ctx, rules.Change{Body: s.text(s.version + 1)}, api.WriteOptions{By: v.name()}); err != nil {
+			return fmt.Sprintf("at %s: %v", v.name(), err)
 		}
 		return ""
 	}) {
@@ -667,9 +679,9 @@ func (s *trial) join() {
 		state := s.state()
 		switch {
 		case state.From.Rank(v.server.id) < 0:
-			return fmt.Sprintf("%s is not in the ring of epoch %d, settled %v", v.server.settings.Name, state.Epoch, state.Settled)
+			return fmt.Sprintf("%s is not in the ring of epoch %d, settled %v", v.name(), state.Epoch, state.Settled)
 		case !v.ready.Load() || !v.connected():
-			return v.server.settings.Name + " is not ready, or has no authority"
+			return v.name() + " is not ready, or has no authority"
 		}
 		return ""
 	})
@@ -680,7 +692,7 @@ func (s *trial) leave(v *virtual) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
 	if err := v.server.mates.Leave(ctx); err != nil {
-		s.fail("%s leaves: not within %v: %v", v.server.settings.Name, simDone, err)
+		s.fail("%s leaves: not within %v: %v", v.name(), simDone, err)
 	}
 	s.stop(v)
 	s.mu.Lock()
@@ -696,7 +708,7 @@ func (s *trial) restart(v *virtual, after time.Duration) {
 	s.down[v] = true
 	s.mu.Unlock()
 	if err := v.server.mates.stepBack(ctx, false); err != nil {
-		s.fail("%s steps back: not within %v: %v", v.server.settings.Name, simDone, err)
+		s.fail("%s steps back: not within %v: %v", v.name(), simDone, err)
 		s.kill(v)
 	} else {
 		s.stop(v)
@@ -705,7 +717,7 @@ func (s *trial) restart(v *virtual, after time.Duration) {
 	s.back(v)
 	s.by(simDone, "a node that was restarted is ready", func() string {
 		if !v.ready.Load() {
-			return v.server.settings.Name + " is not"
+			return v.name() + " is not"
 		}
 		return ""
 	})
@@ -761,6 +773,10 @@ func (s *trial) ownerOfHot() *virtual {
 // episode breaks something, has something else happen while it lasts, and looks at what has to go on.
 func (s *trial) episode() {
 	from := s.now()
+	state := s.state()
+	s.mu.Lock()
+	s.before, s.early = state.To, false
+	s.mu.Unlock()
 	name, undo := s.strike()
 	s.happened[name]++
 	s.doing = name
@@ -916,7 +932,7 @@ func (s *trial) minority(list []*virtual) (side []*virtual) {
 	left := 1
 	for _, i := range s.rnd.Perm(len(list))[:1+s.rnd.IntN(max(1, len(list)*2/5))] {
 		v := list[i]
-		if voters[v.server.settings.Name] {
+		if voters[v.name()] {
 			if left == 0 {
 				continue
 			}
