@@ -274,6 +274,8 @@ type invitation struct {
 	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
 	// Level is the cluster's feature level, which the node has to know.
 	Level agreement.Level `json:"level"`
+	// Voters is how many voters there were, those included that are dead or were removed; see Replacing.
+	Voters int `json:"voters"`
 }
 
 // serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
@@ -308,5 +310,6 @@ func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) 
 	if err := c.belongLocked(in.Cluster); err != nil {
 		return nil, err
 	}
+	c.votersBefore(in.Voters)
 	return []byte("{}"), nil
 }

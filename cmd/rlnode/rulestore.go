@@ -99,6 +99,9 @@ func (m *mates) condition() error {
 	if m.left.Load() {
 		return errLeft
 	}
+	if c := m.cluster.Load(); c != nil && m.replacing.Load() {
+		return c.Replacing()
+	}
 	return nil
 }
 

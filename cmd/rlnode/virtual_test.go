@@ -205,7 +205,7 @@ func (v *virtual) up() {
 	}
 	v.alive.Store(true)
 	v.crashed.Store(false)
-	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }); err != nil {
+	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }, func() {}); err != nil {
 		p.t.Fatal(err)
 	}
 }
