@@ -62,6 +62,11 @@ func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
+	return t.resetHeld(s, now, k, l)
+}
+
+// resetHeld is Reset for a shard that is held.
+func (t *Table) resetHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
