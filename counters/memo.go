@@ -192,21 +192,13 @@ const mostAnswer = 64
 
 // amend changes one counter of the shard, which is held.
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {
-	l := op.Limit
 	switch {
 	case reset:
-		return t.resetHeld(s, now, op.Key, l)
+		return t.resetHeld(s, now, op.Key, op.Limit)
 	case op.Cost < 0:
-		return t.changeHeld(s, now, op.Key, l,
-			func(s algorithms.State) algorithms.State { return l.Reward(s, now, -op.Cost) },
-			func(g *algorithms.Log) { g.Reward(l, now, -op.Cost) })
+		return t.rewardHeld(s, now, op.Key, op.Limit, -op.Cost)
 	case op.Cost > 0:
-		return t.changeHeld(s, now, op.Key, l,
-			func(s algorithms.State) algorithms.State {
-				s = l.Advance(s, now)
-				return l.Force(s, l.Taken(s, now), now, op.Cost)
-			},
-			func(g *algorithms.Log) { g.Force(l, algorithms.Taken{Steady: now.Steady}, now, op.Cost) })
+		return t.penalizeHeld(s, now, op.Key, op.Limit, op.Cost)
 	}
 	return nil
 }

@@ -75,6 +75,9 @@ func (l *Limiter) look(c *change, now algorithms.Now) error {
 func (l *Limiter) apply(c *change) error {
 	m := l.member
 	if m == nil {
+		if c.ticket.idle() {
+			c.ticket = nil
+		}
 		return l.change(c, l.clock.Now())
 	}
 	p := partitionOf(c.ops[0].Key.Hi)
@@ -91,6 +94,9 @@ func (l *Limiter) apply(c *change) error {
 			continue
 		}
 		if r.Place == partitions.Held {
+			if c.ticket = ticket; ticket.idle() {
+				c.ticket = nil
+			}
 			err, over := l.changeHere(c)
 			if over {
 				return err
@@ -105,6 +111,9 @@ func (l *Limiter) apply(c *change) error {
 		tried = append(tried, to)
 		a := &ask{to: to, until: until, done: make(chan struct{}, 1)}
 		a.q = question{verb: c.verb, ticket: ticket, revision: r.Revision, version: l.version(), ops: slices.Clone(c.ops)}
+		if ticket != nil {
+			ticket.sent = true
+		}
 		if l.send(a, false); !a.wait() || a.err != nil {
 			if ticket != nil && isUnread(a.err) {
 				ticket, tried = nil, tried[:len(tried)-1] // a node of a release that knows no tickets

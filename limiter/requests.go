@@ -45,6 +45,7 @@ type ticket struct {
 	id   uint64 // made of the id that the caller chose, or random
 	body uint64 // hash of what is asked for
 	life time.Duration
+	sent bool // another node may have done it; of the first node alone
 }
 
 // ticketOf is the ticket of a caller's id, or one of this node's own, for what it repeats itself within so long.
@@ -63,6 +64,9 @@ func (t *ticket) kind() requestKind {
 	}
 	return ofWrite
 }
+
+// idle says that t is of no use here: nobody else can have done what it is of, and nobody repeats that.
+func (t *ticket) idle() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
 
 func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
 	return &counters.Memo{Key: counters.Key{Hi: hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
