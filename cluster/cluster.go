@@ -45,6 +45,7 @@ type Cluster struct {
 	identity  atomic.Pointer[peer.Identity]          // never nil
 	leaving   atomic.Bool                            // this node wants to leave the ring
 	departing atomic.Bool                            // and the cluster, for good
+	voters    atomic.Int64                           // the most that there were; see votersBefore
 
 	memory   memory
 	follow   follower

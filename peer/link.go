@@ -38,6 +38,7 @@ type link struct {
 	round   int                      // findPath's: where to go on asking for relays
 	aside   atomic.Bool              // a dial beside the connection is under way
 	remote  atomic.Pointer[Identity] // who answered last; nil: nobody has
+	boot    atomic.Uint64            // of the process that was reached directly last; 0: none was
 }
 
 // run dials, and dials again, until ctx ends.
@@ -101,6 +102,9 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 	c := l.peers.newConn(s, true)
 	c.link = l
 	l.remote.Store(&c.remote)
+	if l.boot.Swap(c.remote.Boot) != c.remote.Boot {
+		l.trust.Store(0) // the way was lost with the process before, or there was nobody yet: nothing speaks against it
+	}
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
 	}

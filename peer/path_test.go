@@ -358,3 +358,53 @@ func TestTunnelsAreBounded(t *testing.T) {
 		w.echo(a, b, "goes on")
 	})
 }
+
+// TestPathToAnotherProcess: a node that was started again is called directly at once. While it was away nothing was wrong with
+// the way to it, and a tunnel would end with the next node that is restarted, and what is under way in it.
+func TestPathToAnotherProcess(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(3)
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		b.close(t)
+		time.Sleep(2 * time.Second)
+		w.net.Cut(a.ip, b.ip) // the others are connected first
+		again := w.node(2, func(_ *Config, n *node) { n.self.Boot = 2 })
+		again.knows(a, c)
+		w.until("a reaches it", func() bool { _, ok := a.Via(b.id); return ok })
+		w.net.HealAll()
+		time.Sleep(1500 * time.Millisecond)
+		if via, ok := a.Via(b.id); ok || !a.Reachable(b.id) {
+			t.Errorf("it is reached by way of %s", via)
+		}
+	})
+}
+
+// TestCloseAnswersFirst: the callers of a node that is closed get every answer that it has given.
+func TestCloseAnswersFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.net.Delay(20 * time.Millisecond)
+		a, b := w.pair()
+		var answered, failed atomic.Int64
+		for range 50 {
+			a.Go(b.id, methodNever, nil, time.Second, func(_ []byte, err error) {
+				if err == nil {
+					answered.Add(1)
+				} else {
+					failed.Add(1)
+				}
+			})
+		}
+		w.until("all are there", func() bool { return len(b.kept()) == 50 })
+		for _, c := range b.kept()[:40] {
+			c.Reply([]byte("counted"))
+		}
+		// The caller goes on writing, which a connection that was just closed would not survive.
+		stop := a.keepCalling(b)
+		b.close(t)
+		w.until("all calls have ended", func() bool { return answered.Load()+failed.Load() == 50 })
+		stop.end()
+		if answered.Load() != 40 {
+			t.Errorf("%d of 40 answers have come", answered.Load())
+		}
+	})
+}

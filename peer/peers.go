@@ -58,20 +58,21 @@ func (c *Config) validate() error {
 
 // Peers are the other nodes, as far as they can be called.
 type Peers struct {
-	config   Config
-	log      *slog.Logger
-	listener net.Listener
-	raft     *raftListener
-	started  time.Time
-	frames   framePool
-	notes    notes
-	halfOpen chan struct{} // one for each connection that is shaking hands
-	ctx      context.Context
-	cancel   context.CancelFunc
-	group    sync.WaitGroup
-	links    atomic.Pointer[map[ring.NodeID]*link] // immutable
-	relays   atomic.Int64                          // tunnels that this node carries. At most mostRelayed
-	relayed  atomic.Int64                          // bytes in them
+	config    Config
+	log       *slog.Logger
+	listener  net.Listener
+	raft      *raftListener
+	started   time.Time
+	frames    framePool
+	notes     notes
+	halfOpen  chan struct{} // one for each connection that is shaking hands
+	ctx       context.Context
+	cancel    context.CancelFunc
+	group     sync.WaitGroup
+	links     atomic.Pointer[map[ring.NodeID]*link] // immutable
+	relays    atomic.Int64                          // tunnels that this node carries. At most mostRelayed
+	relayed   atomic.Int64                          // bytes in them
+	finishing atomic.Bool                           // Close has begun: nothing is served any more
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -112,6 +113,7 @@ func (p *Peers) Close() error {
 	p.mu.Unlock()
 	var err error
 	if first {
+		p.finish()
 		p.cancel()
 		err = p.listener.Close()
 		p.raft.close()
@@ -119,6 +121,33 @@ func (p *Peers) Close() error {
 	}
 	p.group.Wait()
 	return err
+}
+
+// finishTime bounds finish.
+const finishTime = 200 * time.Millisecond
+
+// finish sends the replies that are queued, and lets the callers read them: what was counted here must not be asked again for
+// want of its answer. What comes meanwhile is not served any more. A caller closes when it has read all.
+func (p *Peers) finish() {
+	p.finishing.Store(true)
+	for range finishTime / time.Millisecond {
+		serving := false
+		p.mu.Lock()
+		for c := range p.conns {
+			if c.calls {
+				continue
+			}
+			serving = true
+			if c.queue.empty() {
+				c.socket.closeWrite()
+			}
+		}
+		p.mu.Unlock()
+		if !serving {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // now is monotonic.
