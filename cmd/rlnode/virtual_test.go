@@ -41,7 +41,7 @@ type planet struct {
 	secret  []secret.Secret           // of the cluster; nil: none
 	build   func(i int) cluster.Build // what a node can read; nil: what this source can
 	silence time.Duration             // makes a node unreachable; 0: as always
-	stopped bool                      // the clocks that authority is counted on stand still
+	stopped atomic.Bool               // the clocks that authority is counted on stand still
 	// pen makes the recorder of a node that starts, which passes on what it hears to another one; nil: it is that.
 	pen func(*virtual, limiter.Recorder) limiter.Recorder
 }
@@ -208,7 +208,7 @@ func (v *virtual) up() {
 
 // boottime is the clock that authority is counted on.
 func (p *planet) boottime() time.Duration {
-	if p.stopped {
+	if p.stopped.Load() {
 		return time.Hour
 	}
 	return time.Since(p.start)
