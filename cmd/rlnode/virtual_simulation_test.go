@@ -67,10 +67,14 @@ func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	if !simDebited {
 		t.Skip("grants are not debited in this build")
 	}
+	length := time.Duration(*simMinutes * float64(time.Minute))
+	if testing.Short() {
+		length /= 2
+	}
 	for seed := *simSeed; seed < *simSeed+*simSeeds; seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			s := &trial{nodes: *simNodes}
-			s.simulate(t, seed, time.Duration(*simMinutes*float64(time.Minute)))
+			s.simulate(t, seed, length)
 			for i, v := range s.found {
 				if i == 20 {
 					t.Errorf("and more")
