@@ -181,7 +181,7 @@ func (c *Cluster) forget(ctx context.Context, id ring.NodeID) error {
 // belongs elsewhere says so.
 func (c *Cluster) invite(ctx context.Context, m member) error {
 	s := c.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level}
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release}
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))

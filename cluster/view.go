@@ -111,6 +111,9 @@ func (c *Cluster) Ready() error {
 	case c.Stuck() != nil && !c.holder.Once():
 		return c.Stuck() // it was started with the wrong release
 	case s == nil || s.Cluster.IsZero():
+		if err := c.founder.tooOld.Load(); err != nil {
+			return *err
+		}
 		return errNoCluster
 	case rulesVersion(s) == 0:
 		return errNoRules

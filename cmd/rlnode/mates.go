@@ -146,6 +146,7 @@ func (m *mates) join(explain func(string), ready func()) error {
 	config.Boottime, config.Build = s.world.boottime, s.world.build
 	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)
+	tune(&config)
 	opened, err := cluster.Open(config)
 	if err != nil {
 		return err
