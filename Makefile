@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults hostile simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults releases hostile simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -46,6 +46,10 @@ FAULTS_COUNT ?= 1
 FAULTS_TIMEOUT ?= 40m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
 	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
+
+# RELEASES_FLAGS=-short is for each change. CONTRIBUTING.md says what the base commit is.
+releases: ## a cluster of the base commit's build is rolled to this tree under load, and back; some minutes
+	$(GO) test -count 1 -timeout 20m -v -run '^TestReleases' $(RELEASES_FLAGS) ./cmd/rlnode -args -releases
 
 # HOSTILE is how many messages each of these sends. A failure prints the seed that repeats it, with -seed.
 HOSTILE ?= 1000000
