@@ -2,18 +2,15 @@ package peer
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write the golden file anew")
+	"github.com/rlnode/rlnode/internal/golden"
+)
 
 // TestGolden: preambles are written and read as ever.
 func TestGolden(t *testing.T) {
@@ -31,36 +28,46 @@ func TestGolden(t *testing.T) {
 		{"later", preamble{versions{3, 4}, answerWelcome, append(node.appendBinary(nil), "what later releases add"...)}},
 		{"refused", preamble{versions{2, 2}, answerRefused, []byte("no")}},
 	}
-	var text strings.Builder
+	var lines []golden.Line
 	for _, p := range preambles {
 		var b bytes.Buffer
 		if err := p.write(&b); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&text, "%s %x\n", p.name, b.Bytes())
+		lines = append(lines, golden.Line{Name: p.name, Bytes: b.Bytes()})
 	}
-	const path = "testdata/preambles.txt"
-	if *update {
-		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept, err := os.ReadFile(path)
-	if err != nil || string(kept) != text.String() {
-		t.Fatalf("what is written differs from %s, see testdata/README.md: %v", path, err)
-	}
-	for i, line := range strings.Split(strings.TrimSpace(string(kept)), "\n") {
-		_, text, _ := strings.Cut(line, " ")
-		b, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i, b := range golden.Check(t, "testdata/preambles.txt", lines...) {
 		want := preambles[i]
 		if have, err := readPreamble(bytes.NewReader(b)); err != nil || !reflect.DeepEqual(have, want.preamble) {
 			t.Errorf("%s: have %v, %v", want.name, have, err)
 		}
 		if have, err := parseIdentity(want.body); want.name != "refused" && (err != nil || have != node) {
 			t.Errorf("%s: have %+v, %v", want.name, have, err)
+		}
+	}
+}
+
+// TestGoldenMessages: so are messages.
+func TestGoldenMessages(t *testing.T) {
+	messages := []message{
+		{kind: messageCall, what: 80, id: 1 << 40, body: []byte("call")}, {kind: messageSend, what: 255, body: []byte("send")},
+		{kind: messageReply, id: 1 << 40, body: []byte("reply")}, {kind: messageFailure, what: 7, id: 9}, {kind: messageBeat},
+	}
+	var lines []golden.Line
+	for i, m := range messages {
+		head := m.head()
+		lines = append(lines, golden.Line{Name: fmt.Sprint("kind-", i+1), Bytes: append(head[:], m.body...)})
+	}
+	for i, b := range golden.Check(t, "testdata/messages.txt", lines...) {
+		read := 0
+		if err := new(assembler).feed(b, func(m message) error {
+			read++
+			if m.head() != messages[i].head() || !bytes.Equal(m.body, messages[i].body) {
+				t.Errorf("have %v, want %v", m, messages[i])
+			}
+			return nil
+		}); err != nil || read != 1 {
+			t.Errorf("%s: %d are read, %v", lines[i].Name, read, err)
 		}
 	}
 }
