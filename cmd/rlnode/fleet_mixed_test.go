@@ -37,7 +37,7 @@ rules:
   - {name: canary, key: [ip], limits: [{limit: 1, per: 8760h, algorithm: fixed-window}]}
 `
 
-// mixed is what a cluster is asked by clients that know two nodes each, and a model of what it should have counted.
+// mixed is what a cluster is asked by clients that know some of its nodes each, and a model of what it should have counted.
 type mixed struct {
 	fleet *fleet
 	stop  chan struct{}
@@ -53,16 +53,16 @@ type mixed struct {
 	by      sync.Map     // DecidedBy → *atomic.Int64
 }
 
-// mixed begins to ask, until halt.
-func (f *fleet) mixed() *mixed {
+// mixed begins to ask, until halt. Each client knows so many nodes.
+func (f *fleet) mixed(known int) *mixed {
 	f.t.Helper()
 	l := &mixed{fleet: f, stop: make(chan struct{}), keys: subjects(30), counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
 	for _, rule := range []string{"exact", "tight", "leased", "scarce"} {
 		l.counted[rule], l.unsure[rule] = make([]atomic.Int64, len(l.keys)), make([]atomic.Int64, len(l.keys))
 	}
 	f.nodes[0].apply(mixedRules)
-	for i, m := range f.nodes {
-		l.done.Go(func() { l.work(m, f.nodes[(i+1)%len(f.nodes)], uint64(i)) })
+	for i := range f.nodes {
+		l.done.Go(func() { l.work(slices.Concat(f.nodes[i:], f.nodes[:i])[:known], uint64(i)) })
 	}
 	l.done.Go(l.write)
 	return l
@@ -91,9 +91,9 @@ func clientOf(t *testing.T, nodes ...*mate) *client.Client {
 	return c
 }
 
-// work asks first, or second where that does not answer, again and again.
-func (l *mixed) work(first, second *mate, seed uint64) {
-	c := clientOf(l.fleet.t, first, second)
+// work asks the first of nodes that answers, again and again.
+func (l *mixed) work(nodes []*mate, seed uint64) {
+	c := clientOf(l.fleet.t, nodes...)
 	defer c.Close()
 	random := rand.New(rand.NewPCG(seed, 1))
 	tick := time.NewTicker(4 * time.Millisecond)

@@ -206,7 +206,7 @@ func halfTime() time.Duration {
 // level has risen the base is not let in, and says which release it needs.
 func TestReleases(t *testing.T) {
 	r := newRolled(t, 5)
-	load := r.mixed()
+	load := r.mixed(2)
 	defer load.halt()
 	// First the leader is one of the base, and followers are of this tree; then the other way round.
 	r.rollAll(r.head, true, 2)
@@ -254,7 +254,7 @@ func TestReleasesUnderKills(t *testing.T) {
 		t.Skip("the long form of make releases runs it")
 	}
 	r := newRolled(t, 5)
-	load := r.mixed()
+	load := r.mixed(3) // two of them may be away
 	defer load.halt()
 	r.rollAll(r.head, true, 2)
 	r.away(r.follower(r.head), nil)
