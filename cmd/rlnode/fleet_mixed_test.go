@@ -233,8 +233,8 @@ func (l *mixed) end(slack int64) {
 			}
 		}
 	}
-	differ := int64(0) // at most, of exact rules
-	defer func() { t.Logf("what is used differs by %d at most from what was admitted", differ) }()
+	var lost, twice int64 // at most, of exact rules
+	defer func() { t.Logf("of one subject at most %d were forgotten, %d counted twice", lost, twice) }()
 	for rule, counted := range l.counted {
 		for key := range counted {
 			want, more := counted[key].Load(), l.unsure[rule][key].Load()
@@ -244,7 +244,7 @@ func (l *mixed) end(slack int64) {
 				return have >= want-slack && (have <= want+more+slack || !slices.Contains([]string{"exact", "tight"}, rule))
 			})
 			if rule == "exact" || rule == "tight" {
-				differ = max(differ, want-have, have-want)
+				lost, twice = max(lost, want-have), max(twice, have-want-more)
 			}
 		}
 	}
