@@ -295,7 +295,7 @@ func TestReleasesUnderKills(t *testing.T) {
 	old.up()
 	r.whole()
 	old.troubles.Add(1)
-	load.end(60)
+	load.end(20)
 	r.oneState()
 }
 
