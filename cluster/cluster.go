@@ -184,7 +184,7 @@ func (c *Cluster) Accept(remote peer.Identity) error {
 // recall reads what earlier processes of this node noted: the cluster that it belongs to, and its promise.
 func (c *Cluster) recall() error {
 	self := c.cfg.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region}
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: c.cfg.Build.Release}
 	b, err := stableGet(c.cfg.Store.Stable(), keyCluster)
 	if err != nil {
 		return err

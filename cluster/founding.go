@@ -31,6 +31,8 @@ const (
 
 // founder is this node's part in the founding of a cluster.
 type founder struct {
+	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil: it can, or none has
+
 	// mu guards what follows, and is held while a promise is written or the first entry of Raft's log is: a promise and
 	// a decision exclude each other.
 	mu      sync.Mutex
@@ -337,8 +339,9 @@ func (c *Cluster) serveStands(_ context.Context, r request) ([]byte, error) {
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
 	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
-	// Level is the cluster's feature level, which the node has to know.
-	Level agreement.Level `json:"level"`
+	// Level is the cluster's feature level, which the node has to know. Release is a release that does.
+	Level   agreement.Level `json:"level"`
+	Release string          `json:"release"`
 	// Voters is how many voters there were, those included that are dead or were removed; see Replacing.
 	Voters int `json:"voters"`
 }
@@ -359,9 +362,11 @@ func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) 
 	case c.departing.Load():
 		return nil, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
 	case in.Level > c.cfg.Build.Level:
-		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run a later release",
-			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release)
-		c.cfg.Logger.Error("this node can't join the cluster", "error", err)
+		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
+			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release, in.Release)
+		if before := c.founder.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
+			c.cfg.Logger.Error("this node can't join the cluster", "error", err)
+		}
 		return nil, err
 	case own != [16]byte{} && own != in.Cluster:
 		return nil, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)

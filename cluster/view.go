@@ -146,6 +146,9 @@ func (c *Cluster) Ready() error {
 	case c.Stuck() != nil && !c.holder.Once():
 		return c.Stuck() // it was started with the wrong release
 	case s == nil || s.Cluster.IsZero():
+		if err := c.founder.tooOld.Load(); err != nil {
+			return *err
+		}
 		if refused := c.founder.refused.Load(); refused != nil {
 			return fmt.Errorf("%w: %w", errNoCluster, *refused)
 		}

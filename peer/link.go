@@ -62,7 +62,7 @@ func (l *link) run(ctx context.Context) {
 			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
-		case said.first(causeOf(err)): // once for each reason, not for each try
+		case l.peers.worthLogging(err, l.node, &said, ""): // not for each try
 			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > settled {
@@ -109,7 +109,7 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 		end(old)
 	}
 	defer l.conn.CompareAndSwap(c, nil)
-	l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
+	l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address, "protocol", s.version)
 	return c.run(ctx)
 }
 

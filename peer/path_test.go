@@ -284,19 +284,19 @@ func TestRelayIsForMembers(t *testing.T) {
 		nodes := w.all(3, withCluster(1))
 		a, b := nodes[0], nodes[1]
 		stranger := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{2}}
-		if _, err := greet(w.dialer()(a.address), kindTunnel, stranger); !errors.Is(err, ErrRefused) {
+		if _, _, err := greet(w.dialer()(a.address), kindTunnel, stranger, speaks); !errors.Is(err, ErrRefused) {
 			t.Errorf("another cluster: have %v", err)
 		}
 		member := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{1}}
-		if _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member); !errors.Is(err, ErrRefused) {
+		if _, _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
 			t.Errorf("a tunnel through a tunnel: have %v", err)
 		}
-		if _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member); !errors.Is(err, ErrRefused) {
+		if _, _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
 			t.Errorf("from another region through a tunnel: have %v", err)
 		}
 		ask := func(target ring.NodeID) byte {
 			c := w.dialer()(a.address)
-			if _, err := greet(c, kindTunnel, member); err != nil {
+			if _, _, err := greet(c, kindTunnel, member, speaks); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -329,7 +329,7 @@ func TestTunnelsAreBounded(t *testing.T) {
 		a, b := nodes[0], nodes[1]
 		ask := func(i int) (byte, func() error) {
 			c := w.dialer()(a.address)
-			if _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}); err != nil {
+			if _, _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, speaks); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)

@@ -31,6 +31,8 @@ type Config struct {
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: the default one
 	Silence time.Duration // no frame for so long: unreachable. 0: 250 ms
+
+	speaks versions // set by tests; else what this build speaks
 }
 
 // validate fills in what is left out.
@@ -46,6 +48,9 @@ func (c *Config) validate() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.speaks == (versions{}) {
+		c.speaks = speaks
 	}
 	if c.Silence == 0 {
 		c.Silence = defaultSilence

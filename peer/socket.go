@@ -20,6 +20,7 @@ type socket struct {
 	secure    *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
 	kind      kind        // set before greeted
 	remote    Identity    // set before greeted
+	version   uint8       // of the protocol, that both ends go by. Set before greeted
 	raft      atomic.Bool // it is Raft's
 	via       ring.NodeID // the relay of a tunnel that this node has dialled; zero: none
 	tunnelled bool        // the remote came by a tunnel. Set before greeted

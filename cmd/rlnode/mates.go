@@ -150,6 +150,7 @@ func (m *mates) join(explain func(string), open, ready func()) error {
 	config.Boottime, config.Build = s.world.boottime, s.world.build
 	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)
+	tune(&config)
 	opened, err := cluster.Open(config)
 	if err != nil {
 		return err
@@ -271,7 +272,8 @@ func (m *mates) identity() peer.Identity {
 	if c := m.cluster.Load(); c != nil {
 		return c.Identity()
 	}
-	return peer.Identity{Node: m.server.id, Boot: m.server.boot, Name: m.server.settings.Name, Region: m.server.settings.Region}
+	s := m.server
+	return peer.Identity{Node: s.id, Boot: s.boot, Name: s.settings.Name, Region: s.settings.Region, Release: s.world.build.Release}
 }
 
 func (m *mates) accept(remote peer.Identity) error {
