@@ -37,11 +37,11 @@ type finding struct {
 }
 
 // holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one of them was ended, those
-// that have taken its place are what was its standbys; and it may be alive, and have what it had. It is called under mu.
-func (k *Keeper) holders(v *view, p int, buf []ring.NodeID) []ring.NodeID {
+// that have taken its place are what was its standbys.
+func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
-	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from, k.parts[p].former} {
-		if !id.IsZero() && id != k.cfg.Self && !slices.Contains(buf, id) {
+	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from} {
+		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
 			buf = append(buf, id)
 		}
 	}
@@ -97,8 +97,8 @@ func (k *Keeper) recover() {
 func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
-	var buf [4]ring.NodeID
-	nodes := k.holders(v, p, buf[:0])
+	var buf [3]ring.NodeID
+	nodes := v.holders(k.cfg.Self, p, buf[:0])
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
@@ -132,9 +132,6 @@ func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) b
 // patient reports whether node is still to be waited for. It is called under mu.
 func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
-	if node == pt.former && !k.cfg.Calls.Reachable(node) {
-		return false // it was ended, and is gone
-	}
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
