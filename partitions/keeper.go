@@ -86,6 +86,8 @@ type Keeper struct {
 
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
+	ended     []ring.NodeID // who was ended between the last view and the one that is being taken up; nil in between
+	last      *view         // the last view, if somebody was
 	followers map[ring.NodeID]*follower
 	changed   chan struct{}        // closed and made anew when a phase or the view changes
 	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
@@ -225,9 +227,11 @@ func (k *Keeper) Use(s *agreement.State) {
 	k.view.Store(v)
 	k.followed = k.followed || v.others(k.cfg.Self)
 	k.forgetFollowers(v)
+	k.last, k.ended = before, k.endedSince(before, v)
 	for p := range ring.Partitions {
 		k.settlePart(v, p)
 	}
+	k.last, k.ended = nil, nil
 	k.drops = true
 	k.announce()
 }
@@ -291,6 +295,7 @@ func (k *Keeper) forgetAll() {
 
 // settlePart brings a partition in line with a new view.
 func (k *Keeper) settlePart(v *view, p int) {
+	defer k.askFormer(p)
 	self, pt := k.cfg.Self, &k.parts[p]
 	from, to := v.Owner(p)
 	if !v.member {
@@ -350,7 +355,7 @@ func (k *Keeper) claim(v *view, p int) {
 // theirs.
 func (k *Keeper) goOn(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 {
+	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(k.former(p)) == 0 {
 		k.begin(p)
 		return
 	}

@@ -22,6 +22,8 @@ const (
 	MethodBack                          // what MethodPull asked for
 	MethodDebts                         // what was admitted without the owner; answered by what was not taken
 	MethodLook                          // "how new are your copies of these?"; answered by findings
+	MethodLookEnded                     // the same, of a node that was ended and may not know it
+	MethodPullEnded                     // MethodPull, of such a node
 )
 
 // How a message can fail.

@@ -48,6 +48,29 @@ func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	}
 }
 
+// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full, its standby dies, and so the owner is ended, which can't apply
+// that. Its memory is all there is of what it admitted.
+func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, sceneNodes, exactRules(1_000_000))
+		followers := p.followers()
+		owner, standby := followers[0], followers[1]
+		key := p.keyOwnedBy("year", owner, standby, 0)
+		partition := p.partition("year", key)
+		admitted, _, _ := owner.ask("year", key, 2000)
+		owner.memory.fill()
+		time.Sleep(time.Second)
+		standby.down(false)
+		p.eventually("the owner is ended", func() bool { return !followers[2].state().InRing(owner.server.id) })
+		if used := p.owner(partition, owner).usedAt("year", key); used != admitted {
+			t.Errorf("have %d used, and %d were admitted", used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
 const (
 	fewLimit = 60 // of the rule few
 	// sceneNodes is enough for a majority beside one node that is out of order and one that is dead.
