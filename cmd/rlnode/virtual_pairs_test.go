@@ -14,6 +14,7 @@ import (
 
 	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/pairs"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -306,16 +307,32 @@ func (s *scene) restart(v *virtual) {
 	err := v.server.mates.stepBack(ctx, false)
 	cancel()
 	s.say("%s restarts, has left the ring: %v", v.name(), err == nil)
+	s.comesBack(v)
+}
+
+// comesBack ends a node's process in good order, and starts it again. What was not handed over is in its checkpoint.
+func (s *scene) comesBack(v *virtual) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
-	if err == nil {
-		s.c.dies(v, 0)
-	} else { // the rest is in its checkpoint, and nodes here have none
-		s.c.dies(v, s.tail())
-	}
+	s.c.dies(v, 0)
+	v.save()
 	v.down(false)
 	time.Sleep(300 * time.Millisecond)
 	v.up()
+}
+
+// save makes a checkpoint, which the next process begins with.
+func (v *virtual) save() {
+	v.memory.table = nil
+	for p := range ring.Partitions {
+		_ = v.server.table.Copy(p, func(records []counters.Record) error {
+			for _, r := range records {
+				r.Log = slices.Clone(r.Log)
+				v.memory.table = append(v.memory.table, r)
+			}
+			return nil
+		})
+	}
 }
 
 // lives looks whether the cluster does what it has to while the fault lasts: a rule is written, a node joins, and one leaves.
@@ -424,11 +441,7 @@ func (s *scene) heals() {
 	}
 	time.Sleep(5 * time.Second) // what they owe is told
 	for _, v := range s.gone {
-		v.ready.Store(false)
-		time.Sleep(drainGrace)
-		s.c.dies(v, 0)
-		v.down(false)
-		v.up()
+		s.comesBack(v)
 	}
 	s.p.whole()
 	time.Sleep(3 * time.Second)
