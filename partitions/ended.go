@@ -24,29 +24,15 @@ func (k *Keeper) endedSince(before, v *view) (list []ring.NodeID) {
 	return list
 }
 
-// former lists those of the nodes that have just been ended that had p, or a copy of it. It is called under mu.
-func (k *Keeper) former(p int) (list []ring.NodeID) {
-	if len(k.ended) == 0 {
-		return nil
-	}
-	var buf [4]ring.NodeID
-	for _, id := range k.last.holders(k.cfg.Self, p, buf[:0]) {
-		if slices.Contains(k.ended, id) {
-			list = append(list, id)
-		}
-	}
-	return list
-}
-
-// askFormer has the search for p, if there is one, go on at those, too. It is called under mu.
-func (k *Keeper) askFormer(p int) {
-	s := k.parts[p].search
-	if s == nil {
+// noteFormer notes which of the nodes that were just ended had p, or a copy of it. It is called under mu.
+func (k *Keeper) noteFormer(before *view, p int, ended []ring.NodeID) {
+	if len(ended) == 0 {
 		return
 	}
-	for _, id := range k.former(p) {
-		if !slices.Contains(s.former, id) {
-			s.former = append(s.former, id)
+	var buf [4]ring.NodeID
+	for _, id := range before.holders(k.cfg.Self, p, buf[:0]) {
+		if pt := &k.parts[p]; slices.Contains(ended, id) && !slices.Contains(pt.former, id) {
+			pt.former = append(pt.former, id)
 		}
 	}
 }

@@ -86,8 +86,6 @@ type Keeper struct {
 
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
-	ended     []ring.NodeID // who was ended between the last view and the one that is being taken up; nil in between
-	last      *view         // the last view, if somebody was
 	followers map[ring.NodeID]*follower
 	changed   chan struct{}        // closed and made anew when a phase or the view changes
 	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
@@ -158,6 +156,8 @@ type part struct {
 	parts  uint64      // sections of the whole copy that is coming, so far
 
 	search *search // recovering: who has a copy
+	// former are holders that were ended while the ring was not settled, or this node had no whole copy, and could be reached.
+	former []ring.NodeID
 }
 
 // own reports whether the counters here are all that there was when this node, as the owner, froze the partition.
@@ -227,11 +227,14 @@ func (k *Keeper) Use(s *agreement.State) {
 	k.view.Store(v)
 	k.followed = k.followed || v.others(k.cfg.Self)
 	k.forgetFollowers(v)
-	k.last, k.ended = before, k.endedSince(before, v)
+	ended := k.endedSince(before, v)
 	for p := range ring.Partitions {
+		k.noteFormer(before, p, ended)
 		k.settlePart(v, p)
+		if pt := &k.parts[p]; pt.phase == held || pt.phase == away && v.Settled {
+			pt.former = nil
+		}
 	}
-	k.last, k.ended = nil, nil
 	k.drops = true
 	k.announce()
 }
@@ -295,7 +298,6 @@ func (k *Keeper) forgetAll() {
 
 // settlePart brings a partition in line with a new view.
 func (k *Keeper) settlePart(v *view, p int) {
-	defer k.askFormer(p)
 	self, pt := k.cfg.Self, &k.parts[p]
 	from, to := v.Owner(p)
 	if !v.member {
@@ -355,7 +357,7 @@ func (k *Keeper) claim(v *view, p int) {
 // theirs.
 func (k *Keeper) goOn(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(k.former(p)) == 0 {
+	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(k.parts[p].former) == 0 {
 		k.begin(p)
 		return
 	}
@@ -367,7 +369,7 @@ func (k *Keeper) goOn(v *view, p int, newest bool) {
 // unknown here.
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
-	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
+	pt.order, pt.source, pt.whole, pt.search, pt.former = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil, nil
 	k.unfollow(p)
 	k.setPhase(p, held)
 	k.keepDebts(p)

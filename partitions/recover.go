@@ -23,9 +23,8 @@ const (
 
 // search is what this node knows about copies of a partition that it goes on with.
 type search struct {
-	since  time.Time
-	found  map[ring.NodeID]finding // of holders
-	former []ring.NodeID           // holders that were ended, and may be alive
+	since time.Time
+	found map[ring.NodeID]finding // of holders
 }
 
 // finding is what one of them has.
@@ -100,7 +99,7 @@ func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) b
 	s := pt.search
 	var buf [8]ring.NodeID
 	nodes := v.holders(k.cfg.Self, p, buf[:0])
-	for _, node := range s.former {
+	for _, node := range pt.former {
 		if !slices.Contains(nodes, node) {
 			nodes = append(nodes, node)
 		}
