@@ -100,6 +100,7 @@ type scene struct {
 	from, to       *virtual // the ends of a move; nil before there is one
 	broken         *virtual // whose disk is
 	began          time.Time
+	before         *agreement.State // as the fault began
 	victim         *virtual // that was killed
 	restarted      *virtual
 	gone           []*virtual // that have left the ring
@@ -169,7 +170,7 @@ func (s *scene) role(name string) *virtual {
 // breaks is where the fault that lasts begins.
 func (s *scene) breaks() {
 	what, where := s.pair.Broken()
-	defer func() { s.began = time.Now() }()
+	defer func() { s.began, s.before = time.Now(), s.standby.state() }()
 	if what == "disk-hung" || what == "disk-full" {
 		s.broken = s.role(where)
 		s.say("%s: %s", what, s.broken.name())
@@ -294,9 +295,25 @@ func (s *scene) tail() time.Duration {
 	return 200 * time.Millisecond
 }
 
+// stale tells how old copies of partitions of a node that is killed may be. Of those whose standby is the node whose disk is
+// broken there may be none since the fault began, if it does not know of a change of the ring, and has not been replaced yet.
+func (s *scene) stale(v *virtual) func(partition int) time.Duration {
+	now := v.state()
+	if s.broken == nil || v == s.broken || now.Revision == s.before.Revision || !now.InRing(s.broken.server.id) && now.Settled {
+		return nil
+	}
+	lasts := time.Since(s.began)
+	return func(p int) time.Duration {
+		if s.before.To.Standby(p) == s.broken.server.id {
+			return lasts
+		}
+		return 0
+	}
+}
+
 func (s *scene) kill(v *virtual) {
 	s.say("%s is killed", v.name())
-	s.c.dies(v, s.tail())
+	s.c.dies(v, s.tail(), s.stale(v))
 	s.victim = v
 	v.down(false)
 }
@@ -314,7 +331,7 @@ func (s *scene) restart(v *virtual) {
 func (s *scene) comesBack(v *virtual) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
-	s.c.dies(v, 0)
+	s.c.dies(v, 0, nil)
 	v.save()
 	v.down(false)
 	time.Sleep(300 * time.Millisecond)
