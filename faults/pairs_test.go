@@ -19,6 +19,8 @@ const (
 	lastingFault = 10 * time.Second
 	// recovered is how long after a fault a join and a leave may take.
 	recovered = 30 * time.Second
+	// ending is how long after it was killed a node is ended.
+	ending = 3 * time.Second
 	// inForce is how long a rule that was written may not be in force where authority is.
 	inForce = 5 * time.Second
 )
@@ -239,6 +241,9 @@ func (s *scene) happens() {
 // lives looks whether the cluster does what it has to while the fault lasts: a rule is written, a node joins, and one leaves.
 // If that is what happens, it comes first.
 func (s *scene) lives() {
+	if what, _ := s.pair.Happens(); what == "kill" {
+		s.pass(ending) // until then a standby that leaves is a second node that is away
+	}
 	at := time.Now()
 	var joins, leaves *node
 	kinds := []string{"write", "join", "leave"}
