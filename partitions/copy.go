@@ -20,12 +20,20 @@ func (k *Keeper) answer(c *peer.Call) {
 		c.Fail(codeMalformed, r.err.Error())
 		return
 	}
+	switch c.Method {
+	case MethodLookEnded:
+		k.takeLookEnded(c, &r)
+		return
+	case MethodPullEnded:
+		k.takePullEnded(c, &r)
+		return
+	}
 	v, ok := k.knows(h.revision)
 	switch {
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
-	case !v.known(c.From, h.generation):
+	case !v.known(c.From, h.generation) && !(c.Method == MethodBack && k.gets(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}

@@ -97,8 +97,13 @@ func (k *Keeper) recover() {
 func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
-	var buf [3]ring.NodeID
+	var buf [8]ring.NodeID
 	nodes := v.holders(k.cfg.Self, p, buf[:0])
+	for _, node := range pt.former {
+		if !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
@@ -176,7 +181,11 @@ func (s *search) outcome() (vain, given bool) {
 func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 	boot := v.Boot(node)
 	body := appendPartitions(k.appendHeader(nil, 0), list)
-	k.cfg.Calls.Go(node, MethodLook, body, lookTimeout, func(reply []byte, err error) {
+	method := MethodLook
+	if !v.InRing(node) {
+		method = MethodLookEnded
+	}
+	k.cfg.Calls.Go(node, method, body, lookTimeout, func(reply []byte, err error) {
 		found := make(map[int]finding, len(list))
 		if err == nil {
 			found, err = parseFindings(reply)
@@ -203,7 +212,11 @@ func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
 	ctx, cancel := context.WithTimeout(k.ctx, pullTimeout)
 	defer cancel()
-	_, err := k.cfg.Calls.Call(ctx, node, MethodPull, body)
+	method := MethodPull
+	if !k.view.Load().InRing(node) {
+		method = MethodPullEnded
+	}
+	_, err := k.cfg.Calls.Call(ctx, node, method, body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pulling, node)
