@@ -43,7 +43,7 @@ fuzz: ## a smoke of every fuzz target
 # seed after another.
 FAULTS_RUN ?= .
 FAULTS_COUNT ?= 1
-FAULTS_TIMEOUT ?= 40m
+FAULTS_TIMEOUT ?= 60m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
 	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
 

@@ -115,6 +115,8 @@ type record struct {
 
 	// vainSince is since when the node has asked in vain; never while it has authority, or was not asked for a reason that counts.
 	vainSince time.Duration
+	// staleSince is since when the node has not applied the last change of the ring; never while it has.
+	staleSince time.Duration
 	// cutSince is since when a majority has reported the node; never while none does. relayedSince: that it can't be reached
 	// directly.
 	cutSince, relayedSince time.Duration
@@ -150,7 +152,7 @@ func newBook(self ring.NodeID, boot uint64, expect int, reign uint64, now time.D
 func newRecord(boot uint64) *record {
 	return &record{
 		boot: boot, asked: never, granted: never, newerAsked: never, cried: never,
-		vainSince: never, cutSince: never, relayedSince: never, wellSince: never,
+		vainSince: never, staleSince: never, cutSince: never, relayedSince: never, wellSince: never,
 	}
 }
 

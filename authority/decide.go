@@ -55,7 +55,7 @@ func (b *book) look(now time.Duration) {
 	if now-b.looked > tickEvery+late {
 		b.trusted = now
 		for _, r := range b.records {
-			r.cutSince, r.relayedSince, r.vainSince, r.ending = never, never, never, false
+			r.cutSince, r.relayedSince, r.vainSince, r.staleSince, r.ending = never, never, never, never, false
 		}
 	}
 	b.looked = now
@@ -92,6 +92,7 @@ func (b *book) observeReports(v *view) {
 		r := b.record(v.state, id)
 		mark(&r.cutSince, 2*cut[id] > voices)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > voices)
+		mark(&r.staleSince, proved && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
 		mark(&r.wellSince, r.relayedSince == never && b.holds(v.now, v.state, id))
 		if !proved || b.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
 			r.vainSince = never
@@ -132,14 +133,15 @@ func (b *book) review(v *view, id ring.NodeID) {
 	}
 }
 
-// endsInVain tells whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, and notes
-// that it is. At most one is in each vainPause, and only while at least half of the ring has authority without it. A leader
+// endsInVain tells whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
+// change of the ring that it does not apply, and notes that it is. At most one is in each vainPause, and only while at least half of the ring has authority without it. A leader
 // hands the lead on first.
 func (b *book) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
 	// A node whose disk hangs may not even learn who leads: Raft waits until its term is saved.
 	mute := b.silence(v.now, max(r.asked, r.newerAsked)) >= vainPatience && b.proves(v.now)
-	if !vain && !mute || v.now-b.vainEnded < vainPause || !b.spares(v, id) {
+	stale := r.staleSince != never && v.now-r.staleSince >= vainPatience
+	if !vain && !mute && !stale || v.now-b.vainEnded < vainPause || !b.spares(v, id) {
 		return false
 	}
 	b.vainEnded = v.now

@@ -78,6 +78,24 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	}
 }
 
+// TestWhoHoldsUpAChangeOfTheRingIsEnded: it has authority, as nobody was ended, and without it no move ends.
+func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
+	d := newDesk(t, 4)
+	d.up(1, 2, 3, 4)
+	d.stays(3)
+	if list := ended(d.run(20*time.Second, 1, 2, 3, 4)); len(list) != 0 {
+		t.Fatalf("%+v is ended, and held nothing up", list)
+	}
+	d.node(5)
+	if list := ended(d.run(vainPatience, 1, 2, 3, 4, 5)); len(list) != 0 {
+		t.Fatalf("%+v is ended too soon", list)
+	}
+	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
+	if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || !d.inRing(5) || !d.state.Settled {
+		t.Errorf("have %+v, want that node 3 is ended", list)
+	}
+}
+
 // TestWhoIsNotEndedForAsking: reasons that are not the node's own, and leaders that have nothing agreed on.
 func TestWhoIsNotEndedForAsking(t *testing.T) {
 	t.Run("a leader whose entries do not commit", func(t *testing.T) {

@@ -228,17 +228,6 @@ func TestG4_LeaderCutOff(t *testing.T) {
 	})
 }
 
-// TestLinkCut: two nodes can't reach each other, and a third relays.
-func TestLinkCut(t *testing.T) {
-	scenario(t, 3, func(f *fleet, l *load) {
-		i := f.random.IntN(3)
-		a, b := f.nodes[i], f.nodes[(i+1+f.random.IntN(2))%3]
-		f.part(a, b, false)
-		f.pass(long(20 * time.Second))
-		l.noneBy("fallback")
-	})
-}
-
 // TestDeaf: one direction of a link is cut.
 func TestDeaf(t *testing.T) {
 	onlyLong(t)

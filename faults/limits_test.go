@@ -140,7 +140,7 @@ func (c *limitCheck) judge(w int64, u *windowUse) (int64, error) {
 			// A node that was killed and is back at once looks for its memory; meanwhile it can't decide, and its standby may
 			// take it for the owner.
 			back := f.kind == killed && f.eased > 0 && f.eased < to
-			nobody = nobody || f.kind == together || back
+			nobody = nobody || f.kind == together || f.kind == neither || back
 		}
 	}
 	share := c.share(limit)

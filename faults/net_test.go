@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +35,7 @@ type host struct {
 	port   string          // its end of the cable at the bridge
 	fd     int             // of the namespace
 	deaf   map[string]bool // addresses
+	shy    map[string]bool // addresses from which the peer port is filtered
 	// stale: what is in deaf is not so yet.
 	stale bool
 	down  bool
@@ -104,7 +107,7 @@ func (n *network) host(i, region int) *host {
 	n.t.Helper()
 	h := &host{
 		net: n, region: region, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("10.77.%d.%d", region, i),
-		port: fmt.Sprintf("rlp%d", i), deaf: map[string]bool{},
+		port: fmt.Sprintf("rlp%d", i), deaf: map[string]bool{}, shy: map[string]bool{},
 	}
 	n.must("ip", "netns", "add", h.name)
 	n.must("ip", "link", "add", h.port, "type", "veth", "peer", "name", "eth0", "netns", h.name)
@@ -115,8 +118,9 @@ func (n *network) host(i, region int) *host {
 	if n.router != nil {
 		n.must("ip", "-n", h.name, "route", "add", "default", "via", gateway(region))
 	}
-	n.must("ip", "netns", "exec", h.name, "nft", "add table inet cut; add set inet cut deaf { type ipv4_addr; }; "+
-		"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop")
+	n.must("ip", "netns", "exec", h.name, "nft", "add table inet cut; add set inet cut deaf { type ipv4_addr; }; add set inet cut shy { type ipv4_addr; }; "+
+		"add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr @deaf drop; "+
+		"add rule inet cut in ip saddr @shy tcp dport 7947 drop")
 	fd, err := unix.Open("/run/netns/"+h.name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		n.t.Fatal(err)
@@ -189,13 +193,12 @@ func (n *network) apply() {
 
 func (h *host) apply() error {
 	h.stale = false
-	script := "flush set inet cut deaf"
-	if len(h.deaf) > 0 {
-		var list []string
-		for ip := range h.deaf {
-			list = append(list, ip)
+	script := ""
+	for set, addresses := range map[string]map[string]bool{"deaf": h.deaf, "shy": h.shy} {
+		script += "flush set inet cut " + set + "; "
+		if len(addresses) > 0 {
+			script += "add element inet cut " + set + " { " + strings.Join(slices.Collect(maps.Keys(addresses)), ", ") + " }; "
 		}
-		script += "; add element inet cut deaf { " + strings.Join(list, ", ") + " }"
 	}
 	return run("ip", "netns", "exec", h.name, "nft", script)
 }
@@ -217,8 +220,9 @@ func (n *network) heal() {
 			n.must("ip", "link", "set", h.port, "up")
 			h.down = false
 		}
-		if len(h.deaf) > 0 {
+		if len(h.deaf)+len(h.shy) > 0 {
 			clear(h.deaf)
+			clear(h.shy)
 			h.stale = true
 		}
 	}

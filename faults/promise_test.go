@@ -40,6 +40,7 @@ const (
 	split                     // there is no majority: nobody decides for an owner in its place
 	together                  // killed with others, a minority: owners and standbys at once
 	saved                     // killed with all others: what the last checkpoint has comes back
+	neither                   // it and what would stand in for it are away, or can't act, for a moment: nothing is forgotten
 	stepped                   // its wall clock was set
 	apart                     // a link from or to it is cut: a third node passes questions on, so nothing is excused
 )

@@ -229,7 +229,9 @@ func (f *fleet) excused(l *load, key int) (n int64) {
 		var part int64
 		switch {
 		case x.kind == killed:
-			_, part = l.admitted(year, key, x.from-int64(unpushed), x.made)
+			// What kept the tests waiting for a processor kept the push.
+			late := l.lost(x.from-int64(settling), x.made)
+			_, part = l.admitted(year, key, x.from-int64(unpushed)-late, x.made)
 		case x.kind == saved:
 			_, part = l.admitted(year, key, x.from-int64(unsaved), x.made)
 		case x.kind == together:

@@ -20,7 +20,12 @@ func (k *Keeper) answer(c *peer.Call) {
 		c.Fail(codeMalformed, r.err.Error())
 		return
 	}
-	if k.answerFromMemory(c, h, &r) {
+	switch c.Method {
+	case MethodLookEnded:
+		k.takeLookEnded(c, &r)
+		return
+	case MethodPullEnded:
+		k.takePullEnded(c, &r)
 		return
 	}
 	v, ok := k.knows(h.revision)
@@ -28,7 +33,7 @@ func (k *Keeper) answer(c *peer.Call) {
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
-	case !v.known(c.From, h.generation) && !(c.Method == MethodBack && v.wasEnded(c.From, h.generation)):
+	case !v.known(c.From, h.generation) && !(c.Method == MethodBack && k.gets(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -50,30 +55,6 @@ func (k *Keeper) answer(c *peer.Call) {
 	default:
 		c.Fail(codeMalformed, "unknown method")
 	}
-}
-
-// answerFromMemory gives what is here to the node that goes on with it, if this one has been ended and does not know it yet:
-// its disk hangs, say. Whoever asks for a partition whose token is here has applied the end, which came after all authority
-// of this node had run out; so what is here does not change any more.
-func (k *Keeper) answerFromMemory(c *peer.Call, h header, r *reader) bool {
-	v := k.view.Load()
-	if v.Revision >= h.revision || k.cfg.Authority() || v.Boot(c.From.Node) != c.From.Boot {
-		return false
-	}
-	switch c.Method {
-	case MethodLook:
-		k.takeLook(nil, c, r)
-	case MethodPull:
-		k.takePull(nil, c, r)
-	default:
-		return false
-	}
-	return true
-}
-
-// wasEnded reports whether the sender is a process that was ended since it sent what it knew of itself.
-func (v *view) wasEnded(from peer.Identity, generation int64) bool {
-	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation+1
 }
 
 // knows returns the view as soon as it has revision.

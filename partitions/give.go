@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// takeLook tells an owner how new the copies here are. Without a view this node was ended.
+// takeLook tells an owner how new the copies here are.
 func (k *Keeper) takeLook(v *view, c *peer.Call, r *reader) {
 	list := r.partitions()
 	if r.err != nil {
@@ -19,20 +19,15 @@ func (k *Keeper) takeLook(v *view, c *peer.Call, r *reader) {
 	var reply []byte
 	k.mu.Lock()
 	for _, p := range list {
-		reply = appendFinding(reply, p, finding{whole: k.complete(p, v == nil), order: k.parts[p].order})
+		reply = appendFinding(reply, p, finding{whole: k.parts[p].whole, order: k.parts[p].order})
 	}
-	mine := v != nil && k.notTheirs(v, c.From.Node, list)
+	mine := k.notTheirs(v, c.From.Node, list)
 	k.mu.Unlock()
 	if mine {
 		c.Fail(codeRefused, "the partition is not the asking node's")
 		return
 	}
 	c.Reply(reply)
-}
-
-// complete reports whether what is here is all that there is of p, as of its order. It is called under mu.
-func (k *Keeper) complete(p int, ended bool) bool {
-	return k.parts[p].whole || ended && k.parts[p].phase == held
 }
 
 // notTheirs reports whether one of the partitions is not node's to go on with, as far as is known here. It is called under
@@ -44,7 +39,7 @@ func (k *Keeper) notTheirs(v *view, node ring.NodeID, list []int) bool {
 	})
 }
 
-// takePull gives an owner the copies here. What was admitted here meanwhile is in them. Without a view this node was ended.
+// takePull gives an owner the copies here. What was admitted here meanwhile is in them.
 func (k *Keeper) takePull(v *view, c *peer.Call, r *reader) {
 	list := r.partitions()
 	if r.err != nil {
@@ -53,13 +48,13 @@ func (k *Keeper) takePull(v *view, c *peer.Call, r *reader) {
 	}
 	orders := make([]order, len(list))
 	k.mu.Lock()
-	if v != nil && k.notTheirs(v, c.From.Node, list) {
+	if k.notTheirs(v, c.From.Node, list) {
 		k.mu.Unlock()
 		c.Fail(codeRefused, "the partition is not the asking node's")
 		return
 	}
 	for i, p := range list {
-		if k.complete(p, v == nil) {
+		if k.parts[p].whole {
 			orders[i] = k.parts[p].order
 			k.includeDebts(p)
 		}

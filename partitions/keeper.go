@@ -155,8 +155,9 @@ type part struct {
 	seq    uint64      // of its last push
 	parts  uint64      // sections of the whole copy that is coming, so far
 
-	search *search     // recovering: who has a copy
-	former ring.NodeID // whose partition it was until it was ended; zero: nobody's
+	search *search // recovering: who has a copy
+	// former are holders that were ended while the ring was not settled, or this node had no whole copy, and could be reached.
+	former []ring.NodeID
 }
 
 // own reports whether the counters here are all that there was when this node, as the owner, froze the partition.
@@ -226,26 +227,16 @@ func (k *Keeper) Use(s *agreement.State) {
 	k.view.Store(v)
 	k.followed = k.followed || v.others(k.cfg.Self)
 	k.forgetFollowers(v)
-	k.noteFormer(before, v)
+	ended := k.endedSince(before, v)
 	for p := range ring.Partitions {
+		k.noteFormer(before, p, ended)
 		k.settlePart(v, p)
+		if pt := &k.parts[p]; pt.phase == held || pt.phase == away && v.Settled {
+			pt.former = nil
+		}
 	}
 	k.drops = true
 	k.announce()
-}
-
-// noteFormer notes whose partitions are this node's because their owners were ended. It is called under mu.
-func (k *Keeper) noteFormer(before, v *view) {
-	for p := range ring.Partitions {
-		was, _ := before.Owner(p)
-		is, _ := v.Owner(p)
-		switch {
-		case is != k.cfg.Self || v.Boot(k.parts[p].former) != before.Boot(k.parts[p].former):
-			k.parts[p].former = ring.NodeID{}
-		case v.Generation(was) > before.Generation(was):
-			k.parts[p].former = was
-		}
-	}
 }
 
 // others reports whether a ring has more members than self.
@@ -365,8 +356,8 @@ func (k *Keeper) claim(v *view, p int) {
 // goOn is for a partition whose token is certainly here. Unless the copy here is surely the newest, the others are asked for
 // theirs.
 func (k *Keeper) goOn(v *view, p int, newest bool) {
-	var buf [4]ring.NodeID
-	if newest || len(k.holders(v, p, buf[:0])) == 0 {
+	var buf [3]ring.NodeID
+	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(k.parts[p].former) == 0 {
 		k.begin(p)
 		return
 	}
@@ -378,8 +369,7 @@ func (k *Keeper) goOn(v *view, p int, newest bool) {
 // unknown here.
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
-	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
-	pt.former = ring.NodeID{}
+	pt.order, pt.source, pt.whole, pt.search, pt.former = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil, nil
 	k.unfollow(p)
 	k.setPhase(p, held)
 	k.keepDebts(p)

@@ -37,11 +37,11 @@ type finding struct {
 }
 
 // holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one of them was ended, those
-// that have taken its place are what was its standbys; and it may be alive, and have what it had. It is called under mu.
-func (k *Keeper) holders(v *view, p int, buf []ring.NodeID) []ring.NodeID {
+// that have taken its place are what was its standbys.
+func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
-	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from, k.parts[p].former} {
-		if !id.IsZero() && id != k.cfg.Self && !slices.Contains(buf, id) {
+	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from} {
+		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
 			buf = append(buf, id)
 		}
 	}
@@ -97,8 +97,13 @@ func (k *Keeper) recover() {
 func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
-	var buf [4]ring.NodeID
-	nodes := k.holders(v, p, buf[:0])
+	var buf [8]ring.NodeID
+	nodes := v.holders(k.cfg.Self, p, buf[:0])
+	for _, node := range pt.former {
+		if !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
@@ -132,9 +137,6 @@ func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) b
 // patient reports whether node is still to be waited for. It is called under mu.
 func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
-	if node == pt.former && !k.cfg.Calls.Reachable(node) {
-		return false // it was ended, and is gone
-	}
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
@@ -179,7 +181,11 @@ func (s *search) outcome() (vain, given bool) {
 func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 	boot := v.Boot(node)
 	body := appendPartitions(k.appendHeader(nil, 0), list)
-	k.cfg.Calls.Go(node, MethodLook, body, lookTimeout, func(reply []byte, err error) {
+	method := MethodLook
+	if !v.InRing(node) {
+		method = MethodLookEnded
+	}
+	k.cfg.Calls.Go(node, method, body, lookTimeout, func(reply []byte, err error) {
 		found := make(map[int]finding, len(list))
 		if err == nil {
 			found, err = parseFindings(reply)
@@ -206,7 +212,11 @@ func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
 	ctx, cancel := context.WithTimeout(k.ctx, pullTimeout)
 	defer cancel()
-	_, err := k.cfg.Calls.Call(ctx, node, MethodPull, body)
+	method := MethodPull
+	if !k.view.Load().InRing(node) {
+		method = MethodPullEnded
+	}
+	_, err := k.cfg.Calls.Call(ctx, node, method, body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pulling, node)

@@ -15,13 +15,15 @@ import (
 
 // The messages between keepers.
 const (
-	MethodPush  peer.Method = 48 + iota // copies and changes; answered by the partitions that were not taken
-	MethodFlip                          // tokens; answered by the partitions that were not taken
-	MethodAsk                           // "have you taken these?"; answered by those that were
-	MethodPull                          // "give me what you have of these", answered when all of it was given back
-	MethodBack                          // what MethodPull asked for
-	MethodDebts                         // what was admitted without the owner; answered by what was not taken
-	MethodLook                          // "how new are your copies of these?"; answered by findings
+	MethodPush      peer.Method = 48 + iota // copies and changes; answered by the partitions that were not taken
+	MethodFlip                              // tokens; answered by the partitions that were not taken
+	MethodAsk                               // "have you taken these?"; answered by those that were
+	MethodPull                              // "give me what you have of these", answered when all of it was given back
+	MethodBack                              // what MethodPull asked for
+	MethodDebts                             // what was admitted without the owner; answered by what was not taken
+	MethodLook                              // "how new are your copies of these?"; answered by findings
+	MethodLookEnded                         // the same, of a node that was ended and may not know it
+	MethodPullEnded                         // MethodPull, of such a node
 )
 
 // How a message can fail.

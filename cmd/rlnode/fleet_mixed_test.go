@@ -207,6 +207,17 @@ func (l *mixed) steps(what string) {
 	}
 }
 
+// odd is how many checks were decided without their owners. On a machine that is too busy nodes are silent for a moment; what an
+// owner decides then may be asked for again, and count twice.
+func (l *mixed) odd() (n int64) {
+	for _, by := range []client.DecidedBy{"standby", "fallback"} {
+		if some, ok := l.by.Load(by); ok {
+			n += some.(*atomic.Int64).Load()
+		}
+	}
+	return n
+}
+
 // end stops asking, and compares what was counted with the model. Slack is by how much they may differ for each subject, where
 // nodes were killed.
 func (l *mixed) end(slack int64) {
@@ -226,7 +237,7 @@ func (l *mixed) end(slack int64) {
 				}
 				return l.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
 			})
-			if have := l.counted[rule][key].Load(); have > tightLimit+slack {
+			if have := l.counted[rule][key].Load(); have > tightLimit+slack+l.odd() {
 				t.Errorf("%s of %s: have %d admitted, want %d", l.keys[key], rule, have, tightLimit)
 			}
 		}
@@ -237,9 +248,15 @@ func (l *mixed) end(slack int64) {
 		for key := range counted {
 			want, more := counted[key].Load(), l.unsure[rule][key].Load()
 			m, have := l.fleet.nodes[key%len(l.fleet.nodes)], int64(0)
+			over := more + slack + 2*l.odd()
+			defer func() {
+				if have < want-slack || have > want+over {
+					t.Logf("%s of %s: %d are used, %d were admitted, %d at most", l.keys[key], rule, have, want, want+over)
+				}
+			}()
 			process.Eventually(t, fmt.Sprintf("%s of %s: what was admitted, %d, is used", l.keys[key], rule, want), func() bool {
 				have = m.used(rule, l.keys[key])
-				return have >= want-slack && (have <= want+more+slack || !slices.Contains([]string{"exact", "tight"}, rule))
+				return have >= want-slack && (have <= want+over || !slices.Contains([]string{"exact", "tight"}, rule))
 			})
 			if rule == "exact" || rule == "tight" {
 				lost, twice = max(lost, want-have), max(twice, have-want-more)

@@ -43,6 +43,7 @@ type death struct {
 	tail      time.Duration  // how old what it had not pushed may be
 	forgotten map[string]int // what it may not have told, by rule and subject
 	owned     func(partition int) bool
+	stale     func(partition int) time.Duration // how old the only copy is; 0: there was a good one
 }
 
 func (s *subject) String() string { return s.rule + " " + s.key }
@@ -125,10 +126,10 @@ func (c *tally) shakes() {
 	c.shaken = time.Now()
 }
 
-// dies takes note that a node ends now. What it owned is forgotten as far as it is younger than tail, 0 if all was handed over;
-// what it decided alone may not have been told yet.
-func (c *tally) dies(v *virtual, tail time.Duration) {
-	d := death{victim: v, at: time.Now(), tail: tail, forgotten: map[string]int{}, owned: func(int) bool { return true }}
+// dies takes note that a node ends now. What it owned is forgotten as far as it is younger than tail, 0 if all was handed over,
+// and where the copy is stale as far as that is; what it decided alone may not have been told yet.
+func (c *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
+	d := death{victim: v, at: time.Now(), tail: tail, stale: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
 	// Of a ring that does not move it is known what is whose.
 	if s := v.server.mates.cluster.Load().State(); s.Settled {
 		has := map[int]bool{}
@@ -153,8 +154,12 @@ func (c *tally) forgotten(s *subject) (n int64) {
 		if !d.owned(s.partition) || d.tail == 0 {
 			continue
 		}
+		tail := d.tail
+		if d.stale != nil {
+			tail += d.stale(s.partition)
+		}
 		for _, at := range s.recent {
-			if since := at.Sub(d.at); since > -d.tail && since < 70*time.Millisecond { // some answers are on their way
+			if since := at.Sub(d.at); since > -tail && since < 70*time.Millisecond { // some answers are on their way
 				n++
 			}
 		}
