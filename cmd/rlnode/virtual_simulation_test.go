@@ -67,6 +67,9 @@ func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	if !simDebited {
 		t.Skip("grants are not debited in this build")
 	}
+	if *simNodes < simFounders || *simNodes > 200 {
+		t.Fatalf("-sim-nodes: %d is not in 5…200", *simNodes)
+	}
 	length := time.Duration(*simMinutes * float64(time.Minute))
 	if testing.Short() {
 		length /= 2
