@@ -152,6 +152,29 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	})
 }
 
+// The same where the old owner hears nothing of the newcomer by any path, for as long as that decides. It has to ask.
+func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, from, to, _, key, partition := moveBegun(t)
+		p.net.Isolate(from.ip)
+		time.Sleep(400 * time.Millisecond)
+		admitted, by, _ := to.ask("year", key, 2000)
+		if by[limiter.ByOwner] != 2000 {
+			t.Fatalf("decided by %v", by)
+		}
+		time.Sleep(300 * time.Millisecond) // pushed
+		to.down(false)
+		p.net.Rejoin(from.ip)
+		owner := p.owner(partition, to)
+		if used := owner.usedAt("year", key); used != admitted {
+			t.Errorf("%s has %d used, and %d were admitted", owner.server.settings.Name, used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
 // The same where the old owner does not know whether the newcomer has taken the partition: the answer was lost.
 func TestD2_InDoubtInOneProcess(t *testing.T) {
 	t.Parallel()
