@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs hostile simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -53,6 +53,10 @@ PAIRS_SEEDS ?= 20
 PAIRS_RUN ?= .
 pairs: ## something stays broken and something else happens: all pairs, with whole nodes on virtual time; an hour
 	$(GO) test -count 1 -timeout 6h -run 'TestPairsOfFaultsInOneProcess/$(PAIRS_RUN)' ./cmd/rlnode -args -pairs 0 -pair-seed $(PAIRS_SEED) -pair-seeds $(PAIRS_SEEDS)
+
+# RELEASES_FLAGS=-short is for each change. CONTRIBUTING.md says what the base commit is.
+releases: ## a cluster of the base commit's build is rolled to this tree under load, and back; some minutes
+	$(GO) test -count 1 -timeout 20m -v -run '^TestReleases' $(RELEASES_FLAGS) ./cmd/rlnode -args -releases
 
 # HOSTILE is how many messages each of these sends. A failure prints the seed that repeats it, with -seed.
 HOSTILE ?= 1000000

@@ -68,13 +68,22 @@ func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
 	return w.terms.applyOn(s, next, apply)
 }
 
-// Prepared is a write of rules worked out before its entry is applied.
+// Prepared is a change of rules or regions, worked out before its entry is applied.
 type Prepared struct {
 	request RequestID
 	before  *rules.History
+	regions *Regions
 	after   *rules.History
 	err     error
+	refused error
 }
+
+// Refused is why the change can't be made; nil: it can. An entry of it would change nothing, and where another build takes what
+// this one refuses, that would stop.
+func (p *Prepared) Refused() error { return p.refused }
+
+// Holds reports whether rules and regions in s are those that the change was worked out for.
+func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
 // Prepare works out what e will lead to if nothing else is written before it, so that applying it takes no time. It
 // changes nothing.

@@ -65,8 +65,8 @@ func changesRules(e Entry) bool {
 	return false
 }
 
-// Propose writes an entry as a leader proposes it in a state: one that may change rules or regions names its terms. For
-// Rules, what comes of it is there, too, so that applying it takes no time.
+// Propose writes an entry as a leader proposes it in a state: one that may change rules or regions names its terms. What comes
+// of that is there, too: applying Rules takes no time then, and what is refused need not be proposed.
 func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
@@ -79,13 +79,14 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	}
 	next := *s
 	next.Index++
-	var p *Prepared
-	if w, write := e.(Rules); write && s.answered(w.Request) == nil {
+	p := &Prepared{before: s.History}
+	if w, write := e.(Rules); !write {
+		p.refused = e.apply(&next).Err
+	} else if s.answered(w.Request) == nil {
 		p = s.Prepare(w)
-		w.conclude(&next, p.after, p.err)
-	} else {
-		e.apply(&next)
+		p.refused = w.conclude(&next, p.after, p.err).Err
 	}
+	p.regions = s.Regions
 	if terms.Result, err = next.Edition(); err != nil {
 		return nil, nil, err
 	}

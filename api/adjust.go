@@ -30,7 +30,7 @@ func (p *dataPlane) adjust(x *exchange) {
 	for i, v := range r.check.key {
 		key[i] = strings.Clone(v) // a person's action, and rare: let whoever carries it out keep it
 	}
-	u, err := p.decider.Adjust(strings.Clone(r.check.Rule), key, r.check.cost)
+	u, err := p.decider.Adjust(strings.Clone(r.check.Rule), key, r.check.cost, strings.Clone(r.check.RequestID))
 	if err != nil {
 		x.refuse(p.explain(err))
 		return

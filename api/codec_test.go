@@ -42,7 +42,7 @@ func (f *fixed) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) 
 	return nil, limiter.ErrUnknownReservation
 }
 
-func (f *fixed) Adjust(string, []string, int64) (*limiter.Usage, error) {
+func (f *fixed) Adjust(string, []string, int64, string) (*limiter.Usage, error) {
 	return nil, limiter.ErrUnit
 }
 

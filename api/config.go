@@ -19,8 +19,9 @@ type Subjects interface {
 	Locate(rule string, key []string) (*limiter.Usage, error)
 	// Usage tells what a subject has used. Errors as of Locate, and limiter.ErrNoOwner.
 	Usage(rule string, key []string) (*limiter.Usage, error)
-	// Reset makes a subject's counters fresh. Errors as of Usage.
-	Reset(rule string, key []string) error
+	// Reset makes a subject's counters fresh, once, if request is the id of one before, and tells what it has used then. Errors as
+	// of Usage, and those of limiter about requests with an id.
+	Reset(rule string, key []string, request string) (*limiter.Usage, error)
 	// Top returns the n subjects refused most, most refused first.
 	Top(n int) []limiter.TopSubject
 	// Factor is what a rule's limits are multiplied by now.

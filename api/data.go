@@ -29,8 +29,8 @@ type Decider interface {
 	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
 	// Settle replaces what a reservation took by what was used, once.
 	Settle(id string, costs []limiter.UnitCost) (*limiter.Settlement, error)
-	// Adjust adds n to what a subject has used of a rule's limits in requests.
-	Adjust(rule string, key []string, n int64) (*limiter.Usage, error)
+	// Adjust adds n to what a subject has used of a rule's limits in requests; once, if request is the id of one before.
+	Adjust(rule string, key []string, n int64, request string) (*limiter.Usage, error)
 	// Rules returns the rules in force, nil before there are any.
 	Rules() *rules.Set
 }

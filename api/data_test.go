@@ -209,6 +209,10 @@ func TestAdjust(t *testing.T) {
 		{`{}`, 400, `"missing-key"`},
 		{`{"rule":"nope","key":"u","cost":1}`, 404, `"unknown-rule"`},
 		{`{"rule":"a","key":["u","v"],"cost":1}`, 400, `"bad-value"`},
+		{`{"rule":"a","key":"u","cost":1,"request_id":""}`, 400, `"bad-value"`},
+		{`{"rule":"a","key":"u","cost":1,"request_id":7}`, 400, `"bad-value"`},
+		{`{"rule":"a","key":"u","cost":1,"request_id":"` + strings.Repeat("x", 65) + `"}`, 400, `1 to 64 bytes`},
+		{`{"rule":"a","key":"u","cost":1,"request_id":"1","request_id":"1"}`, 400, `"bad-json"`},
 	} {
 		resp, body := n.do(call{method: "POST", url: n.data + "/v1/adjust", body: tt.body})
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
@@ -317,7 +321,7 @@ func (b *broken) Check(*limiter.Query, *limiter.Answer) error {
 	return b.err
 }
 
-func (b *broken) Adjust(string, []string, int64) (*limiter.Usage, error) { return nil, b.err }
+func (b *broken) Adjust(string, []string, int64, string) (*limiter.Usage, error) { return nil, b.err }
 
 func TestPanicIsCaught(t *testing.T) {
 	b := &broken{}

@@ -44,6 +44,7 @@ const (
 	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
 	WriteFailed      Code = "write-failed"
 	Overloaded       Code = "overloaded"
+	RequestIDReused  Code = "request-id-reused"
 	Incomplete       Code = "incomplete" // of an export: a node that has a part of it can't be asked
 )
 
@@ -77,6 +78,7 @@ var kinds = map[Code]struct {
 	NoOwner:          {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
 	MemberThere:      {http.StatusConflict, "The member is alive"},
 	OnlyMember:       {http.StatusConflict, "There is no other member"},
+	RequestIDReused:  {http.StatusConflict, "Another request had this id"},
 	LevelRefused:     {http.StatusConflict, "The feature level can't be that"},
 	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
 	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
@@ -154,6 +156,10 @@ func asError(err error) *Error {
 		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
 	case errors.Is(err, limiter.ErrUnit):
 		return &Error{Code: BadValue, Detail: "rule: " + err.Error(), Err: err}
+	case errors.Is(err, limiter.ErrRequestBody):
+		return &Error{Code: RequestIDReused, Detail: limiter.ErrRequestBody.Error(), Err: err}
+	case errors.Is(err, limiter.ErrRequests):
+		return &Error{Code: Overloaded, Detail: limiter.ErrRequests.Error(), Err: err}
 	case errors.Is(err, limiter.ErrFull), errors.Is(err, loads.ErrFull):
 		return &Error{Code: Overloaded, Detail: err.Error(), Err: err}
 	}

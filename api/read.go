@@ -28,6 +28,7 @@ const (
 	fieldWait
 	fieldDetail
 	fieldTTL
+	fieldRequestID
 )
 
 // checkRequest is a check as it was asked. Its strings hold as long as the scanner's.
@@ -99,12 +100,16 @@ func (r *checkRequest) field(s *scanner, name string) {
 			s.unknown(name, "rule, key, attributes, cost, costs, peek, wait, detail")
 			return
 		}
-		if name != "ttl_ms" {
-			s.unknown(name, "rule, key, attributes, cost, costs, wait, detail, ttl_ms")
+		switch name {
+		case "ttl_ms":
+			f = fieldTTL
+			r.readTTL(s)
+		case "request_id":
+			f, r.RequestID = fieldRequestID, s.requestID()
+		default:
+			s.unknown(name, "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id")
 			return
 		}
-		f = fieldTTL
-		r.readTTL(s)
 	}
 	if r.given&f != 0 {
 		s.fail(name + " is given twice, the second time")
@@ -245,8 +250,14 @@ func (r *adjustRequest) read(s *scanner) {
 			}
 			c.given |= fieldCost
 			c.cost = s.amount("cost", -algorithms.MaxAmount)
+		case "request_id":
+			if c.given&fieldRequestID != 0 {
+				s.fail("request_id is given twice, the second time")
+			}
+			c.given |= fieldRequestID
+			c.RequestID = s.requestID()
 		default:
-			s.unknown(name, "rule, key, cost")
+			s.unknown(name, "rule, key, cost, request_id")
 		}
 	}
 	if s.err() != nil {

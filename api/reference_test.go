@@ -446,7 +446,7 @@ func (a *asked) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) 
 	return nil, errors.ErrUnsupported
 }
 
-func (a *asked) Adjust(string, []string, int64) (*limiter.Usage, error) {
+func (a *asked) Adjust(string, []string, int64, string) (*limiter.Usage, error) {
 	return nil, errors.ErrUnsupported
 }
 

@@ -80,7 +80,12 @@ func (s *adminServer) getUsage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.replyUsage(w, rule, key)
+	u, err := s.api.config.Subjects.Usage(rule, key)
+	if err != nil {
+		return fmt.Errorf("look at subject: %w", err)
+	}
+	s.replyUsage(w, u)
+	return nil
 }
 
 // deleteUsage makes a subject's counters fresh and answers what is used then.
@@ -89,18 +94,20 @@ func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	if err := s.api.config.Subjects.Reset(rule, key); err != nil {
+	request := r.URL.Query().Get("request_id")
+	if r.URL.Query().Has("request_id") && !isRequestID(request) {
+		return errorf(BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
+	}
+	u, err := s.api.config.Subjects.Reset(rule, key, request)
+	if err != nil {
 		return fmt.Errorf("reset subject: %w", err)
 	}
 	s.log.Info("usage reset", "rule", rule, "by", writer(r)) // a key may be a secret
-	return s.replyUsage(w, rule, key)
+	s.replyUsage(w, u)
+	return nil
 }
 
-func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []string) error {
-	u, err := s.api.config.Subjects.Usage(rule, key)
-	if err != nil {
-		return fmt.Errorf("look at subject: %w", err)
-	}
+func (s *adminServer) replyUsage(w http.ResponseWriter, u *limiter.Usage) {
 	owner, _, _ := s.api.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
 	b := appendSubject(nil, u)
 	b = append(b, `,"owner":`...)
@@ -108,7 +115,6 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, rule string, key []strin
 	b = appendUsage(b, u)
 	b = appendRegions(s.appendAdaptive(b, u.Rule), u)
 	s.sendJSON(w, append(appendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
-	return nil
 }
 
 // blockedUntil is when a subject's block ends, in Unix milliseconds; 0: it is not blocked.

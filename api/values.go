@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // bounded reads a string of at most maxValue bytes.
@@ -48,6 +49,22 @@ func (s *scanner) filled(field string) string {
 	}
 	return v
 }
+
+// requestID reads the id of a request.
+func (s *scanner) requestID() string {
+	if s.next() != '"' {
+		s.skip()
+		s.mean(BadValue, "request_id must be a string")
+		return ""
+	}
+	id := s.text()
+	if s.syntax == nil && !isRequestID(id) {
+		s.mean(BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
+	}
+	return id
+}
+
+func isRequestID(id string) bool { return id != "" && len(id) <= limiter.MaxRequestID }
 
 // boolean reads true or false.
 func (s *scanner) boolean(field string) bool {

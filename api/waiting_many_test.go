@@ -81,7 +81,7 @@ func TestTwentyThousandWait(t *testing.T) {
 		inner(w, left)
 	}
 	// The queue is four seconds long, and stands still for what it takes to come: nobody is answered before all wait.
-	if _, err := l.Adjust("crowd", []string{"x"}, 4*5000); err != nil {
+	if _, err := l.Adjust("crowd", []string{"x"}, 4*5000, ""); err != nil {
 		t.Fatal(err)
 	}
 	before := memoryInUse()

@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -196,7 +198,8 @@ func (c *Client) hold(ctx context.Context, d time.Duration) error {
 // Reserve takes q's costs as an estimate of what is not known yet, such as the tokens of an answer, for Settle to
 // correct. What is not settled within ttl stays charged as reserved. ttl is rounded up to milliseconds; 0 is a minute.
 //
-// Decision and error are as Check's. Settle every Reservation that has an ID, also when what it was for has failed.
+// Decision and error are as Check's. Settle every Reservation that has an ID, also when what it was for has failed. With
+// q.RequestID a call that is repeated reserves once.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
 	if ttl == 0 {
 		ttl = defaultTTL
@@ -270,9 +273,16 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 }
 
 // Adjust adds n to what a subject has used of a rule's limits in requests, without a decision: a penalty, which may
-// become a debt, or a reward where n is negative. n is −(2⁵³−1)…2⁵³−1 and not 0. It is made at most once; after an
-// error it may have been.
+// become a debt, or a reward where n is negative. n is −(2⁵³−1)…2⁵³−1 and not 0. It is repeated where no answer comes, and made at
+// most once; after an error it may have been.
 func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64) (Usage, error) {
+	return c.AdjustOnce(ctx, "", rule, key, n)
+}
+
+// AdjustOnce is Adjust for a caller who may repeat it: within a minute, calls with the same id, of at most 64 bytes, about one
+// subject are made once, by whatever client, and answered alike. An *Error with the Code "request-id-reused" says that the other one
+// asked for something else.
+func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []string, n int64) (Usage, error) {
 	if rule == "" || n == 0 || n > maxAmount || n < -maxAmount {
 		return Usage{}, fmt.Errorf("%w: rule %q, n %d: a rule is needed, and a number that is not 0 within ±%d", ErrRequest, rule, n, int64(maxAmount))
 	}
@@ -284,7 +294,7 @@ func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64)
 	if len(body) > maxBody {
 		return Usage{}, errTooLarge
 	}
-	r, err := c.tell(ctx, "/v1/adjust", body, once)
+	r, err := c.tellOnce(ctx, "/v1/adjust", body, id)
 	if err != nil {
 		return Usage{}, err
 	}
@@ -296,6 +306,24 @@ func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64)
 		return Usage{}, err
 	}
 	return u.usage()
+}
+
+// tellOnce makes a call that may be repeated, since it has an id: the caller's, or else one of its own. A node of a release that
+// knows no ids is asked without that, and the call is repeated only where it can't have been carried out.
+func (c *Client) tellOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
+	own := id == ""
+	if own {
+		id = rand.Text()
+	}
+	named, err := appendRequestID(append(slices.Clone(body[:len(body)-1]), ','), id)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.tell(ctx, path, append(named, '}'), repeat)
+	if err == nil && own && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
+		return c.tell(ctx, path, body, once)
+	}
+	return r, err
 }
 
 // tell makes a call that shares its request with no other.

@@ -299,8 +299,26 @@ func TestAdjust(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(have, want) {
 		t.Errorf("have %+v, %v, want %+v", have, err, want)
 	}
-	if have, want := f.requests()[0].checks[0], (map[string]any{"rule": "r", "key": []any{"a", "b"}, "cost": -2.0}); !reflect.DeepEqual(have, want) {
-		t.Errorf("have %v, want %v", have, want)
+	asked := f.requests()[0].checks[0]
+	if id, ok := asked["request_id"].(string); !ok || len(id) < 20 || len(id) > maxID {
+		t.Errorf("have the id %v", asked["request_id"])
+	}
+	delete(asked, "request_id")
+	if want := (map[string]any{"rule": "r", "key": []any{"a", "b"}, "cost": -2.0}); !reflect.DeepEqual(asked, want) {
+		t.Errorf("have %v, want %v", asked, want)
+	}
+	if _, err := c.AdjustOnce(background, "mine", "r", []string{"a", "b"}, -2); err != nil || f.requests()[1].checks[0]["request_id"] != "mine" {
+		t.Errorf("have %v, %v", f.requests()[1].checks, err)
+	}
+	_, err = c.AdjustOnce(background, strings.Repeat("x", maxID+1), "r", nil, 1)
+	wantError(t, err, ErrRequest)
+	_, err = c.Reserve(background, Request{Rule: "r", RequestID: strings.Repeat("x", maxID+1)}, 0)
+	wantError(t, err, ErrRequest)
+	f.set(func() {
+		f.decide = func(map[string]any) (int, string) { return 200, `{"reservation":"id-1",` + allowed[1:] }
+	})
+	if _, err := c.Reserve(background, Request{Rule: "r", RequestID: "mine"}, 0); err != nil || f.requests()[2].checks[0]["request_id"] != "mine" {
+		t.Errorf("have %v, %v", f.requests()[2].checks, err)
 	}
 	for _, n := range []int64{0, 1 << 53, -1 << 53} {
 		_, err := c.Adjust(background, "r", nil, n)

@@ -42,8 +42,8 @@
 // the owner of a reservation, is not passed over.)
 //
 // A call that is repeated may count twice: the first node may have taken the cost before it fell silent. That costs
-// quota, and never makes any. Settle can be repeated without harm. Adjust is repeated only where the first node can't have
-// done it, since a reward given twice would be quota out of nothing.
+// quota, and never makes any. Settle can be repeated without harm. Adjust has an id, by which the owner of the subject knows
+// a repeated one for a minute, and does it once; so has Reserve, with Request.RequestID.
 //
 // # Calls share requests
 //

@@ -127,27 +127,41 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	}
 }
 
-// TestAdjustIsMadeOnce: it is repeated only where the first node can't have made it.
+// TestAdjustIsMadeOnce: it is repeated by one id. Without an answer from a node that knows no ids, it is repeated only where the node
+// can't have made it.
 func TestAdjustIsMadeOnce(t *testing.T) {
 	down := httptest.NewUnstartedServer(nil)
 	down.Close() // nobody listens
 	for _, test := range []struct {
-		name   string
-		first  func(http.ResponseWriter, *http.Request) bool
-		second int // requests that the second node gets
+		name  string
+		first func(http.ResponseWriter, *http.Request) bool
 	}{
-		{"draining", says(503, `{"code":"draining"}`), 1},
-		{"cut", cut, 0},
-		{"500", says(500, ""), 0},
+		{"draining", says(503, `{"code":"draining"}`)}, {"cut", cut}, {"500", says(500, "")},
 	} {
 		a, b := newFake(t), newFake(t)
 		b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
 		a.set(func() { a.answer = test.first })
 		c := connect(t, Options{}, a, b)
 		_, err := c.Adjust(background, "r", []string{"k"}, -5)
-		if have := len(b.requests()); have != test.second || (err == nil) != (test.second == 1) {
-			t.Errorf("%s: the second node got %d requests, want %d; error %v", test.name, have, test.second, err)
+		if err != nil || len(b.requests()) != 1 || len(a.requests()) != 1 {
+			t.Errorf("%s: the nodes got %d and %d requests; error %v", test.name, len(a.requests()), len(b.requests()), err)
+			continue
 		}
+		if one, two := a.requests()[0].checks[0]["request_id"], b.requests()[0].checks[0]["request_id"]; one == nil || one != two {
+			t.Errorf("%s: the ids are %v and %v", test.name, one, two)
+		}
+	}
+	old := newFake(t)
+	old.set(func() {
+		old.decide = func(asked map[string]any) (int, string) {
+			if asked["request_id"] != nil {
+				return 400, `{"status":400,"code":"unknown-field"}`
+			}
+			return 200, `{"rule":"r","key":"k"}`
+		}
+	})
+	if _, err := connect(t, Options{}, old).Adjust(background, "r", []string{"k"}, -5); err != nil || len(old.requests()) != 2 {
+		t.Errorf("a node that knows no ids: %d requests, %v", len(old.requests()), err)
 	}
 	b := newFake(t)
 	b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })

@@ -15,6 +15,7 @@ const (
 	maxValue  = 1024      // bytes of a value
 	maxAmount = 1<<53 - 1 // of a cost
 	maxBody   = 64 << 10  // bytes of a check
+	maxID     = 64        // bytes of a request's id
 )
 
 // Request is a check: may this happen now, at this cost?
@@ -47,6 +48,10 @@ type Request struct {
 	Detail bool
 	// Headers fills in what Decision.SetHeaders sets.
 	Headers bool
+
+	// RequestID is for Reserve: within a minute, reservations with the same id, of at most 64 bytes, about one subject are decided
+	// once, whoever repeats them, unless the owner of the subject can't be reached. Empty: a repeated one may count twice.
+	RequestID string
 }
 
 // append appends q as JSON.
@@ -94,6 +99,13 @@ func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error)
 	if q.Detail {
 		b = append(b, `"detail":true,`...)
 	}
+	if ttl > 0 && q.RequestID != "" {
+		var err error
+		if b, err = appendRequestID(b, q.RequestID); err != nil {
+			return nil, err
+		}
+		b = append(b, ',')
+	}
 	if ttl > 0 {
 		b = append(b, `"ttl_ms":`...)
 		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
@@ -103,6 +115,14 @@ func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error)
 		return nil, fmt.Errorf("%w: %d bytes are more than the %d of a check", errTooLarge, len(b), maxBody)
 	}
 	return b, nil
+}
+
+// appendRequestID appends the field with a request's id.
+func appendRequestID(b []byte, id string) ([]byte, error) {
+	if len(id) > maxID {
+		return nil, fmt.Errorf("%w: the id of the request has %d bytes; it must not have more than %d", ErrRequest, len(id), maxID)
+	}
+	return appendString(append(b, `"request_id":`...), id), nil
 }
 
 // errTooLarge is of a check that must not be let through.

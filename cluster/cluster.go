@@ -45,6 +45,7 @@ type Cluster struct {
 	identity  atomic.Pointer[peer.Identity]          // never nil
 	leaving   atomic.Bool                            // this node wants to leave the ring
 	departing atomic.Bool                            // and the cluster, for good
+	voters    atomic.Int64                           // the most that there were; see votersBefore
 
 	memory   memory
 	follow   follower
@@ -183,7 +184,7 @@ func (c *Cluster) Accept(remote peer.Identity) error {
 // recall reads what earlier processes of this node noted: the cluster that it belongs to, and its promise.
 func (c *Cluster) recall() error {
 	self := c.cfg.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region}
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: c.cfg.Build.Release}
 	b, err := stableGet(c.cfg.Store.Stable(), keyCluster)
 	if err != nil {
 		return err

@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -28,10 +31,14 @@ const (
 
 // founder is this node's part in the founding of a cluster.
 type founder struct {
+	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil: it can, or none has
+
 	// mu guards what follows, and is held while a promise is written or the first entry of Raft's log is: a promise and
 	// a decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
+
+	refused atomic.Pointer[error] // why this node founds nothing as it was started; nil: it would
 }
 
 // empty says whether Raft has nothing yet. A term that a half founding left counts as nothing.
@@ -122,7 +129,11 @@ func (c *Cluster) foundCluster() {
 		}
 		if err != nil && time.Since(reminded) > remindEvery {
 			reminded = time.Now()
-			c.cfg.Logger.Info("no cluster yet", "reason", err)
+			level := slog.LevelInfo
+			if errors.Is(err, ErrRefused) {
+				level = slog.LevelError // it needs a person
+			}
+			c.cfg.Logger.Log(c.ctx, level, "no cluster yet", "reason", err)
 		}
 	}
 }
@@ -131,8 +142,15 @@ func (c *Cluster) foundCluster() {
 func (c *Cluster) foundOnce() (lower bool, err error) {
 	self := c.cfg.Self.ID
 	out := lookOut(self, c.cfg.Expect, c.gossip.Members())
+	tooMany := c.tooMany()
+	if tooMany != nil {
+		out.set = nil
+	}
 	c.founder.mu.Lock()
 	next, step := c.founder.promise.next(self, out)
+	if tooMany != nil && step == stepWait && next.own(self) {
+		next, step = next.none(), stepGiveUp
+	}
 	if step == stepAsk || step == stepGiveUp {
 		err = c.promiseLocked(next)
 	}
@@ -149,7 +167,48 @@ func (c *Cluster) foundOnce() (lower bool, err error) {
 	if out.cluster {
 		return false, errors.New("there is one: its leader will add this node")
 	}
+	if tooMany != nil {
+		return false, tooMany
+	}
 	return false, fmt.Errorf("%d nodes are needed, or another one founds it", c.cfg.Expect)
+}
+
+// tooMany says why nothing may be founded here: where twice as many nodes as --bootstrap-expect are about to begin, a network that
+// is split in two at that moment would make two clusters of them.
+func (c *Cluster) tooMany() error {
+	err := tooMany(c.cfg.Expect, c.gossip.Named(), c.gossip.Members())
+	if errors.Is(err, ErrRefused) {
+		c.founder.refused.Store(&err)
+	} else {
+		c.founder.refused.Store(nil)
+	}
+	return err
+}
+
+// tooMany is that for a node that expects so many, of named nodes that --join names, 0 where that is not known yet, and of what
+// gossip knows. Nodes that only join found nothing.
+func tooMany(expect, named int, members []gossip.Member) error {
+	known := map[string]bool{} // by address: a node that lost its disk has another ID
+	for _, m := range members {
+		if m.Expect > 0 && m.State != gossip.Left {
+			known[memberAddress(m)] = true
+		}
+	}
+	n, by := named, "--join names"
+	if len(known) > n {
+		n, by = len(known), "gossip knows of"
+	}
+	switch {
+	case expect < 1:
+		return nil
+	case named == 0:
+		return errors.New("the names in --join are still being resolved")
+	case n >= 2*expect:
+		return fmt.Errorf("%w to found a cluster: --bootstrap-expect %d is not more than half of the %d nodes that %s, "+
+			"and if these were split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
+			"or some of them later, without it", ErrRefused, expect, n, by, n/2+1)
+	}
+	return nil
 }
 
 // promiseLocked puts p on disk, and then in force. founder.mu is held.
@@ -195,7 +254,9 @@ func (c *Cluster) askPromises(p promise) (lower bool, err error) {
 			continue
 		}
 		var r promiseReply
-		if err := c.callJSON(ctx, id, MethodPromise, request, &r); err != nil {
+		if err := c.callJSON(ctx, id, MethodPromise, request, &r); errors.Is(err, ErrRefused) {
+			return false, fmt.Errorf("node %s: %w", id, err)
+		} else if err != nil {
 			return false, fmt.Errorf("node %s does not answer: %w", id, err)
 		}
 		switch {
@@ -215,6 +276,9 @@ func (c *Cluster) askPromises(p promise) (lower bool, err error) {
 	}
 	if lookOut(self, c.cfg.Expect, c.gossip.Members()).cluster {
 		return false, errors.New("there is one meanwhile")
+	}
+	if err := c.tooMany(); err != nil {
+		return false, err
 	}
 	p.Decided = true
 	if err := c.promiseLocked(p); err != nil {
@@ -249,6 +313,9 @@ func (c *Cluster) servePromise(_ context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.tooMany(); err != nil && empty {
+		return nil, err
+	}
 	taken := !empty || c.Identity().Cluster != [16]byte{} || lookOut(c.cfg.Self.ID, c.cfg.Expect, c.gossip.Members()).cluster
 	next, reply := c.founder.promise.answer(c.cfg.Self.ID, ask, taken)
 	if err := c.promiseLocked(next); err != nil {
@@ -272,8 +339,11 @@ func (c *Cluster) serveStands(_ context.Context, r request) ([]byte, error) {
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
 	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
-	// Level is the cluster's feature level, which the node has to know.
-	Level agreement.Level `json:"level"`
+	// Level is the cluster's feature level, which the node has to know. Release is a release that does.
+	Level   agreement.Level `json:"level"`
+	Release string          `json:"release"`
+	// Voters is how many voters there were, those included that are dead or were removed; see Replacing.
+	Voters int `json:"voters"`
 }
 
 // serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
@@ -292,9 +362,11 @@ func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) 
 	case c.departing.Load():
 		return nil, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
 	case in.Level > c.cfg.Build.Level:
-		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run a later release",
-			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release)
-		c.cfg.Logger.Error("this node can't join the cluster", "error", err)
+		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
+			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release, in.Release)
+		if before := c.founder.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
+			c.cfg.Logger.Error("this node can't join the cluster", "error", err)
+		}
 		return nil, err
 	case own != [16]byte{} && own != in.Cluster:
 		return nil, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
@@ -308,5 +380,6 @@ func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) 
 	if err := c.belongLocked(in.Cluster); err != nil {
 		return nil, err
 	}
+	c.votersBefore(in.Voters)
 	return []byte("{}"), nil
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,8 @@ func (w *world) comesTooLate(nodes []*node, back *node) {
 	time.Sleep(30 * time.Second)
 	if c := late.c.Load(); c.Authority() || c.Identity().Cluster != [16]byte{} {
 		w.t.Error("an old release has joined")
+	} else if why := fmt.Sprint(c.Ready()); !strings.Contains(why, `the cluster is at feature level 2, and node `+late.name) || !strings.Contains(why, `run release "r`) {
+		w.t.Errorf("a node that is too old to join says %q", why)
 	}
 	if c := back.c.Load(); c.Authority() || !errors.Is(c.Stuck(), ErrStuck) || !strings.Contains(c.Ready().Error(), "feature level 2 is needed") {
 		w.t.Errorf("a node that was rolled back takes part: %v", c.Ready())

@@ -38,6 +38,7 @@ func (c *Cluster) reconcileMembers() {
 			return
 		}
 		c.dropOutsiders(outsiders)
+		c.votersBefore(0)
 		if !c.leads() || c.State().Cluster.IsZero() {
 			records, rising = nil, rise{}
 			continue
@@ -181,7 +182,7 @@ func (c *Cluster) forget(ctx context.Context, id ring.NodeID) error {
 // belongs elsewhere says so.
 func (c *Cluster) invite(ctx context.Context, m member) error {
 	s := c.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level}
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release, Voters: c.votersBefore(0)}
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -117,6 +118,45 @@ func TestAnswerToAProposer(t *testing.T) {
 				t.Errorf("have %+v and %+v, want %+v and %+v", reply, then, test.want, test.then)
 			}
 		})
+	}
+}
+
+func TestTooManyForOneFounding(t *testing.T) {
+	node := func(n byte, change ...func(*gossip.Member)) gossip.Member {
+		m := gossip.Member{ID: id(n), Address: fmt.Sprintf("10.0.0.%d", n), PeerPort: 7947, Expect: 2, Empty: true}
+		for _, c := range change {
+			c(&m)
+		}
+		return m
+	}
+	joins := func(m *gossip.Member) { m.Expect = 0 }
+	failed := func(m *gossip.Member) { m.State = gossip.Failed }
+	left := func(m *gossip.Member) { m.State = gossip.Left }
+	three := []gossip.Member{node(1), node(2), node(3)}
+	for _, test := range []struct {
+		name          string
+		expect, named int
+		members       []gossip.Member
+		refused       bool
+	}{
+		{"alone", 1, 1, []gossip.Member{node(1)}, false},
+		{"one of two", 1, 2, []gossip.Member{node(1)}, true},
+		{"two of three", 2, 3, three, false},
+		{"--join names four", 2, 4, []gossip.Member{node(1)}, true},
+		{"gossip knows four", 2, 2, append(three[:3:3], node(4)), true},
+		{"one of four only joins", 2, 2, append(three[:3:3], node(4, joins)), false},
+		{"one of four can't be reached", 2, 2, append(three[:3:3], node(4, failed)), true},
+		{"one of four has left", 2, 2, append(three[:3:3], node(4, left)), false},
+		{"one of three had another disk before", 2, 3, append(three[:3:3], node(4, failed, func(m *gossip.Member) { m.Address = "10.0.0.3" })), false},
+		{"founds nothing", 0, 9, three, false},
+	} {
+		err := tooMany(test.expect, test.named, test.members)
+		if errors.Is(err, ErrRefused) != test.refused || (err != nil) != test.refused {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	if err := tooMany(2, 0, three); err == nil || errors.Is(err, ErrRefused) {
+		t.Errorf("names that are being resolved: %v", err)
 	}
 }
 

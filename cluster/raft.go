@@ -132,12 +132,23 @@ func (c *Cluster) leads() bool {
 }
 
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
-// proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err.
+// proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err. A change of rules or
+// regions that is refused here is not proposed: what one build refuses another one may take.
 func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
 		if err != nil {
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+		}
+		if prepared != nil && prepared.Refused() != nil {
+			// An empty entry tells as well that this node leads, and that this is the newest state.
+			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
+				return r, err
+			}
+			if prepared.Holds(c.State()) {
+				return agreement.Result{Err: prepared.Refused()}, nil
+			}
+			continue
 		}
 		if prepared != nil {
 			c.machine.prepared.Store(prepared)

@@ -93,11 +93,17 @@ func (p *plan) moved() change {
 	})
 }
 
-// gone takes out of Raft who has left, is removed by hand, or failed long ago; but nobody who is in a ring.
+// gone takes out of Raft who has left, is removed by hand, failed long ago, or failed and has lost its address to another
+// node: Raft has one server at an address at most. But nobody who is in a ring.
 func (p *plan) gone() change {
+	all, failed, _ := p.voters()
+	agreed := failed == 0 || all-failed >= (all-1)/2+1 // those that are left can agree to be without it
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
-		return m.server && m.id != p.self && !m.inRing && (m.removing || m.seen && m.state == gossip.Left || long)
+		displaced := m.record.bad && agreed && slices.ContainsFunc(p.members, func(o member) bool {
+			return o.id != m.id && o.address == m.at && o.seen && o.state == gossip.Alive
+		})
+		return m.server && m.id != p.self && !m.inRing && (m.removing || m.seen && m.state == gossip.Left || long || displaced)
 	})
 }
 
@@ -111,10 +117,11 @@ func (p *plan) forgotten() change {
 // retryNode is how long a node that did not want to be added is left alone.
 const retryNode = 5 * time.Second
 
-// newcomers adds who is alive.
+// newcomers adds who is alive, unless its address is still a server's.
 func (p *plan) newcomers() change {
 	return p.first(addNode, func(m *member) bool {
-		return !m.server && m.seen && m.state == gossip.Alive && !m.removing && p.now.Sub(m.record.refused) >= retryNode
+		return !m.server && m.seen && m.state == gossip.Alive && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
+			!slices.ContainsFunc(p.members, func(o member) bool { return o.server && o.at == m.address })
 	})
 }
 
@@ -150,10 +157,11 @@ func (p *plan) candidate(zones map[string]int) (member, bool) {
 	}), true
 }
 
-// replaced demotes a voter that failed, if there is one to take its place and those that are left can agree to it.
+// replaced demotes a voter that failed, if those that are left can agree to it, and there is one to take its place, or the
+// voters are an even number: without it fewer are a majority.
 func (p *plan) replaced() change {
 	all, failed, zones := p.voters()
-	if _, ok := p.candidate(zones); !ok || failed == 0 || all-failed < (all-1)/2+1 {
+	if _, ok := p.candidate(zones); !ok && all%2 == 1 || failed == 0 || all-failed < (all-1)/2+1 {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
@@ -161,11 +169,12 @@ func (p *plan) replaced() change {
 	})
 }
 
-// promoted makes a voter while there are too few.
+// promoted makes a voter while there are too few. As long as one has failed, the candidate is to take its place: beside it,
+// more of the others would be needed for a majority.
 func (p *plan) promoted() change {
-	all, _, zones := p.voters()
+	all, failed, zones := p.voters()
 	c, ok := p.candidate(zones)
-	if !ok || all >= maxVoters {
+	if !ok || all >= maxVoters || failed > 0 {
 		return change{}
 	}
 	return change{promoteNode, c}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,7 +14,8 @@ func TestPlan(t *testing.T) {
 	good := record{good: true, goodFrom: long}
 	failed := record{bad: true, badFrom: long}
 	voter := func(n byte, change ...func(*member)) member {
-		m := member{id: id(n), address: "a:1", at: "a:1", seen: true, server: true, voter: true, known: true, inRing: true, record: good}
+		at := fmt.Sprintf("10.0.0.%d:1", n)
+		m := member{id: id(n), address: at, at: at, seen: true, server: true, voter: true, known: true, inRing: true, record: good}
 		for _, c := range change {
 			c(&m)
 		}
@@ -41,7 +43,13 @@ func TestPlan(t *testing.T) {
 		node    byte
 	}{
 		{"all is well", five, noChange, 0},
-		{"a newcomer", with(five, member{id: id(6), seen: true, address: "a:1"}), addNode, 6},
+		{"a newcomer", with(five, member{id: id(6), seen: true, address: "10.0.0.6:1"}), addNode, 6},
+		{"a newcomer at the address of a server", with(five, member{id: id(6), seen: true, address: "10.0.0.2:1"}), noChange, 0},
+		{"a newcomer at the address of one that failed", with(five, voter(2, dead), member{id: id(6), seen: true, address: "10.0.0.2:1"}), removeNode, 2},
+		{"a newcomer at the address of one that failed, and is in the ring", with(five,
+			voter(2, dead, func(m *member) { m.inRing = true }), member{id: id(6), seen: true, address: "10.0.0.2:1"}), noChange, 0},
+		{"a newcomer at the address of one of too many that failed", with(five[:3], voter(1, dead),
+			voter(2, dead), member{id: id(6), seen: true, address: "10.0.0.2:1"}), noChange, 0},
 		{"a newcomer that refused just now", with(five, member{id: id(6), seen: true, record: record{refused: now}}), noChange, 0},
 		{"a newcomer that is gone", with(five, member{id: id(6), seen: true, state: gossip.Failed}), noChange, 0},
 		{"a newcomer that is being removed", with(five, member{id: id(6), seen: true, removing: true}), noChange, 0},
@@ -59,6 +67,10 @@ func TestPlan(t *testing.T) {
 		{"failed voter, and one to replace it", with(five, voter(2, dead), voter(6, follows)), demoteNode, 2},
 		{"failed just now", with(five, voter(2, dead, func(m *member) { m.record.badFrom = now }), voter(6, follows)), noChange, 0},
 		{"too many failed", with(five, voter(2, dead), voter(3, dead), voter(4, dead), voter(6, follows)), noChange, 0},
+		{"one of four failed", with(five[:4], voter(2, dead)), demoteNode, 2},
+		{"one of three failed", with(five[:3], voter(2, dead)), noChange, 0},
+		{"failed just now, and room for a voter", with(five[:3], voter(2, dead, func(m *member) { m.record.badFrom = now }),
+			voter(4, follows)), noChange, 0},
 		{"two failed", with(five, voter(2, dead), voter(3, dead), voter(6, follows)), demoteNode, 2},
 		{"room for a voter", []member{voter(1), voter(2), voter(3, follows)}, promoteNode, 3},
 		{"room, and not caught up", []member{voter(1), voter(2), voter(3, follows, func(m *member) { m.record = record{} })}, noChange, 0},

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/rules"
 )
 
 func entryOf(t testing.TB, e agreement.Entry) []byte {
@@ -130,6 +131,49 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		lacks.Store(false)
 		odd.run()
 		w.inRing(nodes...)
+		w.sameState(nodes...)
+	})
+}
+
+// TestWhatIsRefusedIsNotWritten: another build may take a document that the leader's build refuses, and would stop at it.
+func TestWhatIsRefusedIsNotWritten(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.several(3, 3)
+		lacks := map[*node]*atomic.Bool{}
+		for _, n := range nodes {
+			lacks[n] = n.lacking("agreement.Rules") // who meets an entry of rules then stops
+			n.run()
+		}
+		w.oneCluster(nodes...)
+		w.inRing(nodes...)
+		leader := w.aLeader()
+		for _, n := range nodes {
+			lacks[n].Store(n != leader)
+		}
+		for name, test := range map[string]struct {
+			change rules.Change
+			match  int64
+			want   error
+		}{
+			"not valid": {change: rules.Change{Part: rules.TierPart, Name: "t", Body: []byte("colour: red")}},
+			"not found": {change: rules.Change{Part: rules.TierPart, Name: "t", Delete: true}, want: rules.ErrNotFound},
+			"conflict":  {change: document(7), match: 77, want: rules.ErrConflict},
+		} {
+			_, err := nodes[0].c.Load().Write(t.Context(), test.change, WriteOptions{IfMatch: test.match})
+			if test.want != nil && !errors.Is(err, test.want) || test.want == nil && !errors.As(err, new(rules.Errors)) {
+				t.Errorf("%s: have %v", name, err)
+			}
+		}
+		agreed := leader.c.Load().State().Index
+		for _, n := range nodes {
+			c := n.c.Load()
+			w.until(10*time.Second, "all is applied", func() bool { return c.State().Index >= agreed || c.Stuck() != nil })
+			if err := c.Stuck(); err != nil {
+				t.Errorf("%s: %v", n.name, err)
+			}
+			lacks[n].Store(false)
+		}
+		nodes[0].mustWrite(8)
 		w.sameState(nodes...)
 	})
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -145,6 +146,12 @@ func (c *Cluster) Ready() error {
 	case c.Stuck() != nil && !c.holder.Once():
 		return c.Stuck() // it was started with the wrong release
 	case s == nil || s.Cluster.IsZero():
+		if err := c.founder.tooOld.Load(); err != nil {
+			return *err
+		}
+		if refused := c.founder.refused.Load(); refused != nil {
+			return fmt.Errorf("%w: %w", errNoCluster, *refused)
+		}
 		return errNoCluster
 	case rulesVersion(s) == 0:
 		return errNoRules

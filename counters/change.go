@@ -30,7 +30,12 @@ func (t *Table) ObligeCopy(now algorithms.Now, k Key, l *algorithms.Limit, from 
 
 // Penalize debits cost now, whether or not the limit allows it; see Force.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
-	return t.change(now, k, l,
+	return t.open(k, func(s *shard) error { return t.penalizeHeld(s, now, k, l, cost) })
+}
+
+// penalizeHeld is Penalize for a shard that is held.
+func (t *Table) penalizeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
+	return t.changeHeld(s, now, k, l,
 		func(s algorithms.State) algorithms.State {
 			s = l.Advance(s, now)
 			return l.Force(s, l.Taken(s, now), now, cost)
@@ -47,7 +52,12 @@ func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algori
 
 // Reward lowers what is used by n units. It fails, and does nothing, with ErrShut.
 func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
-	return t.change(now, k, l,
+	return t.open(k, func(s *shard) error { return t.rewardHeld(s, now, k, l, n) })
+}
+
+// rewardHeld is Reward for a shard that is held.
+func (t *Table) rewardHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
+	return t.changeHeld(s, now, k, l,
 		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
 		func(g *algorithms.Log) { g.Reward(l, now, n) })
 }
@@ -56,12 +66,11 @@ func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) 
 // where it is in use, so that no older copy comes back. It fails with ErrShut, or with ErrFull if there was no room to
 // note that for a counter not in the table.
 func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
-	s := t.shardOf(k)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.gates.isShut(k.Partition()) {
-		return ErrShut
-	}
+	return t.open(k, func(s *shard) error { return t.resetHeld(s, now, k, l) })
+}
+
+// resetHeld is Reset for a shard that is held.
+func (t *Table) resetHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
@@ -83,13 +92,18 @@ func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
 // change replaces one counter's state.
 func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
 	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) error {
+	return t.open(k, func(s *shard) error { return t.changeHeld(s, now, k, l, state, log) })
+}
+
+// open runs f with k's shard, which is held meanwhile. It fails with ErrShut.
+func (t *Table) open(k Key, f func(s *shard) error) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
-	return t.changeHeld(s, now, k, l, state, log)
+	return f(s)
 }
 
 // changeHeld is change for a shard that is held.

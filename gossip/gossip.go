@@ -60,6 +60,7 @@ type Gossip struct {
 	twinAt    string // where another process with this node's ID was heard of
 	twinSince time.Time
 	twinHeard time.Time // the last time; zero: never
+	named     int       // how many nodes the seeds name, at the last look; 0: there was none yet
 	closed    bool
 }
 

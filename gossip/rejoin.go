@@ -183,9 +183,11 @@ func reason(err error) error {
 
 // targets are the addresses to join now: those of seeds first, and at last so many of members that are alive.
 func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
-	found := g.lookup(ctx)
+	lists := g.lookup(ctx)
+	found := slices.Concat(lists...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.named = max(1, countNamed(lists, g.self.gossipAddress()))
 	if g.self.State == Left {
 		return nil
 	}
@@ -228,8 +230,40 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	return append(targets, met[:min(more, len(met))]...)
 }
 
-// lookup finds the seeds' present addresses.
-func (g *Gossip) lookup(ctx context.Context) []netip.AddrPort {
+// countNamed is how many nodes seeds name, which have these addresses, and self. A name may stand for several nodes; one that has
+// no address now stands for one, and so does one that has an address of each family.
+func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
+	known := map[netip.AddrPort]bool{self: true}
+	n := 1
+	for _, list := range seeds {
+		var fresh [2]int // of IPv4, of IPv6
+		for _, at := range list {
+			if !known[at] {
+				known[at] = true
+				if at.Addr().Is4() {
+					fresh[0]++
+				} else {
+					fresh[1]++
+				}
+			}
+		}
+		if len(list) == 0 {
+			fresh[0] = 1
+		}
+		n += max(fresh[0], fresh[1])
+	}
+	return n
+}
+
+// Named is how many nodes Config.Join names, this one included; 0: that is not known yet.
+func (g *Gossip) Named() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.named
+}
+
+// lookup finds the present addresses of each seed.
+func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found := make([][]netip.AddrPort, len(g.seeds))
@@ -250,5 +284,5 @@ func (g *Gossip) lookup(ctx context.Context) []netip.AddrPort {
 		})
 	}
 	lookups.Wait()
-	return slices.Concat(found...)
+	return found
 }

@@ -36,6 +36,7 @@ type Query struct {
 	Attributes []rules.Attribute // at most 32
 	Costs      []UnitCost        // what the caller named; requests default to 1 or to the rule's cost table
 	Peek       bool              // nothing is taken
+	RequestID  string            // of a reservation: it is decided once; at most MaxRequestID bytes; empty: none
 }
 
 // UnitCost is a cost in one unit.

@@ -58,13 +58,13 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 		if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward || a.Limits[0].RetryAfter < blockLength {
 			t.Errorf("the fourth: have %v by %s, %+v", a.Allowed, a.DecidedBy, a.Limits)
 		}
-		if _, err := w.nodes[1].Adjust("login", []string{key}, -3); err != nil {
+		if _, err := w.nodes[1].Adjust("login", []string{key}, -3, ""); err != nil {
 			t.Fatal(err)
 		}
 		w.everywhere("begun", "login", key, blockLength)
 		w.handOver(w.partition("login", key), w.nodes[1])
 		w.everywhere("handed over", "login", key, blockLength)
-		if err := w.nodes[2].Reset("login", []string{key}); err != nil {
+		if _, err := w.nodes[2].Reset("login", []string{key}, ""); err != nil {
 			t.Fatal(err)
 		}
 		w.everywhere("reset", "login", key, 0)
@@ -190,7 +190,7 @@ func TestBlockByACopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := changeOf(verbAdjust, u, 2, true)
+		c := changeOf(verbAdjust, u, 2)
 		if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
 			t.Fatal(err)
 		}

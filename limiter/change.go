@@ -10,24 +10,32 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 
 // change is what a person asks of one subject's counters: a verb, and for each limit a cost, in, and what is used,
-// out.
+// out. One that changes anything has a ticket, unless it comes from an older node.
 type change struct {
-	verb verb
-	ops  []counters.Op
-	used []int64
+	verb   verb
+	ticket *ticket
+	ops    []counters.Op
+	used   []int64
 }
 
 // changeFor does what v's question asks; see decideFor.
 func (l *Limiter) changeFor(v *visit, now algorithms.Now) bool {
 	q, r := &v.question, &v.reply
-	c := change{verb: q.verb, ops: q.ops}
+	c := change{verb: q.verb, ticket: q.ticket, ops: q.ops}
 	switch err := l.change(&c, now); {
 	case errors.Is(err, counters.ErrShut):
 		return false
+	case errors.Is(err, ErrRequestBody):
+		r.status = otherBody
+		return true
+	case errors.Is(err, ErrRequests):
+		r.status = crowded
+		return true
 	case err != nil:
 		r.status = full
 		return true
@@ -40,25 +48,21 @@ func (l *Limiter) changeFor(v *visit, now algorithms.Now) bool {
 	return true
 }
 
-// change does c to the counters here. The error is or wraps counters.ErrShut or ErrFull.
+// change does c to the counters here. The error is or wraps counters.ErrShut or ErrFull, ErrRequestBody or ErrRequests.
 func (l *Limiter) change(c *change, now algorithms.Now) error {
+	if c.verb == verbUsage {
+		return l.look(c, now)
+	}
+	return l.amend(c, now)
+}
+
+// look tells what is used. It fails with counters.ErrShut.
+func (l *Limiter) look(c *change, now algorithms.Now) error {
 	c.used = c.used[:0]
 	for i := range c.ops {
 		op := &c.ops[i]
 		if !l.table.IsOpen(op.Key.Partition()) {
 			return counters.ErrShut
-		}
-		var err error
-		switch {
-		case c.verb == verbReset:
-			err = l.table.Reset(now, op.Key, op.Limit)
-		case c.verb == verbAdjust && op.Cost < 0:
-			err = l.table.Reward(now, op.Key, op.Limit, -op.Cost)
-		case c.verb == verbAdjust && op.Cost > 0:
-			err = l.table.Penalize(now, op.Key, op.Limit, op.Cost)
-		}
-		if err != nil {
-			return err
 		}
 		used, d := l.table.Usage(now, op.Key, op.Limit)
 		c.used, op.Decision = append(c.used, used), d
@@ -66,10 +70,14 @@ func (l *Limiter) change(c *change, now algorithms.Now) error {
 	return nil
 }
 
-// apply does c at the owner of its counters, be that this node. The error wraps ErrNoOwner or ErrFull.
+// apply does c at the owner of its counters, be that this node. Who may have done it already is asked again: c has a ticket. The
+// error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
 func (l *Limiter) apply(c *change) error {
 	m := l.member
 	if m == nil {
+		if c.ticket.idle() {
+			c.ticket = nil
+		}
 		return l.change(c, l.clock.Now())
 	}
 	p := partitionOf(c.ops[0].Key.Hi)
@@ -78,6 +86,7 @@ func (l *Limiter) apply(c *change) error {
 	defer cancel()
 	var tried []ring.NodeID
 	var hint ring.NodeID
+	ticket := c.ticket
 	for ctx.Err() == nil {
 		r := m.Ownership.Route(p)
 		if r.Place == partitions.Frozen {
@@ -85,6 +94,9 @@ func (l *Limiter) apply(c *change) error {
 			continue
 		}
 		if r.Place == partitions.Held {
+			if c.ticket = ticket; ticket.idle() {
+				c.ticket = nil
+			}
 			err, over := l.changeHere(c)
 			if over {
 				return err
@@ -98,8 +110,14 @@ func (l *Limiter) apply(c *change) error {
 		}
 		tried = append(tried, to)
 		a := &ask{to: to, until: until, done: make(chan struct{}, 1)}
-		a.q = question{verb: c.verb, revision: r.Revision, version: l.version(), ops: slices.Clone(c.ops)}
+		a.q = question{verb: c.verb, ticket: ticket, revision: r.Revision, version: l.version(), ops: slices.Clone(c.ops)}
+		if ticket != nil {
+			ticket.sent = true
+		}
 		if l.send(a, false); !a.wait() || a.err != nil {
+			if ticket != nil && isUnread(a.err) {
+				ticket, tried = nil, tried[:len(tried)-1] // a node of a release that knows no tickets
+			}
 			continue
 		}
 		switch a.status {
@@ -108,10 +126,20 @@ func (l *Limiter) apply(c *change) error {
 			return nil
 		case full:
 			return ErrFull
+		case otherBody:
+			return ErrRequestBody
+		case crowded:
+			return ErrRequests
 		}
 		hint = a.hint
 	}
 	return ErrNoOwner
+}
+
+// isUnread says that a node could not read a message, and so did nothing.
+func isUnread(err error) bool {
+	var remote *peer.RemoteError
+	return errors.As(err, &remote) && remote.Code == CodeMessage
 }
 
 // changeHere does c as the owner. over is false where it has to be tried again.
@@ -151,19 +179,16 @@ func firstUntried(tried []ring.NodeID, self ring.NodeID, ids ...ring.NodeID) rin
 }
 
 // changeOf is a change of what m found: of all its limits, its block, and what was lent and borrowed of its limits, in this
-// order; or of its limits in requests.
-func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
+// order. cost is for the limits in requests.
+func changeOf(v verb, u *Usage, cost int64) *change {
 	c := &change{verb: v}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
-		if requestsOnly && limit.UnitID != 0 {
-			continue
+		op := counters.Op{Key: counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}, Limit: &limit.Limit}
+		if limit.UnitID == 0 {
+			op.Cost = cost
 		}
-		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
-		c.ops = append(c.ops, counters.Op{Key: key, Limit: &limit.Limit, Cost: cost})
-	}
-	if requestsOnly {
-		return c
+		c.ops = append(c.ops, op)
 	}
 	if u.block != nil && len(c.ops) > 0 {
 		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ u.block.ID}
@@ -181,13 +206,19 @@ func changeOf(v verb, u *Usage, cost int64, requestsOnly bool) *change {
 
 // fill asks what is used.
 func (l *Limiter) fill(u *Usage) error {
-	c := changeOf(verbUsage, u, 0, false)
+	c := changeOf(verbUsage, u, 0)
 	if len(c.ops) == 0 {
 		return nil
 	}
 	if err := l.apply(c); err != nil {
 		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
 	}
+	l.tell(u, c)
+	return nil
+}
+
+// tell puts into u what came of c, which was made of it.
+func (l *Limiter) tell(u *Usage, c *change) {
 	now := l.clock.Now()
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -205,7 +236,6 @@ func (l *Limiter) fill(u *Usage) error {
 			lu.widened()
 		}
 	}
-	return nil
 }
 
 // widened takes off what is used of a fixed window by what it was widened by loans.

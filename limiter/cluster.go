@@ -184,6 +184,14 @@ func (l *Limiter) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
+	// What is passed on may be counted already: its answer is waited for, or who asked would ask again, and it would be counted
+	// twice. No question is worked on for longer.
+	for range checkTime / time.Millisecond {
+		if len(m.serving) == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	m.stop()
 	m.done.Wait()
 	return nil

@@ -403,13 +403,13 @@ func TestUsageOfOthers(t *testing.T) {
 		for i := range w.nodes {
 			key := w.keyOf("r", w.nodes[i], nil)
 			asked := w.nodes[(i+1)%3]
-			if u, err := asked.Adjust("r", []string{key}, 12); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
+			if u, err := asked.Adjust("r", []string{key}, 12, ""); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
 				t.Errorf("have %+v, %v", u, err)
 			}
-			if u, err := asked.Adjust("r", []string{key}, -5); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
+			if u, err := asked.Adjust("r", []string{key}, -5, ""); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
 				t.Errorf("have %+v, %v", u, err)
 			}
-			if err := asked.Reset("r", []string{key}); err != nil {
+			if _, err := asked.Reset("r", []string{key}, ""); err != nil {
 				t.Error(err)
 			}
 			if used := w.nodes[i].used("r", key); used != 0 {
@@ -421,7 +421,7 @@ func TestUsageOfOthers(t *testing.T) {
 		if _, err := w.nodes[0].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
-		if err := w.nodes[0].Reset("r", []string{key}); !errors.Is(err, ErrNoOwner) {
+		if _, err := w.nodes[0].Reset("r", []string{key}, ""); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
 	})

@@ -35,6 +35,7 @@ type ClusterStats struct {
 	Returned  int64                         // limits of which leases came back here unspent
 	// Reservations are counted by a node by itself too.
 	Reservations ReservationStats
+	Requests     RequestStats // likewise
 	// Loans to other regions made here, and from them: how many, and of how many units. Lost are units that were lent to
 	// this node and came too late, or to where there was no room.
 	Lent, LentUnits, Borrowed, BorrowedUnits, LoansFailed, LoanUnitsLost int64
@@ -64,7 +65,7 @@ func (f *figures) answered(d time.Duration) {
 
 // ClusterStats returns what this node did together with others; zeros for a node by itself.
 func (l *Limiter) ClusterStats() (s ClusterStats) {
-	s.Reservations = l.ReservationStats()
+	s.Reservations, s.Requests = l.ReservationStats(), l.RequestStats()
 	if l.member == nil {
 		return s
 	}

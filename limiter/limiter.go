@@ -30,6 +30,7 @@ type Limiter struct {
 	meter   Meter // nil: what is admitted is not counted for bills
 
 	reservations reservationFigures
+	requests     requests
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
 	zones        zones    // of limits in reservations
 
@@ -173,6 +174,9 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 		c := s.journey
 		c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
 		c.until, c.thaw = began.Add(checkTime-reserve), began.Add(frozenTime)
+		if !s.until.IsZero() && s.until.Before(c.until) {
+			c.until = s.until
+		}
 		c.begin()
 		return false
 	}

@@ -243,23 +243,23 @@ rules:
 			t.Fatal(err)
 		}
 	}
-	u, err := l.Adjust("r", []string{"2001:db8::2"}, 9)
+	u, err := l.Adjust("r", []string{"2001:db8::2"}, 9, "")
 	if err != nil || u.Limits[0].Used != 11 || u.Limits[1].Used != 11 || u.Limits[0].Remaining != 0 || u.Key[0] != "2001:db8::" {
 		t.Errorf("a penalty: have %+v, %v", u, err)
 	}
 	if l.Check(&q, &a); a.Allowed {
 		t.Error("admitted in debt")
 	}
-	if u, _ = l.Adjust("r", key, -8); u.Limits[0].Used != 3 || u.Limits[1].Used != 3 {
+	if u, _ = l.Adjust("r", key, -8, ""); u.Limits[0].Used != 3 || u.Limits[1].Used != 3 {
 		t.Errorf("a reward: have %+v", u)
 	}
-	if err := l.Reset("r", key); err != nil {
+	if _, err := l.Reset("r", key, ""); err != nil {
 		t.Fatal(err)
 	}
 	if u, _ = l.Usage("r", key); u.Limits[0].Used != 0 || u.Limits[1].Remaining != 5 {
 		t.Errorf("after a reset: have %+v", u)
 	}
-	if _, err := l.Adjust("tokens", []string{"x"}, 1); !errors.Is(err, ErrUnit) {
+	if _, err := l.Adjust("tokens", []string{"x"}, 1, ""); !errors.Is(err, ErrUnit) {
 		t.Errorf("have %v", err)
 	}
 }

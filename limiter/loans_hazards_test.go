@@ -500,7 +500,7 @@ func TestUsageOfShares(t *testing.T) {
 		}
 	}
 	// A reset is this region's, and what it borrowed is forgotten with it.
-	if err := e.all["eu"].nodes[0].Reset("r", []string{"x"}); err != nil {
+	if _, err := e.all["eu"].nodes[0].Reset("r", []string{"x"}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if u := e.usage("eu", "r", "x"); u.Used != 0 || u.Borrowed != 0 || u.Lent != 0 {

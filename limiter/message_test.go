@@ -85,6 +85,13 @@ func TestMessagesComeBack(t *testing.T) {
 			t.Errorf("have %+v, want %+v", h.Limit, w.Limit)
 		}
 	}
+	change := &question{count: 1, verb: verbReset, ops: someOps()[3:], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
+	if err := have.read(change.appendBody(change.appendHead(nil)), &z); err != nil || *have.ticket != *change.ticket || have.flags != 0 {
+		t.Errorf("have %+v, %v", have.ticket, err)
+	}
+	if err := have.read(q.appendBody(q.appendHead(nil)), &z); err != nil || have.ticket != nil {
+		t.Errorf("have %+v, %v", have.ticket, err)
+	}
 	if !reflect.DeepEqual(have.wishes, q.wishes) {
 		t.Errorf("have %+v", have.wishes)
 	}
@@ -128,22 +135,27 @@ func TestLargestQuestion(t *testing.T) {
 func TestBadQuestions(t *testing.T) {
 	good := func() *question { q := someQuestion(); return q }
 	for name, spoil := range map[string]func(*question){
-		"no check":             func(q *question) { q.count = 0 },
-		"too many checks":      func(q *question) { q.count = maxAlike + 1 },
-		"too many results":     func(q *question) { q.count = maxResults/len(q.ops) + 1 },
-		"too many hops":        func(q *question) { q.hops = maxHops + 1 },
-		"unknown verb":         func(q *question) { q.verb = verbs },
-		"unknown flag":         func(q *question) { q.flags = allFlags + 1 },
-		"no ops":               func(q *question) { q.ops = nil },
-		"subjects in no order": func(q *question) { q.ops[2].Key.Hi = 0 },
-		"a counter twice":      func(q *question) { q.ops[1].Key.Lo = q.ops[0].Key.Lo },
-		"a cost below zero":    func(q *question) { q.ops[0].Cost = -1 },
-		"a cost too large":     func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
-		"no amount":            func(q *question) { q.ops[0].Limit.Amount = 0 },
-		"no burst":             func(q *question) { q.ops[1].Limit.Burst = 0 },
-		"a short window":       func(q *question) { q.ops[0].Limit.Window = 1 },
-		"a long window":        func(q *question) { q.ops[0].Limit.Window = algorithms.MaxWindow + 1 },
-		"an unknown algorithm": func(q *question) { q.ops[0].Limit.Kind = 7 },
+		"no check":              func(q *question) { q.count = 0 },
+		"too many checks":       func(q *question) { q.count = maxAlike + 1 },
+		"too many results":      func(q *question) { q.count = maxResults/len(q.ops) + 1 },
+		"too many hops":         func(q *question) { q.hops = maxHops + 1 },
+		"a check with a ticket": func(q *question) { q.ticket = ticketOf("x", 1, 0) },
+		"a ticket for too long": func(q *question) {
+			q.verb, q.ops, q.wishes, q.ticket = verbReset, q.ops[3:], nil, &ticket{life: requestTime + time.Second}
+		},
+		"a change of two subjects": func(q *question) { q.verb, q.wishes = verbReset, nil },
+		"unknown verb":             func(q *question) { q.verb = verbs },
+		"unknown flag":             func(q *question) { q.flags = allFlags + 1 },
+		"no ops":                   func(q *question) { q.ops = nil },
+		"subjects in no order":     func(q *question) { q.ops[2].Key.Hi = 0 },
+		"a counter twice":          func(q *question) { q.ops[1].Key.Lo = q.ops[0].Key.Lo },
+		"a cost below zero":        func(q *question) { q.ops[0].Cost = -1 },
+		"a cost too large":         func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
+		"no amount":                func(q *question) { q.ops[0].Limit.Amount = 0 },
+		"no burst":                 func(q *question) { q.ops[1].Limit.Burst = 0 },
+		"a short window":           func(q *question) { q.ops[0].Limit.Window = 1 },
+		"a long window":            func(q *question) { q.ops[0].Limit.Window = algorithms.MaxWindow + 1 },
+		"an unknown algorithm":     func(q *question) { q.ops[0].Limit.Kind = 7 },
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
 		},

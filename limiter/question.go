@@ -25,6 +25,8 @@ const (
 	MethodLendHere                         // MethodLend, passed on to the owner, with a reply
 	MethodLend                             // from another region: a loan, with a reply
 	MethodShare                            // from another region: what is used here of its shares, with a reply
+	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
+	MethodKeep                             // the answer to such a one, decided elsewhere; replied to with an earlier one
 )
 
 // verb is what a question asks for.
@@ -45,7 +47,8 @@ const (
 	flagPeek    flags = 1 << iota // nothing is taken
 	flagStandby                   // the owner can't be reached: the standby is to reach it, or to act
 	flagLast                      // decide though the rules here are older than yours
-	allFlags    = flagPeek | flagStandby | flagLast
+	flagTicket                    // there is a ticket; of verbAdjust and verbReset
+	allFlags    = flagPeek | flagStandby | flagLast | flagTicket
 )
 
 // maxHops is how often a question may be passed on.
@@ -58,6 +61,7 @@ type question struct {
 	hops     int           // times it was passed on
 	verb     verb
 	flags    flags
+	ticket   *ticket // nil: without one
 	revision int64
 	version  int64 // of the rules that the asker goes by
 	// ops are in order of Key.Hi: those with the same one are a subject. Costs of verbAdjust may be below zero.
@@ -79,7 +83,12 @@ func (q *question) appendHead(b []byte) []byte {
 }
 
 func (q *question) appendBody(b []byte) []byte {
-	b = append(b, byte(q.verb), byte(q.flags))
+	if q.ticket == nil {
+		b = append(b, byte(q.verb), byte(q.flags))
+	} else {
+		b = append(b, byte(q.verb), byte(q.flags|flagTicket))
+		b = q.ticket.append(b)
+	}
 	b = binary.AppendUvarint(b, uint64(q.revision))
 	b = binary.AppendUvarint(b, uint64(q.version))
 	b = binary.AppendUvarint(b, uint64(len(q.ops)))
@@ -114,13 +123,24 @@ func (q *question) read(body []byte, z *zones) error {
 	q.patient = min(time.Duration(p.count(1<<31))*time.Millisecond, checkTime)
 	q.hops = int(p.byte())
 	q.wishes = p.wishes()
-	q.verb, q.flags = verb(p.byte()), flags(p.byte())
+	q.verb, q.flags, q.ticket = verb(p.byte()), flags(p.byte()), nil
+	if q.flags&flagTicket != 0 {
+		q.flags, q.ticket = q.flags&^flagTicket, p.ticket()
+		if q.verb != verbAdjust && q.verb != verbReset {
+			p.fail()
+		}
+	}
 	q.revision, q.version = p.count(1<<62), p.count(1<<62)
 	if q.count < 1 || q.verb >= verbs || q.flags&^allFlags != 0 || q.hops > maxHops {
 		p.fail()
 	}
 	q.readOps(&p, z)
 	q.fit(&p)
+	if q.verb == verbAdjust || q.verb == verbReset {
+		if n := len(q.ops); n > 0 && q.ops[n-1].Key.Hi != q.ops[0].Key.Hi { // in order
+			p.fail()
+		}
+	}
 	if len(q.ops)*q.count > maxResults && q.count > 1 {
 		p.fail()
 	}

@@ -20,9 +20,20 @@ const (
 	unreachable        // the one asked could not reach the owner, and could not act for it
 	behind             // the asker's rules are older than those here
 	full               // the table of counters has no room (verbAdjust, verbReset)
+	otherBody          // a request with the same id had another body
+	crowded            // there is no room for the answer to a request with an id
 	undecided          // said by nobody: the answer ended before this check's turn
 	statuses    = undecided
 )
+
+// final says that nobody else is to be asked.
+func (s status) final() bool {
+	switch s {
+	case decided, behind, full, otherBody, crowded:
+		return true
+	}
+	return false
+}
 
 // reply answers a question.
 type reply struct {

@@ -1,7 +1,9 @@
 package limiter
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -34,7 +36,8 @@ func (l *Limiter) ReservationStats() ReservationStats {
 
 // Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
 // node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
-// reserved. The owners are asked, whatever is leased. The error wraps ErrUnknownRule, ErrKey or ErrReservation.
+// reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
+// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation or ErrRequestBody.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
@@ -43,21 +46,30 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	if len(a.scratch.ops) > MaxReserved {
 		return "", fmt.Errorf("reserve: %w", ErrReservation)
 	}
-	a.scratch.reserving = true
-	defer func() { a.scratch.reserving = false }()
-	if !over && !l.start(q, a) {
-		if err := l.finish(q, a); err != nil {
-			return "", err
-		}
-	} else {
-		l.count(q, a)
+	if q.RequestID == "" || over {
+		return l.reserve(q, ttl, a, over)
 	}
-	if !a.Allowed {
-		return "", nil
+	until := time.Now().Add(checkTime - reserve)
+	r := &reserveRequest{query: q, ttl: ttl, ticket: ticketOf(q.RequestID, hashQuery(q, ttl), 0)}
+	ctx, cancel := context.WithTimeout(context.Background(), homeTime)
+	defer cancel()
+	a.scratch.until = until
+	if id, err = l.reserveOnce(ctx, r, a); !errors.Is(err, ErrNoOwner) {
+		a.scratch.until = time.Time{}
+		return id, err
 	}
-	l.reservations.reserved.Add(1)
-	key, _ := l.signingKey()
-	return l.reservationOf(q, a, ttl).id(key), nil
+	if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may tell of the attempt
+		return "", err
+	}
+	a.scratch.until = until
+	if id, err = l.reserve(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
+		return id, err
+	}
+	// Owners decided it after all: they were only just coming.
+	if hi, ok := a.home(); ok {
+		id = l.remember(r, hi, a, id)
+	}
+	return id, nil
 }
 
 // reservationOf is what a, which was admitted for a reservation, took.

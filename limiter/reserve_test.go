@@ -78,7 +78,7 @@ func TestReservations(t *testing.T) {
 					settle(100, 40, 1000-want-40)
 					settle(100, 100, 1000-want-100)
 					settle(10, 30, 1000-want-30)
-					if err := n.Reset("r", []string{key}); err != nil {
+					if _, err := n.Reset("r", []string{key}, ""); err != nil {
 						t.Fatal(err)
 					}
 				}

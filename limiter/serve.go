@@ -82,6 +82,10 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		}
 	case MethodSettle:
 		l.serveSettle(body, to)
+	case MethodReserve:
+		l.serveReserve(body, to)
+	case MethodKeep:
+		l.serveKeep(body, to)
 	case MethodRefund:
 		if r, err := readRefund(body, &l.zones); err == nil {
 			l.refund(r)
@@ -271,13 +275,13 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 		if err == nil && len(body) > 0 {
 			got = status(body[0])
 		}
-		if got == decided || got == behind || got == full {
+		if got.final() {
 			to.Reply(body)
 		}
 		came <- got
 	})
 	got := <-came // the call has a timeout
-	if got == decided || got == behind || got == full {
+	if got.final() {
 		return true
 	}
 	v.reply.status = got

@@ -281,6 +281,7 @@ func (l *Limiter) settleElsewhere(s *settling, of *reserved, now algorithms.Now,
 		l.sendRefund(&back)
 	}
 	if len(debt.ops) > 0 {
+		debt.ticket = ticketOf("", 0, chargeTime)
 		l.charge(debt)
 	}
 }

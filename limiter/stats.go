@@ -3,6 +3,7 @@ package limiter
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
@@ -227,10 +228,11 @@ func tenths(remaining, capacity int64) int64 {
 type scratch struct {
 	match     rules.Match
 	ops       []counters.Op
-	stripe    uint32   // 1…stripes; 0 before the first check
-	book      *book    // by which the check is decided
-	local     bool     // a rule of it has `consistency: local`
-	blocks    bool     // ops have those of blocks among them, each behind those of its hit
-	reserving bool     // what is taken is to be told: no leases
-	journey   *journey // of checks that others decide too; nil before the first
+	stripe    uint32    // 1…stripes; 0 before the first check
+	book      *book     // by which the check is decided
+	local     bool      // a rule of it has `consistency: local`
+	blocks    bool      // ops have those of blocks among them, each behind those of its hit
+	reserving bool      // what is taken is to be told: no leases
+	until     time.Time // the check is decided by then; zero: as any other
+	journey   *journey  // of checks that others decide too; nil before the first
 }

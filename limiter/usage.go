@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/rules"
@@ -82,36 +83,40 @@ func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
 }
 
 // Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
-// that may become a debt, or a reward. It returns the usage afterwards. The error wraps ErrUnknownRule, ErrKey,
-// ErrUnit, ErrFull or ErrNoOwner. A block stays as it is.
-func (l *Limiter) Adjust(rule string, key []string, n int64) (*Usage, error) {
+// that may become a debt, or a reward. It returns the usage afterwards. request is the caller's id for this request, at most
+// MaxRequestID bytes: a repeated one within a minute changes nothing, and is answered as the first was. Empty: none. The error
+// wraps ErrUnknownRule, ErrKey, ErrUnit, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests. A block stays as it is.
+func (l *Limiter) Adjust(rule string, key []string, n int64, request string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {
 		return nil, err
 	}
-	c := changeOf(verbAdjust, u, n, true)
-	if len(c.ops) == 0 {
+	if !slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.UnitID == 0 }) {
 		return nil, fmt.Errorf("adjust %q: %w", rule, ErrUnit)
 	}
+	c := changeOf(verbAdjust, u, n)
+	c.ticket = ticketOf(request, hashBody(verbAdjust, rule, u.Key, n), checkTime)
 	if err := l.apply(c); err != nil {
 		return nil, fmt.Errorf("adjust %q: %w", rule, err)
 	}
-	if err := l.fill(u); err != nil {
-		return nil, err
-	}
+	l.tell(u, c)
 	return u, nil
 }
 
-// Reset makes a subject's counters fresh, and lifts its block. The error wraps ErrUnknownRule, ErrKey, ErrFull or ErrNoOwner.
-func (l *Limiter) Reset(rule string, key []string) error {
+// Reset makes a subject's counters fresh, and lifts its block. It returns the usage afterwards; request is as for Adjust. The error
+// wraps ErrUnknownRule, ErrKey, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
+func (l *Limiter) Reset(rule string, key []string, request string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if c := changeOf(verbReset, u, 0, false); len(c.ops) > 0 {
+	if c := changeOf(verbReset, u, 0); len(c.ops) > 0 {
+		c.ticket = ticketOf(request, hashBody(verbReset, rule, u.Key, 0), checkTime)
 		if err := l.apply(c); err != nil {
-			return fmt.Errorf("reset %q: %w", rule, err)
+			return nil, fmt.Errorf("reset %q: %w", rule, err)
 		}
+		l.tell(u, c)
 	}
-	return nil
+	l.askRegions(u)
+	return u, nil
 }

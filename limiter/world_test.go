@@ -298,7 +298,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).serve(n.id, m, body, a)
-		if m != MethodAsk && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLendHere {
+		if m != MethodAsk && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLendHere && m != MethodReserve && m != MethodKeep {
 			timer.Stop()
 		}
 		clear(body) // a body holds only until serve returns

@@ -190,6 +190,7 @@ func (p *payment) add(seals []*seal, now algorithms.Now) {
 		if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
 			return // the seals of a partition are told in order
 		}
+		s.told = true
 		p.body = s.append(p.body, now)
 		p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
 	}
@@ -219,7 +220,7 @@ func (k *Keeper) payDebts() {
 		if owner.IsZero() || owner == k.cfg.Self || k.paying[owner] || !v.member || !k.ready(owner) {
 			continue
 		}
-		if len(k.debts.seals[p]) == 0 {
+		if k.debts.reopen(p); len(k.debts.seals[p]) == 0 {
 			k.seal(v, p, waiting)
 		}
 		if payments[owner] == nil {

@@ -284,16 +284,20 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 				return
 			case <-time.After(watchInterval()):
 			}
+			owns := func(n *node, p int) bool { return n.alive.Load() && n.authority.Load() && n.table.IsOpen(p) }
 			for p := range ring.Partitions {
-				owners := 0
+				var first *node
 				for _, n := range f.all() {
-					if n.alive.Load() && n.authority.Load() && n.table.IsOpen(p) {
-						owners++
+					switch {
+					case !owns(n, p):
+					case first == nil:
+						first = n
+					case owns(first, p): // still, and not handed over between the two looks
+						f.t.Errorf("partition %d has two owners, %s and %s", p, first.ip, n.ip)
+						return
+					default:
+						first = n
 					}
-				}
-				if owners > 1 {
-					f.t.Errorf("partition %d has %d owners", p, owners)
-					return
 				}
 			}
 		}

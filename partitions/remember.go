@@ -28,6 +28,7 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 	now := k.cfg.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.sealToWrite()
 	b = binary.AppendVarint(append(b, debtsFormat), now.Wall)
 	b = binary.AppendUvarint(b, uint64(k.debts.n))
 	for _, list := range k.debts.of {
@@ -73,6 +74,7 @@ func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	}
 	for r.err == nil && len(r.b) > 0 {
 		if s := r.seal(now, passed); s != nil {
+			s.told = true // by the process before, perhaps
 			k.restoreSeal(s, restored)
 		}
 	}

@@ -36,6 +36,7 @@ type seal struct {
 	partition int
 	entries   []sealed
 	present   bool // the counters here have all of it, and that is not among what is absent
+	told      bool // it may have been debited under its number, so it stays as it is
 }
 
 // sealed is a debt, or a part of one, in a seal.
@@ -66,6 +67,47 @@ func (k *Keeper) seal(v *view, p int, waiting bool) {
 	k.debts.numbers++
 	s.number = number{incarnation: v.Boots[k.cfg.Self].Index, n: k.debts.numbers}
 	k.debts.put(s)
+}
+
+// reopen takes back the last seals of p that nobody was told of: what is in them is told under other numbers.
+func (d *debts) reopen(p int) {
+	list := d.seals[p]
+	for len(list) > 0 && !list[len(list)-1].told {
+		s := list[len(list)-1]
+		for i := range s.entries {
+			d.unseal(&s.entries[i], false)
+		}
+		list = list[:len(list)-1]
+	}
+	if len(list) == 0 {
+		delete(d.seals, p)
+	} else {
+		d.seals[p] = list
+	}
+}
+
+// sealAll seals all debts of p, as far as there is room for seals. It is called under mu.
+func (k *Keeper) sealAll(v *view, p int) {
+	k.debts.reopen(p)
+	for len(k.debts.seals[p]) < maxSeals {
+		before := len(k.debts.seals[p])
+		if k.seal(v, p, false); len(k.debts.seals[p]) == before {
+			return
+		}
+	}
+}
+
+// sealToWrite seals what is written down. If this process tells it, and is killed before that is written, the next one tells it
+// once more: under a number that is not above the one under which it was debited. It is called under mu.
+func (k *Keeper) sealToWrite() {
+	v, changes := k.view.Load(), k.debts.changes
+	if v == nil || !v.member {
+		return // numbers could be those of the process before
+	}
+	for p := range k.debts.of {
+		k.sealAll(v, p)
+	}
+	k.debts.changes = changes
 }
 
 // put notes a seal, the last one of its partition.
@@ -120,7 +162,7 @@ func (d *debts) prune(now algorithms.Now) {
 				left = append(left, s)
 				continue
 			}
-			next := &seal{number: s.number, partition: p, present: s.present}
+			next := &seal{number: s.number, partition: p, present: s.present, told: s.told}
 			for _, e := range s.entries {
 				if over(e) {
 					d.unseal(&e, true)
@@ -175,12 +217,7 @@ func (k *Keeper) includeDebts(p int) {
 		return
 	}
 	now := k.cfg.Now()
-	for len(k.debts.seals[p]) < maxSeals {
-		before := len(k.debts.seals[p])
-		if k.seal(k.view.Load(), p, false); len(k.debts.seals[p]) == before {
-			break
-		}
-	}
+	k.sealAll(k.view.Load(), p)
 	seals, there := k.debts.seals[p], k.there(p, now)
 	if len(seals) == 0 || k.note(k.cfg.Self, seals[len(seals)-1], now) != nil {
 		return // it is debited twice, at worst
@@ -194,7 +231,7 @@ func (k *Keeper) includeDebts(p int) {
 		d.absent, d.former = 0, false
 	}
 	for _, s := range seals {
-		s.present = true
+		s.present, s.told = true, true
 	}
 	k.debts.changes++
 }

@@ -110,6 +110,48 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	})
 }
 
+// A teller that is killed after it has told, and before it has written that down, tells no debt a second time: neither what the
+// owner was told, nor what it got with a copy.
+func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
+	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := three(t)
+				defer f.closeAll()
+				a, teller := f.nodes[0], f.nodes[1]
+				keys := f.keysOf(a, teller, 20)
+				f.net.Isolate(a.ip)
+				time.Sleep(400 * time.Millisecond)
+				for _, i := range keys {
+					act(t, teller, i)
+				}
+				written := teller.keeper.AppendDebts(nil)
+				if changed := teller.keeper.DebtsChanged(); len(teller.keeper.AppendDebts(nil)) != len(written) || teller.keeper.DebtsChanged() != changed {
+					t.Error("to write it is news")
+				}
+				if pulled {
+					a.kill()
+					a.restart()
+				}
+				f.net.HealAll()
+				if pulled {
+					f.bring(a)
+				}
+				f.settle()
+				f.paidOnce(t, teller, keys)
+				teller.kill()
+				teller.restart()
+				if n, err := teller.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+					t.Fatalf("have %d restored, %v", n, err)
+				}
+				f.bring(teller)
+				f.settle()
+				f.paidOnce(t, teller, keys)
+			})
+		})
+	}
+}
+
 // An owner that lost its memory and gets its copy from a standby that owes it something has that in it, once, whether or not it
 // had been told before.
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
@@ -243,6 +285,7 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		}
 		k.seal(k.view.Load(), p, false)
 		before := k.debts.seals[p][0]
+		before.told = true
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)

@@ -196,7 +196,7 @@ func (c *conn) write(ctx context.Context) error {
 			runtime.Gosched()
 		case <-idle.C:
 			idle.Reset(every)
-			if !c.calls && c.peers.now()-c.heard.Load() > int64(c.quiet.after/2) {
+			if c.peers.finishing.Load() || !c.calls && c.peers.now()-c.heard.Load() > int64(c.quiet.after/2) {
 				continue // see Reachable in the package's comment
 			}
 			if _, err := c.socket.Write(heartbeat[:]); err != nil {
@@ -251,6 +251,9 @@ func (c *conn) read() error {
 
 // serve hands a message to the user.
 func (c *conn) serve(m message) error {
+	if c.peers.finishing.Load() {
+		return nil
+	}
 	if Method(m.what) == methodHear && c.socket.kind == kindPeer {
 		c.peers.answerHear(&Call{Method: methodHear, Body: m.body, conn: c, id: m.id})
 		return nil

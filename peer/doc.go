@@ -7,9 +7,11 @@
 //
 // # The wire
 //
-// A connection may begin with a TLS handshake (see [TLS]). Then comes a preamble: magic, protocol version, what the
-// connection is for, and the [Identity] of the node that dials. The other side answers with its own, or with a refusal
-// and its reason. After that the bytes are Raft's own, or messages: the calls of the node that dialled in one direction, their
+// A connection may begin with a TLS handshake (see [TLS]). Then comes a preamble: magic, the lowest and the highest version of
+// the protocol that the build speaks, what the connection is for, and the [Identity] of the node that dials. The other side
+// answers with its own, or with a refusal and its reason. Both go by the highest version that they have in common; without one
+// the connection is refused, and the reason says which release is needed. Preambles are the same in all releases, but that later
+// ones may add to an Identity, and know more that a connection may be for. After that the bytes are Raft's own, or messages: the calls of the node that dialled in one direction, their
 // replies in the other. So two nodes that call each other have two connections.
 //
 // Messages are written in frames of at most 64 KiB: one frame has many small messages, and a large message takes many frames.

@@ -129,7 +129,7 @@ func TestRaftStaysNear(t *testing.T) {
 		}
 		// A stranger that calls itself far gets no Raft either.
 		c := w.dialer()(b.address)
-		if _, err := greet(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}); err != nil {
+		if _, _, err := greet(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, speaks); err != nil {
 			t.Fatal(err)
 		}
 		taken := make(chan struct{})
@@ -253,7 +253,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		refused := 0
 		for i := range mostFar + 5 {
 			synctest.Wait() // until it is handed over: only so many may wait for that
-			if _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}); errors.Is(err, ErrRefused) {
+			if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, speaks); errors.Is(err, ErrRefused) {
 				refused++
 			} else if err != nil {
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		a.knows(b)
 		w.connected(a, b)
 		time.Sleep(2 * handshakeTime) // nothing came over those
-		if _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}); err != nil {
+		if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, speaks); err != nil {
 			t.Errorf("have %v", err)
 		}
 	})

@@ -98,7 +98,7 @@ func (h *hostile) preamble() []byte {
 	var b bytes.Buffer
 	self := Identity{Node: ring.NodeID{9, byte(h.Uint32())}, Name: "x"}
 	kinds := []kind{kindPeer, kindPeer, kindPeer, kindRaft, kindFar, kind(h.Uint32())}
-	_ = writePreamble(&b, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil))
+	_ = preamble{speaks, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil)}.write(&b)
 	if h.IntN(2) == 0 {
 		return b.Bytes()
 	}

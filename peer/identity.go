@@ -1,18 +1,18 @@
 package peer
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 
 	"github.com/rlnode/rlnode/ring"
 )
 
-// longestName is how many bytes of a name go into a preamble.
-const longestName = 255
-
-// longestRegion is how many bytes the name of a region has at most.
-const longestRegion = 100
+// How many bytes of a name, and of the name of a release, go into a preamble; and of that of a region, which has no more.
+const (
+	longestName    = 255
+	longestRegion  = 100
+	longestRelease = 64
+)
 
 // Identity says who a node is.
 type Identity struct {
@@ -21,40 +21,41 @@ type Identity struct {
 	Name    string   // for people
 	Region  string   // at most 100 bytes; "" of a node that knows of no regions
 	Cluster [16]byte // zero: none yet
+	Release string   // for people
 }
 
 var errIdentity = errors.New("not an identity")
 
-// appendBinary adds node, boot, cluster and name; then, of a node that has one, a zero byte and the region. A node that
-// knows of no regions takes them for the end of the name.
+// appendBinary adds node, boot and cluster; then name, region and release, each behind a byte with its length. Later releases
+// may add something at the end.
 func (i Identity) appendBinary(b []byte) []byte {
 	b = append(b, i.Node[:]...)
 	b = binary.BigEndian.AppendUint64(b, i.Boot)
 	b = append(b, i.Cluster[:]...)
-	room := longestName
-	region := i.Region[:min(len(i.Region), longestRegion)]
-	if region != "" {
-		room -= 1 + len(region)
-	}
-	b = append(b, i.Name[:min(len(i.Name), room)]...)
-	if region != "" {
-		b = append(append(b, 0), region...)
+	for _, text := range []string{i.Name[:min(len(i.Name), longestName)], i.Region[:min(len(i.Region), longestRegion)], i.Release[:min(len(i.Release), longestRelease)]} {
+		b = append(append(b, byte(len(text))), text...)
 	}
 	return b
 }
 
 func parseIdentity(b []byte) (i Identity, err error) {
 	const fixed = 16 + 8 + 16
-	if len(b) < fixed || len(b) > fixed+longestName {
+	if len(b) < fixed {
 		return i, errIdentity
 	}
 	copy(i.Node[:], b)
 	i.Boot = binary.BigEndian.Uint64(b[16:])
 	copy(i.Cluster[:], b[24:])
-	name, region, has := bytes.Cut(b[fixed:], []byte{0})
-	if has && (len(region) == 0 || len(region) > longestRegion) {
-		return i, errIdentity
+	b = b[fixed:]
+	for _, text := range []struct {
+		to   *string
+		most int
+	}{{&i.Name, longestName}, {&i.Region, longestRegion}, {&i.Release, longestRelease}} {
+		if len(b) == 0 || int(b[0]) > text.most || int(b[0]) >= len(b) {
+			return Identity{}, errIdentity
+		}
+		end := 1 + int(b[0])
+		*text.to, b = string(b[1:end]), b[end:]
 	}
-	i.Name, i.Region = string(name), string(region)
 	return i, nil
 }

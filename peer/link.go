@@ -38,6 +38,7 @@ type link struct {
 	round   int                      // findPath's: where to go on asking for relays
 	aside   atomic.Bool              // a dial beside the connection is under way
 	remote  atomic.Pointer[Identity] // who answered last; nil: nobody has
+	boot    atomic.Uint64            // of the process that was reached directly last; 0: none was
 }
 
 // run dials, and dials again, until ctx ends.
@@ -61,7 +62,7 @@ func (l *link) run(ctx context.Context) {
 			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
-		case said.first(causeOf(err)): // once for each reason, not for each try
+		case l.peers.worthLogging(err, l.node, &said, ""): // not for each try
 			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > settled {
@@ -101,11 +102,14 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 	c := l.peers.newConn(s, true)
 	c.link = l
 	l.remote.Store(&c.remote)
+	if l.boot.Swap(c.remote.Boot) != c.remote.Boot {
+		l.trust.Store(0) // the way was lost with the process before, or there was nobody yet: nothing speaks against it
+	}
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
 	}
 	defer l.conn.CompareAndSwap(c, nil)
-	l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address)
+	l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address, "protocol", s.version)
 	return c.run(ctx)
 }
 

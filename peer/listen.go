@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -78,7 +77,7 @@ func (p *Peers) welcome(raw net.Conn) {
 	}
 	if err != nil {
 		s.Close()
-		if p.ctx.Err() == nil && p.notes.first(host+" "+causeOf(err)) {
+		if p.ctx.Err() == nil && p.worthLogging(err, s.remote.Node, &p.notes, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
 		return
@@ -94,39 +93,41 @@ func (p *Peers) handshake(s *socket) error {
 			return err
 		}
 	}
-	what, body, err := readPreamble(s)
-	if errors.Is(err, errVersion) {
-		refuse(s, err.Error())
-	}
+	got, err := readPreamble(s)
 	if err != nil {
 		return fmt.Errorf("read preamble: %w", err)
 	}
-	if s.remote, err = parseIdentity(body); err != nil {
-		refuse(s, err.Error())
+	if s.remote, err = parseIdentity(got.body); err != nil {
+		p.refuse(s, err.Error())
 		return fmt.Errorf("read preamble: %w", err)
 	}
 	if err := s.verify(s.remote); err != nil {
-		refuse(s, err.Error())
+		p.refuse(s, err.Error())
 		return refused(s.remote, err)
 	}
-	s.kind, s.tunnelled = kind(what)&^viaTunnel, kind(what)&viaTunnel != 0
+	self := p.config.Self()
+	if s.version, err = agree(self, p.config.speaks, s.remote, got.speaks); err != nil {
+		p.refuse(s, err.Error())
+		return err
+	}
+	s.kind, s.tunnelled = kind(got.what)&^viaTunnel, kind(got.what)&viaTunnel != 0
 	if s.kind < kindPeer || s.kind > kindTunnel {
-		refuse(s, "no such kind of connection")
+		p.refuse(s, "no such kind of connection")
 		return errPreamble
 	}
 	if s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar) {
-		refuse(s, errTunnelOver.Error())
+		p.refuse(s, errTunnelOver.Error())
 		return refused(s.remote, errTunnelOver)
 	}
 	if err := p.admit(s.kind, s.remote); err != nil {
-		refuse(s, err.Error())
+		p.refuse(s, err.Error())
 		return refused(s.remote, err)
 	}
 	if s.kind == kindFar && !p.countFar(s) {
-		refuse(s, errManyFar.Error())
+		p.refuse(s, errManyFar.Error())
 		return refused(s.remote, errManyFar)
 	}
-	if err := writePreamble(s, answerWelcome, p.config.Self().appendBinary(nil)); err != nil {
+	if err := (preamble{p.config.speaks, answerWelcome, self.appendBinary(nil)}).write(s); err != nil {
 		return fmt.Errorf("answer preamble: %w", err)
 	}
 	return s.SetDeadline(time.Time{})
@@ -151,8 +152,13 @@ func (p *Peers) handTo(s *socket) error {
 	return nil
 }
 
+// refuse tells the dialling side why. That it can't be told matters to nobody.
+func (p *Peers) refuse(s *socket, reason string) {
+	_ = preamble{p.config.speaks, answerRefused, []byte(reason[:min(len(reason), longestReason)])}.write(s)
+}
+
 func refused(remote Identity, why error) error {
-	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable([]byte(remote.Name)), why)
+	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable(remote.Name), why)
 }
 
 // dial makes a connection and goes through the handshake. expected says whether the right node is there. Over a near
@@ -207,10 +213,11 @@ func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 	if !s.via.IsZero() {
 		k |= viaTunnel
 	}
-	remote, err := greet(s, k, p.config.Self())
+	remote, version, err := greet(s, k, p.config.Self(), p.config.speaks)
 	if err != nil {
 		return err
 	}
+	s.version = version
 	if err := expected(remote); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 const (
 	// firstTrust is how long a direct way must have been well before it is taken again. It doubles for one that does not
-	// hold for flapTime, up to lastTrust.
+	// hold for flapTime, up to lastTrust. To another process than before it is taken at once.
 	firstTrust = 5 * time.Second
 	lastTrust  = 5 * time.Minute
 	flapTime   = time.Minute
@@ -70,7 +70,7 @@ func (l *link) lose(c *conn) {
 	}
 	trust := firstTrust
 	if back := l.back.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
-		trust = min(2*time.Duration(l.trust.Load()), lastTrust)
+		trust = min(max(trust, 2*time.Duration(l.trust.Load())), lastTrust)
 	}
 	l.trust.Store(int64(trust))
 	l.around.Store(true)

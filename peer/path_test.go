@@ -284,19 +284,19 @@ func TestRelayIsForMembers(t *testing.T) {
 		nodes := w.all(3, withCluster(1))
 		a, b := nodes[0], nodes[1]
 		stranger := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{2}}
-		if _, err := greet(w.dialer()(a.address), kindTunnel, stranger); !errors.Is(err, ErrRefused) {
+		if _, _, err := greet(w.dialer()(a.address), kindTunnel, stranger, speaks); !errors.Is(err, ErrRefused) {
 			t.Errorf("another cluster: have %v", err)
 		}
 		member := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{1}}
-		if _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member); !errors.Is(err, ErrRefused) {
+		if _, _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
 			t.Errorf("a tunnel through a tunnel: have %v", err)
 		}
-		if _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member); !errors.Is(err, ErrRefused) {
+		if _, _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
 			t.Errorf("from another region through a tunnel: have %v", err)
 		}
 		ask := func(target ring.NodeID) byte {
 			c := w.dialer()(a.address)
-			if _, err := greet(c, kindTunnel, member); err != nil {
+			if _, _, err := greet(c, kindTunnel, member, speaks); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -329,7 +329,7 @@ func TestTunnelsAreBounded(t *testing.T) {
 		a, b := nodes[0], nodes[1]
 		ask := func(i int) (byte, func() error) {
 			c := w.dialer()(a.address)
-			if _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}); err != nil {
+			if _, _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, speaks); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -356,5 +356,55 @@ func TestTunnelsAreBounded(t *testing.T) {
 			t.Errorf("afterwards: have %d", have)
 		}
 		w.echo(a, b, "goes on")
+	})
+}
+
+// TestPathToAnotherProcess: a node that was started again is called directly at once. While it was away nothing was wrong with
+// the way to it, and a tunnel would end with the next node that is restarted, and what is under way in it.
+func TestPathToAnotherProcess(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		nodes := w.all(3)
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		b.close(t)
+		time.Sleep(2 * time.Second)
+		w.net.Cut(a.ip, b.ip) // the others are connected first
+		again := w.node(2, func(_ *Config, n *node) { n.self.Boot = 2 })
+		again.knows(a, c)
+		w.until("a reaches it", func() bool { _, ok := a.Via(b.id); return ok })
+		w.net.HealAll()
+		time.Sleep(1500 * time.Millisecond)
+		if via, ok := a.Via(b.id); ok || !a.Reachable(b.id) {
+			t.Errorf("it is reached by way of %s", via)
+		}
+	})
+}
+
+// TestCloseAnswersFirst: the callers of a node that is closed get every answer that it has given.
+func TestCloseAnswersFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.net.Delay(20 * time.Millisecond)
+		a, b := w.pair()
+		var answered, failed atomic.Int64
+		for range 50 {
+			a.Go(b.id, methodNever, nil, time.Second, func(_ []byte, err error) {
+				if err == nil {
+					answered.Add(1)
+				} else {
+					failed.Add(1)
+				}
+			})
+		}
+		w.until("all are there", func() bool { return len(b.kept()) == 50 })
+		for _, c := range b.kept()[:40] {
+			c.Reply([]byte("counted"))
+		}
+		// The caller goes on writing, which a connection that was just closed would not survive.
+		stop := a.keepCalling(b)
+		b.close(t)
+		w.until("all calls have ended", func() bool { return answered.Load()+failed.Load() == 50 })
+		stop.end()
+		if answered.Load() != 40 {
+			t.Errorf("%d of 40 answers have come", answered.Load())
+		}
 	})
 }

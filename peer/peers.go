@@ -31,6 +31,8 @@ type Config struct {
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: the default one
 	Silence time.Duration // no frame for so long: unreachable. 0: 250 ms
+
+	speaks versions // set by tests; else what this build speaks
 }
 
 // validate fills in what is left out.
@@ -47,6 +49,9 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	if c.speaks == (versions{}) {
+		c.speaks = speaks
+	}
 	if c.Silence == 0 {
 		c.Silence = defaultSilence
 	}
@@ -58,20 +63,21 @@ func (c *Config) validate() error {
 
 // Peers are the other nodes, as far as they can be called.
 type Peers struct {
-	config   Config
-	log      *slog.Logger
-	listener net.Listener
-	raft     *raftListener
-	started  time.Time
-	frames   framePool
-	notes    notes
-	halfOpen chan struct{} // one for each connection that is shaking hands
-	ctx      context.Context
-	cancel   context.CancelFunc
-	group    sync.WaitGroup
-	links    atomic.Pointer[map[ring.NodeID]*link] // immutable
-	relays   atomic.Int64                          // tunnels that this node carries. At most mostRelayed
-	relayed  atomic.Int64                          // bytes in them
+	config    Config
+	log       *slog.Logger
+	listener  net.Listener
+	raft      *raftListener
+	started   time.Time
+	frames    framePool
+	notes     notes
+	halfOpen  chan struct{} // one for each connection that is shaking hands
+	ctx       context.Context
+	cancel    context.CancelFunc
+	group     sync.WaitGroup
+	links     atomic.Pointer[map[ring.NodeID]*link] // immutable
+	relays    atomic.Int64                          // tunnels that this node carries. At most mostRelayed
+	relayed   atomic.Int64                          // bytes in them
+	finishing atomic.Bool                           // Close has begun: nothing is served any more
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -112,6 +118,7 @@ func (p *Peers) Close() error {
 	p.mu.Unlock()
 	var err error
 	if first {
+		p.finish()
 		p.cancel()
 		err = p.listener.Close()
 		p.raft.close()
@@ -119,6 +126,33 @@ func (p *Peers) Close() error {
 	}
 	p.group.Wait()
 	return err
+}
+
+// finishTime bounds finish.
+const finishTime = 200 * time.Millisecond
+
+// finish sends the replies that are queued, and lets the callers read them: what was counted here must not be asked again for
+// want of its answer. What comes meanwhile is not served any more. A caller closes when it has read all.
+func (p *Peers) finish() {
+	p.finishing.Store(true)
+	for range finishTime / time.Millisecond {
+		serving := false
+		p.mu.Lock()
+		for c := range p.conns {
+			if c.calls {
+				continue
+			}
+			serving = true
+			if c.queue.empty() {
+				c.socket.closeWrite()
+			}
+		}
+		p.mu.Unlock()
+		if !serving {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // now is monotonic.

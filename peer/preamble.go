@@ -10,16 +10,39 @@ import (
 )
 
 const (
-	magic = "rlnode"
-	// protocolVersion 2: messages stand straight on the connection, and subjects are hashed with the cluster's key. Nodes that
-	// hash otherwise would count each check by other counters.
-	protocolVersion = 2
-	// A preamble has the magic, the version, one byte (what the connection is for, or the answer) and the length of
-	// what follows.
-	preambleHead    = len(magic) + 1 + 1 + 2
+	// magic ends with the format of preambles and of identities, which stay as they are: whatever releases two nodes run, each
+	// can tell the other why they don't understand each other.
+	magic = "rlnode\x03"
+	// A preamble has the magic, the lowest and the highest version of the protocol that its sender speaks, one byte (what
+	// the connection is for, or the answer) and the length of what follows.
+	preambleHead    = len(magic) + 2 + 1 + 2
 	largestPreamble = 1 << 10
-	longestReason   = 512
+	longestReason   = largestPreamble - preambleHead
 )
+
+// versions are those of the protocol that a build speaks. What follows the preambles goes by the highest one that both sides
+// speak. A version is for what changes in frames and in the messages of this package; what the cluster agrees on, and what is
+// written into messages about it, goes by the feature level.
+type versions struct{ lowest, highest uint8 }
+
+// speaks is what this build speaks. Version 2: messages stand straight on the connection. A release that adds a version goes on
+// speaking the one before: else no cluster could be rolled to it.
+var speaks = versions{lowest: 2, highest: 2}
+
+func (v versions) String() string {
+	if v.lowest == v.highest {
+		return fmt.Sprintf("version %d", v.lowest)
+	}
+	return fmt.Sprintf("versions %d to %d", v.lowest, v.highest)
+}
+
+// common is the version that two sides go by; 0: there is none.
+func (v versions) common(w versions) uint8 {
+	if best := min(v.highest, w.highest); best >= max(v.lowest, w.lowest) {
+		return best
+	}
+	return 0
+}
 
 // kind is what a connection is for.
 type kind uint8
@@ -46,76 +69,104 @@ var (
 
 	errPreamble = errors.New("the remote does not speak this protocol")
 	errTheirTLS = errors.New("the remote uses TLS here, and this node does not")
-	errVersion  = errors.New("another version of the protocol")
 )
 
-func writePreamble(w io.Writer, what byte, body []byte) error {
-	b := append(make([]byte, 0, preambleHead+len(body)), magic...)
-	b = append(b, protocolVersion, what)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(body)))
-	_, err := w.Write(append(b, body...))
+// versionError: the two sides have no version in common. It is ErrRefused, too.
+type versionError struct{ text string }
+
+func (e *versionError) Error() string { return e.text }
+
+func (*versionError) Unwrap() error { return ErrRefused }
+
+// agree is the version that two nodes go by, or an error that says which of them needs another release.
+func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
+	if v := ours.common(theirs); v != 0 {
+		return v, nil
+	}
+	about := func(i Identity, v versions) string {
+		return fmt.Sprintf("node %s (%s, release %q) speaks %v of the peers' protocol", i.Node, printable(i.Name), printable(i.Release), v)
+	}
+	old, young, needed := a, b, theirs.lowest
+	if ours.lowest > theirs.highest {
+		old, young, needed = b, a, ours.lowest
+	}
+	return 0, &versionError{fmt.Sprintf("%s, and %s: %s needs a release that speaks version %d, as release %q does",
+		about(a, ours), about(b, theirs), printable(old.Name), needed, printable(young.Release))}
+}
+
+// preamble is what each side of a connection sends first.
+type preamble struct {
+	speaks versions
+	what   byte
+	body   []byte
+}
+
+func (p preamble) write(w io.Writer) error {
+	b := append(make([]byte, 0, preambleHead+len(p.body)), magic...)
+	b = append(b, p.speaks.lowest, p.speaks.highest, p.what)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(p.body)))
+	_, err := w.Write(append(b, p.body...))
 	return err
 }
 
-// readPreamble reads exactly one preamble, no byte more. With errVersion, nothing else of it is known.
-func readPreamble(r io.Reader) (what byte, body []byte, err error) {
+// readPreamble reads exactly one preamble, no byte more.
+func readPreamble(r io.Reader) (preamble, error) {
 	var head [preambleHead]byte
 	// The first byte tells a stranger, which may never send more.
 	if _, err := io.ReadFull(r, head[:1]); err != nil {
-		return 0, nil, err
+		return preamble{}, err
 	}
 	switch head[0] {
 	case magic[0]:
 	case 0x15, 0x16: // TLS: alert, handshake
-		return 0, nil, errTheirTLS
+		return preamble{}, errTheirTLS
 	default:
-		return 0, nil, errPreamble
+		return preamble{}, errPreamble
 	}
 	if _, err := io.ReadFull(r, head[1:]); err != nil {
-		return 0, nil, err
+		return preamble{}, err
 	}
-	if string(head[:len(magic)]) != magic {
-		return 0, nil, errPreamble
+	rest := head[len(magic):]
+	p := preamble{speaks: versions{rest[0], rest[1]}, what: rest[2]}
+	n := int(binary.BigEndian.Uint16(rest[3:]))
+	if string(head[:len(magic)]) != magic || p.speaks.lowest == 0 || p.speaks.lowest > p.speaks.highest || n > largestPreamble-preambleHead {
+		return preamble{}, errPreamble
 	}
-	if head[len(magic)] != protocolVersion {
-		return 0, nil, errVersion
-	}
-	n := int(binary.BigEndian.Uint16(head[preambleHead-2:]))
-	if n > largestPreamble-preambleHead {
-		return 0, nil, errPreamble
-	}
-	body = make([]byte, n)
-	_, err = io.ReadFull(r, body)
-	return head[len(magic)+1], body, err
+	p.body = make([]byte, n)
+	_, err := io.ReadFull(r, p.body)
+	return p, err
 }
 
-// greet is the dialling side's part: it says who we are and learns who answers.
-func greet(c io.ReadWriter, k kind, self Identity) (Identity, error) {
-	_ = writePreamble(c, byte(k), self.appendBinary(nil)) // if that fails, the other side may have said why
-	what, body, err := readPreamble(c)
+// greet is the dialling side's part: it says who we are and learns who answers, and which version the two go by.
+func greet(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
+	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if that fails, the other side may have said why
+	p, err := readPreamble(c)
 	if err != nil {
-		return Identity{}, fmt.Errorf("read preamble: %w", err)
+		return Identity{}, 0, fmt.Errorf("read preamble: %w", err)
 	}
-	switch what {
+	switch p.what {
 	case answerWelcome:
-		return parseIdentity(body)
+		remote, err := parseIdentity(p.body)
+		if err != nil {
+			return Identity{}, 0, err
+		}
+		version, err := agree(self, ours, remote, p.speaks)
+		return remote, version, err
 	case answerRefused:
-		return Identity{}, fmt.Errorf("%w by the remote: %s", ErrRefused, printable(body))
+		if ours.common(p.speaks) == 0 {
+			return Identity{}, 0, &versionError{"refused by the remote: " + printable(string(p.body))}
+		}
+		return Identity{}, 0, fmt.Errorf("%w by the remote: %s", ErrRefused, printable(string(p.body)))
 	}
-	return Identity{}, errPreamble
-}
-
-// refuse tells the dialling side why. That it can't be told matters to nobody.
-func refuse(w io.Writer, reason string) {
-	_ = writePreamble(w, answerRefused, []byte(reason[:min(len(reason), longestReason)]))
+	return Identity{}, 0, errPreamble
 }
 
 // printable makes what a stranger sent fit for a log.
-func printable(b []byte) string {
+func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r
-	}, string(b))
+	}, s)
 }

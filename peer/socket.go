@@ -20,11 +20,13 @@ type socket struct {
 	secure    *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
 	kind      kind        // set before greeted
 	remote    Identity    // set before greeted
+	version   uint8       // of the protocol, that both ends go by. Set before greeted
 	raft      atomic.Bool // it is Raft's
 	via       ring.NodeID // the relay of a tunnel that this node has dialled; zero: none
 	tunnelled bool        // the remote came by a tunnel. Set before greeted
 	far       bool        // guarded by Peers.mu: it is one of Peers.far
 	once      sync.Once
+	half      sync.Once // closeWrite
 }
 
 // Close closes the connection, and forgets it. It closes the one below TLS: TLS would wait to say goodbye.
@@ -66,6 +68,15 @@ func (s *socket) verify(remote Identity) error {
 func (s *socket) current() bool {
 	state, ok := s.state()
 	return !ok || s.peers.config.TLS.Current(state, s.secure)
+}
+
+// closeWrite tells the remote that nothing more comes, once, where that can be told.
+func (s *socket) closeWrite() {
+	s.half.Do(func() {
+		if c, ok := s.raw.(interface{ CloseWrite() error }); ok {
+			_ = c.CloseWrite() // then the remote finds out when it is closed
+		}
+	})
 }
 
 // discard has Close forget what was written and not sent. It would come late, when the way is free again, and behind what was

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -55,18 +54,21 @@ func TestGarbageAtThePort(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		dial := w.dialer()
-		welcome := append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...)
+		welcome := append([]byte("rlnode\x03\x02\x02\x01\x00\x2b"), make([]byte, 43)...)
 		for _, garbage := range [][]byte{
 			nil,
 			[]byte("GET / HTTP/1.1\r\n\r\n"),
 			[]byte("\x16\x03\x01\x02\x00"),
 			[]byte("rlnodx\x01\x01\x00\x29"),
-			[]byte("rlnode\x01\x01\x00\x00"),             // another version
-			[]byte("rlnode\x02\x07\x00\x29"),             // cut short
-			append([]byte("rlnode\x02\x09"), 0, 41),      // no such kind
-			[]byte("rlnode\x02\x01\xff\xff"),             // too long
-			[]byte("rlnode\x02\x01\x00\x05hello"),        // no identity
-			append(welcome, "PRI * HTTP/1.1\r\n\r\n"...), // bad HTTP/2
+			append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...),         // from before versions had a range
+			append([]byte("rlnode\x03\x03\x02\x01\x00\x2b"), make([]byte, 43)...), // no range
+			append([]byte("rlnode\x03\x00\x02\x01\x00\x2b"), make([]byte, 43)...), // nor this
+			append([]byte("rlnode\x03\x05\x09\x01\x00\x2b"), make([]byte, 43)...), // nothing in common
+			[]byte("rlnode\x03\x02\x02\x07\x00\x29"),                              // cut short
+			append([]byte("rlnode\x03\x02\x02\x09\x00\x2b"), make([]byte, 43)...), // no such kind
+			[]byte("rlnode\x03\x02\x02\x01\xff\xff"),                              // too long
+			[]byte("rlnode\x03\x02\x02\x01\x00\x05hello"),                         // no identity
+			append(welcome, "PRI * HTTP/1.1\r\n\r\n"...),                          // bad HTTP/2
 			append(welcome, bytes.Repeat([]byte{0xff}, 1000)...),
 		} {
 			c := dial(b.address)
@@ -85,18 +87,6 @@ func TestGarbageAtThePort(t *testing.T) {
 			}
 		}
 		w.echo(a, b, "goes on")
-	})
-}
-
-func TestAnotherVersionIsToldSo(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		b := w.node(2)
-		c := w.dialer()(b.address)
-		_, _ = c.Write([]byte("rlnode\x01\x01\x00\x00"))
-		what, reason, err := readPreamble(c)
-		if err != nil || what != answerRefused || string(reason) != errVersion.Error() {
-			t.Errorf("have %d, %q, %v", what, reason, err)
-		}
 	})
 }
 
@@ -132,7 +122,7 @@ func TestSlowPreambles(t *testing.T) {
 func hostileConn(t *testing.T, w *world, to *node) net.Conn {
 	t.Helper()
 	raw := w.dialer()(to.address)
-	if _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}); err != nil {
+	if _, _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}, speaks); err != nil {
 		t.Fatal(err)
 	}
 	return raw
@@ -174,53 +164,6 @@ func TestSilentDialerIsDropped(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 		if have := time.Since(began); have < longestSilence || have > longestSilence+time.Second {
 			t.Errorf("dropped after %v", have)
-		}
-	})
-}
-
-func TestPreamblesRoundTrip(t *testing.T) {
-	for _, want := range []Identity{
-		{}, {Node: nodeID(3), Boot: 1 << 63, Name: "ein Name", Cluster: [16]byte{1, 15: 2}},
-		{Name: "n1", Region: "eu"}, {Region: strings.Repeat("r", longestRegion)},
-	} {
-		have, err := parseIdentity(want.appendBinary(nil))
-		if err != nil || have != want {
-			t.Errorf("have %v, %v, want %v", have, err, want)
-		}
-	}
-	long := Identity{Name: string(bytes.Repeat([]byte("x"), 1000))}
-	if have, err := parseIdentity(long.appendBinary(nil)); err != nil || len(have.Name) != longestName {
-		t.Errorf("have %v, %v", have, err)
-	}
-	long.Region = strings.Repeat("r", 2*longestRegion)
-	have, err := parseIdentity(long.appendBinary(nil))
-	if err != nil || len(have.Name) != longestName-1-longestRegion || len(have.Region) != longestRegion {
-		t.Errorf("have %v, %v", have, err)
-	}
-	for _, bad := range []string{"name\x00", "\x00", "name\x00" + strings.Repeat("r", longestRegion+1)} {
-		if have, err := parseIdentity(append(make([]byte, 40), bad...)); err == nil {
-			t.Errorf("%q: have %v", bad, have)
-		}
-	}
-}
-
-func FuzzPreamble(f *testing.F) {
-	f.Add([]byte("rlnode\x02\x01\x00\x05hello"))
-	var far bytes.Buffer
-	_ = writePreamble(&far, byte(kindFar), Identity{Node: nodeID(1), Name: "n1", Region: "eu"}.appendBinary(nil))
-	f.Add(far.Bytes())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		r := bytes.NewReader(b)
-		what, body, err := readPreamble(r)
-		if err != nil {
-			return
-		}
-		var again bytes.Buffer
-		if err := writePreamble(&again, what, body); err != nil || !bytes.Equal(again.Bytes(), b[:len(b)-r.Len()]) {
-			t.Errorf("have %q from %q", again.Bytes(), b)
-		}
-		if i, err := parseIdentity(body); err == nil && !bytes.Equal(i.appendBinary(nil), body) {
-			t.Errorf("identity %v from %q", i, body)
 		}
 	})
 }

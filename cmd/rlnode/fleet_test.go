@@ -31,6 +31,8 @@ type mate struct {
 	name  string
 	ip    string
 	args  []string
+	env   []string
+	build string      // the program that it runs; "": that of all tests
 	ready atomic.Bool // as its load balancer sees it
 
 	dead     atomic.Bool  // it was killed; ready may say otherwise until its load balancer looks again
@@ -83,9 +85,9 @@ func (f *fleet) mate(i, expect int, args ...string) *mate {
 // up starts the node's process without waiting for it.
 func (m *mate) up() {
 	m.dead.Store(false)
-	s := &serving{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{})}
+	s := &serving{t: m.fleet.t, log: &process.Output{}, exited: make(chan struct{}), program: m.build}
 	s.client = &http.Client{Timeout: process.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
-	m.serving = s.launch(nil, m.args)
+	m.serving = s.launch(m.env, m.args)
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
 }
 

@@ -43,7 +43,9 @@ type mates struct {
 	cluster atomic.Pointer[cluster.Cluster] // nil until join
 	left    atomic.Bool                     // this node has left the cluster for good
 	gone    atomic.Bool                     // as left, also at a stop
-	usage   *usage.Cluster                  // nil: turned off
+	// replacing: this node has just started, and may have to wait until a dead voter is replaced.
+	replacing atomic.Bool
+	usage     *usage.Cluster // nil: turned off
 
 	protection protection
 
@@ -117,8 +119,9 @@ func (m *mates) secret() []byte {
 	return nil
 }
 
-// join finds the others, or begins a cluster, and calls ready once the node is.
-func (m *mates) join(explain func(string), ready func()) error {
+// join finds the others, or begins a cluster. It calls open once the node can decide checks, and ready once others may be
+// restarted, too.
+func (m *mates) join(explain func(string), open, ready func()) error {
 	s, c := m.server, m.server.settings
 	doc, by, err := s.seed()
 	if err != nil {
@@ -146,21 +149,28 @@ func (m *mates) join(explain func(string), ready func()) error {
 	config.Boottime, config.Build = s.world.boottime, s.world.build
 	config.Remember = func(list []string) { m.rememberAddresses(rememberedFile, list) }
 	config.Applied = persist.NewNote(s.dir, appliedFile)
+	tune(&config)
 	opened, err := cluster.Open(config)
 	if err != nil {
 		return err
 	}
 	m.cluster.Store(opened)
-	m.done.Go(func() { m.wait(opened, explain, ready) })
+	m.done.Go(func() {
+		if m.wait(opened, explain, open) && m.waitForVoters(opened) {
+			ready()
+		}
+	})
 	return nil
 }
 
-// wait calls ready once the node is, and says meanwhile why it isn't.
-func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
+// wait calls open once the node can decide checks, and says meanwhile why it can't. It reports false when the node stops first.
+func (m *mates) wait(c *cluster.Cluster, explain func(string), open func()) bool {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
 	var since time.Time // but for copies it has been ready
+	m.replacing.Store(true)
 	for {
+		_ = c.Replacing() // it remembers how many voters there were
 		err := m.notReady(c)
 		if err == nil && since.IsZero() {
 			since = time.Now()
@@ -175,14 +185,42 @@ func (m *mates) wait(c *cluster.Cluster, explain func(string), ready func()) {
 		select {
 		case <-tick.C:
 		case <-m.ctx.Done():
-			return
+			return false
 		}
 	}
 	if c := m.server.settings; c.Rules != "" && !strings.HasSuffix(m.firstBy(), c.Rules) {
 		m.log.Warn("--rules is not used: there are rules already; rlnode apply changes them", "file", c.Rules,
 			"rules_version", m.limiter.Rules().Version)
 	}
-	ready()
+	open()
+	return true
+}
+
+// replacingTime is how long a node that starts waits for a dead voter to be replaced: that takes fifteen seconds, or thirty where the
+// leader changes. After that something hinders it, and this node is of more use when it is ready.
+const replacingTime = 2 * time.Minute
+
+// waitForVoters waits until there are as many live voters as before; meanwhile checks are decided, and probes are told
+// that the node is not ready. It reports false when the node stops first.
+func (m *mates) waitForVoters(c *cluster.Cluster) bool {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for since := time.Now(); ; {
+		err := c.Replacing()
+		if err != nil && time.Since(since) >= replacingTime {
+			m.log.Warn("no node takes a dead voter's place: restart no other node before rlnode members shows why", "reason", err)
+			err = nil
+		}
+		if err == nil {
+			m.replacing.Store(false)
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-m.ctx.Done():
+			return false
+		}
+	}
 }
 
 // copiesTime is how long a node that starts waits for copies of what it is the standby of.
@@ -233,7 +271,8 @@ func (m *mates) identity() peer.Identity {
 	if c := m.cluster.Load(); c != nil {
 		return c.Identity()
 	}
-	return peer.Identity{Node: m.server.id, Boot: m.server.boot, Name: m.server.settings.Name, Region: m.server.settings.Region}
+	s := m.server
+	return peer.Identity{Node: s.id, Boot: s.boot, Name: s.settings.Name, Region: s.settings.Region, Release: s.world.build.Release}
 }
 
 func (m *mates) accept(remote peer.Identity) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -66,6 +67,7 @@ type serving struct {
 	data, admin string        // URLs
 	exited      chan struct{} // closed at its end
 	client      *http.Client
+	program     string // "": the one that is built for all tests
 }
 
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
@@ -91,7 +93,7 @@ func newServing(t *testing.T) *serving {
 // launch starts the process.
 func (s *serving) launch(env, args []string) *serving {
 	t := s.t
-	s.cmd = exec.Command(binary, args...)
+	s.cmd = exec.Command(cmp.Or(s.program, binary), args...)
 	s.cmd.Env = cleanEnv(env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {

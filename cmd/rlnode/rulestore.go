@@ -99,8 +99,15 @@ func (m *mates) condition() error {
 	if m.left.Load() {
 		return errLeft
 	}
-	if c := m.cluster.Load(); c != nil {
-		return c.Condition()
+	c := m.cluster.Load()
+	if c == nil {
+		return nil
+	}
+	if why := c.Condition(); why != nil {
+		return why
+	}
+	if m.replacing.Load() {
+		return c.Replacing()
 	}
 	return nil
 }

@@ -153,15 +153,19 @@ func (s *server) start() error {
 		return err
 	}
 	s.sweeper = startSweeper(s.clock, s.table, s.mates.private.Table())
-	return s.mates.join(s.api.Explain, s.ready)
+	return s.mates.join(s.api.Explain, s.open, s.ready)
 }
 
-// ready lets checks in.
-func (s *server) ready() {
+// open lets checks in.
+func (s *server) open() {
 	for _, w := range s.limiter.Rules().Document.Warnings() {
 		s.log.Warn("the rules ask for what is not in force", "at", w.Path, "what", w.Message)
 	}
 	s.api.Ready()
+}
+
+// ready says that probes are told so, too.
+func (s *server) ready() {
 	scheme := "http"
 	if s.settings.HTTPCert != "" {
 		scheme = "https"

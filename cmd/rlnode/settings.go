@@ -30,7 +30,7 @@ type serveCmd struct {
 	PeerPort    int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
 	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; again or comma-separated for more. Names are resolved again at each try."`
 
-	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters (default: 1 without --join; with it, an existing cluster is joined)."`
+	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters. More than half of all nodes that start: else a split network could found two clusters, and none is founded (default: 1 without --join; with it, an existing cluster is joined)."`
 
 	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
 	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`

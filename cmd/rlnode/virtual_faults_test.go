@@ -40,11 +40,19 @@ func (p *planet) restartEach() {
 	}
 }
 
-// Each node in turn stops in good order and comes back, under load.
+// Each node in turn stops in good order and comes back, under load. Where messages take their time, many are on their way
+// through a node when it stops.
 func TestG6_RestartsInOneProcess(t *testing.T) {
 	t.Parallel()
+	for _, delay := range []time.Duration{100 * time.Microsecond, 20 * time.Millisecond} {
+		t.Run(delay.String(), func(t *testing.T) { testRestarts(t, delay) })
+	}
+}
+
+func testRestarts(t *testing.T, delay time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(1_000_000))
+		p.net.Delay(delay)
 		c := p.crowd("year", 100, 6)
 		p.restartEach()
 		by := c.leave()

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	pairSeed  = flag.Uint64("pair-seed", uint64(time.Now().Unix()/86400), "of the first run of each pair of faults; another one each day")
+	pairSeed  = flag.Uint64("pair-seed", 1, "of the first run of each pair of faults")
 	pairSeeds = flag.Uint64("pair-seeds", 1, "how often each pair is run")
 	pairCount = flag.Int("pairs", 3, "how many pairs of faults are run, as the seed chooses; 0: all")
 )

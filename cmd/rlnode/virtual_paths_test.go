@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -149,4 +153,138 @@ func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
 		}
 	}
 	return direct, around
+}
+
+// epochs is how many rings there have been.
+func (p *planet) epochs() int64 { return p.nodes[0].state().Epoch }
+
+// TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X can't apply the end of Y and gets no authority any more,
+// so it is ended, and the ring goes on without it: Y comes back. X says that it is behind, and comes back when it has caught up.
+func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(1_000_000))
+		leader, others := p.leader()
+		x, y := others[0], others[1]
+		x.memory.hang()
+		time.Sleep(time.Second)
+		y.down(false)
+		p.within(15*time.Second, "x is ended", func() bool {
+			return !leader.state().InRing(x.server.id) && !leader.state().InRing(y.server.id)
+		})
+		if why := x.server.mates.condition(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
+			t.Errorf("x says that it is ready: %v", why)
+		}
+		for _, m := range leader.server.mates.View().Members {
+			if m.Behind != (m.Name == x.name()) {
+				t.Errorf("%s is said to be behind: %t", m.Name, m.Behind)
+			}
+		}
+		y.up()
+		p.within(30*time.Second, "y is back", func() bool { return leader.state().InRing(y.server.id) && leader.state().Settled })
+		x.memory.mend()
+		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.server.id) })
+		p.whole()
+		if why := x.server.mates.condition(); why != nil {
+			t.Errorf("x says that it is not ready: %v", why)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// TestD5_FilteredFromMostInOneProcess: most nodes reach X only by way of the leader. It leaves the ring as planned, without
+// forgetting anything, and is not taken in again and again; it comes back when all reach it.
+func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(1_000_000))
+		leader, others := p.leader()
+		x := others[0]
+		key := p.keyOwnedBy("year", x, others[1], 0)
+		var a limiter.Answer
+		for range 50 {
+			if ok, err := leader.check("year", key, &a); err != nil || !ok {
+				t.Fatal(err)
+			}
+		}
+		for _, v := range others[1:] {
+			p.net.Cut(v.ip, x.ip)
+		}
+		p.within(25*time.Second, "x has left the ring", func() bool {
+			return !leader.state().InRing(x.server.id) && leader.state().Settled
+		})
+		if leader.state().Generation(x.server.id) != 0 {
+			t.Error("x was ended, and did not leave as planned")
+		}
+		if used := p.used("year", key); used != 50 {
+			t.Errorf("have %d used, want 50", used)
+		}
+		before := p.epochs()
+		time.Sleep(2 * time.Minute)
+		if after := p.epochs(); after > before+1 { // the ring is made anew without the hole
+			t.Errorf("%d rings in two minutes", after-before)
+		}
+		if leader.state().InRing(x.server.id) || !x.connected() {
+			t.Error("x is in the ring, or has no authority")
+		}
+		p.net.HealAll()
+		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.server.id) })
+		p.whole()
+		if used := p.used("year", key); used != 50 {
+			t.Errorf("have %d used, want 50", used)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// TestRemoveByForceInOneProcess: an operator takes a node out that is alive. Its standbys go on with all that it had; it is not
+// taken in again before it is started again.
+func TestRemoveByForceInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 4, exactRules(1_000_000))
+		leader, others := p.leader()
+		x := others[0]
+		key := p.keyOwnedBy("year", x, others[1], 0)
+		var a limiter.Answer
+		for range 50 {
+			if ok, err := leader.check("year", key, &a); err != nil || !ok {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := others[1].server.mates.Remove(ctx, x.name(), false); !errors.Is(err, api.ErrMemberThere) {
+			t.Fatalf("have %v, want that it is there", err)
+		}
+		if err := others[1].server.mates.Remove(ctx, x.name(), true); err != nil {
+			t.Fatal(err)
+		}
+		if used := p.used("year", key); used != 50 {
+			t.Errorf("have %d used, want 50", used)
+		}
+		time.Sleep(time.Minute)
+		for _, m := range leader.server.mates.View().Members {
+			if m.Name == x.name() && (m.InRing || m.Voter) {
+				t.Errorf("it is a member again: %+v", m)
+			}
+		}
+		if why := x.server.mates.condition(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
+			t.Errorf("it says that it is ready: %v", why)
+		}
+		leader.down(true) // the next leader knows of it as well
+		time.Sleep(30 * time.Second)
+		if others[1].state().InRing(x.server.id) {
+			t.Error("the next leader has taken it in")
+		}
+		leader.up()
+		x.down(false)
+		x.up()
+		p.whole()
+		p.peaceful()
+		p.end()
+	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type planet struct {
 
 	region  string
 	primary string
+	expect  int                       // --bootstrap-expect; 0: as many nodes as there are
 	subnet  int                       // its nodes are 10.0.<subnet>.1 and so on
 	far     []string                  // where other regions' entry nodes gossip
 	secret  []secret.Secret           // of the cluster; nil: none
@@ -142,7 +144,7 @@ func (p *planet) settings(i, n int, dir, file string) *serveCmd {
 	c := &serveCmd{
 		Name: fmt.Sprintf("n%d", i+1), Bind: p.address(i), GossipPort: 7946, PeerPort: 7947, Region: p.region,
 		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary,
-		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: n,
+		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: cmp.Or(p.expect, n),
 	}
 	c.ClusterBind, c.Advertise = c.Bind, c.Bind
 	if p.secret != nil {
@@ -192,7 +194,7 @@ func (v *virtual) up() {
 	}
 	v.alive.Store(true)
 	v.crashed.Store(false)
-	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }); err != nil {
+	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }, func() {}); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -60,6 +60,7 @@ var mayImport = map[string][]string{
 	"client": {}, // for those who use rlnode; standard library only
 
 	"faults":           {}, // tests of the program from outside
+	"internal/golden":  {},
 	"internal/memnet":  {},
 	"internal/pairs":   {}, // for tests
 	"internal/process": {}, // for tests

@@ -58,6 +58,12 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// CloseWrite ends one direction: the other end gets what was written before, and then the end.
+func (c *Conn) CloseWrite() error {
+	c.out.closeWrite()
+	return nil
+}
+
 // LocalAddr is a *net.TCPAddr.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 

@@ -1,0 +1,407 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/process"
+	"github.com/rlnode/rlnode/internal/secret"
+)
+
+// releases has the tests run that take two builds: the base commit's, which .ci/base names, and this tree's. CONTRIBUTING.md
+// says what the base commit is.
+var releases = flag.Bool("releases", false, "roll clusters of the base commit to this tree and back; see make releases")
+
+// rolled is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log behind it, so
+// a node that was away for a moment gets a snapshot, and from the other build if that leads.
+type rolled struct {
+	*fleet
+	base, head string // programs
+	next       cluster.Level
+}
+
+// newRolled builds both programs, and starts n nodes of the base.
+func newRolled(t *testing.T, n int) *rolled {
+	t.Helper()
+	if !*releases {
+		t.Skip("make releases runs it")
+	}
+	dir := t.TempDir()
+	r := &rolled{fleet: newSite(t), base: filepath.Join(dir, "rlnode-base"), head: filepath.Join(dir, "rlnode-head")}
+	began := time.Now()
+	buildCommit(t, baseCommit(t), r.base)
+	if err := process.Build(r.head, "-tags", "faults"); err != nil { // see tune
+		t.Fatal(err)
+	}
+	t.Logf("both are built in %v", time.Since(began).Round(time.Second))
+	s := secret.New()
+	for i := range n {
+		r.nodes = append(r.nodes, r.node(i+1, n, r.base, s))
+	}
+	for _, m := range r.nodes {
+		m.up()
+	}
+	r.whole()
+	r.next = r.levels()[0].Knows + 1
+	return r
+}
+
+// node is one of the base, or of this tree.
+func (r *rolled) node(i, expect int, build string, s secret.Secret) *mate {
+	m := r.mate(i, expect)
+	m.args = append(m.args, "--cluster-secret-file", r.writeSecrets(m.name, s), "--log-level", "debug")
+	r.runs(m, build)
+	return m
+}
+
+// runs has a node run a build from its next start on. Where this tree knows no higher feature level than the base, it says that
+// it knows the next one.
+func (r *rolled) runs(m *mate, build string) {
+	m.build, m.env = build, []string{"RLNODE_SNAPSHOTS=5"}
+	if build == r.head && r.next > cluster.Newest {
+		m.env = append(m.env, fmt.Sprint("RLNODE_LEVEL=", r.next))
+	}
+}
+
+// baseCommit is the one that .ci/base names.
+func baseCommit(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../.ci/base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commit string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			commit = strings.TrimSpace(line)
+		}
+	}
+	if out, err := exec.Command("git", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+		t.Skipf("commit %q of .ci/base is not in this clone (git fetch --unshallow brings it): %s", commit, out)
+	}
+	return commit
+}
+
+// buildCommit builds the program as of a commit. What is compiled is cached by the folder, so that is always the same.
+func buildCommit(t *testing.T, commit, to string) {
+	t.Helper()
+	dir, err := filepath.Abs("../../bin/base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	unpack := `rm -rf "$2" && mkdir -p "$2" && git -C ../.. archive "$1" | tar -x -C "$2"`
+	if out, err := exec.Command("sh", "-c", unpack, "sh", commit, dir).CombinedOutput(); err != nil {
+		t.Fatalf("unpack %s: %v\n%s", commit, err, out)
+	}
+	cmd := exec.Command("go", "build", "-tags", "faults", "-o", to, "./cmd/rlnode")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", commit, err, out)
+	}
+}
+
+// levels is what the members know.
+func (r *rolled) levels() (members []struct {
+	Name  string
+	Knows cluster.Level
+}) {
+	r.t.Helper()
+	var view struct{ Members any }
+	view.Members = &members
+	_, text, err := r.nodes[0].call("GET", r.nodes[0].admin+"/v1/level", "", "")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &view)
+	}
+	if err != nil || len(members) == 0 {
+		r.t.Fatalf("levels: %v: %s", err, text)
+	}
+	return members
+}
+
+// leader is the node that leads.
+func (r *rolled) leader() *mate {
+	r.t.Helper()
+	var leader *mate
+	process.Eventually(r.t, "a leader is known", func() bool {
+		for _, m := range r.nodes {
+			if c, err := m.cluster(); err == nil {
+				for _, one := range c.Members {
+					if one.Leader && one.State == "alive" {
+						leader = r.byName(one.Name)
+						return true
+					}
+				}
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// roll restarts a node in good order with a build.
+func (r *rolled) roll(m *mate, build string) {
+	r.t.Helper()
+	m.troubles.Add(1)
+	m.signal(syscall.SIGTERM)
+	if code := m.end(); code != 0 {
+		r.t.Errorf("%s: exit code %d", m.name, code)
+	}
+	r.runs(m, build)
+	m.up()
+	r.whole()
+	m.troubles.Add(1)
+}
+
+// rollAll rolls all nodes that don't run a build yet, the leader last if last is set, else first.
+func (r *rolled) rollAll(build string, last bool, nodes int) {
+	r.t.Helper()
+	for range nodes {
+		leader := r.leader()
+		i := slices.IndexFunc(r.nodes, func(m *mate) bool { return m.build != build && (m != leader) == last })
+		if i < 0 {
+			i = slices.IndexFunc(r.nodes, func(m *mate) bool { return m.build != build })
+		}
+		if i < 0 {
+			return
+		}
+		r.roll(r.nodes[i], build)
+	}
+}
+
+// release is how a program calls itself.
+func release(t *testing.T, program string) string {
+	t.Helper()
+	out, err := exec.Command(program, "version", "--json").Output()
+	var b build
+	if err == nil {
+		err = json.Unmarshal(out, &b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Version
+}
+
+// halfTime is how long a cluster of both builds goes on.
+func halfTime() time.Duration {
+	if testing.Short() {
+		return 10 * time.Second
+	}
+	return time.Minute
+}
+
+// TestReleases rolls a cluster of the base commit to this tree under load, node by node, half and half for a while, back before
+// the level rises, and there again. No check fails, nothing is forgotten, and rules are in force within five seconds. When the
+// level has risen the base is not let in, and says which release it needs.
+func TestReleases(t *testing.T) {
+	r := newRolled(t, 5)
+	load := r.mixed(2)
+	defer load.halt()
+	// First the leader is one of the base, and followers are of this tree; then the other way round.
+	r.rollAll(r.head, true, 2)
+	if leader := r.leader(); leader.build != r.base {
+		t.Errorf("%s leads, which is not of the base", leader.name)
+	}
+	load.steps("two of five are rolled")
+	time.Sleep(halfTime() / 2)
+	r.rollAll(r.head, false, 1)
+	for i := 0; r.leader().build != r.head && i < 10; i++ {
+		r.roll(r.leader(), r.base)
+	}
+	load.steps("three of five are rolled, and lead")
+	time.Sleep(halfTime() / 2)
+	r.rollAll(r.head, true, 5)
+	load.steps("all are rolled")
+	back := 5
+	if testing.Short() {
+		back = 2
+	}
+	r.rollAll(r.base, false, back)
+	load.steps("they are rolled back")
+	r.rollAll(r.head, true, 5)
+	load.steps("all are rolled again")
+	r.raised(load)
+	load.end(0)
+	r.oneState()
+}
+
+// oneState looks whether all have made the same of what was agreed on, as far as they know.
+func (r *rolled) oneState() {
+	r.t.Helper()
+	for _, m := range r.nodes {
+		for _, figure := range []string{"rlnode_states_differ", "rlnode_stuck"} {
+			if n := m.figure(figure); n != "0" {
+				r.t.Errorf("%s: %s is %s", m.name, figure, n)
+			}
+		}
+	}
+}
+
+// TestReleasesUnderKills: half and half, led by either build, nodes are killed and come back by a snapshot of the other build.
+func TestReleasesUnderKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the long form of make releases runs it")
+	}
+	r := newRolled(t, 5)
+	load := r.mixed(3) // two of them may be away
+	defer load.halt()
+	r.rollAll(r.head, true, 2)
+	r.away(r.follower(r.head), nil)
+	load.steps("a follower of this tree has a snapshot of the base's leader")
+	r.crash(r.follower(r.base))
+	r.crash(r.leader())
+	load.steps("a follower and a leader of the base were killed")
+	r.leads(r.head)
+	if code, out := r.nodes[0].command("level", "--raise"); code == 0 && out != fmt.Sprintf("the feature level is %d\n", r.next-1) {
+		t.Errorf("the level rises while nodes run the base: %s", out)
+	}
+	if code, out := r.nodes[0].command("level", "--raise", "--to", fmt.Sprint(r.next)); code == 0 || !strings.Contains(out, "run a later release on it") {
+		t.Errorf("have %d, %s", code, out)
+	}
+	r.away(r.follower(r.base), nil)
+	load.steps("a follower of the base has a snapshot of this tree's leader")
+	r.crash(r.follower(r.head))
+	r.crash(r.leader())
+	load.steps("a follower and a leader of this tree were killed")
+	r.away(r.follower(r.base), func() { r.crash(r.follower(r.head)) })
+	load.steps("two were away at once, one of either build")
+	r.rollAll(r.head, true, 5)
+	// One is away while the level rises, and meets that in a snapshot.
+	old := r.follower(r.head)
+	r.runs(old, r.base)
+	old.troubles.Add(1)
+	old.kill()
+	old.troubles.Add(-1) // see kill
+	if code, out := r.leader().command("level", "--raise"); code != 0 {
+		t.Fatal(out)
+	}
+	r.pastSnapshots()
+	old.up()
+	r.keptOut(old, fmt.Sprintf("a snapshot can't be read: not a snapshot: it is of a later release; feature level %d is needed, and this release knows %d: run release %s or a later one",
+		r.next, r.next-1, release(t, r.head)))
+	old.stop()
+	r.runs(old, r.head)
+	old.up()
+	r.whole()
+	old.troubles.Add(1)
+	load.end(20)
+	r.oneState()
+}
+
+// follower is a node of a build that doesn't lead.
+func (r *rolled) follower(build string) *mate {
+	r.t.Helper()
+	leader := r.leader()
+	for _, m := range r.nodes {
+		if m != leader && m.build == build {
+			return m
+		}
+	}
+	r.t.Fatal("there is no such follower")
+	return nil
+}
+
+// leads restarts leaders of the other build until one of this build leads, rolling one to it if there are too few to vote.
+func (r *rolled) leads(build string) {
+	r.t.Helper()
+	for range 20 {
+		leader := r.leader()
+		if leader.build == build {
+			return
+		}
+		r.roll(leader, leader.build)
+	}
+	r.t.Fatalf("no node of %s leads", filepath.Base(build))
+}
+
+// crash kills a node and starts it again.
+func (r *rolled) crash(m *mate) {
+	r.t.Helper()
+	m.kill()
+	m.up()
+	r.whole()
+	m.troubles.Add(1)
+}
+
+// away is crash for a node that stays away until the leader has nothing left of the log that it lacks. meanwhile comes between.
+func (r *rolled) away(m *mate, meanwhile func()) {
+	r.t.Helper()
+	m.kill()
+	r.pastSnapshots()
+	m.up()
+	if meanwhile != nil {
+		meanwhile()
+	}
+	r.whole()
+	m.troubles.Add(1)
+	if !strings.Contains(m.log.String(), "nstalled remote snapshot") {
+		r.t.Errorf("%s was given no snapshot", m.name)
+	}
+}
+
+// pastSnapshots waits until the leader has taken two more snapshots.
+func (r *rolled) pastSnapshots() {
+	r.t.Helper()
+	taken := func(m *mate) int { return strings.Count(m.log.String(), "snapshot complete up to") }
+	leader := r.leader()
+	before := taken(leader)
+	process.Eventually(r.t, "the leader takes snapshots", func() bool { return taken(leader) >= before+2 })
+}
+
+// raised raises the level, and tries to come in with the base: as a member that is rolled back, and as another node.
+func (r *rolled) raised(load *mixed) {
+	t := r.t
+	code, out := r.nodes[1].command("level", "--raise")
+	if code != 0 || out != fmt.Sprintf("the feature level is %d\n", r.next) {
+		t.Fatalf("have %d, %s", code, out)
+	}
+	load.steps("the level is raised")
+	old, needs := r.nodes[2], release(t, r.head)
+	old.troubles.Add(1)
+	old.stop()
+	r.runs(old, r.base)
+	old.up()
+	r.keptOut(old, fmt.Sprintf("feature level %d is needed, and this release knows %d: run release %s or a later one", r.next, r.next-1, needs))
+	old.stop()
+	r.runs(old, r.head)
+	old.up()
+	r.whole()
+	old.troubles.Add(1)
+	load.steps("who was rolled back is back")
+	late := r.mate(9, 0, "--join", r.nodes[0].ip, "--cluster-secret-file", filepath.Join(r.dir, r.nodes[0].name+".secret"))
+	r.runs(late, r.base)
+	late.up()
+	r.keptOut(late, fmt.Sprintf("the cluster is at feature level %d, and node n9 knows %d (release %q): run release %q or a later one",
+		r.next, r.next-1, release(t, r.base), needs))
+	late.stop()
+}
+
+// keptOut waits until a node says why it can't take part, and looks whether it stays out.
+func (r *rolled) keptOut(m *mate, why string) {
+	r.t.Helper()
+	process.Eventually(r.t, m.name+" says "+why, func() bool {
+		status, text, err := m.call("GET", m.data+"/readyz", "", "")
+		return err == nil && status == 503 && strings.Contains(strings.ReplaceAll(text, `\"`, `"`), why)
+	})
+	r.stays(503, m)
+	said := 0
+	for line := range strings.Lines(m.log.String()) {
+		if strings.Contains(line, "level=ERROR") && strings.Contains(line, "or a later one") {
+			said++
+		}
+	}
+	if said != 1 {
+		r.t.Errorf("%s logs that %d times", m.name, said)
+	}
+}

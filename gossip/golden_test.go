@@ -1,0 +1,27 @@
+package gossip
+
+import (
+	"testing"
+
+	"github.com/rlnode/rlnode/internal/golden"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// TestGolden: what nodes tell of themselves, and along with lists of members, is written and read as ever.
+func TestGolden(t *testing.T) {
+	want := Member{Boot: 1 << 63, Name: "n1", Region: "eu", Zone: "a", PeerPort: 7947, Cluster: [16]byte{15: 1}, Expect: 3, Empty: true, Version: 2, Members: 300, Primary: "us"}
+	metadata, err := appendMetadata(nil, want, leaving)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := appendDepartures(nil, []departure{{id: ring.NodeID{7}, boot: 1 << 63}})
+	kept := golden.Check(t, "testdata/messages.txt", golden.Line{Name: "metadata", Bytes: metadata}, golden.Line{Name: "departures", Bytes: gone},
+		golden.Line{Name: "state", Bytes: appendState(gone, []byte("news"))})
+	if have, p, err := parseMetadata(kept[0]); err != nil || have != want || p != leaving {
+		t.Errorf("have %+v, %v", have, err)
+	}
+	departures, news, err := parseState(kept[2])
+	if all, wrong := parseDepartures(departures); err != nil || wrong != nil || len(all) != 1 || string(news) != "news" {
+		t.Errorf("have %v, %q, %v, %v", all, news, err, wrong)
+	}
+}

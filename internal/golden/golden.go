@@ -1,0 +1,56 @@
+// Package golden compares what is written to wires and disks with what was written before.
+package golden
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Line is a thing that is written, by name.
+type Line struct {
+	Name  string
+	Bytes []byte
+}
+
+// Check compares lines with those of a file, a name and bytes in hex each, and returns what the file has, for the caller to read.
+// With -args -update it writes the file first, as may be done as long as nothing is released that wrote it.
+func Check(t *testing.T, path string, lines ...Line) [][]byte {
+	t.Helper()
+	var text strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&text, "%s %x\n", l.Name, l.Bytes)
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := strings.Split(strings.TrimSpace(string(file)), "\n")
+	if len(kept) != len(lines) {
+		t.Fatalf("%s has %d lines, and %d things are written", path, len(kept), len(lines))
+	}
+	var out [][]byte
+	for i, l := range lines {
+		name, text, _ := strings.Cut(kept[i], " ")
+		b, err := hex.DecodeString(text)
+		if err != nil || name != l.Name {
+			t.Fatalf("%s, line %d: have %s, %v, want %s", path, i+1, name, err, l.Name)
+		}
+		if !bytes.Equal(b, l.Bytes) {
+			t.Errorf("%s is written otherwise than in %s: nodes of other releases have to read it, see CONTRIBUTING.md", name, path)
+		}
+		out = append(out, b)
+	}
+	return out
+}

@@ -1,0 +1,327 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A request with an id is decided once: its owner keeps the answer beside the counters of the subject, so that copies and
+// hand-overs carry it, and answers a repeated one with that.
+
+const (
+	// MaxRequestID bounds an id, in bytes.
+	MaxRequestID = 64
+	// requestTime is how long an answer is kept.
+	requestTime = time.Minute
+	// retryTime is how long those of requests are kept that a node repeats by itself, beyond the time in which it does.
+	retryTime = 2 * time.Second
+	// maxRequests bounds the answers that a node keeps of what it has decided.
+	maxRequests = 65_536
+)
+
+// Errors of requests with an id.
+var (
+	// ErrRequestBody: there was a request with the same id about the same subject, and it asked for something else.
+	ErrRequestBody = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
+	// ErrRequests: so many answers are kept that none can be forgotten for this one. Nothing was changed.
+	ErrRequests = fmt.Errorf("request_id: the owner of the subject keeps %d answers of the last minute, and has no room for more", maxRequests)
+)
+
+// ticket is by what a request is known to the owner of its subject.
+type ticket struct {
+	id   uint64 // made of the id that the caller chose, or random
+	body uint64 // hash of what is asked for
+	life time.Duration
+	sent bool // another node may have done it; of the first node alone
+}
+
+// ticketOf is the ticket of a caller's id, or one of this node's own, for what it repeats itself within so long.
+func ticketOf(id string, body uint64, tries time.Duration) *ticket {
+	if id == "" {
+		return &ticket{id: rand.Uint64(), body: body, life: tries + retryTime}
+	}
+	h := sha256.Sum256([]byte("request " + id))
+	return &ticket{id: binary.LittleEndian.Uint64(h[:]), body: body, life: requestTime}
+}
+
+// kind is that of a request that is no check.
+func (t *ticket) kind() requestKind {
+	if t.life < requestTime {
+		return ofNode
+	}
+	return ofWrite
+}
+
+// idle says that t is of no use here: nobody else can have done what it is of, and nobody repeats that.
+func (t *ticket) idle() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
+
+func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
+	return &counters.Memo{Key: counters.Key{Hi: hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
+}
+
+func (t *ticket) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, t.id)
+	b = binary.AppendUvarint(b, t.body)
+	return binary.AppendUvarint(b, uint64(t.life.Milliseconds()))
+}
+
+func (p *packet) ticket() *ticket {
+	t := &ticket{id: p.word(), body: uint64(p.count(1<<counters.BodyBits - 1))}
+	t.life = time.Duration(p.count(requestTime.Milliseconds())) * time.Millisecond
+	return t
+}
+
+// bodyHash is the hash of what a request asks for.
+type bodyHash []byte
+
+func (b *bodyHash) text(s string) { *b = appendText(*b, s) }
+
+func (b *bodyHash) texts(list []string) {
+	*b = binary.AppendUvarint(*b, uint64(len(list)))
+	for _, s := range list {
+		b.text(s)
+	}
+}
+
+func (b *bodyHash) number(n int64) { *b = binary.AppendVarint(*b, n) }
+
+func (b *bodyHash) sum() uint64 {
+	h := sha256.Sum256(*b)
+	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
+}
+
+// hashBody is that of a change of one subject.
+func hashBody(v verb, rule string, key []string, n int64) uint64 {
+	var b bodyHash
+	b.number(int64(v))
+	b.text(rule)
+	b.texts(key)
+	b.number(n)
+	return b.sum()
+}
+
+// reserveBody is the number that a reservation has in place of a verb.
+const reserveBody = -1
+
+// hashQuery is that of a reservation. The order of attributes and costs is nothing.
+func hashQuery(q *Query, ttl time.Duration) uint64 {
+	var b bodyHash
+	b.number(reserveBody)
+	b.number(int64(ttl))
+	b.text(q.Rule)
+	b.texts(q.Key)
+	attributes := slices.Clone(q.Attributes)
+	slices.SortFunc(attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
+	b.number(int64(len(attributes)))
+	for _, a := range attributes {
+		b.text(a.Name)
+		b.text(a.Value)
+	}
+	costs := slices.Clone(q.Costs)
+	slices.SortFunc(costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	for _, c := range costs {
+		b.text(c.Unit)
+		b.number(c.Cost)
+	}
+	return b.sum()
+}
+
+// requestKind says which answers may be forgotten before their time.
+type requestKind int
+
+const (
+	ofCheck requestKind = iota // a retry only costs: the first to be forgotten
+	ofNode                     // of what a node repeats by itself, for a moment
+	ofWrite                    // never
+	requestKinds
+)
+
+// requests is what this node has noted of requests with an id. Answers that came with copies and hand-overs are those of the nodes
+// that decided.
+type requests struct {
+	// mu guards what follows.
+	mu    sync.Mutex
+	kept  [requestKinds]keptRequests
+	under map[counters.Key]chan struct{} // checks that are being decided; closed when that is over; as many as checks wait
+
+	repeated, refused atomic.Int64
+}
+
+// keptRequests are in order of when they were decided.
+type keptRequests struct {
+	list []keptRequest
+	over int // of list's beginning: forgotten
+}
+
+type keptRequest struct {
+	key   counters.Key
+	until int64
+}
+
+func (k *keptRequests) len() int { return len(k.list) - k.over }
+
+// drop takes the first one off.
+func (k *keptRequests) drop() keptRequest {
+	first := k.list[k.over]
+	if k.over++; k.over > len(k.list)/2 {
+		k.list, k.over = append(k.list[:0], k.list[k.over:]...), 0
+	}
+	return first
+}
+
+// enter makes room for an answer. It reports false where there is none: all that are kept are of writes, or k is a check and
+// others are no checks. What it returns is to be forgotten.
+func (r *requests) enter(k requestKind, key counters.Key, until int64, now algorithms.Now) (forget counters.Key, some, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	total := 0
+	for i := range r.kept {
+		kept := &r.kept[i]
+		for kept.len() > 0 && kept.list[kept.over].until <= now.Steady/1e9 {
+			kept.drop()
+		}
+		total += kept.len()
+	}
+	if total >= maxRequests {
+		victim := &r.kept[ofCheck]
+		if victim.len() == 0 && k != ofCheck {
+			victim = &r.kept[ofNode]
+		}
+		if victim.len() == 0 {
+			return counters.Key{}, false, false
+		}
+		forget, some = victim.drop().key, true
+	}
+	r.kept[k].list = append(r.kept[k].list, keptRequest{key, until})
+	return forget, some, true
+}
+
+// enter makes room for m among the answers that this node keeps.
+func (l *Limiter) enter(k requestKind, m *counters.Memo, now algorithms.Now) bool {
+	forget, some, ok := l.requests.enter(k, m.Key, m.Until, now)
+	if some {
+		l.table.Forget(now, forget)
+	}
+	if !ok {
+		l.requests.refused.Add(1)
+	}
+	return ok
+}
+
+// alone waits until no other request with m's id is being decided here, and keeps others from it until done is called.
+func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok bool) {
+	for {
+		r.mu.Lock()
+		other := r.under[key]
+		if other == nil {
+			mine := make(chan struct{})
+			if r.under == nil {
+				r.under = map[counters.Key]chan struct{}{}
+			}
+			r.under[key] = mine
+			r.mu.Unlock()
+			return func() {
+				r.mu.Lock()
+				delete(r.under, key)
+				r.mu.Unlock()
+				close(mine)
+			}, true
+		}
+		r.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+// RequestStats are figures of requests with an id.
+type RequestStats struct {
+	Kept     int   // answers of what was decided here
+	Repeated int64 // requests that were answered as the first was, since the process began
+	Refused  int64 // those for whose answer there was no room
+}
+
+// RequestStats returns what became of requests with an id at this node.
+func (l *Limiter) RequestStats() RequestStats {
+	r := &l.requests
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := 0
+	for i := range r.kept {
+		kept += r.kept[i].len()
+	}
+	return RequestStats{Kept: kept, Repeated: r.repeated.Load(), Refused: r.refused.Load()}
+}
+
+// amend does c to the counters here, once if it has a ticket. The error is or wraps counters.ErrShut or ErrFull, ErrRequestBody or
+// ErrRequests.
+func (l *Limiter) amend(c *change, now algorithms.Now) error {
+	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset, Used: c.used}
+	if c.ticket != nil {
+		a.Memo = c.ticket.memo(c.ops[0].Key.Hi, now)
+		found, err := l.table.Recall(now, a.Memo)
+		if err != nil && !errors.Is(err, counters.ErrBody) {
+			return err
+		}
+		if err == nil && !found && !l.enter(c.ticket.kind(), a.Memo, now) {
+			if c.ticket.kind() == ofWrite {
+				return ErrRequests
+			}
+			a.Memo = nil
+		}
+		a.Answer = func(a *counters.Amendment) (b []byte) {
+			for i := range a.Ops {
+				r := result{Decision: a.Ops[i].Decision, used: a.Used[i]}
+				b = r.append(b)
+			}
+			return b
+		}
+	}
+	err := l.table.Amend(now, &a)
+	if errors.Is(err, counters.ErrBody) {
+		return ErrRequestBody
+	}
+	c.used = a.Used
+	if err != nil || !a.Repeated {
+		return err
+	}
+	l.requests.repeated.Add(1)
+	if !c.recall(a.Memo.Answer) { // of other limits, by the rules as they were: what is used now is told
+		return l.look(c, now)
+	}
+	return nil
+}
+
+// recall takes over the answer to an earlier request that was c. It reports false if that was about other limits.
+func (c *change) recall(answer []byte) bool {
+	p := packet{rest: answer}
+	used := c.used[:0]
+	decisions := make([]algorithms.Decision, 0, len(c.ops))
+	for range c.ops {
+		r := p.result()
+		used, decisions = append(used, r.used), append(decisions, r.Decision)
+	}
+	if p.end("answer") != nil {
+		return false
+	}
+	for i := range c.ops {
+		c.ops[i].Decision = decisions[i]
+	}
+	c.used = used
+	return true
+}

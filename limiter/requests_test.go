@@ -1,0 +1,214 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}"
+
+// reserveAs reserves n requests of a subject at a node, by the id of a request.
+func (n *worldNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
+	q := byKey("r", key)
+	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: cost}}, request
+	return n.Reserve(&q, time.Minute, a)
+}
+
+// A request with an id is decided once, whichever nodes are asked, wherever its counters go meanwhile, and however many ask at the
+// same time.
+func TestRequestsAreDecidedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, requestRules)
+		key := w.keyOf("r", w.nodes[0], nil)
+		p := w.partition("r", key)
+		used := func(want int64) {
+			t.Helper()
+			if u, err := w.nodes[2].Usage("r", []string{key}); err != nil || u.Limits[0].Used != want {
+				t.Errorf("have %+v, %v; want %d used", u, err, want)
+			}
+		}
+		var first, again Answer
+		id, err := w.nodes[1].reserveAs("a", key, 10, &first)
+		if err != nil || id == "" || first.DecidedBy != ByForward || first.Limits[0].Remaining != 90 {
+			t.Fatalf("have %q, %v, %+v", id, err, first)
+		}
+		for i, n := range []*worldNode{w.nodes[1], w.nodes[0], w.nodes[2], w.nodes[0]} {
+			if i == 2 {
+				w.handOver(p, w.nodes[1])
+			}
+			same, err := n.reserveAs("a", key, 10, &again)
+			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 || again.Tightest != first.Tightest {
+				t.Errorf("node %d: have %q, %v, %+v", i, same, err, again)
+			}
+			if u, err := n.Adjust("r", []string{key}, 5, "b"); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
+				t.Errorf("node %d: have %+v, %v", i, u, err)
+			}
+		}
+		used(15)
+		if _, err := w.nodes[0].reserveAs("a", key, 11, &again); !errors.Is(err, ErrRequestBody) {
+			t.Errorf("another cost: have %v", err)
+		}
+		if _, err := w.nodes[0].Adjust("r", []string{key}, 5, "a"); !errors.Is(err, ErrRequestBody) {
+			t.Errorf("an adjustment by the id of a reservation: have %v", err)
+		}
+		if u, err := w.nodes[2].Reset("r", []string{key}, "c"); err != nil || u.Limits[0].Used != 0 {
+			t.Errorf("have %+v, %v", u, err)
+		}
+		if _, err := w.nodes[1].Adjust("r", []string{key}, 2, ""); err != nil {
+			t.Error(err)
+		}
+		if u, err := w.nodes[1].Reset("r", []string{key}, "c"); err != nil || u.Limits[0].Used != 0 {
+			t.Errorf("have %+v, %v", u, err)
+		}
+		used(2)
+		var crowd sync.WaitGroup
+		for i := range 30 {
+			crowd.Go(func() {
+				var a Answer
+				if _, err := w.nodes[i%3].reserveAs("d", key, 3, &a); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		crowd.Wait()
+		used(5)
+		time.Sleep(requestTime + 2*time.Second)
+		if u, err := w.nodes[2].Adjust("r", []string{key}, 5, "b"); err != nil || u.Limits[0].Used != 10 {
+			t.Errorf("a minute later: have %+v, %v", u, err)
+		}
+	})
+}
+
+// Without the owner a reservation is decided all the same, and not remembered.
+func TestRequestsWithoutTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, requestRules)
+		key := w.keyOf("r", w.nodes[0], nil)
+		w.separate(w.nodes[0], w.nodes[1], true)
+		w.separate(w.nodes[0], w.nodes[2], true)
+		var a Answer
+		began := time.Now()
+		one, err := w.nodes[1].reserveAs("a", key, 10, &a)
+		if err != nil || one == "" || !a.Allowed || time.Since(began) > checkTime {
+			t.Errorf("have %q, %v, %+v after %v", one, err, a, time.Since(began))
+		}
+		if two, err := w.nodes[1].reserveAs("a", key, 10, &a); err != nil || two == one {
+			t.Errorf("have %q, %v", two, err)
+		}
+		if _, err := w.nodes[1].Adjust("r", []string{key}, 5, "b"); !errors.Is(err, ErrNoOwner) {
+			t.Errorf("have %v", err)
+		}
+	})
+}
+
+// A node of a release that can't read tickets is asked without.
+func TestRequestsAndOlderNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, requestRules)
+		key := w.keyOf("r", w.nodes[0], nil)
+		u, err := w.nodes[1].Locate("r", []string{key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := changeOf(verbAdjust, u, 4)
+		c.ticket = &ticket{id: 1, life: 2 * requestTime} // which is refused as a message that can't be read
+		if err := w.nodes[1].apply(c); err != nil || c.used[0] != 4 {
+			t.Errorf("have %v, %d", err, c.used)
+		}
+	})
+}
+
+// A node keeps so many answers. Beyond, the oldest of a check is forgotten; where all are of writes, further writes are refused.
+func TestAnswersAreBounded(t *testing.T) {
+	table := counters.New(10_000_000)
+	t.Cleanup(table.Close)
+	clock := NewClock()
+	t.Cleanup(func() { _ = clock.Close() })
+	l := New(table, clock)
+	l.Use(compile(t, 1, requestRules))
+	var a Answer
+	q := byKey("r", "k")
+	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: 1}}, "first"
+	first, err := l.Reserve(&q, time.Minute, &a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adjust := func(i int) error {
+		_, err := l.Adjust("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i))
+		return err
+	}
+	for i := range maxRequests - 1 {
+		if err := adjust(i); err != nil {
+			t.Fatalf("write %d: %v", i, err)
+		}
+	}
+	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again != first {
+		t.Errorf("the first: have %q, %v, want %q", again, err, first)
+	}
+	if err := adjust(maxRequests - 1); err != nil {
+		t.Errorf("the one that takes a check's place: %v", err)
+	}
+	if err := adjust(maxRequests); !errors.Is(err, ErrRequests) {
+		t.Errorf("one more: %v", err)
+	}
+	if err := adjust(0); err != nil {
+		t.Errorf("a repeated one: %v", err)
+	}
+	if _, err := l.Adjust("r", []string{"k"}, 1, ""); err != nil {
+		t.Errorf("one without an id: %v", err)
+	}
+	q.RequestID = "first"
+	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again == first || again == "" {
+		t.Errorf("the check that was forgotten: have %q, %v", again, err)
+	}
+	if s := l.RequestStats(); s.Kept != maxRequests || s.Repeated < 2 || s.Refused < 2 {
+		t.Errorf("have %+v", s)
+	}
+	for k, v := range map[string]int64{"k": 3, "k535": 66} { // of 65,536
+		if u, err := l.Usage("r", []string{k}); err != nil || u.Limits[0].Used != v {
+			t.Errorf("%s: have %+v, %v, want %d", k, u, err, v)
+		}
+	}
+}
+
+func TestReserveRequestsComeBack(t *testing.T) {
+	for _, r := range []*reserveRequest{
+		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""}, Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1},
+		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}}, ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
+	} {
+		b := r.append(nil)
+		have, err := readReserveRequest(b)
+		if err != nil || string(have.append(nil)) != string(b) || hashQuery(have.query, have.ttl) != hashQuery(r.query, r.ttl) {
+			t.Errorf("have %+v, %v", have, err)
+		}
+		for i := range b {
+			if _, err := readReserveRequest(b[:i]); err == nil {
+				t.Errorf("%d of %d bytes are read", i, len(b))
+			}
+		}
+	}
+}
+
+func FuzzReserveRequest(f *testing.F) {
+	r := &reserveRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1}
+	f.Add(r.append(nil))
+	clock := NewClock()
+	f.Cleanup(func() { _ = clock.Close() })
+	l := New(counters.New(1000), clock)
+	l.Use(compile(f, 1, requestRules))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		_, _ = readReserveRequest(b)
+		var a Answer
+		q := byKey("r", "k")
+		if _, err := l.prepare(l.clock.Now(), &q, &a); err == nil {
+			_, _ = a.restore(b)
+		}
+	})
+}

@@ -1,0 +1,429 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// homeTime is how long the owner of a reservation's first subject may take, so that it can be decided without if need be.
+const homeTime = checkTime * 2 / 3
+
+// reserveRequest is a reservation with an id on its way to the owner of its first subject, which decides all of it and keeps the
+// answer.
+type reserveRequest struct {
+	query   *Query
+	ttl     time.Duration
+	ticket  *ticket
+	version int64 // of the rules that the asker goes by
+	hops    int
+}
+
+// reserveOnce has a reservation, which a is prepared for, decided by the owner of its first subject, be that this node. The error
+// is ErrNoOwner where that could not be done, or ErrRequestBody.
+func (l *Limiter) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+	hi, ok := a.home()
+	if !ok {
+		return "", ErrNoOwner
+	}
+	if l.member == nil {
+		return l.reserveHere(ctx, r, hi, a)
+	}
+	m, p := l.member, partitionOf(hi)
+	var tried []ring.NodeID
+	for ctx.Err() == nil {
+		route := m.Ownership.Route(p)
+		switch route.Place {
+		case partitions.Frozen:
+			m.Ownership.Wait(ctx, p)
+			continue
+		case partitions.Held:
+			if !m.Authority() {
+				return "", ErrNoOwner
+			}
+			id, err := l.reserveHere(ctx, r, hi, a)
+			if !errors.Is(err, counters.ErrShut) {
+				return id, err
+			}
+			time.Sleep(turnPause)
+			continue
+		}
+		// The standby may have become the owner, and know more.
+		to := firstUntried(tried, m.Self, route.Owner, route.Other, route.Standby)
+		if to.IsZero() || r.hops >= maxHops {
+			break
+		}
+		tried = append(tried, to)
+		if id, err := l.askToReserve(ctx, to, r, a); !errors.Is(err, ErrNoOwner) {
+			return id, err
+		}
+	}
+	return "", ErrNoOwner
+}
+
+// home is the first subject of a check that has an owner: under local rules each node counts by itself.
+func (a *Answer) home() (hi uint64, ok bool) {
+	for i := range a.scratch.match.Hits {
+		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
+			return h.Subject.Hi, true
+		}
+	}
+	return 0, false
+}
+
+// reserveHere decides r here, where the counters of its first subject are, or answers it as the first time. The error is
+// counters.ErrShut where that is not so any more.
+func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
+	memo := r.ticket.memo(hi, a.Now)
+	done, ok := l.requests.alone(ctx, memo.Key)
+	if !ok {
+		return "", ErrNoOwner
+	}
+	defer done()
+	a.Now = l.clock.Now()
+	found, err := l.table.Recall(a.Now, memo)
+	switch {
+	case errors.Is(err, counters.ErrBody):
+		return "", ErrRequestBody
+	case err != nil:
+		return "", err
+	case found && memo.Answer != nil:
+		if id, err = a.restore(memo.Answer); err == nil {
+			l.requests.repeated.Add(1)
+			return id, nil
+		}
+	}
+	if id, err = l.reserve(r.query, r.ttl, a, false); err != nil {
+		return "", err
+	}
+	return l.remember(r, hi, a, id), nil
+}
+
+// remember keeps the answer to r, which reserved id, at the owner of its subject: here, or where the partition has just gone, or
+// come from. Where that has an answer already, r was decided twice: the first answer counts, and the second is taken back. What
+// can't be kept is not: a retry costs then.
+func (l *Limiter) remember(r *reserveRequest, hi uint64, a *Answer, id string) string {
+	answer := a.pack(id)
+	first, here := l.rememberHere(r.ticket, hi, answer)
+	if !here && l.member != nil {
+		first = l.rememberElsewhere(r.ticket, hi, answer)
+	}
+	if first == nil {
+		return id
+	}
+	if id != "" {
+		_, _ = l.Settle(id, nil) // where its owner is not there it stays charged
+	}
+	if other, err := a.restore(first); err == nil {
+		id = other
+	}
+	return id
+}
+
+func (l *Limiter) rememberElsewhere(t *ticket, hi uint64, answer []byte) (first []byte) {
+	m, p := l.member, partitionOf(hi)
+	ctx, cancel := context.WithTimeout(m.ctx, catchUpTime)
+	defer cancel()
+	m.Ownership.Wait(ctx, p)
+	r := m.Ownership.Route(p)
+	if r.Place != partitions.Elsewhere || r.Owner == m.Self {
+		first, _ = l.rememberHere(t, hi, answer)
+		return first
+	}
+	came := make(chan []byte, 1)
+	body := append(t.append(binary.LittleEndian.AppendUint64(nil, hi)), answer...)
+	m.Peers.Go(r.Owner, MethodKeep, body, catchUpTime, func(reply []byte, err error) {
+		if err != nil {
+			reply = nil
+		}
+		came <- append([]byte(nil), reply...)
+	})
+	return <-came // the call has a timeout
+}
+
+// rememberHere keeps an answer here, or tells the one that there is, if it is another one. here is false where this node is not
+// the owner.
+func (l *Limiter) rememberHere(t *ticket, hi uint64, answer []byte) (first []byte, here bool) {
+	now := l.clock.Now()
+	memo := t.memo(hi, now)
+	found, err := l.table.Recall(now, memo)
+	switch {
+	case errors.Is(err, counters.ErrShut):
+		return nil, false
+	case found && err == nil && !bytes.Equal(memo.Answer, answer):
+		return memo.Answer, true
+	case found || !l.enter(ofCheck, memo, now):
+		return nil, true
+	}
+	memo.Answer = answer
+	return nil, !errors.Is(l.table.Remember(now, memo), counters.ErrShut)
+}
+
+// serveKeep keeps an answer that another node made, and replies with the one that there is, if there is one.
+func (l *Limiter) serveKeep(body []byte, to Answerer) {
+	p := packet{rest: body}
+	hi, t := p.word(), p.ticket()
+	if p.bad || len(p.rest) > counters.MaxMemo {
+		to.Fail(CodeMessage, "answer can't be read")
+		return
+	}
+	var first []byte
+	if l.member.Authority() {
+		first, _ = l.rememberHere(t, hi, slices.Clone(p.rest))
+	}
+	to.Reply(first)
+}
+
+// answerForm begins an answer that is kept, or sent.
+const answerForm = 1
+
+// pack makes what restore reads of an answer and the id of what it reserved.
+func (a *Answer) pack(id string) []byte {
+	whole, print := a.asked()
+	b := []byte{answerForm, 0, byte(a.DecidedBy)}
+	if a.Allowed {
+		b[1] = 1
+	}
+	b = binary.LittleEndian.AppendUint32(b, print)
+	b = binary.AppendVarint(b, int64(a.Tightest))
+	b = binary.AppendUvarint(b, uint64(len(a.Limits)))
+	for i := range a.Limits {
+		la := &a.Limits[i]
+		at := slices.IndexFunc(whole, func(w askedLimit) bool { return w.rule == la.Rule && w.limit == la.Limit })
+		b = binary.AppendUvarint(b, uint64(max(0, at)))
+		r := result{Decision: la.Decision, full: la.Full}
+		if la.Blocked {
+			r.used = 1
+		}
+		b = r.append(b)
+	}
+	raw, _ := base64.RawURLEncoding.DecodeString(id) // it was made here
+	return append(b, raw...)
+}
+
+// askedLimit is a limit that a check may be about.
+type askedLimit struct {
+	rule  *rules.Rule
+	limit *rules.Limit
+}
+
+// asked lists all limits of the check that a was prepared for; print tells them from others.
+func (a *Answer) asked() (list []askedLimit, print uint32) {
+	h := fnv.New32a()
+	var id [8]byte
+	for i := range a.scratch.match.Hits {
+		hit := &a.scratch.match.Hits[i]
+		for _, limit := range hit.Limits {
+			list = append(list, askedLimit{hit.Rule, limit})
+			binary.LittleEndian.PutUint64(id[:], limit.ID)
+			_, _ = h.Write(id[:])
+			_, _ = h.Write([]byte(hit.Rule.Name))
+		}
+	}
+	return list, h.Sum32()
+}
+
+// restore makes a, which is prepared for the same check, the answer that was packed. Where the rules have changed in between, it
+// tells no limits.
+func (a *Answer) restore(b []byte) (id string, err error) {
+	whole, print := a.asked()
+	p := packet{rest: b}
+	form, allowed, by := p.byte(), p.byte(), DecidedBy(p.byte())
+	same := uint32(p.byte())|uint32(p.byte())<<8|uint32(p.byte())<<16|uint32(p.byte())<<24 == print
+	tightest := int(p.number())
+	n := int(p.count(int64(len(b))))
+	if form != answerForm || allowed > 1 || by > ByNone || tightest < -1 || tightest >= n && n > 0 {
+		p.fail()
+	}
+	limits := make([]LimitAnswer, 0, n)
+	for range n {
+		at, r := int(p.count(maxMessageOps)), p.result()
+		if p.bad {
+			break
+		}
+		if same && at < len(whole) {
+			limits = append(limits, LimitAnswer{
+				Rule: whole[at].rule, Limit: whole[at].limit, Decision: r.Decision, Full: r.full, Blocked: r.used == 1,
+			})
+		}
+	}
+	if p.bad {
+		return "", errMessage
+	}
+	a.Allowed, a.DecidedBy, a.Tightest = allowed == 1, by, -1
+	a.Limits = append(a.Limits[:0], limits...)
+	if len(limits) == n {
+		a.Tightest = tightest
+	}
+	return base64.RawURLEncoding.EncodeToString(p.rest), nil
+}
+
+// How a reservation with an id fared, in a reply.
+const (
+	onceDecided = iota
+	onceNoOwner
+	onceOtherBody
+	onceBounds
+)
+
+// askToReserve asks another node to decide r. The error is ErrNoOwner where that could not be done.
+func (l *Limiter) askToReserve(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+	type result struct {
+		body []byte
+		err  error
+	}
+	deadline, _ := ctx.Deadline()
+	next := *r
+	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
+	came := make(chan result, 1)
+	l.member.Peers.Go(to, MethodReserve, next.append(nil), max(time.Until(deadline), time.Millisecond), func(reply []byte, err error) {
+		came <- result{slices.Clone(reply), err}
+	})
+	got := <-came // the call has a timeout
+	if got.err != nil {
+		return "", ErrNoOwner
+	}
+	p := packet{rest: got.body}
+	switch how, version := p.byte(), p.count(1<<62); {
+	case p.bad || how >= onceBounds || how == onceNoOwner:
+		return "", ErrNoOwner
+	case how == onceOtherBody:
+		return "", ErrRequestBody
+	case version > a.RulesVersion:
+		l.catchUp(ctx, version)
+		if over, err := l.prepare(l.clock.Now(), r.query, a); err != nil || over {
+			return "", ErrNoOwner
+		}
+	}
+	if id, err = a.restore(p.rest); err != nil {
+		return "", ErrNoOwner
+	}
+	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
+	return id, nil
+}
+
+// catchUp waits a moment for a version of the rules.
+func (l *Limiter) catchUp(ctx context.Context, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	defer cancel()
+	l.member.Await(ctx, 0, version)
+}
+
+// serveReserve answers another node's reservation.
+func (l *Limiter) serveReserve(body []byte, to Answerer) {
+	r, err := readReserveRequest(body)
+	if err != nil {
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+	if !l.member.spawn(func() { to.Reply(l.reserveFor(r)) }) {
+		l.member.figures.busyness.Add(1)
+		to.Fail(CodeBusy, "too many questions wait here")
+	}
+}
+
+// reserveFor decides r for another node and makes the reply.
+func (l *Limiter) reserveFor(r *reserveRequest) []byte {
+	reply := func(how byte, a *Answer) []byte {
+		return binary.AppendUvarint([]byte{how}, uint64(a.RulesVersion))
+	}
+	ctx, cancel := context.WithTimeout(l.member.ctx, homeTime)
+	defer cancel()
+	if l.version() < r.version {
+		l.catchUp(ctx, r.version)
+	}
+	var a Answer
+	if l.inForce.Load() == nil {
+		return reply(onceNoOwner, &a)
+	}
+	over, err := l.prepare(l.clock.Now(), r.query, &a)
+	if err != nil || over || len(a.scratch.ops) > MaxReserved {
+		return reply(onceNoOwner, &a) // the asker goes by its own rules
+	}
+	a.scratch.until = time.Now().Add(homeTime)
+	id, err := l.reserveOnce(ctx, r, &a)
+	switch {
+	case errors.Is(err, ErrRequestBody):
+		return reply(onceOtherBody, &a)
+	case err != nil:
+		return reply(onceNoOwner, &a)
+	}
+	return append(reply(onceDecided, &a), a.pack(id)...)
+}
+
+const (
+	maxText       = 1024 // bytes of a value or a name
+	maxAttributes = 32
+)
+
+func (r *reserveRequest) append(b []byte) []byte {
+	b = r.ticket.append(append(b, byte(r.hops)))
+	b = binary.AppendUvarint(b, uint64(r.version))
+	b = binary.AppendUvarint(b, uint64(r.ttl.Milliseconds()))
+	q := r.query
+	b = appendText(b, q.Rule)
+	if q.ByKey {
+		b = binary.AppendUvarint(append(b, 1), uint64(len(q.Key)))
+		for _, value := range q.Key {
+			b = appendText(b, value)
+		}
+	} else {
+		b = binary.AppendUvarint(append(b, 0), uint64(len(q.Attributes)))
+		for _, attribute := range q.Attributes {
+			b = appendText(appendText(b, attribute.Name), attribute.Value)
+		}
+	}
+	return appendCosts(b, q.Costs)
+}
+
+func readReserveRequest(body []byte) (*reserveRequest, error) {
+	p := packet{rest: body}
+	r := &reserveRequest{hops: int(p.byte()), ticket: p.ticket(), query: &Query{}}
+	r.version = p.count(1 << 62)
+	r.ttl = time.Duration(p.count(MaxReservationTime.Milliseconds())) * time.Millisecond
+	q := r.query
+	text := func() string { return string(p.bytes(int(p.count(maxText)))) }
+	q.Rule = text()
+	byKey := p.byte()
+	for range int(p.count(maxAttributes)) {
+		if byKey == 1 {
+			q.Key = append(q.Key, text())
+		} else {
+			q.Attributes = append(q.Attributes, rules.Attribute{Name: text(), Value: text()})
+		}
+	}
+	q.ByKey, q.Costs = byKey == 1, p.costs()
+	if r.hops < 1 || r.hops > maxHops || byKey > 1 || r.ttl < time.Millisecond {
+		p.fail()
+	}
+	return r, p.end("reservation")
+}
+
+// reserve decides a reservation that a was prepared for; over: no counter needs to be asked.
+func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
+	a.scratch.reserving = true
+	defer func() { a.scratch.reserving, a.scratch.until = false, time.Time{} }()
+	if !over && !l.start(q, a) {
+		if err := l.finish(q, a); err != nil {
+			return "", err
+		}
+	} else {
+		l.count(q, a)
+	}
+	if !a.Allowed {
+		return "", nil
+	}
+	l.reservations.reserved.Add(1)
+	key, _ := l.signingKey()
+	return l.reservationOf(q, a, ttl).id(key), nil
+}

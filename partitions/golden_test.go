@@ -1,0 +1,56 @@
+package partitions
+
+import (
+	"testing"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/golden"
+)
+
+// TestGolden: what messages of keepers are made of is written and read as ever.
+func TestGolden(t *testing.T) {
+	at := algorithms.Now{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
+	records := []counters.Record{
+		{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Level: 9, FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
+	}
+	packed, n := pack(nil, records, at)
+	lineage := order{lineage: 1 << 63, tenure: 2, round: 900}
+	debts := seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{
+		{key: keyOf(1), limit: limit, cost: 2}, {key: keyOf(1), limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300},
+	}}
+	parts := []struct {
+		name  string
+		bytes []byte
+		read  func(r *reader)
+	}{
+		{"copy", appendSection(nil, section{p: records[0].Key.Partition(), order: lineage, flags: sectionCopy | sectionBegins | sectionEnds, parts: 1}, n, packed),
+			func(r *reader) {
+				found := 0
+				r.section(at, func(section) bool { return true }, func(counters.Record) { found++ })
+				if found != len(records) {
+					t.Errorf("%d records are read", found)
+				}
+			}},
+		{"finding", appendFinding(nil, 17, finding{whole: true, order: lineage}), func(r *reader) {
+			found, err := parseFindings(r.b)
+			if r.b, r.err = nil, err; len(found) != 1 {
+				t.Errorf("have %v", found)
+			}
+		}},
+		{"debts", debts.append(nil, at), func(r *reader) { r.seal(at, 0) }},
+		{"partitions", appendPartitions(nil, []int{0, 200, 4095}), func(r *reader) { r.partitions() }},
+	}
+	var lines []golden.Line
+	for _, p := range parts {
+		lines = append(lines, golden.Line{Name: p.name, Bytes: p.bytes})
+	}
+	for i, b := range golden.Check(t, "testdata/messages.txt", lines...) {
+		r := reader{b: b}
+		if parts[i].read(&r); r.err != nil || len(r.b) > 0 {
+			t.Errorf("%s: %v, %d bytes are left", parts[i].name, r.err, len(r.b))
+		}
+	}
+}
