@@ -101,7 +101,7 @@ type scene struct {
 	broken         *virtual // whose disk is
 	began          time.Time
 	before         *agreement.State // as the fault began
-	victim         *virtual // that was killed
+	victim         *virtual         // that was killed
 	restarted      *virtual
 	gone           []*virtual // that have left the ring
 }
