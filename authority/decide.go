@@ -134,8 +134,8 @@ func (b *book) review(v *view, id ring.NodeID) {
 }
 
 // endsInVain tells whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
-// change of the ring that it does not apply, and notes that it is. At most one is in each vainPause, and only while at least half of the ring has authority without it. A leader
-// hands the lead on first.
+// change of the ring that it does not apply, and notes that it is. At most one is in each vainPause, and only while at least
+// half of the ring has authority without it. A leader hands the lead on first.
 func (b *book) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
 	// A node whose disk hangs may not even learn who leads: Raft waits until its term is saved.

@@ -138,7 +138,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		d.run(Term+vainPatience-time.Second, 1, 2, 3)
+		d.run(vainPatience-time.Second, 1, 2, 3)
 		d.now += time.Second
 		if list := ended(d.run(vainPatience-time.Second, 1, 2, 3)); len(list) != 0 {
 			t.Fatalf("%+v is ended", list)
@@ -149,7 +149,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		d.run(Term+vainPatience-time.Second, 1, 2, 3)
+		d.run(vainPatience-time.Second, 1, 2, 3)
 		d.lead(3)
 		if list := ended(d.run(vainPatience-time.Second, 1, 2, 3)); len(list) != 0 {
 			t.Fatalf("%+v is ended", list)

@@ -236,6 +236,9 @@ func (s *scene) happens() {
 		}
 		victim := s.role(role)
 		s.alone(together, victim) // there may be no copy since the disk broke
+		if s.to != nil {
+			s.suspect(neither, victim, boottime()) // what it was given may have no standby yet
+		}
 		s.kill(victim)
 	case "restart":
 		n := s.owner
@@ -273,7 +276,9 @@ func (s *scene) lives() {
 			s.t.Logf("%s: %s is stopped", clockTime(), leaves.name)
 			s.alone(neither, leaves)
 			leaves.stop()
-			s.inRing(leaves, false, time.Until(at.Add(recovered)))
+			if event, _ := s.pair.Happens(); event != "kill" || s.broken == nil { // a third voter is not to be away for long
+				s.inRing(leaves, false, time.Until(at.Add(recovered)))
+			}
 			leaves.up()
 		}
 	}

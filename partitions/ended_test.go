@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +44,7 @@ func TestTheEndedAreAsked(t *testing.T) {
 		for i := range keys {
 			if have := f.used(keyOf(i)); have < hits {
 				lost++
-				t.Log(fmt.Sprintf("key %d: %d of %d", i, have, hits))
+				t.Logf("key %d: %d of %d", i, have, hits)
 			}
 		}
 		if lost > 0 {

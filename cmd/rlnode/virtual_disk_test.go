@@ -51,11 +51,6 @@ func (m *memory) mend() {
 	}
 }
 
-func (m *memory) sound() bool {
-	hung, full := m.faults()
-	return hung == nil && !full
-}
-
 func (m *memory) faults() (hung <-chan struct{}, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

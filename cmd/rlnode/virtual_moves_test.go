@@ -152,6 +152,34 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	})
 }
 
+// The same where the old owner hears nothing of the newcomer by any path, for as long as that decides, and not for so long that it
+// is ended. It has to ask.
+func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, from, to, _, key, partition := moveBegun(t)
+		p.net.Isolate(from.ip)
+		time.Sleep(300 * time.Millisecond)
+		admitted, by, _ := to.ask("year", key, 100)
+		if by[limiter.ByOwner] != 100 {
+			t.Fatalf("decided by %v", by)
+		}
+		time.Sleep(200 * time.Millisecond) // pushed
+		to.down(false)
+		time.Sleep(100 * time.Millisecond)
+		p.net.Rejoin(from.ip)
+		if from.state().Settled {
+			t.Fatal("the move is over")
+		}
+		owner := p.owner(partition, to)
+		if used := owner.usedAt("year", key); used != admitted {
+			t.Errorf("%s has %d used, and %d were admitted", owner.server.settings.Name, used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
 // The same where the old owner does not know whether the newcomer has taken the partition: the answer was lost.
 func TestD2_InDoubtInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -217,7 +245,7 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 // admitted in its place is told when the link is back.
 func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 	t.Parallel()
-	moments := []time.Duration{40, 0, 20, 60, 80} // ms after it begins to ask; a message takes 30
+	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it begins to ask how new copies are, then for them; a message takes 30
 	for _, after := range moments[:cases(len(moments))] {
 		t.Run(fmt.Sprintf("cut after %d ms", after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { pullThatFails(t, after*time.Millisecond) })
@@ -241,9 +269,9 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	owner.up()
 	p.eventually("it looks for its counters", owner.server.mates.keeper.Recovering)
 	time.Sleep(after)
-	p.net.Cut(owner.ip, standby.ip)
+	p.net.Isolate(standby.ip) // so that there is no other path
 	p.eventually("it goes on without", func() bool { return !owner.server.mates.keeper.Recovering() })
-	p.net.Heal(owner.ip, standby.ip)
+	p.net.Rejoin(standby.ip)
 	p.whole()
 	time.Sleep(5 * time.Second)
 	if used := p.used("year", key); used != admitted {

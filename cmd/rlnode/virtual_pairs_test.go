@@ -101,7 +101,7 @@ type scene struct {
 	broken         *virtual // whose disk is
 	began          time.Time
 	before         *agreement.State // as the fault began
-	victim         *virtual // that was killed
+	victim         *virtual         // that was killed
 	restarted      *virtual
 	gone           []*virtual // that have left the ring
 }
@@ -472,9 +472,12 @@ func (s *scene) judge() {
 	for _, u := range s.c.subjects {
 		used, forgotten, beside := s.p.used(u.rule, u.key), s.c.forgotten(u), u.maybe
 		if s.broken != nil {
-			// What it admitted alone is in its copy, which may be merged with a newer checkpoint; and an owner that loses its
+			// What was admitted alone is in a copy that may be merged with a newer checkpoint; and an owner that loses its
 			// authority in the middle of a check has counted what another one admits.
-			forgotten, beside = forgotten+u.alone[s.broken], beside+u.aloneAtMost(1<<40)
+			alone := u.aloneAtMost(1 << 40)
+			if forgotten, beside = forgotten+u.alone[s.broken], beside+alone; s.restarted != nil {
+				forgotten += alone
+			}
 		}
 		lost, doubled = lost+max(0, u.all-used), doubled+max(0, used-u.all)
 		if used < u.all-forgotten || used > u.all+beside {
