@@ -115,7 +115,7 @@ type record struct {
 
 	// vainSince is since when the node has asked in vain; never while it has authority, or was not asked for a reason that counts.
 	vainSince time.Duration
-	// staleSince is since when the node has not applied the last change of the ring; never while it has.
+	// staleSince is since when the node has not applied a change of the ring that is not settled; never while it has.
 	staleSince time.Duration
 	// cutSince is since when a majority has reported the node; never while none does. relayedSince: that it can't be reached
 	// directly.

@@ -92,7 +92,7 @@ func (b *book) observeReports(v *view) {
 		r := b.record(v.state, id)
 		mark(&r.cutSince, 2*cut[id] > voices)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > voices)
-		mark(&r.staleSince, proved && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
+		mark(&r.staleSince, proved && !v.state.Settled && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
 		mark(&r.wellSince, r.relayedSince == never && b.holds(v.now, v.state, id))
 		if !proved || b.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
 			r.vainSince = never
