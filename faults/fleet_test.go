@@ -169,11 +169,15 @@ func (f *fleet) write(text string) {
 	f.whole(patience)
 }
 
-// whole waits until all nodes are in the ring, are ready, and say the same.
+// comeback is longer than any node that was taken out of the ring, though it lives, has to do well before it is taken in again:
+// ten seconds after the first time, and at most ten minutes.
+const comeback = 11 * time.Minute
+
+// whole waits until all nodes are in the ring, are ready, and say the same: so long, and for those that have to do well first.
 func (f *fleet) whole(d time.Duration) {
 	f.t.Helper()
 	began := time.Now()
-	within(f.t, d, "the cluster is whole", func() string {
+	within(f.t, d+comeback, "the cluster is whole", func() string {
 		var first clusterState
 		for i, n := range f.started() {
 			if n.is() != live {

@@ -115,7 +115,7 @@ func (g *globe) write(at *node, text string) int64 {
 func (g *globe) whole(d time.Duration) {
 	g.t.Helper()
 	began := time.Now()
-	within(g.t, d, "the world is whole", func() string {
+	within(g.t, d+comeback, "the world is whole", func() string {
 		var version int64
 		for i, n := range g.nodes {
 			c, err := n.cluster()

@@ -4,6 +4,7 @@ package faults
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os/exec"
@@ -125,7 +126,8 @@ func TestRouter(t *testing.T) {
 			return "before:\n" + before + "after:\n" + after
 		}
 		if n := runtime.NumGoroutine(); n > goroutines {
-			return strings.Repeat("a goroutine, ", n-goroutines)
+			stacks := make([]byte, 1<<20)
+			return fmt.Sprintf("%d goroutines:\n%s", n-goroutines, stacks[:runtime.Stack(stacks, true)])
 		}
 		return ""
 	})
