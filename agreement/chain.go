@@ -41,7 +41,7 @@ func (next *State) chained(s *State, entry []byte, r Result) {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}
 	for _, t := range []*ring.Table{next.From, next.To} {
-		if t == s.From || t == s.To {
+		if t.Equal(s.From) || t.Equal(s.To) {
 			continue // its hash is in there already
 		}
 		for p := range ring.Partitions {
