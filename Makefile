@@ -72,7 +72,7 @@ SIMULATION ?= -sim-nodes 20 -sim-minutes 10 -sim-seeds 3
 # REGIONS chooses how much of a model of several regions: so many nodes in each, and the checks of all together.
 REGIONS ?= -regions 10 -nodes 20 -minutes 10 -seeds 100 -rate 80 -calm 30s
 simulation: ## many nodes on virtual time, broken at random; some minutes
-	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./cmd/rlnode -args $(SIMULATION)
+	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./cmd/rlnode -args -sim-sabotage $(SIMULATION)
 	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./simulation -args $(REGIONS)
 	$(GO) test -count 1 -tags nodebit -run Debit ./simulation ./limiter ./cmd/rlnode
 

@@ -130,7 +130,7 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 	}
 	for _, victim := range victims {
 		l := f.traffic("year", keys, 3)
-		process.Eventually(t, "some is used", func() bool { return l.total() > limit/4 })
+		process.Eventually(t, "some is asked for", func() bool { return l.total()+l.refused.Load() > limit/4 })
 		victim.pause(5 * time.Second)
 		f.whole()
 		l.end()
