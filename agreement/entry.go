@@ -69,7 +69,7 @@ type Ended struct {
 }
 
 // Raise makes Level the feature level. It is rejected unless that is higher than the present one, and if a member's process
-// knows less. Whoever knows less and is not in Members can't read it, and stops.
+// knows less. A node that knows less and is not in Members can't read the entry, and stops.
 type Raise struct {
 	Level Level `json:"level"`
 }

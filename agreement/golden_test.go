@@ -2,19 +2,15 @@ package agreement
 
 import (
 	"bytes"
-	"encoding/hex"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // goldenBuild signs the golden files.
 var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
@@ -53,40 +49,10 @@ func goldenEntries() []Entry {
 	}
 }
 
-// golden compares lines of names and bytes in hex with a file.
-func golden(t *testing.T, file string, lines [][2]string) map[string][]byte {
-	t.Helper()
-	var text strings.Builder
-	for _, l := range lines {
-		fmt.Fprintf(&text, "%s %s\n", l[0], l[1])
-	}
-	path := "testdata/" + file
-	if *update {
-		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(kept) != text.String() {
-		t.Errorf("what is written differs from %s: that takes a new feature level, see testdata/README.md", path)
-	}
-	out := map[string][]byte{}
-	for line := range strings.Lines(string(kept)) {
-		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if out[name], err = hex.DecodeString(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out
-}
-
 // TestGolden: entries of each kind, and the snapshot of what they make, are written and read as ever. They also pin what
 // entries lead to: the hash is chained over that.
 func TestGolden(t *testing.T) {
-	var lines [][2]string
+	var lines []golden.Line
 	s := New()
 	name := func(i int, e Entry) string {
 		return fmt.Sprintf("%02d-%s", i, strings.TrimPrefix(fmt.Sprintf("%T", e), "agreement."))
@@ -96,13 +62,13 @@ func TestGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines = append(lines, [2]string{name(i, e), hex.EncodeToString(b)})
+		lines = append(lines, golden.Line{Name: name(i, e), Bytes: b})
 		s, _ = goldenBuild.Apply(s, s.Index+1, b, nil)
 	}
-	kept := golden(t, "entries.txt", lines)
+	kept := golden.Check(t, "testdata/entries.txt", lines...)
 	again := New()
 	for i, e := range goldenEntries() {
-		next, r := goldenBuild.Apply(again, again.Index+1, kept[name(i, e)], nil)
+		next, r := goldenBuild.Apply(again, again.Index+1, kept[i], nil)
 		if r.Err != nil && (i != 17 || next == again) { // to raise it to what it is is rejected
 			t.Errorf("%s: %v", name(i, e), r.Err)
 		}
@@ -120,18 +86,16 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	states := golden(t, "states.txt", [][2]string{
-		{"snapshot", hex.EncodeToString(snapshot)}, {"follow", hex.EncodeToString(follow)}, {"adopt", hex.EncodeToString(adopt)},
-		{"hash", hex.EncodeToString(again.Hash[:])},
-	})
-	back, err := goldenBuild.Parse(states["snapshot"])
+	states := golden.Check(t, "testdata/states.txt", golden.Line{Name: "snapshot", Bytes: snapshot},
+		golden.Line{Name: "follow", Bytes: follow}, golden.Line{Name: "adopt", Bytes: adopt}, golden.Line{Name: "hash", Bytes: again.Hash[:]})
+	back, err := goldenBuild.Parse(states[0])
 	if err != nil || back.Hash != again.Hash || !bytes.Equal(snapshotOf(t, back), snapshotOf(t, again)) {
 		t.Errorf("the snapshot is read as another state: %v", err)
 	}
-	if _, err := ParseFollow(states["follow"]); err != nil {
+	if _, err := ParseFollow(states[1]); err != nil {
 		t.Error(err)
 	}
-	if _, r := goldenBuild.Apply(New(), 1, states["adopt"], nil); r.Err != nil {
+	if _, r := goldenBuild.Apply(New(), 1, states[2], nil); r.Err != nil {
 		t.Error(r.Err)
 	}
 }

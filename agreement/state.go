@@ -104,7 +104,7 @@ func (s *State) Moving(p int) bool {
 	return from != to
 }
 
-// InRing reports whether id is a member of a ring, be it the one that is settled or the one being moved to.
+// InRing reports whether id is a member of the settled ring, or of the one that partitions are moving to.
 func (s *State) InRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0 }
 
 // move makes to the ring to be moved to. It is settled if there is nothing to move.

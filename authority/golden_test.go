@@ -1,20 +1,15 @@
 package authority
 
 import (
-	"encoding/hex"
-	"flag"
 	"fmt"
-	"os"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestGolden: requests and replies travel as ever.
 func TestGolden(t *testing.T) {
@@ -28,28 +23,14 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("request %x\n", b)
+	lines := []golden.Line{{Name: "request", Bytes: b}}
 	for i, r := range replies {
 		if b, err = r.AppendBinary(nil); err != nil {
 			t.Fatal(err)
 		}
-		text += fmt.Sprintf("reply-%d %x\n", i, b)
+		lines = append(lines, golden.Line{Name: fmt.Sprintf("reply-%d", i), Bytes: b})
 	}
-	const path = "testdata/messages.txt"
-	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept, err := os.ReadFile(path)
-	if err != nil || string(kept) != text {
-		t.Fatalf("what is written differs from %s, see testdata/README.md: %v", path, err)
-	}
-	for i, line := range strings.Split(strings.TrimSpace(string(kept)), "\n") {
-		_, text, _ := strings.Cut(line, " ")
-		if b, err = hex.DecodeString(text); err != nil {
-			t.Fatal(err)
-		}
+	for i, b := range golden.Check(t, "testdata/messages.txt", lines...) {
 		if i == 0 {
 			if have, err := ParseRequest(b); err != nil || !reflect.DeepEqual(have, request) {
 				t.Errorf("have %+v, %v", have, err)

@@ -50,7 +50,7 @@ type Request struct {
 	Headers bool
 
 	// RequestID is for Reserve: within a minute, reservations with the same id, of at most 64 bytes, about one subject are decided
-	// once, whoever repeats them, unless the owner of the subject can't be reached. Empty: a repeated one may count twice.
+	// once, whichever client repeats them, unless the owner of the subject can't be reached. Empty: a repeated one may count twice.
 	RequestID string
 }
 

@@ -82,7 +82,7 @@ func (c *Cluster) compare(r authority.Request) (authority.Reply, bool) {
 	return authority.Reply{Differs: true, Why: "the node has made another state of the same entries than a majority"}, true
 }
 
-// alarmEvery is how often it is told that nodes differ.
+// alarmEvery is the shortest pause between two log lines that say that nodes differ.
 const alarmEvery = 30 * time.Second
 
 func (c *Cluster) alarm(r authority.Request) {

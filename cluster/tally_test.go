@@ -27,7 +27,7 @@ func TestTally(t *testing.T) {
 		{2, 16, b, true, false},
 		{5, 16, c, true, false},
 		{1, 32, a, false, false},
-		{2, 32, a, false, false}, // what is told of one entry says nothing of another
+		{2, 32, a, false, false}, // a hash of one entry says nothing about another
 		{3, 32, b, false, false},
 		{4, 32, b, false, false},
 		{5, 32, b, false, false},

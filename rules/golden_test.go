@@ -2,16 +2,13 @@ package rules
 
 import (
 	"bytes"
-	"encoding/hex"
-	"flag"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
-)
 
-var updateGolden = flag.Bool("update", false, "write the golden files anew")
+	"github.com/rlnode/rlnode/internal/golden"
+)
 
 // TestGoldenHistory: a history is written and read as ever, and documents have the hashes that they had: nodes of different
 // releases compare these.
@@ -21,7 +18,7 @@ func TestGoldenHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var text strings.Builder
+	var lines []golden.Line
 	for i, w := range []Write{
 		{By: "n1", Change: Change{Body: document}},
 		{By: "n2", Change: Change{Part: RulePart, Name: "login", Body: []byte("{key: [ip], limits: [{limit: 4, per: 1m, algorithm: sliding-window-log}]}")}},
@@ -34,28 +31,15 @@ func TestGoldenHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 		h = next
-		fmt.Fprintf(&text, "hash-%d %x\n", i+1, h.Hash())
+		hash := h.Hash()
+		lines = append(lines, golden.Line{Name: fmt.Sprintf("hash-%d", i+1), Bytes: hash[:]})
 	}
 	b, err := h.AppendBinary(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(&text, "history %x\n", b)
-	const path = "testdata/history.txt"
-	if *updateGolden {
-		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept, err := os.ReadFile(path)
-	if err != nil || string(kept) != text.String() {
-		t.Fatalf("what is written differs from %s: that takes a new feature level; to write it anew: go test ./rules -run Golden -args -update (%v)", path, err)
-	}
-	_, last, _ := strings.Cut(strings.TrimSpace(string(kept)), "history ")
-	if b, err = hex.DecodeString(last); err != nil {
-		t.Fatal(err)
-	}
-	back, err := ParseHistory(b)
+	kept := golden.Check(t, "testdata/history.txt", append(lines, golden.Line{Name: "history", Bytes: b})...)
+	back, err := ParseHistory(kept[len(kept)-1])
 	if err != nil || back.Hash() != h.Hash() {
 		t.Fatalf("the history is read as another one: %v", err)
 	}

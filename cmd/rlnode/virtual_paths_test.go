@@ -202,11 +202,8 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 		leader, others := p.leader()
 		x := others[0]
 		key := p.keyOwnedBy("year", x, others[1], 0)
-		var a limiter.Answer
-		for range 50 {
-			if ok, err := leader.check("year", key, &a); err != nil || !ok {
-				t.Fatal(err)
-			}
+		if admitted, _, _ := leader.ask("year", key, 50); admitted != 50 {
+			t.Fatalf("have %d admitted, want 50", admitted)
 		}
 		for _, v := range others[1:] {
 			p.net.Cut(v.ip, x.ip)
@@ -248,11 +245,8 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		leader, others := p.leader()
 		x := others[0]
 		key := p.keyOwnedBy("year", x, others[1], 0)
-		var a limiter.Answer
-		for range 50 {
-			if ok, err := leader.check("year", key, &a); err != nil || !ok {
-				t.Fatal(err)
-			}
+		if admitted, _, _ := leader.ask("year", key, 50); admitted != 50 {
+			t.Fatalf("have %d admitted, want 50", admitted)
 		}
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
