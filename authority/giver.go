@@ -90,6 +90,7 @@ type question struct {
 	request *Request // nil for Committed and Honoured
 	// honoured is the index of a question of Honoured, followed that of one of Followed; 0 for the others.
 	honoured, followed uint64
+	gone               <-chan struct{} // with followed: closed when nobody waits any more
 	reply              chan Reply
 }
 
@@ -170,7 +171,7 @@ func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
 
 // Followed waits until a majority of the ring has applied the entry of an index, and reports whether it has.
 func (g *Giver) Followed(ctx context.Context, index uint64) bool {
-	reply, ok := g.ask(ctx, &question{followed: index, reply: make(chan Reply, 1)})
+	reply, ok := g.ask(ctx, &question{followed: index, gone: ctx.Done(), reply: make(chan Reply, 1)})
 	return ok && reply.Granted
 }
 
@@ -302,8 +303,7 @@ func (g *Giver) take(q *question) {
 	r.waiting = append(r.waiting, q)
 }
 
-// follows answers who waits for a majority of the ring. Those that wait no more are let go of with the reign, or when the
-// majority is there.
+// follows answers who waits for a majority of the ring, and lets go of those that wait no more.
 func (g *Giver) follows() {
 	r := g.reign
 	if r.book == nil {
@@ -311,6 +311,11 @@ func (g *Giver) follows() {
 	}
 	state := g.config.State()
 	r.behind = slices.DeleteFunc(r.behind, func(q *question) bool {
+		select {
+		case <-q.gone:
+			return true
+		default:
+		}
 		there := r.book.followed(state, q.followed)
 		if there {
 			q.reply <- Reply{Granted: true}

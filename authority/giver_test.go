@@ -337,6 +337,40 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// TestFollowed: it is told when a majority of the ring has applied an index, and those that wait no more are let go of.
+func TestFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		for range 40 { // the first ring
+			g.Answer(t.Context(), s.request(1))
+			time.Sleep(250 * time.Millisecond)
+		}
+		r := s.request(1)
+		index := r.Applied + 2
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			if g.Followed(ctx, index) {
+				t.Fatal("nobody has applied it")
+			}
+			cancel()
+		}
+		g.Answer(t.Context(), r)
+		if have := len(g.reign.behind); have != 0 {
+			t.Errorf("%d questions are left that nobody waits for", have)
+		}
+		told := make(chan bool, 1)
+		go func() { told <- g.Followed(t.Context(), index) }()
+		synctest.Wait()
+		r.Applied = index
+		g.Answer(t.Context(), r)
+		if !<-told {
+			t.Error("it is not told")
+		}
+	})
+}
+
 func TestCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
