@@ -102,7 +102,7 @@ type outgoing struct {
 // expire is the timer's.
 func (o *outgoing) expire() {
 	if o.conn.expired(o.id) {
-		defer o.conn.expiring.Done()
+		defer o.conn.ending.Done()
 		o.done(nil, ErrTimeout)
 	}
 }

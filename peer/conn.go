@@ -67,7 +67,7 @@ type conn struct {
 	down    error // why new calls fail at once, unsent: silent, or broken; nil while all is well
 	broken  error // why it is over for good
 
-	expiring sync.WaitGroup // timers that run done; added to with mu held, and not once it is broken
+	ending sync.WaitGroup // who runs done beside the reader; added to with mu held, and not once it is broken
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
@@ -92,7 +92,7 @@ func (c *conn) run(ctx context.Context) error {
 	c.breakOff(c.read())
 	end()
 	writer.Wait()
-	c.expiring.Wait()
+	c.ending.Wait()
 	c.peers.unwatch(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,9 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 		c.broken = why
 	}
 	c.silent.Store(true)
+	c.ending.Add(1)
 	c.mu.Unlock()
+	defer c.ending.Done()
 	for _, o := range failed {
 		o.timer.Stop()
 		o.done(nil, down)
@@ -308,7 +310,7 @@ func (c *conn) expired(id uint64) bool {
 		return false
 	}
 	delete(c.pending, id)
-	c.expiring.Add(1)
+	c.ending.Add(1)
 	return true
 }
 
