@@ -26,6 +26,7 @@ func (n *Net) streamLocked(from, to *Host, fromPort, toPort int) (near, far *Con
 func (n *Net) pipeLocked(from, to *Host) *pipe {
 	p := &pipe{held: n.heldLocked(from.ip, to.ip), heldBack: n.heldLocked(to.ip, from.ip), delay: n.delayLocked(from.ip, to.ip)}
 	p.host.from, p.host.to = from, to
+	p.change.L = &p.mu
 	n.pipes[p] = struct{}{}
 	return p
 }

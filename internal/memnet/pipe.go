@@ -31,7 +31,10 @@ type pipe struct {
 	resetR   bool      // the reader's host has crashed
 	read     deadline
 	write    deadline
-	waiting  chan struct{} // closed when anything changes; nil if nobody waits
+	waiting  int         // who waits for a change
+	change   sync.Cond   // of mu
+	alarm    *time.Timer // broadcasts change at rings; nil before it was first needed
+	rings    time.Time   // zero: it is not set
 }
 
 // segment is what one write brought.
@@ -46,36 +49,41 @@ type deadline struct{ at time.Time }
 func (d deadline) over(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
 
 func (p *pipe) changedLocked() {
-	if p.waiting != nil {
-		close(p.waiting)
-		p.waiting = nil
+	if p.waiting > 0 {
+		p.change.Broadcast()
 	}
 }
 
 // wait lets go of the mutex until something changes or until the earliest of the times, zero ones left out.
 func (p *pipe) wait(now time.Time, times ...time.Time) {
-	if p.waiting == nil {
-		p.waiting = make(chan struct{})
-	}
-	waiting := p.waiting
-	var first time.Time
 	for _, t := range times {
-		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
+		if !t.IsZero() {
+			p.ringLocked(now, t)
 		}
 	}
-	p.mu.Unlock()
-	defer p.mu.Lock()
-	if first.IsZero() {
-		<-waiting
-		return
+	p.waiting++
+	p.change.Wait()
+	p.waiting--
+}
+
+// ringLocked makes those who wait look again at that time.
+func (p *pipe) ringLocked(now, at time.Time) {
+	if !p.rings.IsZero() && !at.Before(p.rings) {
+		return // they look again then, and wait anew
 	}
-	timer := time.NewTimer(first.Sub(now))
-	defer timer.Stop()
-	select {
-	case <-waiting:
-	case <-timer.C:
+	p.rings = at
+	if p.alarm == nil {
+		p.alarm = time.AfterFunc(at.Sub(now), p.ring)
+	} else {
+		p.alarm.Reset(at.Sub(now))
 	}
+}
+
+func (p *pipe) ring() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rings = time.Time{}
+	p.changedLocked()
 }
 
 // Read takes what has arrived.
@@ -159,7 +167,12 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 			p.size += room
 			n += room
 			b = b[room:]
-			p.changedLocked()
+			switch {
+			case p.delay == 0:
+				p.changedLocked()
+			case p.waiting > 0:
+				p.ringLocked(now, now.Add(p.delay))
+			}
 		}
 		if len(b) == 0 {
 			return n, nil
