@@ -33,7 +33,7 @@ func (k *Keeper) answer(c *peer.Call) {
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
-	case !v.known(c.From, h.generation) && !(c.Method == MethodBack && k.gets(c.From.Node)):
+	case !v.known(c.From, h.generation) && !((c.Method == MethodBack || c.Method == MethodDebts) && k.gets(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
