@@ -113,7 +113,7 @@ type Keeper struct {
 	copying bool          // whole copies are being put together; used by the loop alone
 	seq     uint64        // of the last message to a follower; used by the loop alone
 	kick    chan struct{} // capacity 1: there may be something to do before the next tick
-	inbox   chan *peer.Call
+	inbox   chan message
 	stop    context.CancelFunc
 	ctx     context.Context
 	done    sync.WaitGroup
@@ -121,6 +121,12 @@ type Keeper struct {
 
 // The table and the ring cut the key space into the same slices: this does not compile otherwise.
 var _ [counters.Partitions]struct{} = [ring.Partitions]struct{}{}
+
+// message is what another keeper has sent.
+type message struct {
+	*peer.Call
+	came time.Time
+}
 
 // inboxSize bounds the messages of other keepers that wait; the sender of one more is told to try again.
 const inboxSize = 256
@@ -189,7 +195,7 @@ func Open(cfg Config) (*Keeper, error) {
 		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
 		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
-		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
+		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan message, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
