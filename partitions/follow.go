@@ -378,8 +378,8 @@ func (k *Keeper) receive() {
 		select {
 		case <-k.ctx.Done():
 			return
-		case c := <-k.inbox:
-			k.answer(c)
+		case m := <-k.inbox:
+			k.answer(m.Call, m.came)
 		}
 	}
 }
@@ -388,7 +388,7 @@ func (k *Keeper) receive() {
 func (k *Keeper) Serve(c *peer.Call) {
 	c.Keep()
 	select {
-	case k.inbox <- c:
+	case k.inbox <- message{c, time.Now()}:
 	default:
 		c.Fail(codeBusy, "too much is waiting")
 	}
