@@ -101,7 +101,6 @@ func (l *Limiter) apply(c *change) error {
 			if over {
 				return err
 			}
-			time.Sleep(turnPause)
 			continue
 		}
 		to := firstUntried(tried, m.Self, hint, r.Owner, r.Other)

@@ -55,7 +55,6 @@ func (l *Limiter) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer)
 			if !errors.Is(err, counters.ErrShut) {
 				return id, err
 			}
-			time.Sleep(turnPause)
 			continue
 		}
 		// The standby may have become the owner, and know more.

@@ -184,8 +184,7 @@ func (l *Limiter) host(v *visit, to Answerer) {
 		}
 		r, p := m.whereabouts(q.ops)
 		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
-			time.Sleep(turnPause) // it is just coming or going
-			continue
+			continue // it has just come
 		}
 		// Without authority it would not be decided here when it is thawed.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
@@ -316,7 +315,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 	if !m.Authority() {
 		return false
 	}
-	m.recordAll(ByOwner, q.ops, r.lineages, began, len(r.admitted))
+	m.record(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
 	r.standby, r.decider, r.process, r.steady = false, m.Self, m.process, now.Steady
 	return true
@@ -359,7 +358,6 @@ func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
 // actFor decides v's question as the standby of an owner that can't decide, within this node's share.
 func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
-	began := m.clock()
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
 	for range q.count {
@@ -375,7 +373,6 @@ func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	m.recordAll(ByStandby, q.ops, r.lineages, began, len(r.admitted))
 	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, m.process, now.Steady
 	return true
 }
@@ -403,10 +400,12 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 	if !m.Authority() {
 		return counters.Shut
 	}
+	began := m.clock()
 	verdict := m.Ownership.Act(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
+	m.record(ByStandby, ops, began, 1)
 	m.figures.acted.Add(1)
 	for i := range ops {
 		op := &ops[i]
@@ -434,16 +433,19 @@ func (m *member) clock() int64 {
 	return m.Recorder.Clock()
 }
 
-// recordAll tells the recorder of decisions about ops.
-func (m *member) recordAll(by DecidedBy, ops []counters.Op, lineages []uint64, began int64, times int) {
+// record tells the recorder of decisions about ops.
+func (m *member) record(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m.Recorder == nil {
 		return
 	}
-	ended, subject := m.Recorder.Clock(), 0
-	for first := 0; first < len(ops); subject++ {
-		for range times {
-			m.Recorder.Decided(by, partitionOf(ops[first].Key.Hi), lineages[subject], began, ended)
+	ended := m.Recorder.Clock()
+	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
+		p, lineage := partitionOf(ops[first].Key.Hi), uint64(0)
+		if by == ByOwner {
+			lineage = m.Ownership.Lineage(p)
 		}
-		first += subjectOps(ops[first:])
+		for range times {
+			m.Recorder.Decided(by, p, lineage, began, ended)
+		}
 	}
 }

@@ -84,7 +84,6 @@ func (l *Limiter) settleAtHome(ctx context.Context, s *settling, hops int) (*Set
 			if out, err := l.settleHere(s); !errors.Is(err, counters.ErrShut) {
 				return out, err
 			}
-			time.Sleep(turnPause)
 			continue
 		}
 		to := firstUntried(tried, m.Self, r.Owner, r.Other)
@@ -295,7 +294,7 @@ func (l *Limiter) charge(c *change) {
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
-		for pause := turnPause; ctx.Err() == nil; pause = min(2*pause, checkTime) {
+		for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, checkTime) {
 			if l.apply(c) == nil {
 				return
 			}
