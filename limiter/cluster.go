@@ -28,8 +28,6 @@ const (
 	frozenTime = 500 * time.Millisecond
 	// catchUpTime is how long a node that is behind waits for the rules or the ring that another goes by.
 	catchUpTime = 50 * time.Millisecond
-	// topTime is how long Top waits for the lists of other nodes.
-	topTime = 500 * time.Millisecond
 	// maxServing bounds the questions of other nodes that wait for something here; one more is told to go on.
 	maxServing = 4096
 	// maxTurns bounds how often a check looks again at where its counters are, in a cluster that is moving them.
@@ -195,25 +193,6 @@ func (l *Limiter) Close() error {
 	<-over
 	m.done.Wait()
 	return nil
-}
-
-// spawn runs work in a goroutine of its own, unless there are too many or the limiter is closed.
-func (m *member) spawn(work func()) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false
-	}
-	select {
-	case m.serving <- struct{}{}:
-	default:
-		return false
-	}
-	m.served.Go(func() {
-		defer func() { <-m.serving }()
-		work()
-	})
-	return true
 }
 
 // place is how many nodes divide limits among themselves, and this node's place among them.

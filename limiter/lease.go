@@ -190,21 +190,15 @@ const (
 	bookPause = 10 * time.Second
 )
 
-// giveLeases sends what is left of leases to who owns the subjects now: once, since a repeated one would make quota.
+// giveLeases gives back what is left of leases that have ended.
 func (l *Limiter) giveLeases(ended []localcache.Ended) {
-	m := l.member
-	byOwner := map[ring.NodeID][]leftover{}
+	var list []leftover
 	for i := range ended {
-		e := &ended[i]
-		if len(e.Ops) == 0 {
-			continue
+		if e := &ended[i]; len(e.Ops) > 0 {
+			list = append(list, leftover{source: e.Source, grant: e.Grant, ops: e.Ops, window: e.Window})
 		}
-		to := m.Ownership.Route(partitionOf(e.Ops[0].Key.Hi)).Owner
-		byOwner[to] = append(byOwner[to], leftover{source: e.Source, grant: e.Grant, ops: e.Ops, window: e.Window})
 	}
-	for to, list := range byOwner {
-		l.sendLeftovers(to, list)
-	}
+	l.returnLeftovers(list)
 }
 
 // UseLeases says whether this node leases from others. Without, all that it holds is given back at once: it is leaving.

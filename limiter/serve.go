@@ -73,12 +73,15 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		}
 		l.member.leave(v)
 	case MethodTop:
-		l.serveTop(body, to)
+		l.member.answer(to, func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) })
 	case MethodActivity:
-		l.serveActivity(to)
+		l.member.answer(to, func() { to.Reply(appendActivity(nil, l.activityHere())) })
 	case MethodLeftover:
 		if list, err := readLeftovers(body, &l.member.zones); err == nil {
-			l.receiveLeftovers(list)
+			for i := range list {
+				list[i].hops++
+			}
+			l.returnLeftovers(list)
 		}
 	case MethodSettle:
 		l.serveSettle(body, to)
@@ -133,10 +136,8 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 		m.leave(v)
 		return
 	}
-	if !m.spawn(func() { l.host(v, to) }) {
-		m.figures.busyness.Add(1)
+	if !m.answer(to, func() { l.host(v, to) }) {
 		m.leave(v)
-		to.Fail(CodeBusy, "too many questions wait here")
 	}
 }
 
@@ -268,19 +269,13 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 	deadline, _ := ctx.Deadline()
 	next.patient = time.Until(deadline)
 	m.figures.relayed.Add(1)
-	came := make(chan status, 1)
-	m.Peers.Go(owner, MethodAsk, next.appendBody(next.appendHead(nil)), max(next.patient, time.Millisecond), func(body []byte, err error) {
-		got := unreachable
-		if err == nil && len(body) > 0 {
-			got = status(body[0])
-		}
-		if got.final() {
-			to.Reply(body)
-		}
-		came <- got
-	})
-	got := <-came // the call has a timeout
+	got := unreachable
+	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+	if err == nil && len(body) > 0 {
+		got = status(body[0])
+	}
 	if got.final() {
+		to.Reply(body)
 		return true
 	}
 	v.reply.status = got
