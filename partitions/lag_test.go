@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -49,5 +50,47 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		f.ring(a, b, c) // a revision that c hears of late
 		time.Sleep(8 * time.Second)
 		lagging(a)
+	})
+}
+
+// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once, while the disk of a standby is full, so that
+// it does not learn of the new process.
+func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a, b, c := f.add(), f.add(), f.add()
+		f.bring(a, b, c)
+		f.ring(a, b, c)
+		f.settle()
+		const keys, hits = 300, 5
+		for i := range keys * hits {
+			if _, ok, err := f.take(c, keyOf(i%keys)); err != nil || !ok {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		b.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		a.kill()
+		time.Sleep(100 * time.Millisecond)
+		a.restart()
+		f.bring(a)
+		began := time.Now()
+		f.eventually("the owner has all its partitions", func() bool {
+			for p := range ring.Partitions {
+				if f.state.To.Owner(p) == a.id && !a.table.IsOpen(p) {
+					return false
+				}
+			}
+			return true
+		})
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("the owner went on after %v", took)
+		}
+		for i := range keys {
+			if have := f.used(keyOf(i)); have < hits {
+				t.Fatalf("key %d: %d of %d", i, have, hits)
+			}
+		}
 	})
 }
