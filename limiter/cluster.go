@@ -135,7 +135,7 @@ type member struct {
 	flights flights
 	zones   zones
 	visits  sync.Pool // of *visit
-	figures figures
+	figures tallies
 	leases  *localcache.Leases // held here
 	book    *grants.Book       // granted here
 	loans   loans              // under way to this node's counters
