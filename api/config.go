@@ -133,6 +133,8 @@ type CheckpointStatus struct {
 	Err      error         // of the last one; nil when it completed
 	FileSize int64         // bytes
 	SetAside int64         // damaged files set aside since the process began
+	// DamagedFrames are parts of the file that were passed over when it was loaded.
+	DamagedFrames int64
 }
 
 // Config says what an API stands on and how it is reached.

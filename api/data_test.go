@@ -361,7 +361,7 @@ func TestWait(t *testing.T) {
 func TestHealthTellsOfAFullDisk(t *testing.T) {
 	n := startNode(t, func(c *Config) {
 		c.Checkpoints = func() CheckpointStatus {
-			return CheckpointStatus{Last: time.Now().Add(-time.Minute), Failures: 7, SetAside: 2, FileSize: 4096, Err: fmt.Errorf("write: %w", os.ErrInvalid)}
+			return CheckpointStatus{Last: time.Now().Add(-time.Minute), Failures: 7, SetAside: 2, DamagedFrames: 3, FileSize: 4096, Err: fmt.Errorf("write: %w", os.ErrInvalid)}
 		}
 	})
 	for _, url := range []string{n.data + "/healthz", n.adm + "/healthz", n.data + "/readyz"} {
@@ -372,7 +372,7 @@ func TestHealthTellsOfAFullDisk(t *testing.T) {
 	}
 	_, metrics := n.do(call{method: "GET", url: n.adm + "/metrics"})
 	for _, want := range []string{"rlnode_checkpoint_ok 0\n", "rlnode_checkpoint_failures 7\n",
-		"rlnode_checkpoint_file_bytes 4096\n", "rlnode_checkpoint_set_aside_total 2\n"} {
+		"rlnode_checkpoint_file_bytes 4096\n", "rlnode_checkpoint_set_aside_total 2\n", "rlnode_checkpoint_damaged_frames_total 3\n"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics lack %q", want)
 		}

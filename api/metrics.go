@@ -46,7 +46,7 @@ type collector struct {
 	counters, countersMax, bytes, logs, logEntries *prometheus.Desc
 	evicted, expired, refused                      *prometheus.Desc
 	saved, saveAge, saveTook, saveFailed, rows     *prometheus.Desc
-	fileSize, setAside                             *prometheus.Desc
+	fileSize, setAside, badFrames                  *prometheus.Desc
 	epoch, rulesVersion, ready, panics, build      *prometheus.Desc
 	forward, coalesced, unanswered, fallback       *prometheus.Desc
 	acted, served, relayed, given, busy            *prometheus.Desc
@@ -82,6 +82,7 @@ func newCollector(a *API) *collector {
 		rows:         desc("checkpoint_counters", "Counters written by the last completed checkpoint."),
 		fileSize:     desc("checkpoint_file_bytes", "Size of the counter file."),
 		setAside:     desc("checkpoint_set_aside_total", "Damaged counter files set aside."),
+		badFrames:    desc("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded."),
 		epoch:        desc("ring_epoch", "Number of the ring in use."),
 		rulesVersion: desc("rules_version", "Version of the rules in force."),
 		ready:        desc("ready", "1 if the node is ready, else 0."),
@@ -113,7 +114,7 @@ func newCollector(a *API) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{
 		c.checks, c.headroom, c.latency, c.mistaken, c.counters, c.countersMax, c.bytes, c.logs, c.logEntries, c.evicted, c.expired,
-		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.epoch, c.rulesVersion, c.ready,
+		c.refused, c.saved, c.saveAge, c.saveTook, c.saveFailed, c.rows, c.fileSize, c.setAside, c.badFrames, c.epoch, c.rulesVersion, c.ready,
 		c.panics, c.build, c.forward, c.coalesced, c.unanswered, c.fallback, c.acted, c.served, c.relayed, c.given, c.busy,
 		c.ended, c.spare, c.waiting, c.waitingMax, c.notHeld, c.load, c.factor,
 	} {
@@ -248,4 +249,5 @@ func (c *collector) checkpoints(s sink) {
 	s.gauge(c.rows, float64(st.Counters))
 	s.gauge(c.fileSize, float64(st.FileSize))
 	s.count(c.setAside, st.SetAside)
+	s.count(c.badFrames, st.DamagedFrames)
 }

@@ -183,6 +183,6 @@ func (s *server) checkpoints() api.CheckpointStatus {
 	status := c.Status()
 	return api.CheckpointStatus{
 		Last: status.Completed, Took: status.Duration, Counters: status.Counters, Failures: int64(status.Failures), Err: status.Err,
-		FileSize: status.FileSize, SetAside: status.SetAside,
+		FileSize: status.FileSize, SetAside: status.SetAside, DamagedFrames: status.Damaged,
 	}
 }

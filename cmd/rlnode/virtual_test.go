@@ -193,7 +193,9 @@ func (v *virtual) up() {
 		p.t.Fatal(err)
 	}
 	for _, r := range v.memory.table {
-		s.table.Restore(s.clock.Now(), r)
+		if _, err := s.table.Restore(s.clock.Now(), r); err != nil {
+			p.t.Fatal(err)
+		}
 	}
 	s.limiter = s.mates.limiter
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
