@@ -41,10 +41,10 @@ type Limiter struct {
 
 // book is a version of the rules with the figures kept by its rules.
 type book struct {
-	set   *rules.Set
-	stats []*ruleStats // by Rule.Index
-	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
-	monthly bool // some rule of the set counts usage by month
+	set     *rules.Set
+	stats   []*ruleStats // by Rule.Index
+	whole   *ruleStats   // whole checks, by their decision, however many rules applied to them
+	monthly bool         // some rule of the set counts usage by month
 	// global: the set has limits that regions divide. recorded is the last version that the primary has recorded as honoured
 	// by all of them; 0: none.
 	global   bool

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -206,7 +207,7 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 		return nil
 	}
 	c := b.Cursor()
-	for key, sealed := c.Seek(prefix); len(key) >= len(prefix) && string(key[:len(prefix)]) == string(prefix); key, sealed = c.Next() {
+	for key, sealed := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, sealed = c.Next() {
 		value, err := unsealed(sealed)
 		if err != nil {
 			value = nil

@@ -8,8 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -23,49 +21,19 @@ const (
 	maxUsageSubjects = 30_000_000
 )
 
-// openUsage begins to count what is admitted, unless that is turned off.
+// openUsage begins to count what rules with `usage: monthly` admit, unless that is turned off.
 func (s *server) openUsage() (err error) {
 	if s.settings.UsageMonths == 0 {
 		return nil
 	}
 	s.usage, err = usage.Open(usage.Config{
-		Dir: s.dir, SharedMemory: s.settings.UsageSHMDir, Self: s.id, Name: s.settings.Name,
-		Now: func() int64 { return s.clock.Now().Wall }, Months: s.settings.UsageMonths, Rows: s.settings.UsageSubjects, Logger: s.log,
+		Dir: s.dir, Self: s.id, Name: s.settings.Name, Now: func() int64 { return s.clock.Now().Wall },
+		Months: s.settings.UsageMonths, Rows: s.settings.UsageSubjects, Logger: s.log,
 	})
 	return err
 }
 
-// sharedMemory is where files are in memory that outlives processes, on most systems that have any.
-const sharedMemory = "/dev/shm"
-
-// findSharedMemory sets where usage is counted; empty: in pages of files.
-func (c *serveCmd) findSharedMemory() error {
-	switch c.UsageSHMDir {
-	case "none":
-		c.UsageSHMDir = ""
-		return nil
-	case "":
-		if inMemory(sharedMemory) {
-			c.UsageSHMDir = sharedMemory
-		}
-		return nil
-	}
-	dir, err := filepath.Abs(c.UsageSHMDir)
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("%s is not a directory", dir)
-	}
-	c.UsageSHMDir = dir
-	return nil
-}
-
-// joinUsage makes what is counted here part of what the cluster tells.
+// joinUsage makes what is counted here part of the cluster's sums.
 func (m *mates) joinUsage() {
 	if u := m.server.usage; u != nil {
 		m.limiter.UseMeter(u)
@@ -119,8 +87,8 @@ type usageCmd struct {
 
 // Help has examples.
 func (usageCmd) Help() string {
-	return `What was admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked the exit code is 1, and
-standard error says which: its part is missing.
+	return `What rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked
+the exit code is 1, and standard error says which: its part is missing.
 
 Examples:
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -24,7 +25,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// planet is a cluster in this process, on virtual time: the whole of a node but its HTTP and its disk.
+// planet is a cluster in this process, on virtual time: the whole of a node but its HTTP and, other than for bills, its disk.
 type planet struct {
 	t     *testing.T
 	net   *memnet.Net
@@ -41,6 +42,7 @@ type planet struct {
 	secret  []secret.Secret           // of the cluster; nil: none
 	build   func(i int) cluster.Build // what a node can read; nil: what this source can
 	silence time.Duration             // makes a node unreachable; 0: as always
+	months  int                       // --usage-months
 	stopped atomic.Bool               // the clocks that authority is counted on stand still
 	// pen makes the recorder of a node that starts, which passes on what it hears to another one; nil: it is that.
 	pen func(*virtual, limiter.Recorder) limiter.Recorder
@@ -149,6 +151,7 @@ func (p *planet) settings(i, n int, dir, file string) *serveCmd {
 		Name: fmt.Sprintf("n%d", i+1), Bind: p.address(i), GossipPort: 7946, PeerPort: 7947, Region: p.region,
 		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary,
 		DataDir: dir, Rules: file, MaxCounters: 100_000, BootstrapExpect: cmp.Or(p.expect, n),
+		UsageMonths: p.months, UsageSubjects: 1000,
 	}
 	c.ClusterBind, c.Advertise = c.Bind, c.Bind
 	if p.secret != nil {
@@ -189,6 +192,9 @@ func (v *virtual) up() {
 		s.world.recorder = p.pen(v, s.world.recorder)
 	}
 	s.table, s.clock = counters.New(s.settings.MaxCounters), limiter.NewClock()
+	if err := errors.Join(os.MkdirAll(s.dir, 0o700), s.openUsage()); err != nil {
+		p.t.Fatal(err)
+	}
 	if s.mates, err = s.meet(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -196,9 +202,6 @@ func (v *virtual) up() {
 		s.table.Restore(s.clock.Now(), r)
 	}
 	s.limiter = s.mates.limiter
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		p.t.Fatal(err)
-	}
 	v.alive.Store(true)
 	v.crashed.Store(false)
 	if err := s.mates.join(func(string) {}, func() { v.ready.Store(true) }, func() {}); err != nil {
@@ -230,7 +233,24 @@ func (v *virtual) down(clean bool) {
 	}
 	v.alive.Store(false)
 	close(v.disk.over)
+	file := filepath.Join(s.dir, "usage.db")
+	var written []byte
+	if s.usage != nil && !clean {
+		synctest.Wait() // nobody is writing
+		written, _ = os.ReadFile(file)
+	}
 	_ = s.mates.close()
+	if s.usage != nil {
+		if err := s.usage.Close(); err != nil {
+			v.planet.t.Error(err)
+		}
+		s.usage = nil
+	}
+	if written != nil { // a killed process would not have written the rest
+		if err := os.WriteFile(file, written, 0o600); err != nil {
+			v.planet.t.Error(err)
+		}
+	}
 	_ = s.clock.Close()
 	s.table.Close()
 }
