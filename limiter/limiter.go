@@ -160,7 +160,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 // finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, powerless := &a.scratch, false
-	if l.member == nil || !s.local && !s.reserving && l.hasAll(s.match.Hits) {
+	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
 		verdict, powerful := l.take(a.Now, s.ops, q.Peek)
 		if verdict != counters.Shut {
 			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
@@ -177,16 +177,6 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	c.until, c.thaw = time.Time{}, time.Time{}
 	c.begin(powerless)
 	return len(c.asks) == 0 && c.fold()
-}
-
-// hasAll reports whether this node decides the subjects of all hits: most checks need to know no more.
-func (l *Limiter) hasAll(hits []rules.Hit) bool {
-	for i := range hits {
-		if !l.table.IsOpen(partitionOf(hits[i].Subject.Hi)) {
-			return false
-		}
-	}
-	return true
 }
 
 // take asks the counters here, as their owner. Authority is looked at before and after; without it the verdict is Shut, and what was

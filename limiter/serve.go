@@ -124,12 +124,6 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
-	if q.verb == verbCheck && l.stale(q.version) {
-		v.reply.status = behind
-		v.answer(to)
-		m.leave(v)
-		return
-	}
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
 	if l.ahead(v) || !waits && l.decideFor(v) {
 		v.answer(to)
@@ -154,10 +148,10 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// ahead tells an asker whose rules are older than those here, once.
+// ahead tells an asker whose rules are older than those here: once, or, where shares may have grown elsewhere since, for good.
 func (l *Limiter) ahead(v *visit) bool {
 	q := &v.question
-	if q.version >= v.reply.version || q.flags&flagLast != 0 || q.verb != verbCheck {
+	if q.verb != verbCheck || !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
 		return false
 	}
 	v.reply.status = behind
@@ -238,11 +232,11 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to A
 			return false
 		}
 	}
-	if r.Owner != v.from && r.Owner != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Owner, to) {
-		return true
+	next := r.Owner
+	if next == v.from { // it asks others only when it may not decide: without authority, or after it has handed over
+		next = r.Other
 	}
-	// An owner asks others only when it may not decide: because it has no authority, or because it has handed over.
-	if r.Owner == v.from && !r.Other.IsZero() && r.Other != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Other, to) {
+	if !next.IsZero() && next != m.Self && q.hops < maxHops && l.relay(ctx, v, next, to) {
 		return true
 	}
 	why := partitions.Unreachable
@@ -286,7 +280,7 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 // or has no authority; what was taken then stays taken, since nobody may say whose it is.
 func (l *Limiter) decideFor(v *visit) bool {
 	m, q, r := l.member, &v.question, &v.reply
-	if !m.Authority() {
+	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
 	now := l.clock.Now()
