@@ -277,7 +277,7 @@ func (l *Limiter) giveBack(a *ask) {
 
 // receive puts back what another node's check took here, where this process still holds it.
 func (l *Limiter) receive(g *gift) {
-	if g.process != l.member.process {
+	if g.process != l.process {
 		return
 	}
 	now := l.clock.Now()

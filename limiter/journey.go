@@ -208,7 +208,7 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit more than the limit
 		// in a healthy cluster. They are asked again when there is news of the ring, or in a moment.
 		s.passed, s.hint = s.passed[:0], ring.NodeID{}
-		c.wait(now.Add(newsTime), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+		c.wait(now.Add(min(newsTime<<min(s.turns, 6), maxNewsTime)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 

@@ -24,7 +24,7 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
-	process uint64        // marks this process's counts
+	process uint64        // marks this process's counts, and readings of its clock
 	began   time.Time
 	rounds  rounds
 	meter   Meter // nil: what is admitted is not counted for bills
@@ -32,7 +32,7 @@ type Limiter struct {
 	reservations reservationFigures
 	requests     requests
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
-	zones        zones    // of limits in reservations
+	zones        zones    // of limits in messages and reservations
 
 	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
 	steps  func(*rules.Set) []int

@@ -68,7 +68,7 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		l.serveAsk(from, body, to)
 	case MethodGive:
 		v := l.member.visit()
-		if v.gift.read(body, &l.member.zones) == nil {
+		if v.gift.read(body, &l.zones) == nil {
 			l.receive(&v.gift)
 		}
 		l.member.leave(v)
@@ -77,7 +77,7 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 	case MethodActivity:
 		l.member.answer(to, func() { to.Reply(appendActivity(nil, l.activityHere())) })
 	case MethodLeftover:
-		if list, err := readLeftovers(body, &l.member.zones); err == nil {
+		if list, err := readLeftovers(body, &l.zones); err == nil {
 			for i := range list {
 				list[i].hops++
 			}
@@ -115,7 +115,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	m := l.member
 	v := m.visit()
 	v.from = from
-	if err := v.question.read(body, &m.zones); err != nil {
+	if err := v.question.read(body, &l.zones); err != nil {
 		m.leave(v)
 		to.Fail(CodeMessage, err.Error())
 		return
@@ -306,7 +306,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 	}
 	m.record(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
-	r.standby, r.decider, r.process, r.steady = false, m.Self, m.process, now.Steady
+	r.standby, r.decider, r.process, r.steady = false, m.Self, l.process, now.Steady
 	return true
 }
 
@@ -362,7 +362,7 @@ func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, m.process, now.Steady
+	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, l.process, now.Steady
 	return true
 }
 
