@@ -134,8 +134,8 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// ask sends a's question. If it may, it travels with others alike.
-func (l *Limiter) send(a *ask, together bool) {
+// dispatch sends a's question. If it may, it travels with others alike.
+func (l *Limiter) dispatch(a *ask, together bool) {
 	key := a.q.appendBody(append(make([]byte, 0, 256), a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
 		l.post(nil, key[keyPrefix:], []*ask{a})

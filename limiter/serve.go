@@ -51,14 +51,10 @@ func (m *member) leave(v *visit) {
 }
 
 // Serve answers a message from another limiter. It does not block.
-func (l *Limiter) Serve(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) }
+func (l *Limiter) Serve(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) }
 
 // ServeFor is Serve for a message that came over no connection: for networks in memory. body holds until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
-	l.serve(from, method, body, to)
-}
-
-func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	if l.member == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")
 		return
@@ -293,14 +289,18 @@ func (l *Limiter) decideFor(v *visit) bool {
 		}
 	}
 	r.status = decided
-	if q.verb == verbCheck {
-		if !l.takeFor(v, now) {
+	take := l.table.Take
+	if q.flags&flagPeek != 0 {
+		take = l.table.Peek
+	}
+	if q.verb != verbCheck {
+		if !l.changeFor(v, now) {
 			return false
 		}
-		l.grantFor(v, now)
-	} else if !l.changeFor(v, now) {
+	} else if !v.each(now, take) {
 		return false
 	}
+	l.grantFor(v, now)
 	if !m.Authority() {
 		return false
 	}
@@ -310,13 +310,13 @@ func (l *Limiter) decideFor(v *visit) bool {
 	return true
 }
 
-// takeFor takes for one check after another until one is refused.
-func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
+// each decides one of the checks alike after another until one is refused. It reports false where none was decided; those that are
+// left ask anew.
+func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &v.question, &v.reply
 	for range q.count {
-		verdict := l.verdict(now, q.ops, q.flags&flagPeek != 0)
+		verdict := decide(now, q.ops)
 		if verdict == counters.Shut {
-			// If the gate was shut in between, those that are left ask anew.
 			return len(r.admitted) > 0
 		}
 		r.note(verdict == counters.Admitted, q.ops, now)
@@ -325,14 +325,6 @@ func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
 		}
 	}
 	return true
-}
-
-// verdict asks the counters here.
-func (l *Limiter) verdict(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
-	if peek {
-		return l.table.Peek(now, ops)
-	}
-	return l.table.Take(now, ops)
 }
 
 // note adds the decisions of ops to the reply.
@@ -349,15 +341,11 @@ func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
-	for range q.count {
-		verdict := l.act(now, q.ops, q.flags&flagPeek != 0, why)
-		if verdict == counters.Shut {
-			return false
-		}
-		r.note(verdict == counters.Admitted, q.ops, now)
-		if verdict != counters.Admitted {
-			break
-		}
+	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
+		return l.act(now, ops, q.flags&flagPeek != 0, why)
+	}
+	if !v.each(now, act) {
+		return false
 	}
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
@@ -416,7 +404,7 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 
 // clock reads the recorder's clock.
 func (m *member) clock() int64 {
-	if m.Recorder == nil {
+	if m == nil || m.Recorder == nil {
 		return 0
 	}
 	return m.Recorder.Clock()
