@@ -472,12 +472,8 @@ func (s *scene) judge() {
 	for _, u := range s.c.subjects {
 		used, forgotten, beside := s.p.used(u.rule, u.key), s.c.forgotten(u), u.maybe
 		if s.broken != nil {
-			// What was admitted alone is in a copy that may be merged with a newer checkpoint; and an owner that loses its
-			// authority in the middle of a check has counted what another one admits.
-			alone := u.aloneAtMost(1 << 40)
-			if forgotten, beside = forgotten+u.alone[s.broken], beside+alone; s.restarted != nil {
-				forgotten += alone
-			}
+			// An owner that loses its authority in the middle of a check has counted what another one admits.
+			beside += u.aloneAtMost(1 << 40)
 		}
 		lost, doubled = lost+max(0, u.all-used), doubled+max(0, used-u.all)
 		if used < u.all-forgotten || used > u.all+beside {

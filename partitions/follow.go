@@ -378,8 +378,8 @@ func (k *Keeper) receive() {
 		select {
 		case <-k.ctx.Done():
 			return
-		case c := <-k.inbox:
-			k.answer(c)
+		case m := <-k.inbox:
+			k.answer(m.Call, m.came)
 		}
 	}
 }
@@ -397,7 +397,7 @@ func (k *Keeper) Handle(p *peer.Peers) {
 func (k *Keeper) serve(c *peer.Call) {
 	c.Keep()
 	select {
-	case k.inbox <- c:
+	case k.inbox <- message{c, time.Now()}:
 	default:
 		c.Fail(codeBusy, "too much is waiting")
 	}
