@@ -56,6 +56,7 @@ type part struct {
 	admitted  bool // with those decided together
 	withdrawn bool // its decisions are told as without the cost
 	acted     bool // this node has tried to act as the standby
+	leant     bool // another one was asked to
 	again     bool // one that could not be reached was asked again
 	why       partitions.Absence
 	hint      ring.NodeID
@@ -86,8 +87,8 @@ const (
 	wayHere    way = iota // from the counters here
 	wayWait               // the partition is being handed over
 	wayOwner              // ask who should be the owner
-	wayStandby            // ask the standby
-	wayAct                // this node is the standby
+	wayStandby            // ask the standby, or who has handed over to the owner
+	wayAct                // this node is the one
 	wayAlone              // by `on_partition`
 	wayOver               // from its lease: it is decided
 )
@@ -249,7 +250,13 @@ func (c *journey) wayBy(p *part, r *partitions.Route) wayOf {
 			return wayOf{way: wayOwner, to: id, owner: id}
 		}
 	}
+	// While it moves, who has handed it over has a copy that is kept up.
+	away := !r.Other.IsZero() && slices.Contains(p.tried, r.Owner)
 	switch {
+	case away && r.Other == self && !p.acted:
+		return wayOf{way: wayAct}
+	case away && r.Other != self && !p.leant:
+		return wayOf{way: wayStandby, to: r.Other, owner: r.Owner}
 	case r.Standby.IsZero() || p.hasTried(r.Standby):
 	case r.Standby != self:
 		return wayOf{way: wayStandby, to: r.Standby, owner: r.Owner}
@@ -337,6 +344,7 @@ func (c *journey) send() {
 		p := &c.parts[w.part]
 		p.try(w.to)
 		p.state = partAsked
+		p.leant = p.leant || w.way == wayStandby
 		if i == 0 || c.turn > 0 || w.way != asked[i-1].way || w.to != asked[i-1].to {
 			c.asks = append(c.asks, c.ask(w))
 		}
@@ -455,6 +463,8 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 		p.settle(by, a.admitted)
 	case a.status == noAuthority:
 		p.why = partitions.Powerless
+	case a.status == unreachable:
+		c.limiter.member.Ownership.Learn(partitionOf(p.hi), a.revision, a.hint)
 	case a.status == undecided:
 		p.untry(a.to)
 	case a.status == notMine:
