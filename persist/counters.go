@@ -19,6 +19,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 // Source is the table whose counters are kept.
@@ -143,6 +144,21 @@ type Status struct {
 	FileSize  int64         // bytes
 	SetAside  int64         // how often the file was damaged and begun anew, since the process began
 	Damaged   int64         // frames that Load passed over because they were damaged
+}
+
+// Figures shows how saving the counters goes.
+func (c *Counters) Figures(s figures.Sink) {
+	st := c.Status()
+	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
+	if !st.Completed.IsZero() {
+		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.", time.Since(st.Completed).Seconds())
+	}
+	s.Gauge("checkpoint_duration_seconds", "Time that the last completed checkpoint took.", st.Duration.Seconds())
+	s.Level("checkpoint_failures", "Checkpoints that failed since the last completed one.", st.Failures)
+	s.Gauge("checkpoint_counters", "Counters written by the last completed checkpoint.", float64(st.Counters))
+	s.Gauge("checkpoint_file_bytes", "Size of the counter file.", float64(st.FileSize))
+	s.Count("checkpoint_set_aside_total", "Damaged counter files set aside.", st.SetAside)
+	s.Count("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
 }
 
 // OpenCounters opens the file in the data directory. A damaged file is set aside. If no new one can be made,
