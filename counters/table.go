@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 const (
@@ -395,6 +396,19 @@ type Stats struct {
 	Evicted    int64 // since the start: dropped before they were fresh, for want of room
 	Expired    int64 // since the start: dropped as fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refused counters were left
+}
+
+// Figures shows the present figures.
+func (t *Table) Figures(s figures.Sink) {
+	st := t.Stats()
+	s.Gauge("counters", "Counters held.", float64(st.Counters))
+	s.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
+	s.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
+	s.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
+	s.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
+	s.Count("counters_evicted_total", "Counters dropped before they were fresh, for want of room.", st.Evicted)
+	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
+	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
 }
 
 // Stats returns the present figures.

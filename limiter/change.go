@@ -101,7 +101,7 @@ func (l *Limiter) apply(c *change) error {
 // isUnread says that a node could not read a message, and so did nothing.
 func isUnread(err error) bool {
 	var remote *peer.RemoteError
-	return errors.As(err, &remote) && remote.Code == CodeMessage
+	return errors.As(err, &remote) && (remote.Code == CodeMessage || remote.Code == peer.CodeNoMethod)
 }
 
 // changeHere does c as the owner, or as a node by itself.

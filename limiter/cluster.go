@@ -133,7 +133,7 @@ type member struct {
 	Cluster
 	flights flights
 	visits  sync.Pool // of *visit
-	figures figures
+	figures tallies
 	leases  *localcache.Leases // held here
 	book    *grants.Book       // granted here
 	loans   loans              // under way to this node's counters

@@ -50,10 +50,20 @@ func (m *member) leave(v *visit) {
 	}
 }
 
-// Serve answers a message from another limiter. It does not block.
-func (l *Limiter) Serve(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) }
+// Handle has p bring the messages of other limiters here, of this region and of others.
+func (l *Limiter) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{
+		MethodAsk, MethodGive, MethodTop, MethodLeftover, MethodForget, MethodSettle, MethodRefund, MethodActivity, MethodBorrow,
+		MethodLendHere, MethodReserve, MethodKeep,
+	} {
+		p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
+	}
+	for _, m := range []peer.Method{MethodLend, MethodShare} {
+		p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFarFor(c.Method, c.Body, c) })
+	}
+}
 
-// ServeFor is Serve for a message that came over no connection: for networks in memory. body holds until it returns.
+// ServeFor answers a message from another limiter of this region. It does not block; body holds until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	if l.member == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")

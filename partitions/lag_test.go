@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,30 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 			if have := f.used(keyOf(i)); have < hits {
 				t.Fatalf("key %d: %d of %d", i, have, hits)
 			}
+		}
+	})
+}
+
+// A node that does not know yet what was agreed waits for that once, not for each message that speaks of it: what it is asked
+// meanwhile would be answered too late.
+func TestWhoIsBehindAnswersInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		a.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		f.agree(agreement.Boot{Node: idOf(7), Boot: 7})
+		f.eventually("the others know", func() bool { return b.keeper.Used() == f.state.Revision })
+		for range 100 {
+			b.peers.Go(a.id, MethodDebts, b.keeper.appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
+		}
+		a.authority.Store(false)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), lookTimeout)
+		defer cancel()
+		_, err := b.peers.Call(ctx, a.id, MethodLookEnded, appendPartitions(b.keeper.appendHeader(nil, 0), []int{1}))
+		if took := time.Since(began); err != nil || took > 2*catchUp {
+			t.Errorf("it answers after %v, %v", took, err)
 		}
 	})
 }

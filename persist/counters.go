@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 // Source is the table whose counters are kept.
@@ -40,6 +41,8 @@ type CountersConfig struct {
 	// Interval is from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. While
 	// checkpoints fail, it is twice as long.
 	Interval time.Duration
+	// FreeMemory is called when writing or reading counters has left much garbage. nil: it is left to the collector.
+	FreeMemory func()
 	// Logger gets what an operator should know. Default slog.Default().
 	Logger *slog.Logger
 	// MaxSize bounds the file, in bytes; checkpoints fail beyond it. 0 is no bound.
@@ -130,6 +133,20 @@ type Status struct {
 	Failures  int           // checkpoints that failed since the last completed one
 	FileSize  int64         // bytes
 	SetAside  int64         // how often the file was damaged and begun anew, since the process began
+}
+
+// Figures shows how saving the counters goes.
+func (c *Counters) Figures(s figures.Sink) {
+	st := c.Status()
+	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
+	if !st.Completed.IsZero() {
+		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.", time.Since(st.Completed).Seconds())
+	}
+	s.Gauge("checkpoint_duration_seconds", "Time that the last completed checkpoint took.", st.Duration.Seconds())
+	s.Level("checkpoint_failures", "Checkpoints that failed since the last completed one.", st.Failures)
+	s.Gauge("checkpoint_counters", "Counters written by the last completed checkpoint.", float64(st.Counters))
+	s.Gauge("checkpoint_file_bytes", "Size of the counter file.", float64(st.FileSize))
+	s.Count("checkpoint_set_aside_total", "Damaged counter files set aside.", st.SetAside)
 }
 
 // OpenCounters opens the file in the data directory. A damaged file is set aside. If no new one can be made,

@@ -58,7 +58,7 @@ type Meter struct {
 	cfg     Config
 	dir     string
 	current atomic.Pointer[ledger] // the latest month counted in
-	figures figures
+	figures tallies
 	wake    chan struct{} // holds a token when a month wants its file
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
@@ -79,7 +79,7 @@ type parting struct {
 	rounds int
 }
 
-type figures struct {
+type tallies struct {
 	others, lost, setAside, syncFailures atomic.Int64
 
 	busy atomic.Pointer[time.Time] // since when something is being brought to the disk
