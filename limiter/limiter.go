@@ -40,9 +40,10 @@ type Limiter struct {
 
 // book is a version of the rules with the figures kept by its rules.
 type book struct {
-	set   *rules.Set
-	stats []*ruleStats // by Rule.Index
-	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
+	set     *rules.Set
+	stats   []*ruleStats // by Rule.Index
+	whole   *ruleStats   // whole checks, by their decision, however many rules applied to them
+	monthly bool         // some rule of the set counts usage by month
 	// global: the set has limits that regions divide. recorded is the last version that the primary has recorded as honoured
 	// by all of them; 0: none.
 	global   bool
@@ -66,7 +67,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.opened.Note(set, l.authorityAt())
-	next := &book{set: set, whole: newRuleStats()}
+	next := &book{set: set, whole: newRuleStats(), monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
 	next.divide()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole

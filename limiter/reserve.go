@@ -130,17 +130,21 @@ func (c *journey) reserved(r *reservation, i int) reserved {
 	return out
 }
 
-// name says what the subjects are called, since whoever settles may never have heard of them. Shadow rules bill nothing.
+// name says what the subjects of rules with `usage: monthly` are called, since the node that settles may never have heard
+// of them.
 func (r *reservation) name(q *Query, a *Answer) {
 	total := 0
 	for i := range r.subjects {
 		h := &a.scratch.match.Hits[i]
+		if !h.Rule.Monthly {
+			continue
+		}
 		key := keyText(h.Rule, q)
 		size := len(h.Rule.Name)
 		for _, value := range key {
 			size += len(value)
 		}
-		if !h.Rule.Shadow && total+size <= maxNames {
+		if total+size <= maxNames {
 			total += size
 			r.subjects[i].lo, r.subjects[i].rule, r.subjects[i].key = h.Subject.Lo, h.Rule.Name, key
 		}
