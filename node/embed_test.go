@@ -128,8 +128,8 @@ func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) 
 	return nodes
 }
 
-// Nodes in one process are a cluster like any other: together they admit the limit.
-func TestNodesInOneProcess(t *testing.T) {
+// Nodes in one program are a cluster like any other: together they admit the limit.
+func TestNodesInOneProgram(t *testing.T) {
 	leakless(t)
 	nodes := together(t, 2, exactRules(100), nil)
 	process.Eventually(t, "both own partitions", func() bool {
