@@ -101,36 +101,31 @@ func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	if s := t.only(ops); s != nil {
 		s.mu.Lock()
-		v := t.takeOpen(now, ops)
+		v := t.take(now, ops, true)
 		s.mu.Unlock()
 		return v
 	}
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
-	v := t.takeOpen(now, ops)
+	v := t.take(now, ops, true)
 	t.unlock(held)
 	return v
-}
-
-// takeOpen is take where no gate is shut. The shards of ops are held.
-func (t *Table) takeOpen(now algorithms.Now, ops []Op) Verdict {
-	if t.gates.anyShut(ops) {
-		return Shut
-	}
-	return t.take(now, ops)
 }
 
 // Act is Take without a look at the gates: for a standby that acts from its copy.
 func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
-	v := t.take(now, ops)
+	v := t.take(now, ops, false)
 	t.unlock(held)
 	return v
 }
 
-// take decides ops and stores what they take. Their shards are held.
-func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
+// take decides ops and stores what they take; gated: only where no gate is shut. Their shards are held.
+func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
+	if gated && t.gates.anyShut(ops) {
+		return Shut
+	}
 	blocks := false
 	for i := range ops {
 		op := &ops[i]

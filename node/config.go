@@ -95,14 +95,11 @@ type Config struct {
 	// InsecureCluster opens the ports between nodes to a network without a secret: anyone who reaches them can take the cluster over.
 	InsecureCluster bool
 
-	// UsageMonths is how many months of usage are kept, for bills: 0 to 1,200. 0 counts none; more need DataDir.
+	// UsageMonths is how many months are kept of what rules with `usage: monthly` count: 0 to 1,200. 0 counts none; more need DataDir.
 	UsageMonths int
 	// UsageSubjects bounds the rows of usage a month, 1 to 30,000,000: a rule, a subject and a unit. Beyond it subjects are counted
 	// together. 0: 1,000,000.
 	UsageSubjects int
-	// UsageSharedMemory is a folder in memory that outlives the process, such as /dev/shm, where the current months are counted.
-	// Empty: they are counted in pages of files in DataDir, and a disk that hangs holds checks up.
-	UsageSharedMemory string
 
 	// OTLPEndpoint is the URL of an OpenTelemetry collector, OTLP over HTTP, that spans of checks over HTTP are sent to. Empty: none.
 	OTLPEndpoint string
@@ -221,29 +218,11 @@ func (c *settings) checkNode(m *mistakes) {
 	if c.UsageMonths < 0 || c.UsageMonths > maxUsageMonths {
 		m.note("UsageMonths", "%d is not in 0…%d", c.UsageMonths, maxUsageMonths)
 	} else if c.UsageMonths > 0 && c.DataDir == "" {
-		m.note("UsageMonths", "usage is kept in a folder: set %s", m.name("DataDir"))
+		m.note("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
 	if c.UsageSubjects < 1 || c.UsageSubjects > maxUsageSubjects {
 		m.note("UsageSubjects", "%d is not in 1…%d", c.UsageSubjects, maxUsageSubjects)
 	}
-	if c.UsageSharedMemory != "" {
-		dir, err := filepath.Abs(c.UsageSharedMemory)
-		if err == nil {
-			err = isFolder(dir)
-		}
-		if err != nil {
-			m.note("UsageSharedMemory", "%w", err)
-		}
-		c.UsageSharedMemory = dir
-	}
-}
-
-func isFolder(dir string) error {
-	info, err := os.Stat(dir)
-	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is not a directory", dir)
-	}
-	return err
 }
 
 // checkPlanes checks where and by what the node is asked over HTTP.

@@ -39,7 +39,7 @@ func (n *Node) openFiles() error {
 		return nil
 	}
 	config := persist.DefaultCountersConfig()
-	config.Dir, config.Source, config.Now, config.Logger, config.FreeMemory = n.dir, n.table, n.clock.Now, n.log, n.config.FreeMemory
+	config.Dir, config.Source, config.Now, config.Logger = n.dir, n.table, n.clock.Now, n.log
 	if err := n.openFile(config, "counters"); err != nil {
 		return err
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// openMeter begins to count what is admitted, unless that is turned off.
+// openMeter begins to count what rules with `usage: monthly` admit, unless that is turned off.
 func (n *Node) openMeter() (err error) {
 	c := n.config
 	if c.UsageMonths == 0 {
 		return nil
 	}
 	n.meter, err = usage.Open(usage.Config{
-		Dir: n.dir, SharedMemory: c.UsageSharedMemory, Self: n.id, Name: c.Name,
+		Dir: n.dir, Self: n.id, Name: c.Name,
 		Now: func() int64 { return n.clock.Now().Wall }, Months: c.UsageMonths, Rows: c.UsageSubjects, Logger: n.log,
 	})
 	if err != nil {

@@ -90,7 +90,7 @@ func (c *compiler) rules() error {
 
 func (c *compiler) rule(spec *RuleSpec) *Rule {
 	r := &Rule{
-		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Tiered: spec.Tiered,
+		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Monthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
 		fallback: -1, bySubject: spec.Tiered,
 	}

@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"wan":        {"ring", "gossip", "peer"},
-	"usage":      {"ring", "rules", "peer"},
+	"usage":      {"ring", "rules", "peer", "persist"},
 	"tracing":    {},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"ui":         {}, // files for browsers
