@@ -386,6 +386,16 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
+func TestDefaults(t *testing.T) {
+	c, err := Config{Region: "us", ClusterBind: "127.0.0.1"}.complete()
+	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 || c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters || c.Name == "" {
+		t.Errorf("have %+v, %v", c, err)
+	}
+	if c, err = (Config{ClusterBind: "127.0.0.1", Join: []string{"localhost"}}).complete(); err != nil || c.BootstrapExpect != 0 || c.Region != "default" {
+		t.Errorf("have %+v, %v", c, err)
+	}
+}
+
 // Each mistake is told with the name of its field.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct {
