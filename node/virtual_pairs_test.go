@@ -424,7 +424,7 @@ func (s *scene) writes(at int, within time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var err error
-		version, err = v.node.Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, api.WriteOptions{By: v.name()})
+		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, api.WriteOptions{By: v.name()})
 		if err != nil {
 			return err.Error()
 		}
