@@ -304,7 +304,7 @@ func (c *journey) ask(s *subject) *ask {
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if c.last {
+	if c.last && c.limiter.member.Authority() { // without, it may be behind for long
 		a.q.flags |= flagLast
 	}
 	if s.way == wayStandby {
