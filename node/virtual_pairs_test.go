@@ -442,11 +442,11 @@ func (s *scene) writes(at int, within time.Duration) {
 				return
 			}
 			// Who can't catch up has no owner decide by older rules.
-			if v.server.limiter.Rules().Version < version && v.alive.Load() {
+			if v.node.limiter.Rules().Version < version && v.alive.Load() {
 				var a limiter.Answer
 				_, err := v.check("year", "written", &a)
-				if err == nil && a.DecidedBy != limiter.ByFallback && v.server.limiter.Rules().Version < version {
-					s.t.Errorf("%s goes by version %d, not %d, and was answered by %s", v.name(), v.server.limiter.Rules().Version, version, a.DecidedBy)
+				if err == nil && a.DecidedBy != limiter.ByFallback && v.node.limiter.Rules().Version < version {
+					s.t.Errorf("%s goes by version %d, not %d, and was answered by %s", v.name(), v.node.limiter.Rules().Version, version, a.DecidedBy)
 					return
 				}
 			}
