@@ -34,7 +34,7 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *node {
 		}
 		cluster := usage.Join(m, deaf{}, func() []usage.Member { return members })
 		c.Decider.(*limiter.Limiter).UseMeter(m)
-		c.Months, c.UsageStats = cluster, m.Stats
+		c.Months, c.Figures = cluster, append(c.Figures, m.Figures)
 		t.Cleanup(func() {
 			if err := cluster.Close(); err != nil {
 				t.Error(err)

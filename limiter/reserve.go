@@ -82,7 +82,7 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 		first := 0
 		for i := range a.scratch.match.Hits {
 			n := len(a.scratch.match.Hits[i].Limits)
-			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, steady: a.Now.Steady}
+			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, process: l.process, steady: a.Now.Steady}
 			for j := first; j < first+n; j++ {
 				r.reserve(&s, a, j, takenAt(&a.scratch.ops[j], a.Now).Window)
 			}
@@ -106,12 +106,12 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 
 // reserved is what the i-th subject took, and of whom.
 func (c *journey) reserved(r *reservation, i int) reserved {
-	m, s := c.limiter.member, &c.subjects[i]
+	s := &c.subjects[i]
 	out := reserved{hi: s.hi}
 	at, subject := 0, 0 // in the question
 	switch s.undo {
 	case undoHere:
-		out.lineage, out.process, out.steady = s.lineage, m.process, s.when.Steady
+		out.lineage, out.process, out.steady = s.lineage, c.limiter.process, s.when.Steady
 	case undoAsked:
 		at, subject = s.from.find(s.hi)
 		out.lineage, out.process, out.steady = s.from.lineages[subject], s.from.process, s.from.steady

@@ -286,7 +286,7 @@ func (c *settings) checkCluster(m *mistakes) {
 		if company != "" {
 			m.note(company, "there are no other nodes without a port for them: set %s", m.name("ClusterBind"))
 		}
-		c.Advertise = "127.0.0.1" // where it listens in its own world
+		c.Advertise, c.GossipPort, c.WANPort = aloneIP, alonePort, alonePort
 		return
 	}
 	bind, err := netip.ParseAddr(c.ClusterBind)

@@ -213,7 +213,9 @@ func (v *virtual) up() {
 		p.t.Fatal(err)
 	}
 	for _, r := range v.memory.table {
-		n.table.Restore(n.clock.Now(), r)
+		if _, err := n.table.Restore(n.clock.Now(), r); err != nil {
+			p.t.Fatal(err)
+		}
 	}
 	v.node = n
 	v.alive.Store(true)

@@ -75,6 +75,10 @@ const (
 	RefuseUncounted                    // deny
 )
 
+var partitionWords = [...]string{"share", "full", "allow", "deny"}
+
+func (p OnPartition) String() string { return partitionWords[p] }
+
 // Scope says where a limit holds.
 type Scope uint8
 

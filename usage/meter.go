@@ -39,7 +39,7 @@ type Meter struct {
 	cfg     Config
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // of the latest month counted in
-	figures figures
+	figures tallies
 	wake    chan struct{} // holds a token when there is something to write after there was nothing
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
@@ -55,7 +55,7 @@ type Meter struct {
 	ledgers []*ledger // in memory: those that are live, and those that are about to be closed
 }
 
-type figures struct {
+type tallies struct {
 	others, lost, failures atomic.Int64
 
 	busy atomic.Pointer[time.Time] // since when something is being written
