@@ -2,7 +2,6 @@ package usage
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,13 +56,13 @@ type ledger struct {
 type shard struct {
 	mu     sync.Mutex // guards what follows
 	sealed bool       // nothing is counted here any more
+	dirty  bool       // some rows are
 	slots  []uint32   // a power of two, at most three quarters full
 	rows   []record   // in order of entry; what a record is about never changes
 	names  []byte     // of the rows, one behind the other
-	dirty  []uint64   // a bit for each block of rows that is not written as it is
 	named  int        // rows whose names are written
 
-	_ [128 - 120]byte // shards share no cache line
+	_ [128 - 96]byte // shards share no cache line
 }
 
 // record is a row's place and counts.
@@ -71,6 +70,7 @@ type record struct {
 	hi, lo       uint64
 	cost, checks int64
 	name         uint32 // where its names begin
+	dirty        bool   // it is not written as it is
 }
 
 func newLedger(id ledgerID, node string, maxRows int) *ledger {
@@ -109,19 +109,11 @@ func (s *shard) find(hi, lo uint64) int {
 	}
 }
 
-// add adds to a row. Costs stay where they would overflow.
+// add adds to a row.
 func (s *shard) add(row int, cost, checks int64) {
 	r := &s.rows[row]
-	r.cost = plus(r.cost, cost)
-	r.checks = plus(r.checks, checks)
-	s.mark(row / blockRows)
-}
-
-func (s *shard) mark(block int) {
-	if block/64 == len(s.dirty) {
-		s.dirty = append(s.dirty, 0)
-	}
-	s.dirty[block/64] |= 1 << (block % 64)
+	r.cost, r.checks = plus(r.cost, cost), plus(r.checks, checks)
+	r.dirty, s.dirty = true, true
 }
 
 // put makes the last row known to the index.
@@ -238,7 +230,7 @@ func (l *ledger) seal() {
 // block is some rows as they are written: their places and names, which are written once, and their counts.
 type block struct {
 	shard, number int
-	rows          int // of the shard, when the block was taken
+	rows          int // of the shard, up to the end of the block
 	names, counts []byte
 }
 
@@ -257,25 +249,33 @@ func (l *ledger) take(blocks []block, shard int) []block {
 	s := &l.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, word := range s.dirty {
-		s.dirty[i] = 0
-		for ; word != 0; word &= word - 1 {
-			b := block{shard: shard, number: i*64 + bits.TrailingZeros64(word), rows: len(s.rows)}
-			begin := b.number * blockRows
-			rows := s.rows[begin:min(begin+blockRows, len(s.rows))]
-			for j := range rows {
-				b.counts = binary.AppendVarint(b.counts, rows[j].cost)
-				b.counts = binary.AppendVarint(b.counts, rows[j].checks)
-			}
-			if begin+len(rows) > s.named {
-				for j := range rows {
-					b.names = binary.LittleEndian.AppendUint64(b.names, rows[j].hi)
-					b.names = binary.LittleEndian.AppendUint64(b.names, rows[j].lo)
-					b.names = append(b.names, s.namesOf(begin+j)...)
-				}
-			}
-			blocks = append(blocks, b)
+	if !s.dirty {
+		return blocks
+	}
+	s.dirty = false
+	for begin := 0; begin < len(s.rows); begin += blockRows {
+		rows := s.rows[begin:min(begin+blockRows, len(s.rows))]
+		dirty := false
+		for i := range rows {
+			dirty = dirty || rows[i].dirty
 		}
+		if !dirty {
+			continue
+		}
+		b := block{shard: shard, number: begin / blockRows, rows: begin + len(rows)}
+		for i := range rows {
+			rows[i].dirty = false
+			b.counts = binary.AppendVarint(b.counts, rows[i].cost)
+			b.counts = binary.AppendVarint(b.counts, rows[i].checks)
+		}
+		if b.rows > s.named {
+			for i := range rows {
+				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].hi)
+				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].lo)
+				b.names = append(b.names, s.namesOf(begin+i)...)
+			}
+		}
+		blocks = append(blocks, b)
 	}
 	return blocks
 }
@@ -288,9 +288,9 @@ func (l *ledger) finish(blocks []block, written bool) {
 		s.mu.Lock()
 		switch {
 		case !written:
-			s.mark(b.number)
+			s.rows[b.number*blockRows].dirty, s.dirty = true, true
 		case b.names != nil:
-			s.named = max(s.named, min((b.number+1)*blockRows, b.rows))
+			s.named = max(s.named, b.rows)
 		}
 		s.mu.Unlock()
 	}
@@ -303,8 +303,8 @@ func (l *ledger) markAll() {
 		s := &l.shards[i]
 		s.mu.Lock()
 		s.named = 0
-		for block := range (len(s.rows) + blockRows - 1) / blockRows {
-			s.mark(block)
+		for row := range s.rows {
+			s.rows[row].dirty, s.dirty = true, true
 		}
 		s.mu.Unlock()
 	}
@@ -340,6 +340,9 @@ func (l *ledger) loaded() {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.named = len(s.rows)
-		clear(s.dirty)
+		s.dirty = false
+		for row := range s.rows {
+			s.rows[row].dirty = false
+		}
 	}
 }

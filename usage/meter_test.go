@@ -411,6 +411,33 @@ func TestMeterWithoutDisk(t *testing.T) {
 	}
 }
 
+// What could not be written is written as soon as it can be.
+func TestFailedWrite(t *testing.T) {
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	path := filepath.Join(c.Dir, fileName)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
+	}
+	if m.Sync() == nil {
+		t.Error("want an error")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Sync(); err != nil {
+		t.Error(err)
+	}
+	want := m.rows(t, "2026-11")
+	m.kill(t)
+	if have := open(t, c).rows(t, "2026-11"); len(have) != 200 || !maps.Equal(have, want) {
+		t.Errorf("have %d rows, want 200", len(have))
+	}
+}
+
 // Counting waits for nobody who waits for the disk.
 func TestCountingWaitsForNoDisk(t *testing.T) {
 	c, _ := config(t.TempDir())

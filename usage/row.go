@@ -35,14 +35,13 @@ var (
 
 // plus is a + b, held within int64.
 func plus(a, b int64) int64 {
-	switch c := a + b; {
-	case a > 0 && b > 0 && c < 0:
-		return math.MaxInt64
-	case a < 0 && b < 0 && c >= 0:
-		return math.MinInt64
-	default:
+	if c := a + b; (c >= a) == (b >= 0) {
 		return c
 	}
+	if b > 0 {
+		return math.MaxInt64
+	}
+	return math.MinInt64
 }
 
 // appendNames packs what r is about.
