@@ -55,6 +55,15 @@ const (
 	askAbandoned // the check has been decided; what was taken is given back
 )
 
+// find is where the ops of a subject begin, and the subject's place.
+func (a *ask) find(hi uint64) (at, subject int) {
+	for a.q.ops[at].Key.Hi != hi {
+		at += subjectOps(a.q.ops[at:])
+		subject++
+	}
+	return at, subject
+}
+
 // wait returns whether the answer came in time.
 func (a *ask) wait() bool {
 	select {
@@ -125,8 +134,8 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// ask sends a's question. If it may, it travels with others alike.
-func (l *Limiter) send(a *ask, together bool) {
+// dispatch sends a's question. If it may, it travels with others alike.
+func (l *Limiter) dispatch(a *ask, together bool) {
 	key := a.q.appendBody(append(make([]byte, 0, 256), a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
 		l.post(nil, key[keyPrefix:], []*ask{a})
@@ -268,7 +277,7 @@ func (l *Limiter) giveBack(a *ask) {
 
 // receive puts back what another node's check took here, where this process still holds it.
 func (l *Limiter) receive(g *gift) {
-	if g.process != l.member.process {
+	if g.process != l.process {
 		return
 	}
 	now := l.clock.Now()

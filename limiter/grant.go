@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -18,7 +19,7 @@ import (
 func (l *Limiter) grantFor(v *visit, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, l.member
 	last := len(r.admitted) - 1
-	if len(q.wishes) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
+	if len(q.wishes) == 0 || q.verb != verbCheck || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
 	nodes, _ := m.place()
@@ -55,7 +56,7 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == m.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
+	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = m.book.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
@@ -68,37 +69,11 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 	return g, g.ID != 0
 }
 
-// sendLeftovers sends what is left of leases to an owner, which may be this node by now.
-func (l *Limiter) sendLeftovers(to ring.NodeID, list []leftover) {
+// returnLeftovers gives back what was not spent of leases: here, or to the owners, once, since a repeated one would make quota. What
+// is lost is only cost.
+func (l *Limiter) returnLeftovers(list []leftover) {
 	m := l.member
-	for len(list) > 0 {
-		n := min(len(list), maxLeftovers)
-		switch {
-		case to == m.Self:
-			l.receiveLeftovers(list[:n])
-		case !to.IsZero():
-			// What is lost is only cost.
-			_ = m.Peers.Send(m.detour(to), MethodLeftover, appendLeftovers(nil, list[:n]))
-		}
-		list = list[n:]
-	}
-}
-
-// detour is to, or a node that may reach it where this one can't.
-func (m *member) detour(to ring.NodeID) ring.NodeID {
-	if t := m.Ring(); t != nil && !m.Peers.Reachable(to) {
-		for _, id := range t.Members() {
-			if id != m.Self && id != to && m.Peers.Reachable(id) {
-				return id
-			}
-		}
-	}
-	return to
-}
-
-// receiveLeftovers takes back what other nodes did not spend. What is not decided here any more goes on to where it is.
-func (l *Limiter) receiveLeftovers(list []leftover) {
-	m := l.member
+	byOwner := map[ring.NodeID][]leftover{}
 	var frozen []leftover
 	for i := range list {
 		o := &list[i]
@@ -106,28 +81,29 @@ func (l *Limiter) receiveLeftovers(list []leftover) {
 		switch {
 		case r.Place == partitions.Held:
 			l.takeBack(o)
-		case o.hops >= maxHops:
-		case r.Place == partitions.Elsewhere && r.Owner != m.Self:
-			o.hops++
-			l.sendLeftovers(r.Owner, list[i:i+1])
+		case o.hops > maxHops:
+		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
+			byOwner[r.Owner] = append(byOwner[r.Owner], *o)
 		case r.Place == partitions.Frozen:
 			o.hops++
 			frozen = append(frozen, *o)
 		}
 	}
+	for to, list := range byOwner {
+		for some := range slices.Chunk(list, maxLeftovers) {
+			_ = m.Peers.Send(m.detour(to), MethodLeftover, appendLeftovers(nil, some))
+		}
+	}
 	if len(frozen) > 0 {
-		m.spawn(func() { l.receiveLater(frozen) })
+		m.spawn(func() {
+			ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
+			defer cancel()
+			for i := range frozen {
+				m.Ownership.Wait(ctx, partitionOf(frozen[i].ops[0].Key.Hi))
+			}
+			l.returnLeftovers(frozen)
+		})
 	}
-}
-
-// receiveLater takes leftovers back when their partitions have been handed over, or not.
-func (l *Limiter) receiveLater(list []leftover) {
-	ctx, cancel := context.WithTimeout(l.member.ctx, frozenTime)
-	defer cancel()
-	for i := range list {
-		l.member.Ownership.Wait(ctx, partitionOf(list[i].ops[0].Key.Hi))
-	}
-	l.receiveLeftovers(list)
 }
 
 // takeBack puts what is left of one lease back into the counters here: of a grant of this process, what its book says;
@@ -147,7 +123,7 @@ func (l *Limiter) takeBack(o *leftover) {
 			m.figures.returned.Add(1)
 		}
 	}
-	if o.source.Process == m.process {
+	if o.source.Process == l.process {
 		used := func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
@@ -172,14 +148,5 @@ func (l *Limiter) changed(hi uint64, reset bool) {
 		m.book.Forget(hi)
 	}
 	m.leases.Forget(m.Boottime(), hi)
-	t := m.Ring()
-	if t == nil {
-		return
-	}
-	message := binary.LittleEndian.AppendUint64(nil, hi)
-	for _, id := range t.Members() {
-		if id != m.Self {
-			_ = m.Peers.Send(id, MethodForget, message) // it forgets by itself within a lease's life
-		}
-	}
+	m.broadcast(MethodForget, binary.LittleEndian.AppendUint64(nil, hi)) // who is not reached forgets within a lease's life
 }

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"math/bits"
@@ -24,7 +23,7 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
-	process uint64        // marks this process's counts
+	process uint64        // marks this process's counts, and readings of its clock
 	began   time.Time
 	rounds  rounds
 	meter   Meter // nil: what is admitted is not counted for bills
@@ -32,7 +31,7 @@ type Limiter struct {
 	reservations reservationFigures
 	requests     requests
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
-	zones        zones    // of limits in reservations
+	zones        zones    // of limits in messages and reservations
 
 	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
 	steps  func(*rules.Set) []int
@@ -41,9 +40,10 @@ type Limiter struct {
 
 // book is a version of the rules with the figures kept by its rules.
 type book struct {
-	set   *rules.Set
-	stats []*ruleStats // by Rule.Index
-	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
+	set     *rules.Set
+	stats   []*ruleStats // by Rule.Index
+	whole   *ruleStats   // whole checks, by their decision, however many rules applied to them
+	monthly bool         // some rule of the set counts usage by month
 	// global: the set has limits that regions divide. recorded is the last version that the primary has recorded as honoured
 	// by all of them; 0: none.
 	global   bool
@@ -67,7 +67,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.opened.Note(set, l.authorityAt())
-	next := &book{set: set, whole: newRuleStats()}
+	next := &book{set: set, whole: newRuleStats(), monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
 	next.divide()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole
@@ -133,12 +133,20 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 	return nil
 }
 
-// prepare matches q by the rules in force, and reports whether no counter needs to be asked.
+// prepare matches q by the rules in force, and lists the counters that are to be asked. It reports whether there are none.
 func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
 	b := l.inForce.Load()
 	a.begin(b, now)
 	m := &a.scratch.match
-	if _, err := b.match(q, m); err != nil {
+	var rule *rules.Rule
+	if q.Rule != "" || q.ByKey {
+		if rule = b.set.Rule(q.Rule); rule == nil {
+			return false, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+		}
+	}
+	if !q.ByKey {
+		b.set.Match(q.Attributes, rule, m)
+	} else if err := b.set.MatchKey(rule, q.Key, m); err != nil {
 		return false, err
 	}
 	switch {
@@ -156,107 +164,77 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	return false, nil
 }
 
-// start decides a check that was prepared, where this node can; else it puts it on its way to those who can, for
+// start decides a check that was prepared, where nobody needs to be waited for; else it puts it on its way to those who can, for
 // finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
-	m, s := l.member, &a.scratch
-	if m == nil {
-		a.Allowed = l.verdict(a.Now, s.ops, q.Peek) == counters.Admitted
-	} else if by, over := l.local(q, a); over {
-		a.DecidedBy = by
-		a.conclude()
-		return true
-	} else {
-		if s.journey == nil {
-			s.journey = &journey{limiter: l, answer: a}
+	s, powerless := &a.scratch, false
+	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
+		verdict, powerful := l.take(a.Now, s.ops, q.Peek)
+		if verdict != counters.Shut {
+			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
+			a.conclude()
+			return true
 		}
-		began := time.Now()
-		c := s.journey
-		c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
-		c.until, c.thaw = began.Add(checkTime-reserve), began.Add(frozenTime)
-		if !s.until.IsZero() && s.until.Before(c.until) {
-			c.until = s.until
-		}
-		c.begin()
-		return false
+		powerless = !powerful
 	}
-	a.DecidedBy = ByOwner
-	a.conclude()
-	return true
+	if s.journey == nil {
+		s.journey = &journey{}
+	}
+	c := s.journey
+	c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
+	c.until, c.thaw = time.Time{}, time.Time{}
+	c.begin(powerless)
+	return len(c.asks) == 0 && c.fold()
 }
 
-// local decides a check that this node can decide without asking anybody.
-func (l *Limiter) local(q *Query, a *Answer) (by DecidedBy, over bool) {
-	if a.scratch.reserving {
-		return ByOwner, false
-	}
-	if l.own(q, a) {
-		return ByOwner, true
-	}
-	return ByLease, l.leased(q, a)
-}
-
-// own decides a check of which this node owns all. It reports false where a gate is shut, or authority is missing: even
-// if that is found only after the Take, which then stays, since nobody may say any more whose cost it is.
-func (l *Limiter) own(q *Query, a *Answer) bool {
-	m, s := l.member, &a.scratch
-	if s.local || !m.Authority() {
-		return false
+// take asks the counters here, as their owner. Authority is looked at before and after; without it the verdict is Shut, and what was
+// taken meanwhile stays taken: nobody can tell any more whose cost it is.
+func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, powerful bool) {
+	m := l.member
+	if m != nil && !m.Authority() {
+		return counters.Shut, false
 	}
 	began := m.clock()
-	v := l.verdict(a.Now, s.ops, q.Peek)
-	if v == counters.Shut || !m.Authority() {
-		return false
+	if peek {
+		verdict = l.table.Peek(now, ops)
+	} else {
+		verdict = l.table.Take(now, ops)
 	}
-	a.Allowed = v == counters.Admitted
-	if m.Recorder != nil {
-		lineages := make([]uint64, 0, len(s.match.Hits))
-		for i := range s.match.Hits {
-			lineages = append(lineages, m.Ownership.Lineage(partitionOf(s.match.Hits[i].Subject.Hi)))
-		}
-		m.recordAll(ByOwner, s.ops, lineages, began, 1)
+	switch {
+	case m == nil:
+	case !m.Authority():
+		return counters.Shut, false
+	case verdict != counters.Shut:
+		m.record(ByOwner, ops, began, 1)
 	}
-	return true
+	return verdict, true
 }
 
-// finish waits for a check that start has put on its way.
+// finish waits for a check that start has put on its way: for replies, and for what the next ones bring, until it is decided.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.journey
-	for !c.run() {
-		ctx, cancel := context.WithTimeout(l.member.ctx, catchUpTime)
-		l.member.Await(ctx, 0, c.behind)
-		cancel()
-		c.now, c.last = l.clock.Now(), true
-		over, err := l.prepare(c.now, q, a)
-		if err != nil {
-			return err
+	for {
+		c.collect()
+		if c.behind > 0 && !c.last { // it is asked anew, by newer rules
+			c.giveBack()
+			l.catchUp(l.member.ctx, c.behind)
+			c.now, c.last = l.clock.Now(), true
+			if over, err := l.prepare(c.now, q, a); err != nil {
+				return err
+			} else if over {
+				break
+			}
+			c.book = a.scratch.book
+			c.begin(false)
+			continue
 		}
-		if over {
+		if c.fold() {
 			break
 		}
-		c.book = a.scratch.book
-		c.begin()
+		c.decide()
 	}
 	l.count(q, a)
 	return nil
-}
-
-// match finds what applies to q, and the rule that q names.
-func (b *book) match(q *Query, m *rules.Match) (*rules.Rule, error) {
-	var rule *rules.Rule
-	if q.Rule != "" || q.ByKey {
-		if rule = b.set.Rule(q.Rule); rule == nil {
-			return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
-		}
-	}
-	if !q.ByKey {
-		b.set.Match(q.Attributes, rule, m)
-		return rule, nil
-	}
-	if err := b.set.MatchKey(rule, q.Key, m); err != nil {
-		return nil, err
-	}
-	return rule, nil
 }
 
 func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {

@@ -82,7 +82,7 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 		first := 0
 		for i := range a.scratch.match.Hits {
 			n := len(a.scratch.match.Hits[i].Limits)
-			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, steady: a.Now.Steady}
+			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, process: l.process, steady: a.Now.Steady}
 			for j := first; j < first+n; j++ {
 				r.reserve(&s, a, j, takenAt(&a.scratch.ops[j], a.Now).Window)
 			}
@@ -90,11 +90,9 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 			first += n
 		}
 	default:
-		c, first := a.scratch.journey, 0
-		for i := range c.parts {
-			n := len(a.scratch.match.Hits[i].Limits)
-			r.subjects = append(r.subjects, c.reserved(r, &c.parts[i], first, n))
-			first += n
+		c := a.scratch.journey
+		for i := range c.subjects {
+			r.subjects = append(r.subjects, c.reserved(r, i))
 		}
 	}
 	if l.meter != nil && len(r.subjects) > 0 {
@@ -106,46 +104,47 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 	return r
 }
 
-// reserved is what p took, and of whom. Its n limits are the answer's from the first on.
-func (c *journey) reserved(r *reservation, p *part, first, n int) reserved {
-	m := c.limiter.member
-	s := reserved{hi: p.hi}
-	var asked *ask
-	at := 0 // p's ops in it
-	switch {
-	case p.here:
-		s.lineage, s.process, s.steady = p.lineage, m.process, p.when.Steady
-	case p.private == 0 && p.ask != nil && p.ask.status == decided && p.ask.admitted:
-		asked = p.ask
-		s.process, s.steady = asked.process, asked.steady
-		subject := 0
-		for asked.q.ops[at].Key.Hi != p.hi {
-			at += subjectOps(asked.q.ops[at:])
-			subject++
-		}
-		s.lineage = asked.lineages[subject]
+// reserved is what the i-th subject took, and of whom.
+func (c *journey) reserved(r *reservation, i int) reserved {
+	s := &c.subjects[i]
+	out := reserved{hi: s.hi}
+	at, subject := 0, 0 // in the question
+	switch s.undo {
+	case undoHere:
+		out.lineage, out.process, out.steady = s.lineage, c.limiter.process, s.when.Steady
+	case undoAsked:
+		at, subject = s.from.find(s.hi)
+		out.lineage, out.process, out.steady = s.from.lineages[subject], s.from.process, s.from.steady
 	}
-	for j := range n {
-		window := takenAt(&c.answer.scratch.ops[first+j], p.when).Window
-		if asked != nil {
-			window = asked.windows[at+j]
-		}
-		r.reserve(&s, c.answer, first+j, window)
+	first := 0 // of its limits in the answer, which has no blocks any more
+	for _, h := range c.answer.scratch.match.Hits[:i] {
+		first += len(h.Limits)
 	}
-	return s
+	for j := range c.answer.scratch.match.Hits[i].Limits {
+		window := takenAt(&c.answer.scratch.ops[first+j], s.when).Window
+		if s.undo == undoAsked {
+			window = s.from.windows[at+j]
+		}
+		r.reserve(&out, c.answer, first+j, window)
+	}
+	return out
 }
 
-// name says what the subjects are called, since whoever settles may never have heard of them. Shadow rules bill nothing.
+// name says what the subjects of rules with `usage: monthly` are called, since the node that settles may never have heard
+// of them.
 func (r *reservation) name(q *Query, a *Answer) {
 	total := 0
 	for i := range r.subjects {
 		h := &a.scratch.match.Hits[i]
+		if !h.Rule.Monthly {
+			continue
+		}
 		key := keyText(h.Rule, q)
 		size := len(h.Rule.Name)
 		for _, value := range key {
 			size += len(value)
 		}
-		if !h.Rule.Shadow && total+size <= maxNames {
+		if total+size <= maxNames {
 			total += size
 			r.subjects[i].lo, r.subjects[i].rule, r.subjects[i].key = h.Subject.Lo, h.Rule.Name, key
 		}

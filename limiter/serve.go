@@ -50,15 +50,21 @@ func (m *member) leave(v *visit) {
 	}
 }
 
-// Serve answers a message from another limiter. It does not block.
-func (l *Limiter) Serve(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) }
-
-// ServeFor is Serve for a message that came over no connection: for networks in memory. body holds until it returns.
-func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
-	l.serve(from, method, body, to)
+// Handle has p bring the messages of other limiters here, of this region and of others.
+func (l *Limiter) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{
+		MethodAsk, MethodGive, MethodTop, MethodLeftover, MethodForget, MethodSettle, MethodRefund, MethodActivity, MethodBorrow,
+		MethodLendHere, MethodReserve, MethodKeep,
+	} {
+		p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
+	}
+	for _, m := range []peer.Method{MethodLend, MethodShare} {
+		p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFarFor(c.Method, c.Body, c) })
+	}
 }
 
-func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
+// ServeFor answers a message from another limiter of this region. It does not block; body holds until it returns.
+func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	if l.member == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")
 		return
@@ -68,17 +74,20 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		l.serveAsk(from, body, to)
 	case MethodGive:
 		v := l.member.visit()
-		if v.gift.read(body, &l.member.zones) == nil {
+		if v.gift.read(body, &l.zones) == nil {
 			l.receive(&v.gift)
 		}
 		l.member.leave(v)
 	case MethodTop:
-		l.serveTop(body, to)
+		l.member.answer(to, func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) })
 	case MethodActivity:
-		l.serveActivity(to)
+		l.member.answer(to, func() { to.Reply(appendActivity(nil, l.activityHere())) })
 	case MethodLeftover:
-		if list, err := readLeftovers(body, &l.member.zones); err == nil {
-			l.receiveLeftovers(list)
+		if list, err := readLeftovers(body, &l.zones); err == nil {
+			for i := range list {
+				list[i].hops++
+			}
+			l.returnLeftovers(list)
 		}
 	case MethodSettle:
 		l.serveSettle(body, to)
@@ -112,7 +121,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	m := l.member
 	v := m.visit()
 	v.from = from
-	if err := v.question.read(body, &m.zones); err != nil {
+	if err := v.question.read(body, &l.zones); err != nil {
 		m.leave(v)
 		to.Fail(CodeMessage, err.Error())
 		return
@@ -121,22 +130,14 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
-	if q.verb == verbCheck && l.stale(q.version) {
-		v.reply.status = behind
-		v.answer(to)
-		m.leave(v)
-		return
-	}
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
 	if l.ahead(v) || !waits && l.decideFor(v) {
 		v.answer(to)
 		m.leave(v)
 		return
 	}
-	if !m.spawn(func() { l.host(v, to) }) {
-		m.figures.busyness.Add(1)
+	if !m.answer(to, func() { l.host(v, to) }) {
 		m.leave(v)
-		to.Fail(CodeBusy, "too many questions wait here")
 	}
 }
 
@@ -153,10 +154,10 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// ahead tells an asker whose rules are older than those here, once.
+// ahead tells an asker whose rules are older than those here: once, or, where shares may have grown elsewhere since, for good.
 func (l *Limiter) ahead(v *visit) bool {
 	q := &v.question
-	if q.version >= v.reply.version || q.flags&flagLast != 0 || q.verb != verbCheck {
+	if q.verb != verbCheck || !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
 		return false
 	}
 	v.reply.status = behind
@@ -184,8 +185,7 @@ func (l *Limiter) host(v *visit, to Answerer) {
 		}
 		r, p := m.whereabouts(q.ops)
 		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
-			time.Sleep(turnPause) // it is just coming or going
-			continue
+			continue // it has just come
 		}
 		// Without authority it would not be decided here when it is thawed.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
@@ -238,11 +238,11 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to A
 			return false
 		}
 	}
-	if r.Owner != v.from && r.Owner != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Owner, to) {
-		return true
+	next := r.Owner
+	if next == v.from { // it asks others only when it may not decide: without authority, or after it has handed over
+		next = r.Other
 	}
-	// An owner asks others only when it may not decide: because it has no authority, or because it has handed over.
-	if r.Owner == v.from && !r.Other.IsZero() && r.Other != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Other, to) {
+	if !next.IsZero() && next != m.Self && q.hops < maxHops && l.relay(ctx, v, next, to) {
 		return true
 	}
 	why := partitions.Unreachable
@@ -269,19 +269,13 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 	deadline, _ := ctx.Deadline()
 	next.patient = time.Until(deadline)
 	m.figures.relayed.Add(1)
-	came := make(chan status, 1)
-	m.Peers.Go(owner, MethodAsk, next.appendBody(next.appendHead(nil)), max(next.patient, time.Millisecond), func(body []byte, err error) {
-		got := unreachable
-		if err == nil && len(body) > 0 {
-			got = status(body[0])
-		}
-		if got.final() {
-			to.Reply(body)
-		}
-		came <- got
-	})
-	got := <-came // the call has a timeout
+	got := unreachable
+	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+	if err == nil && len(body) > 0 {
+		got = status(body[0])
+	}
 	if got.final() {
+		to.Reply(body)
 		return true
 	}
 	v.reply.status = got
@@ -292,7 +286,7 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 // or has no authority; what was taken then stays taken, since nobody may say whose it is.
 func (l *Limiter) decideFor(v *visit) bool {
 	m, q, r := l.member, &v.question, &v.reply
-	if !m.Authority() {
+	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
 	now := l.clock.Now()
@@ -305,30 +299,34 @@ func (l *Limiter) decideFor(v *visit) bool {
 		}
 	}
 	r.status = decided
-	if q.verb == verbCheck {
-		if !l.takeFor(v, now) {
+	take := l.table.Take
+	if q.flags&flagPeek != 0 {
+		take = l.table.Peek
+	}
+	if q.verb != verbCheck {
+		if !l.changeFor(v, now) {
 			return false
 		}
-		l.grantFor(v, now)
-	} else if !l.changeFor(v, now) {
+	} else if !v.each(now, take) {
 		return false
 	}
+	l.grantFor(v, now)
 	if !m.Authority() {
 		return false
 	}
-	m.recordAll(ByOwner, q.ops, r.lineages, began, len(r.admitted))
+	m.record(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
-	r.standby, r.decider, r.process, r.steady = false, m.Self, m.process, now.Steady
+	r.standby, r.decider, r.process, r.steady = false, m.Self, l.process, now.Steady
 	return true
 }
 
-// takeFor takes for one check after another until one is refused.
-func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
+// each decides one of the checks alike after another until one is refused. It reports false where none was decided; those that are
+// left ask anew.
+func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &v.question, &v.reply
 	for range q.count {
-		verdict := l.verdict(now, q.ops, q.flags&flagPeek != 0)
+		verdict := decide(now, q.ops)
 		if verdict == counters.Shut {
-			// If the gate was shut in between, those that are left ask anew.
 			return len(r.admitted) > 0
 		}
 		r.note(verdict == counters.Admitted, q.ops, now)
@@ -337,14 +335,6 @@ func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
 		}
 	}
 	return true
-}
-
-// verdict asks the counters here.
-func (l *Limiter) verdict(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
-	if peek {
-		return l.table.Peek(now, ops)
-	}
-	return l.table.Take(now, ops)
 }
 
 // note adds the decisions of ops to the reply.
@@ -359,24 +349,18 @@ func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
 // actFor decides v's question as the standby of an owner that can't decide, within this node's share.
 func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
-	began := m.clock()
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
-	for range q.count {
-		verdict := l.act(now, q.ops, q.flags&flagPeek != 0, why)
-		if verdict == counters.Shut {
-			return false
-		}
-		r.note(verdict == counters.Admitted, q.ops, now)
-		if verdict != counters.Admitted {
-			break
-		}
+	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
+		return l.act(now, ops, q.flags&flagPeek != 0, why)
+	}
+	if !v.each(now, act) {
+		return false
 	}
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	m.recordAll(ByStandby, q.ops, r.lineages, began, len(r.admitted))
-	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, m.process, now.Steady
+	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, l.process, now.Steady
 	return true
 }
 
@@ -403,10 +387,12 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 	if !m.Authority() {
 		return counters.Shut
 	}
+	began := m.clock()
 	verdict := m.Ownership.Act(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
+	m.record(ByStandby, ops, began, 1)
 	m.figures.acted.Add(1)
 	for i := range ops {
 		op := &ops[i]
@@ -428,22 +414,25 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 
 // clock reads the recorder's clock.
 func (m *member) clock() int64 {
-	if m.Recorder == nil {
+	if m == nil || m.Recorder == nil {
 		return 0
 	}
 	return m.Recorder.Clock()
 }
 
-// recordAll tells the recorder of decisions about ops.
-func (m *member) recordAll(by DecidedBy, ops []counters.Op, lineages []uint64, began int64, times int) {
+// record tells the recorder of decisions about ops.
+func (m *member) record(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m.Recorder == nil {
 		return
 	}
-	ended, subject := m.Recorder.Clock(), 0
-	for first := 0; first < len(ops); subject++ {
-		for range times {
-			m.Recorder.Decided(by, partitionOf(ops[first].Key.Hi), lineages[subject], began, ended)
+	ended := m.Recorder.Clock()
+	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
+		p, lineage := partitionOf(ops[first].Key.Hi), uint64(0)
+		if by == ByOwner {
+			lineage = m.Ownership.Lineage(p)
 		}
-		first += subjectOps(ops[first:])
+		for range times {
+			m.Recorder.Decided(by, p, lineage, began, ended)
+		}
 	}
 }

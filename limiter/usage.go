@@ -41,11 +41,14 @@ type LimitUsage struct {
 func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	var m rules.Match
 	b := l.inForce.Load()
-	r, err := b.match(&Query{Rule: rule, Key: key, ByKey: true}, &m)
-	if err != nil {
+	r := b.set.Rule(rule)
+	if r == nil {
+		return nil, fmt.Errorf("%w %q", ErrUnknownRule, rule)
+	}
+	if err := b.set.MatchKey(r, key, &m); err != nil {
 		return nil, err
 	}
-	if b.global {
+	if b.global { // else a clock is not needed
 		b.set.Share(&m, l.clock.Now().Wall)
 	}
 	b.lower(&m)

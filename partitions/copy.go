@@ -31,6 +31,10 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 	v, ok := k.knows(h.revision, came)
 	switch {
+	case !ok && (c.Method == MethodLook || c.Method == MethodPull):
+		// A new process of an owner, which this node may not learn of for long, as with a full disk. What is here is final: the last
+		// process had no authority any more when the new one was agreed on.
+		v = k.view.Load()
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return

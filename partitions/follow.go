@@ -384,8 +384,17 @@ func (k *Keeper) receive() {
 	}
 }
 
-// Serve takes a message of another keeper. It does not block.
-func (k *Keeper) Serve(c *peer.Call) {
+// Handle has p bring the messages of other keepers here.
+func (k *Keeper) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{
+		MethodPush, MethodFlip, MethodAsk, MethodPull, MethodBack, MethodDebts, MethodLook, MethodLookEnded, MethodPullEnded,
+	} {
+		p.Handle(m, peer.Near, k.serve)
+	}
+}
+
+// serve takes a message of another keeper. It does not block.
+func (k *Keeper) serve(c *peer.Call) {
 	c.Keep()
 	select {
 	case k.inbox <- message{c, time.Now()}:

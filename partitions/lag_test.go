@@ -54,6 +54,48 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 	})
 }
 
+// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once, while the disk of a standby is full, so that
+// it does not learn of the new process.
+func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a, b, c := f.add(), f.add(), f.add()
+		f.bring(a, b, c)
+		f.ring(a, b, c)
+		f.settle()
+		const keys, hits = 300, 5
+		for i := range keys * hits {
+			if _, ok, err := f.take(c, keyOf(i%keys)); err != nil || !ok {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		b.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		a.kill()
+		time.Sleep(100 * time.Millisecond)
+		a.restart()
+		f.bring(a)
+		began := time.Now()
+		f.eventually("the owner has all its partitions", func() bool {
+			for p := range ring.Partitions {
+				if f.state.To.Owner(p) == a.id && !a.table.IsOpen(p) {
+					return false
+				}
+			}
+			return true
+		})
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("the owner went on after %v", took)
+		}
+		for i := range keys {
+			if have := f.used(keyOf(i)); have < hits {
+				t.Fatalf("key %d: %d of %d", i, have, hits)
+			}
+		}
+	})
+}
+
 // A node that does not know yet what was agreed waits for that once, not for each message that speaks of it: what it is asked
 // meanwhile would be answered too late.
 func TestWhoIsBehindAnswersInTime(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"math"
 	"slices"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -22,65 +21,17 @@ type Row struct {
 	Checks int64 // admitted
 }
 
-// Bounds of a record.
 const (
-	recordHead  = 40
-	maxRecord   = 64 << 10 // bytes; a subject with longer names is counted with the others
+	maxNames    = 64 << 10 // bytes of a row's names; a subject with longer ones is counted with the others
 	maxKeyParts = 32
 )
 
-// record is the beginning of a row in a ledger; names follow.
-type record struct {
-	// head is the record's length << 32 | CRC-32C of hash and names. 0: no record.
-	head         atomic.Uint64
-	cost, checks atomic.Int64
-	hi, lo       uint64
-}
+var (
+	// errRow: what was read is no row.
+	errRow = errors.New("a row of usage is damaged")
 
-// recordAt is the record at an offset, of which recordHead bytes are there.
-func recordAt(data []byte, at int64) *record { return (*record)(unsafe.Pointer(&data[at])) }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// sum is the head of a record of n bytes.
-func sum(b []byte) uint64 {
-	return uint64(len(b))<<32 | uint64(crc32.Checksum(b[24:], castagnoli))
-}
-
-// recordLength checks the record that data has at an offset and returns its length; 0: there is none. The error is
-// errRecord.
-func recordLength(data []byte, at int64) (int64, error) {
-	if at+recordHead > int64(len(data)) {
-		return 0, nil
-	}
-	head := recordAt(data, at).head.Load()
-	if head == 0 {
-		return 0, nil
-	}
-	n := int64(head >> 32)
-	if n <= recordHead || n > maxRecord || n%8 != 0 || at+n > int64(len(data)) || sum(data[at:at+n]) != head {
-		return 0, errRecord
-	}
-	return n, nil
-}
-
-var errRecord = errors.New("record is damaged")
-
-// add adds to a row. Costs stay where they would overflow.
-func (r *record) add(cost, checks int64) {
-	const small = 1 << 32 // so small ones do not overflow in a month
-	if cost < small && cost > -small {
-		r.cost.Add(cost)
-	} else {
-		for {
-			old := r.cost.Load()
-			if r.cost.CompareAndSwap(old, plus(old, cost)) {
-				break
-			}
-		}
-	}
-	r.checks.Add(checks)
-}
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
 
 // plus is a + b, held within int64.
 func plus(a, b int64) int64 {
@@ -119,14 +70,14 @@ func (r *Row) readNames(b []byte) (rest []byte, err error) {
 	if !r.Other {
 		n := p.number()
 		if n > maxKeyParts {
-			return nil, errRecord
+			return nil, errRow
 		}
 		for range n {
 			r.Key = append(r.Key, p.text())
 		}
 	}
 	if p.bad {
-		return nil, errRecord
+		return nil, errRow
 	}
 	return p.rest, nil
 }

@@ -40,14 +40,18 @@ var mayImport = map[string][]string{
 	"limiter":    {"algorithms", "counters", "rules", "ring", "peer", "partitions", "localcache", "grants"},
 	"gossip":     {"ring"},
 	"wan":        {"ring", "gossip", "peer"},
-	"usage":      {"ring", "rules", "peer"},
+	"usage":      {"ring", "rules", "peer", "persist"},
 	"tracing":    {},
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"ui":         {}, // files for browsers
-	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui", "internal/yaml"},
+	"api":        {"persist", "algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui", "internal/yaml"},
+	"node": {
+		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "agreement", "partitions", "cluster",
+		"localcache", "limiter", "loads", "usage", "tracing", "api", "client", "internal/secret", "wan",
+	},
+	// Flags and commands: what a node is made of is not theirs to know.
 	"cmd/rlnode": {
-		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml", "internal/secret", "wan",
+		"node", "rules", "replay", "persist", "cluster", "usage", "tracing", "api", "internal/yaml", "internal/secret",
 	},
 
 	"peer":    {"ring"},
@@ -60,6 +64,7 @@ var mayImport = map[string][]string{
 	"client": {}, // for those who use rlnode; standard library only
 
 	"faults":           {}, // tests of the program from outside
+	"internal/figures": {},
 	"internal/golden":  {},
 	"internal/memnet":  {},
 	"internal/pairs":   {}, // for tests
@@ -68,6 +73,9 @@ var mayImport = map[string][]string{
 	"internal/testca":  {},
 	"internal/yaml":    {},
 }
+
+// everywhere are packages without a word of the product, which all may import.
+var everywhere = []string{"internal/figures"}
 
 // standardOnly are the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}
@@ -84,7 +92,7 @@ func TestImportsPointDownward(t *testing.T) {
 			name := strings.Trim(spec.Path.Value, `"`)
 			local, ours := strings.CutPrefix(name, module)
 			switch {
-			case ours && packageOf(local+"/x.go") != pkg && !slices.Contains(allowed, local):
+			case ours && packageOf(local+"/x.go") != pkg && !slices.Contains(allowed, local) && !slices.Contains(everywhere, local):
 				t.Errorf("%s: %s may not import %s", path, pkg, local)
 			case !ours && slices.Contains(standardOnly, pkg) && strings.Contains(strings.Split(name, "/")[0], "."):
 				t.Errorf("%s: %s may import only the standard library, not %s", path, pkg, name)
@@ -168,4 +176,46 @@ func TestZonesAreOurs(t *testing.T) {
 			t.Errorf("%s: time.LoadLocation depends on the host; use algorithms.Zone", path)
 		}
 	})
+}
+
+// TestProcessIsTheCommands: a Go program that embeds a node keeps its signals, its umask, its defaults and its memory.
+func TestProcessIsTheCommands(t *testing.T) {
+	commands := []string{"cmd/rlnode", "bench", "bench/curves", "internal/process", "faults"}
+	eachSource(t, func(path string, text []byte, file *ast.File) {
+		if slices.Contains(commands, packageOf(path)) || file.Name.Name == "main" {
+			return
+		}
+		for _, call := range []string{
+			"signal.Notify", ".Umask(", "os.Exit(", "log.Fatal", "slog.SetDefault(", "log.SetOutput(", "debug.FreeOSMemory(", "debug.SetGCPercent(",
+			"debug.SetMemoryLimit(", "DefaultServeMux", "DefaultRegisterer", "otel.SetErrorHandler(",
+		} {
+			// The one exception is called by the command alone.
+			if bytes.Contains(text, []byte(call)) && !(path == "tracing/tracing.go" && call == "otel.SetErrorHandler(") {
+				t.Errorf("%s: %s is for commands", path, call)
+			}
+		}
+		if packageOf(path) != "tracing" && bytes.Contains(text, []byte("tracing.LogFailures(")) {
+			t.Errorf("%s: tracing.LogFailures is for commands", path)
+		}
+	})
+}
+
+// TestExamplesUseWhatIsPublic: a program outside of this module needs nothing but client and node.
+func TestExamplesUseWhatIsPublic(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "examples", "*", "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			name, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
+			if ours && !slices.Contains([]string{"client", "node"}, name) && !strings.HasSuffix(path, "_test.go") {
+				t.Errorf("%s imports %s", path, name)
+			}
+		}
+	}
 }
