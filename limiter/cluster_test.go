@@ -291,7 +291,8 @@ func TestWithoutAuthority(t *testing.T) {
 	})
 }
 
-// A node with older rules waits for the newer ones; one that does not get them is served by its own.
+// A node with older rules waits for the newer ones; one that does not get them is served by its own, while it has authority: then
+// it has them soon.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
@@ -302,6 +303,11 @@ func TestVersions(t *testing.T) {
 		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 || a.Limits[0].Remaining != 9 || a.DecidedBy != ByForward {
 			t.Errorf("the caller's version: have %d, %+v", a.RulesVersion, a.Limits[0].Decision)
 		}
+		w.nodes[1].authority.Store(false)
+		if a := w.nodes[1].check(byKey("r", key)); a.RulesVersion != 1 || a.DecidedBy != ByFallback {
+			t.Errorf("without authority: have %d by %s", a.RulesVersion, a.DecidedBy)
+		}
+		w.nodes[1].authority.Store(true)
 		w.mu.Lock()
 		w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
 			if from == w.nodes[1].id && m == MethodAsk {

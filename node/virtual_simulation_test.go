@@ -194,10 +194,6 @@ type trial struct {
 	bad   map[*virtual]bool // touched by the fault that lasts
 	apply func(ip string)   // makes the fault that lasts concern a node that comes; nil: it doesn't
 	doing string            // what goes wrong
-	// before is the ring from before it did. early: a node was killed that had partitions of which nobody had a copy yet, after
-	// the end of another one.
-	before *ring.Table
-	early  bool
 
 	mu       sync.Mutex // guards what follows; it comes before the locks of tables
 	there    []*virtual
@@ -226,7 +222,9 @@ type keptBy struct {
 	by      *life
 	lineage uint64
 	at      time.Duration
-	acting  int // the standby that acted last
+	acting  int           // the standby that acted last
+	bare    time.Duration // since when its owner has been the only one that has it; 0: it is not
+	anew    bool          // then that was killed, before another node had to have taken the place of its standby
 }
 
 // sample is what the owner of a subject had counted at a time.
@@ -396,11 +394,14 @@ func (s *trial) slots() int {
 // kill ends a process as a crash does.
 func (s *trial) kill(v *virtual) {
 	s.look()
-	behind := v.node.keeper.Stats().Behind
 	s.mu.Lock()
+	for q := range s.inside {
+		if v.node.table.IsOpen(q) && s.unbacked(v, q) {
+			s.parts[q].anew = true
+		}
+	}
 	s.lives[v].over = true
 	s.down[v] = true
-	s.early = s.early || behind > 0
 	s.ills = append(s.ills, ill{v.id, s.now(), simForever})
 	s.mu.Unlock()
 	v.down(false)
@@ -491,6 +492,9 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 	if h.by != l {
 		s.ledger.Owners = append(s.ledger.Owners, simulation.Owner{At: s.now(), Partition: q, Node: l.number})
 	}
+	if h.lineage != lineage {
+		h.anew = false
+	}
 	h.by, h.lineage, h.at = l, lineage, s.now()
 }
 
@@ -515,13 +519,7 @@ func (s *trial) lost(q int, h *keptBy) {
 	for _, was := range kept {
 		anew = anew && was
 	}
-	if s.early {
-		ill := func(id ring.NodeID) bool {
-			return slices.ContainsFunc(s.ills, func(e ill) bool { return e.node == id && e.until >= h.at-simOwned })
-		}
-		anew = anew || ill(s.before.Owner(q)) && ill(s.before.Standby(q))
-	}
-	if anew {
+	if anew = anew || h.anew; anew {
 		s.anew++
 	}
 	for _, i := range s.inside[q] {
@@ -536,6 +534,20 @@ func (s *trial) lost(q int, h *keptBy) {
 		}
 		s.ledger.Losses = append(s.ledger.Losses, loss)
 	}
+}
+
+// unbacked reports whether the owner of a partition is the only one that has it, and not for longer than it takes to end a standby
+// that takes no copies, and to replace it. It is called under mu.
+func (s *trial) unbacked(owner *virtual, q int) bool {
+	h := &s.parts[q]
+	switch {
+	case owner.node.keeper.Backed(q):
+		h.bare = 0
+		return false
+	case h.bare == 0 || h.by == nil || h.by.v != owner:
+		h.bare = s.now()
+	}
+	return s.now()-h.bare <= simOwned
 }
 
 // watch looks now and then at what owners of hot subjects have counted.
@@ -558,6 +570,7 @@ func (s *trial) look() {
 		if l == nil || l.over || s.lives[l.v] != l {
 			continue
 		}
+		s.unbacked(l.v, q)
 		_ = l.v.node.table.Copy(q, func(records []counters.Record) error {
 			for _, i := range hot {
 				for _, r := range records {
@@ -783,10 +796,6 @@ func (s *trial) ownerOfHot() *virtual {
 // episode breaks something, has something else happen while it lasts, and looks at what has to go on.
 func (s *trial) episode() {
 	from := s.now()
-	state := s.state()
-	s.mu.Lock()
-	s.before, s.early = state.To, false
-	s.mu.Unlock()
 	name, undo := s.strike()
 	s.happened[name]++
 	s.doing = name
