@@ -312,6 +312,9 @@ func TestDamageIsReported(t *testing.T) {
 	if _, missing := w.read(w.node(1), thisMonth); len(missing) > 0 {
 		t.Errorf("missing %v", missing)
 	}
+	if err := w.node(2).meter.Close(); err != nil { // nobody is writing
+		t.Fatal(err)
+	}
 	w.node(2).meter.inMemory()[0].damaged = true
 	if _, missing := w.read(w.node(1), thisMonth); !slices.Equal(missing, []string{"n2"}) {
 		t.Errorf("a damaged ledger: missing %v", missing)
