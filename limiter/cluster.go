@@ -137,7 +137,6 @@ type member struct {
 	Cluster
 	process uint64 // marks readings of this process's clock
 	flights flights
-	zones   zones
 	visits  sync.Pool // of *visit
 	figures figures
 	leases  *localcache.Leases // held here

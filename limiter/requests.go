@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -78,23 +79,18 @@ func (t *ticket) append(b []byte) []byte {
 	return binary.AppendUvarint(b, uint64(t.life.Milliseconds()))
 }
 
-func (p *packet) ticket() *ticket {
-	t := &ticket{id: p.word(), body: uint64(p.count(1<<counters.BodyBits - 1))}
-	t.life = time.Duration(p.count(requestTime.Milliseconds())) * time.Millisecond
+func decodeTicket(d *wire.Decoder) *ticket {
+	t := &ticket{id: d.Uint64(), body: uint64(d.UpTo(1<<counters.BodyBits - 1))}
+	t.life = time.Duration(d.UpTo(requestTime.Milliseconds())) * time.Millisecond
 	return t
 }
 
 // bodyHash is the hash of what a request asks for.
 type bodyHash []byte
 
-func (b *bodyHash) text(s string) { *b = appendText(*b, s) }
+func (b *bodyHash) text(s string) { *b = wire.AppendText(*b, s) }
 
-func (b *bodyHash) texts(list []string) {
-	*b = binary.AppendUvarint(*b, uint64(len(list)))
-	for _, s := range list {
-		b.text(s)
-	}
-}
+func (b *bodyHash) texts(list []string) { *b = wire.AppendTexts(*b, list) }
 
 func (b *bodyHash) number(n int64) { *b = binary.AppendVarint(*b, n) }
 
@@ -309,14 +305,14 @@ func (l *Limiter) amend(c *change, now algorithms.Now) error {
 
 // recall takes over the answer to an earlier request that was c. It reports false if that was about other limits.
 func (c *change) recall(answer []byte) bool {
-	p := packet{rest: answer}
+	d := wire.NewDecoder(answer)
 	used := c.used[:0]
 	decisions := make([]algorithms.Decision, 0, len(c.ops))
 	for range c.ops {
-		r := p.result()
+		r := decodeResult(d)
 		used, decisions = append(used, r.used), append(decisions, r.Decision)
 	}
-	if p.end("answer") != nil {
+	if d.Done("answer") != nil {
 		return false
 	}
 	for i := range c.ops {

@@ -68,7 +68,7 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		l.serveAsk(from, body, to)
 	case MethodGive:
 		v := l.member.visit()
-		if v.gift.read(body, &l.member.zones) == nil {
+		if v.gift.read(body) == nil {
 			l.receive(&v.gift)
 		}
 		l.member.leave(v)
@@ -77,7 +77,7 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 	case MethodActivity:
 		l.serveActivity(to)
 	case MethodLeftover:
-		if list, err := readLeftovers(body, &l.member.zones); err == nil {
+		if list, err := readLeftovers(body); err == nil {
 			l.receiveLeftovers(list)
 		}
 	case MethodSettle:
@@ -87,7 +87,7 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 	case MethodKeep:
 		l.serveKeep(body, to)
 	case MethodRefund:
-		if r, err := readRefund(body, &l.zones); err == nil {
+		if r, err := readRefund(body); err == nil {
 			l.refund(r)
 		}
 	case MethodForget:
@@ -112,7 +112,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	m := l.member
 	v := m.visit()
 	v.from = from
-	if err := v.question.read(body, &m.zones); err != nil {
+	if err := v.question.read(body); err != nil {
 		m.leave(v)
 		to.Fail(CodeMessage, err.Error())
 		return
