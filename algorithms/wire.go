@@ -26,8 +26,8 @@ const (
 	maxZoneName = 128 // bytes
 )
 
-// AppendLimit writes l, and flags of LimitFlags.
-func AppendLimit(b []byte, l *Limit, flags byte) []byte {
+// Append writes l, and flags of LimitFlags.
+func (l *Limit) Append(b []byte, flags byte) []byte {
 	flags |= byte(l.Kind)
 	if l.Calendar != nil {
 		flags |= limitCalendar
@@ -48,10 +48,11 @@ func AppendLimit(b []byte, l *Limit, flags byte) []byte {
 	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
 }
 
-// DecodeLimit reads what AppendLimit wrote. What comes out is legal, if d has not failed; d fails for other flags than allowed.
-func DecodeLimit(d *wire.Decoder, allowed byte) (l Limit, flags byte) {
+// Decode reads what Append wrote, into a zero l, and returns the flags. Unless d fails l is legal, and has no other flags than
+// allowed.
+func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
-	l.Kind, flags = Kind(first&limitKind), first&LimitFlags
+	l.Kind = Kind(first & limitKind)
 	l.Amount = d.UpTo(MaxAmount)
 	if l.Kind.Bucket() {
 		l.Burst = d.UpTo(MaxAmount)
@@ -68,7 +69,7 @@ func DecodeLimit(d *wire.Decoder, allowed byte) (l Limit, flags byte) {
 		z, err := zoneOf(d.View(maxZoneName))
 		if err != nil || unit > Year || l.Kind != FixedWindow {
 			d.Fail()
-			return Limit{}, 0
+			return 0
 		}
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
@@ -78,5 +79,5 @@ func DecodeLimit(d *wire.Decoder, allowed byte) (l Limit, flags byte) {
 		!nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
 		d.Fail()
 	}
-	return l, flags
+	return first & LimitFlags
 }

@@ -23,8 +23,9 @@ func TestLimitsTravel(t *testing.T) {
 		{Kind: LeakyBucket, Amount: MaxAmount, Burst: MaxAmount, Window: MaxWindow, MaxDelay: MaxMaxDelay},
 		{Kind: SlidingLog, Amount: 1, Window: MinWindow},
 	} {
-		d := wire.NewDecoder(AppendLimit(nil, &want, 1<<3))
-		if have, flags := DecodeLimit(d, LimitFlags); have != want || flags != 1<<3 || d.Done("limit") != nil {
+		d := wire.NewDecoder(want.Append(nil, 1<<3))
+		var have Limit
+		if flags := have.Decode(d, LimitFlags); have != want || flags != 1<<3 || d.Done("limit") != nil {
 			t.Errorf("have %+v, %x, %v, want %+v", have, flags, d.Err(), want)
 		}
 		if !failsWith(&want, 1<<5, 1<<3) {
@@ -50,8 +51,8 @@ func TestLimitsTravel(t *testing.T) {
 }
 
 func failsWith(l *Limit, flags, allowed byte) bool {
-	d := wire.NewDecoder(AppendLimit(nil, l, flags))
-	DecodeLimit(d, allowed)
+	d := wire.NewDecoder(l.Append(nil, flags))
+	new(Limit).Decode(d, allowed)
 	return d.Failed()
 }
 
@@ -61,9 +62,10 @@ func TestCalendarsTravelForNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := AppendLimit(nil, &Limit{Kind: FixedWindow, Amount: 7, Calendar: day}, 0)
+	b := (&Limit{Kind: FixedWindow, Amount: 7, Calendar: day}).Append(nil, 0)
 	if n := testing.AllocsPerRun(100, func() {
-		if l, _ := DecodeLimit(wire.NewDecoder(b), 0); l.Calendar != day {
+		var l Limit
+		if l.Decode(wire.NewDecoder(b), 0); l.Calendar != day {
 			t.Error("another calendar")
 		}
 	}); n > 0 {
@@ -74,18 +76,19 @@ func TestCalendarsTravelForNothing(t *testing.T) {
 // FuzzLimit: what is read is legal, and is written as it came.
 func FuzzLimit(f *testing.F) {
 	day, _ := CalendarOf(Day, "Europe/Berlin")
-	f.Add(AppendLimit(nil, &Limit{Kind: FixedWindow, Amount: 7, Calendar: day, MaxDelay: 5}, 0))
-	f.Add(AppendLimit(nil, &Limit{Kind: TokenBucket, Amount: 5, Burst: 9, Window: time.Minute}, LimitFlags))
+	f.Add((&Limit{Kind: FixedWindow, Amount: 7, Calendar: day, MaxDelay: 5}).Append(nil, 0))
+	f.Add((&Limit{Kind: TokenBucket, Amount: 5, Burst: 9, Window: time.Minute}).Append(nil, LimitFlags))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
-		l, flags := DecodeLimit(d, LimitFlags)
+		var l Limit
+		flags := l.Decode(d, LimitFlags)
 		if d.Failed() {
 			return
 		}
 		if l.Kind > SlidingLog || l.Amount < 0 || l.Amount > MaxAmount || l.Burst > MaxAmount || l.Window < MinWindow || l.Window > MaxWindow && l.Calendar == nil {
 			t.Errorf("have %+v", l)
 		}
-		if again := AppendLimit(nil, &l, flags); string(again) != string(b[:len(b)-d.Len()]) {
+		if again := l.Append(nil, flags); string(again) != string(b[:len(b)-d.Len()]) {
 			t.Errorf("have %x, want %x", again, b)
 		}
 	})

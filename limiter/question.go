@@ -176,7 +176,8 @@ func (q *question) readOps(d *wire.Decoder) {
 func (q *question) readOp(d *wire.Decoder, hi uint64, first int) {
 	key := counters.Key{Hi: hi, Lo: d.Uint64()}
 	op := counters.Op{Key: key}
-	limit := decodeOp(d, &op)
+	q.limits = append(q.limits, algorithms.Limit{}) // has room: no op's limit moves
+	decodeOp(d, &op, &q.limits[len(q.limits)-1])
 	op.Cost = d.Varint()
 	least := int64(0)
 	if q.verb == verbAdjust {
@@ -190,11 +191,6 @@ func (q *question) readOp(d *wire.Decoder, hi uint64, first int) {
 			d.Fail()
 		}
 	}
-	if d.Failed() {
-		return
-	}
-	q.limits = append(q.limits, limit) // has room: no op's limit moves
-	op.Limit = &q.limits[len(q.limits)-1]
 	q.ops = append(q.ops, op)
 }
 
@@ -240,9 +236,9 @@ func (g *gift) read(body []byte) error {
 	for range n {
 		op := counters.Op{Key: counters.Key{Hi: d.Uint64(), Lo: d.Uint64()}}
 		g.lineage = append(g.lineage, d.Uint64())
-		g.limits = append(g.limits, decodeOp(d, &op)) // has room: no op's limit moves
-		op.Limit, op.Cost = &g.limits[len(g.limits)-1], d.UpTo(algorithms.MaxAmount)
-		if op.Block {
+		g.limits = append(g.limits, algorithms.Limit{}) // has room: no op's limit moves
+		decodeOp(d, &op, &g.limits[len(g.limits)-1])
+		if op.Cost = d.UpTo(algorithms.MaxAmount); op.Block {
 			d.Fail()
 		}
 		g.ops, g.window = append(g.ops, op), append(g.window, d.Varint())

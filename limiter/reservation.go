@@ -101,7 +101,7 @@ func (s *reserved) append(b []byte) []byte {
 	for i := range s.costs {
 		c := &s.costs[i]
 		b = binary.LittleEndian.AppendUint64(b, c.lo)
-		b = algorithms.AppendLimit(b, c.limit, 0)
+		b = c.limit.Append(b, 0)
 		b = binary.AppendUvarint(b, uint64(c.unit))
 		b = binary.AppendUvarint(b, uint64(c.cost))
 		b = binary.AppendVarint(b, c.when)
@@ -156,7 +156,8 @@ func (r *reservation) readSubject(d *wire.Decoder) reserved {
 	n := int(d.Byte())
 	for i := 0; i < n && !d.Failed(); i++ {
 		c := reservedCost{lo: d.Uint64()}
-		limit, _ := algorithms.DecodeLimit(d, 0)
+		var limit algorithms.Limit
+		limit.Decode(d, 0)
 		c.unit, c.cost, c.when = int(d.UpTo(MaxReserved)), d.UpTo(algorithms.MaxAmount), d.Varint()
 		if c.unit >= len(r.units) || len(r.limits) == cap(r.limits) {
 			d.Fail()

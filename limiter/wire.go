@@ -32,15 +32,14 @@ func appendOp(b []byte, op *counters.Op) []byte {
 	if op.Block {
 		flags |= limitBlock
 	}
-	return algorithms.AppendLimit(b, op.Limit, flags)
+	return op.Limit.Append(b, flags)
 }
 
-// decodeOp reads what appendOp wrote; what comes out is legal.
-func decodeOp(d *wire.Decoder, op *counters.Op) algorithms.Limit {
-	l, flags := algorithms.DecodeLimit(d, limitShadow|limitBlock)
-	op.Shadow, op.Block = flags&limitShadow != 0, flags&limitBlock != 0
+// decodeOp reads what appendOp wrote; what comes out is legal. The limit is put into l.
+func decodeOp(d *wire.Decoder, op *counters.Op, l *algorithms.Limit) {
+	flags := l.Decode(d, limitShadow|limitBlock)
+	op.Limit, op.Shadow, op.Block = l, flags&limitShadow != 0, flags&limitBlock != 0
 	if op.Block && (l.Kind != algorithms.TokenBucket || l.Amount != 1 || l.Burst != 1 || l.MaxDelay != 0) {
 		d.Fail()
 	}
-	return l
 }

@@ -155,7 +155,7 @@ func appendLeftovers(b []byte, list []leftover) []byte {
 		b = append(b, byte(len(o.ops)))
 		for j := range o.ops {
 			b = binary.LittleEndian.AppendUint64(b, o.ops[j].Key.Lo)
-			b = algorithms.AppendLimit(b, o.ops[j].Limit, 0)
+			b = o.ops[j].Limit.Append(b, 0)
 			b = binary.AppendUvarint(b, uint64(o.ops[j].Cost))
 			b = binary.AppendVarint(b, o.window[j])
 		}
@@ -182,7 +182,7 @@ func readLeftovers(body []byte) ([]leftover, error) {
 		limits := make([]algorithms.Limit, k)
 		for j := range k {
 			key := counters.Key{Hi: hi, Lo: d.Uint64()}
-			limits[j], _ = algorithms.DecodeLimit(d, 0)
+			limits[j].Decode(d, 0)
 			if slices.ContainsFunc(o.ops, func(op counters.Op) bool { return op.Key == key }) {
 				d.Fail()
 			}

@@ -3,6 +3,7 @@ package partitions
 import (
 	"slices"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -50,9 +51,9 @@ func (pt *part) complete() bool {
 }
 
 // takeLookEnded tells the next owner how new what this node has is, after its end.
-func (k *Keeper) takeLookEnded(c *peer.Call, r *reader) {
-	list := r.partitions()
-	if !k.ends(c, r) {
+func (k *Keeper) takeLookEnded(c *peer.Call, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if !k.ends(c, d) {
 		return
 	}
 	var reply []byte
@@ -66,9 +67,9 @@ func (k *Keeper) takeLookEnded(c *peer.Call, r *reader) {
 }
 
 // takePullEnded gives the next owner what this node has, after its end.
-func (k *Keeper) takePullEnded(c *peer.Call, r *reader) {
-	list := r.partitions()
-	if !k.ends(c, r) {
+func (k *Keeper) takePullEnded(c *peer.Call, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if !k.ends(c, d) {
 		return
 	}
 	orders := make([]order, len(list))
@@ -85,10 +86,10 @@ func (k *Keeper) takePullEnded(c *peer.Call, r *reader) {
 }
 
 // ends fails a call that is not well formed, or that can't be answered because this node has authority.
-func (k *Keeper) ends(c *peer.Call, r *reader) bool {
+func (k *Keeper) ends(c *peer.Call, d *wire.Decoder) bool {
 	switch {
-	case r.err != nil:
-		c.Fail(codeMalformed, r.err.Error())
+	case d.Failed():
+		c.Fail(codeMalformed, d.Err().Error())
 	case k.cfg.Authority():
 		c.Fail(codeBusy, "this node has authority")
 	default:

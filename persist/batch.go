@@ -36,20 +36,21 @@ func (b *batch) value(it *item) []byte { return b.bytes[it.begin+keySize : it.en
 // fill takes as many records as fit in one transaction, in order of bucket and key, and returns how many.
 func (b *batch) fill(now algorithms.Now, seq uint64, records []counters.Record, existing expiries) int {
 	b.items, b.bytes = b.items[:0], b.bytes[:0]
-	delta := now.Wall - now.Steady
 	// Rounded up: a counter is not to expire early.
-	ahead, wall := -floorDiv(-delta, int64(time.Second)), seconds(now.Wall)
+	ahead, wall := -floorDiv(now.Steady-now.Wall, int64(time.Second)), seconds(now.Wall)
+	second := -floorDiv(-now.Wall, int64(time.Second))
+	at := algorithms.Now{Steady: now.Steady + second*int64(time.Second) - now.Wall}
 	for i := range records {
 		if i == batchCounters || len(b.bytes) >= batchBytes {
 			break
 		}
 		r := &records[i]
 		it := item{id: r.Key, begin: len(b.bytes)}
-		b.bytes = appendKey(b.bytes, r.Key)
+		b.bytes = counters.AppendKey(b.bytes, r.Key)
 		expiry := min(r.FreshAt+ahead, maxExpiry)
 		if fresh := r.State.Fresh() && len(r.Log) == 0; !fresh && expiry > wall {
 			it.bucket = existing.choose(bucketFor(r.Kind, expiry, wall))
-			b.bytes = appendValue(b.bytes, b.bytes[it.begin:], r, delta, expiry, seq, queueOf(r, now.Steady))
+			b.bytes = appendValue(b.bytes, b.bytes[it.begin:], r, second, at, seq)
 		}
 		it.end = len(b.bytes)
 		b.items = append(b.items, it)

@@ -196,8 +196,8 @@ func (c *Counters) open() error {
 	return c.readBuckets()
 }
 
-// errOlder: the counters in the file are found by keys of an earlier version.
-var errOlder = errors.New("counters of a version of rlnode that finds them by other keys")
+// errOlder: an earlier version has written the counters in the file, which finds them by other keys, or writes them otherwise.
+var errOlder = errors.New("counters of an earlier version of rlnode, which writes them otherwise")
 
 func (c *Counters) readBuckets() error {
 	return c.file.view(func(tx *bolt.Tx) error {
@@ -211,7 +211,7 @@ func (c *Counters) readBuckets() error {
 			c.buckets = c.buckets.add(e)
 			c.seq = max(c.seq, b.Sequence())
 			if key, value := b.Cursor().First(); intactValue(key, value) {
-				older, current = older || value[0] == olderVersion, current || value[0] == valueVersion
+				older, current = older || value[0] < valueVersion, current || value[0] == valueVersion
 			}
 			return nil
 		})

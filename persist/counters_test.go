@@ -72,7 +72,7 @@ func TestNewestWins(t *testing.T) {
 				r := counters.Record{
 					Key:   counters.Key{Hi: rapid.Uint64Range(0, 5).Draw(rt, "key")},
 					Kind:  rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket, algorithms.FixedWindow}).Draw(rt, "kind"),
-					Level: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
+					Level: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady / 1e9},
 					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
 				}
 				if rapid.IntRange(0, 5).Draw(rt, "reset") == 0 {

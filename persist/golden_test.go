@@ -19,17 +19,19 @@ func TestGolden(t *testing.T) {
 		"3-leaky-bucket":   {Kind: algorithms.LeakyBucket, State: algorithms.State{Count: 300, Part: 7, At: 40}},
 		"4-sliding-log":    {Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: 5, N: 1}, {At: 100, N: 2}}},
 	}
-	key := appendKey(nil, counters.Key{Hi: 1, Lo: 1 << 63})
+	key := counters.AppendKey(nil, counters.Key{Hi: 1, Lo: 1 << 63})
+	now := algorithms.Now{Steady: 90}
 	var lines []golden.Line
 	for _, name := range slices.Sorted(maps.Keys(records)) {
 		r := records[name]
-		lines = append(lines, golden.Line{Name: name, Bytes: appendValue(nil, key, &r, 1000, 1_800_000_000, 12, 95*int64(len(r.Log)))})
+		r.FreshAt = 60
+		lines = append(lines, golden.Line{Name: name, Bytes: appendValue(nil, key, &r, 1_800_000_000, now, 12)})
 	}
 	lines = append(lines, golden.Line{Name: "key", Bytes: key})
 	for i, b := range golden.Check(t, "testdata/values.txt", lines...)[:len(records)] {
 		want := records[lines[i].Name]
 		have, err := parseValue(key, b, nil)
-		if err != nil || have.Kind != want.Kind || have.State.Count != want.State.Count || len(have.Log) != len(want.Log) || have.expiry != 1_800_000_000 {
+		if err != nil || have.Kind != want.Kind || have.State.Count != want.State.Count || len(have.Log) != len(want.Log) || have.FreshAt != 1_800_000_060 {
 			t.Errorf("%s: have %+v, %v", lines[i].Name, have, err)
 		}
 	}

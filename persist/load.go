@@ -2,7 +2,6 @@ package persist
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -110,7 +109,7 @@ func (c *Counters) merge(tx *bolt.Tx, now algorithms.Now, stats *LoadStats) erro
 
 func (c *Counters) restore(now algorithms.Now, s *stored, stats *LoadStats) {
 	c.seq = max(c.seq, s.seq)
-	if s.expiry <= seconds(now.Wall) {
+	if s.FreshAt <= seconds(now.Wall) {
 		stats.Expired++
 		return
 	}
@@ -138,20 +137,16 @@ func (s *stored) toSteady(now algorithms.Now) {
 	switch {
 	case s.Kind == algorithms.SlidingLog:
 		// Those in a queue were ahead of the clock when it was right; they stay as far ahead as they were.
-		written := int64(math.MaxInt64)
-		if n := len(s.Log); s.queue > 0 && n > 0 {
-			written = s.Log[n-1].At - min(s.queue, int64(algorithms.MaxMaxDelay))
-		}
 		for i := range s.Log {
-			queue := max(0, s.Log[i].At-written)
+			queue := max(0, s.Log[i].At-s.written*1e9)
 			s.Log[i].At = clamp(s.Log[i].At-queue) + queue
 		}
 	case s.Kind.Bucket():
 		s.State.At = clamp(s.State.At)
 	default:
-		s.expiry = min(s.expiry, seconds(now.Wall)+maxAhead)
+		s.FreshAt = min(s.FreshAt, seconds(now.Wall)+maxAhead)
 	}
-	s.FreshAt = s.expiry - seconds(delta) - seconds(over)
+	s.FreshAt -= seconds(delta) + seconds(over)
 }
 
 // copyOf is the place in one bucket where merge is.

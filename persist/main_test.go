@@ -184,9 +184,12 @@ func sample(now algorithms.Now, n int) []counters.Record {
 		r := counters.Record{
 			Key:     counters.Key{Hi: mix(uint64(i)), Lo: mix(uint64(i) + 1<<40)},
 			Kind:    algorithms.Kind(i % 5),
-			Level:   uint8(1 + i%255),
+			Level:   uint8(i % 2 * 255), // others are rounded
 			FreshAt: second + 60 + int64(i%97)*31,
 			State:   algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
+		}
+		if r.Kind.Windowed() {
+			r.State.At = now.Steady/int64(time.Minute) - int64(i)
 		}
 		if r.Kind == algorithms.SlidingLog {
 			r.State = algorithms.State{}

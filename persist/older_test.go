@@ -10,7 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Counters of a version that hashed subjects without a key are never taken for those of others: the file is set aside, whole,
+// Counters of a version that wrote them otherwise are never taken for those of others: the file is set aside, whole,
 // the log says so, and a new one begins.
 func TestOlderCountersAreSetAside(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
@@ -30,7 +30,7 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 		return tx.ForEach(func(_ []byte, b *bolt.Bucket) error {
 			values := map[string][]byte{}
 			_ = b.ForEach(func(k, v []byte) error {
-				values[string(k)] = append([]byte{olderVersion}, v[1:]...)
+				values[string(k)] = append([]byte{valueVersion - 1}, v[1:]...)
 				return nil
 			})
 			for k, v := range values {

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 )
 
 // ErrMalformed: bytes are cut off, are too many, or say what can't be.
@@ -18,19 +19,20 @@ var ErrMalformed = errors.New("malformed")
 // Decoder takes a message apart, from its beginning to its end. After the first failure nothing is left of the message and
 // all that is read is zero, so callers check once, at the end. It allocates nothing for a length before it has seen so many bytes.
 type Decoder struct {
-	rest []byte
-	err  error
+	b   []byte
+	at  int // in b: what is before it has been read
+	err error
 }
 
 // NewDecoder returns a decoder of b, which must not change as long as what was read is used: Bytes and Rest refer to it.
-func NewDecoder(b []byte) *Decoder { return &Decoder{rest: b} }
+func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 
 // Fail makes the message malformed.
 func (d *Decoder) Fail() {
 	if d.err == nil {
 		d.err = ErrMalformed
 	}
-	d.rest = nil
+	d.b, d.at = nil, 0
 }
 
 // Failf is Fail with a reason.
@@ -38,7 +40,7 @@ func (d *Decoder) Failf(format string, args ...any) {
 	if d.err == nil {
 		d.err = fmt.Errorf("%w: %w", ErrMalformed, fmt.Errorf(format, args...))
 	}
-	d.rest = nil
+	d.b, d.at = nil, 0
 }
 
 // Err is nil as long as nothing has failed; else it wraps [ErrMalformed].
@@ -48,15 +50,15 @@ func (d *Decoder) Err() error { return d.err }
 func (d *Decoder) Failed() bool { return d.err != nil }
 
 // More reports whether there is something left to read.
-func (d *Decoder) More() bool { return len(d.rest) > 0 }
+func (d *Decoder) More() bool { return d.at < len(d.b) }
 
 // Len is how many bytes are left.
-func (d *Decoder) Len() int { return len(d.rest) }
+func (d *Decoder) Len() int { return len(d.b) - d.at }
 
 // Done is the error of reading what, which has to be over.
 func (d *Decoder) Done(what string) error {
-	if len(d.rest) > 0 {
-		d.Failf("%d bytes too many", len(d.rest))
+	if d.More() {
+		d.Failf("%d bytes too many", d.Len())
 	}
 	if d.err != nil {
 		return fmt.Errorf("read %s: %w", what, d.err)
@@ -66,12 +68,12 @@ func (d *Decoder) Done(what string) error {
 
 // Byte reads a byte.
 func (d *Decoder) Byte() byte {
-	if len(d.rest) == 0 {
+	if d.at >= len(d.b) {
 		d.Fail()
 		return 0
 	}
-	b := d.rest[0]
-	d.rest = d.rest[1:]
+	b := d.b[d.at]
+	d.at++
 	return b
 }
 
@@ -86,19 +88,18 @@ func (d *Decoder) Bool() bool {
 
 // Bytes reads n bytes, without a copy; nil after a failure.
 func (d *Decoder) Bytes(n int) []byte {
-	if n < 0 || n > len(d.rest) {
+	if n < 0 || n > len(d.b)-d.at {
 		d.Fail()
 		return nil
 	}
-	b := d.rest[:n:n]
-	d.rest = d.rest[n:]
-	return b
+	d.at += n
+	return d.b[d.at-n : d.at : d.at]
 }
 
 // Rest reads all that is left, without a copy.
 func (d *Decoder) Rest() []byte {
-	b := d.rest
-	d.rest = nil
+	b := d.b[d.at:]
+	d.at = len(d.b)
 	return b
 }
 
@@ -108,13 +109,12 @@ func (d *Decoder) Fill(to []byte) { copy(to, d.Bytes(len(to))) }
 var zeros [8]byte
 
 func (d *Decoder) fixed(n int) []byte {
-	if n > len(d.rest) {
+	if n > len(d.b)-d.at {
 		d.Fail()
 		return zeros[:n]
 	}
-	b := d.rest[:n]
-	d.rest = d.rest[n:]
-	return b
+	d.at += n
+	return d.b[d.at-n : d.at]
 }
 
 // Uint16 reads two bytes.
@@ -136,45 +136,38 @@ func (d *Decoder) BigUint32() uint32 { return binary.BigEndian.Uint32(d.fixed(4)
 func (d *Decoder) BigUint64() uint64 { return binary.BigEndian.Uint64(d.fixed(8)) }
 
 // Uvarint reads a number that is not below zero.
-func (d *Decoder) Uvarint() uint64 {
-	if len(d.rest) > 0 && d.rest[0] < 0x80 {
-		b := d.rest[0]
-		d.rest = d.rest[1:]
-		return uint64(b)
-	}
-	return d.longUvarint()
-}
+func (d *Decoder) Uvarint() uint64 { return d.upTo(math.MaxUint64) }
 
-func (d *Decoder) longUvarint() uint64 {
-	v, n := binary.Uvarint(d.rest)
-	if n <= 0 || d.rest[n-1] == 0 {
-		d.Fail()
-		return 0
-	}
-	d.rest = d.rest[n:]
-	return v
-}
+// UpTo reads a number from 0 to most.
+func (d *Decoder) UpTo(most int64) int64 { return int64(d.upTo(uint64(most))) }
 
 // Varint reads a number that may be below zero.
 func (d *Decoder) Varint() int64 {
-	v := d.Uvarint()
+	v := d.upTo(math.MaxUint64)
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-// UpTo reads a number from 0 to most.
-func (d *Decoder) UpTo(most int64) int64 {
-	v := d.Uvarint()
-	if v > uint64(most) {
-		d.Fail()
-		return 0
+func (d *Decoder) upTo(most uint64) uint64 {
+	v := uint64(0)
+	for i, shift := d.at, 0; i < len(d.b) && shift <= 63; i, shift = i+1, shift+7 {
+		b := d.b[i]
+		v |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			if v > most || shift > 0 && b == 0 || shift == 63 && b > 1 {
+				break
+			}
+			d.at = i + 1
+			return v
+		}
 	}
-	return int64(v)
+	d.Fail()
+	return 0
 }
 
 // Count reads how many things follow: at most so many, of which each takes at least least bytes.
 func (d *Decoder) Count(most, least int) int {
 	n := int(d.UpTo(int64(most)))
-	if n > len(d.rest)/least {
+	if n > d.Len()/least {
 		d.Fail()
 		return 0
 	}
