@@ -21,6 +21,23 @@ func tightest(a *limiter.Answer) *limiter.LimitAnswer {
 	return &a.Limits[a.Tightest]
 }
 
+// conclude answers x as it was decided: its status, the rate limit headers and a body. bare: one that is allowed needs no body.
+func (x *exchange) conclude(refused int, bare bool, node []byte) {
+	x.decided = true
+	x.rateHeaders()
+	switch {
+	case !x.answer.Allowed:
+		x.status, x.contentType = refused, typeProblem
+		x.retryAfter()
+	case bare:
+		x.status = statusAllowed
+		return
+	default:
+		x.json(statusAllowed)
+	}
+	x.response.body = x.appendAnswer(x.response.body, node)
+}
+
 // appendAnswer appends the answer of a check of its own as a JSON object: a refusal is a problem.
 func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 	a := &x.answer

@@ -18,16 +18,16 @@ type API struct {
 	readiness readiness
 	tokens    *tokens
 	plane     *dataPlane
-	data      *dataServer
-	admin     *adminServer
-	dataAddr  net.Addr
+	data      *dataServer  // nil: there is no data plane
+	admin     *adminServer // nil: there is no admin plane
+	dataAddr  net.Addr     // nil as data
 
 	mu       sync.Mutex // serialises Close
 	closed   bool
 	closeErr error
 }
 
-// Open binds both planes and begins to answer. Checks are 503 not-ready until Ready.
+// Open binds the planes and begins to answer. Checks are 503 not-ready until Ready.
 func Open(config Config) (*API, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
@@ -48,7 +48,7 @@ func Open(config Config) (*API, error) {
 	return a, nil
 }
 
-// listen binds both planes and begins to serve them.
+// listen binds the planes that are wanted and begins to serve them.
 func (a *API) listen() error {
 	config := &a.config
 	a.plane = &dataPlane{
@@ -69,25 +69,42 @@ func (a *API) listen() error {
 		}
 		secure = certs.config()
 	}
-	data, err := net.Listen("tcp", config.DataAddr)
-	if err != nil {
-		return fmt.Errorf("open data plane: %w", err)
+	var data, admin net.Listener
+	var err error
+	if config.DataAddr != "" {
+		if data, err = net.Listen("tcp", config.DataAddr); err != nil {
+			return fmt.Errorf("open data plane: %w", err)
+		}
 	}
-	admin, err := net.Listen("tcp", config.AdminAddr)
-	if err != nil {
-		return errors.Join(fmt.Errorf("open admin plane: %w", err), data.Close())
+	if config.AdminAddr != "" {
+		if admin, err = net.Listen("tcp", config.AdminAddr); err != nil {
+			err = fmt.Errorf("open admin plane: %w", err)
+			if data != nil {
+				err = errors.Join(err, data.Close())
+			}
+			return err
+		}
 	}
-	a.dataAddr = data.Addr()
-	a.data = serveData(a.plane, data, secure, config.ReadTimeout)
-	a.admin = serveAdmin(a, admin, secure)
+	if data != nil {
+		a.dataAddr = data.Addr()
+		a.data = serveData(a.plane, data, secure, config.ReadTimeout)
+	}
+	if admin != nil {
+		a.admin = serveAdmin(a, admin, secure)
+	}
 	return nil
 }
 
-// DataAddr is where the data plane listens.
+// DataAddr is where the data plane listens; nil: there is none.
 func (a *API) DataAddr() net.Addr { return a.dataAddr }
 
-// AdminAddr is where the admin plane listens.
-func (a *API) AdminAddr() net.Addr { return a.admin.addr }
+// AdminAddr is where the admin plane listens; nil: there is none.
+func (a *API) AdminAddr() net.Addr {
+	if a.admin == nil {
+		return nil
+	}
+	return a.admin.addr
+}
 
 // Explain tells callers why the node is not ready yet: a few words, such as "loading counters". It has no effect
 // after Ready.
@@ -108,7 +125,9 @@ func (a *API) Ready() {
 // Drain answers readiness probes with 503 draining from now on; checks go on. Those that are held back are answered now.
 func (a *API) Drain() {
 	a.readiness.advance(condition{state: stateDraining, since: time.Now()})
-	a.data.waiting.end()
+	if a.data != nil {
+		a.data.waiting.end()
+	}
 }
 
 // Close drains, stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
@@ -122,7 +141,12 @@ func (a *API) Close(ctx context.Context) error {
 	a.closed = true
 	a.Drain()
 	// The data plane first: while its last checks are decided, the admin plane still tells how the node is.
-	a.closeErr = errors.Join(a.data.close(ctx), a.admin.close(ctx))
+	if a.data != nil {
+		a.closeErr = a.data.close(ctx)
+	}
+	if a.admin != nil {
+		a.closeErr = errors.Join(a.closeErr, a.admin.close(ctx))
+	}
 	a.tokens.close()
 	return a.closeErr
 }

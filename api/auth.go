@@ -49,13 +49,7 @@ func (p *dataPlane) auth(x *exchange) {
 		x.refuse(p.explain(err))
 		return
 	}
-	x.status = statusAllowed
-	x.rateHeaders()
-	if !x.answer.Allowed {
-		x.status, x.contentType = deny, typeProblem
-		x.retryAfter()
-		x.response.body = x.appendAnswer(x.response.body, p.node)
-	}
+	x.conclude(deny, true, p.node)
 	x.stripe.observe(time.Since(began))
 }
 

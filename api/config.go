@@ -137,8 +137,8 @@ type CheckpointStatus struct {
 
 // Config says what an API stands on and how it is reached.
 type Config struct {
-	DataAddr  string // host:port of the data plane; port 0 takes a free one
-	AdminAddr string // host:port of the admin plane
+	DataAddr  string // host:port of the data plane; port 0 takes a free one. Empty: there is none
+	AdminAddr string // host:port of the admin plane. Empty: there is none
 
 	CertFile string // with KeyFile: HTTPS on both planes, read again when the files change
 	KeyFile  string
@@ -203,8 +203,6 @@ func (c *Config) Validate() error {
 			errs = append(errs, errors.New(field+" is missing"))
 		}
 	}
-	need(c.DataAddr != "", "DataAddr")
-	need(c.AdminAddr != "", "AdminAddr")
 	need((c.CertFile == "") == (c.KeyFile == ""), "one of CertFile and KeyFile")
 	need(c.ReadTimeout >= 0, "ReadTimeout of at least 0")
 	need(c.Node != "", "Node")

@@ -216,16 +216,10 @@ func (p *dataPlane) check(x *exchange) {
 		x.refuse(p.explain(err))
 		return
 	}
-	x.decided = true
-	x.json(200)
-	x.rateHeaders()
-	if !x.answer.Allowed {
-		x.status, x.contentType = 429, typeProblem
-		x.retryAfter()
-	} else if x.check.wait && !x.check.Peek {
+	if x.answer.Allowed && x.check.wait && !x.check.Peek {
 		x.wait(time.Now())
 	}
-	x.response.body = x.appendAnswer(x.response.body, p.node)
+	x.conclude(statusRefused, false, p.node)
 	x.stripe.observe(time.Since(began))
 }
 

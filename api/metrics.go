@@ -170,12 +170,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.cluster(s)
 	s.count(c.panics, c.api.plane.panics.Load())
 	c.loadFigures(s)
-	w := c.api.data.waiting
-	s.gauge(c.waiting, float64(w.count()))
-	s.gauge(c.waitingMax, float64(w.most))
-	s.count(c.notHeld, w.turned.Load())
+	if data := c.api.data; data != nil {
+		s.gauge(c.waiting, float64(data.waiting.count()))
+		s.gauge(c.waitingMax, float64(data.waiting.most))
+		s.count(c.notHeld, data.waiting.turned.Load())
+		s.count(c.spare, data.conns.beyond(), "data")
+	}
 	s.count(c.ended, c.api.plane.budget.ended.Load())
-	s.count(c.spare, c.api.data.conns.beyond(), "data")
 	s.count(c.spare, c.api.admin.conns.beyond(), "admin")
 	s.gauge(c.build, 1, c.api.config.Version, runtime.Version())
 }

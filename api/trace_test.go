@@ -62,6 +62,8 @@ func TestChecksAreTraced(t *testing.T) {
 	ask("/v1/check", `{"rule":"nothing","key":"k"}`, "01")
 	ask("/v1/check/batch", `{"checks":[{"rule":"all"},{"rule":"all"}]}`, "01")
 	ask("/v1/adjust", `{"rule":"all","cost":1}`, "01")
+	n.useRules("profiles: {web: {ip: header:X-Real-IP}}\nrules: [{name: web, key: [ip], limits: [{limit: 1, per: 8760h}]}]")
+	ask("/v1/auth/web", "", "01")
 	n.do(call{method: "GET", url: n.data + "/healthz", header: map[string]string{"Traceparent": "00-" + id + "-b7ad6b7169203331-01"}})
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -84,11 +86,11 @@ func TestChecksAreTraced(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	want := strings.Repeat("POST /v1/check 200 owner login\n", 5) + "POST /v1/check 429 owner login\nPOST /v1/check 404\nPOST /v1/check/batch 200 2\nPOST /v1/adjust 200"
+	want := strings.Repeat("POST /v1/check 200 owner login\n", 5) + "POST /v1/check 429 owner login\nPOST /v1/check 404\nPOST /v1/check/batch 200 2\nPOST /v1/adjust 200\nPOST /v1/auth/{profile} 200 owner web"
 	if text := strings.Join(lines, "\n"); text != want {
 		t.Errorf("have\n%s\nwant\n%s", text, want)
 	}
-	if want := strings.Repeat("api-token ", 9); named != want {
+	if want := strings.Repeat("api-token ", 10); named != want {
 		t.Errorf("have the tokens %q, want %q", named, want)
 	}
 	if strings.Contains(raw.String(), "198.51.100.77") || strings.Contains(raw.String(), "sesame") {

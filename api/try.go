@@ -49,13 +49,8 @@ func (s *adminServer) try(w http.ResponseWriter, r *http.Request) error {
 
 // appendTry appends what a check's caller would get.
 func (x *exchange) appendTry(b []byte, node []byte) []byte {
-	x.rateHeaders()
-	status := http.StatusOK
-	if !x.answer.Allowed {
-		status = http.StatusTooManyRequests
-		x.retryAfter()
-	}
-	b = strconv.AppendInt(append(b, `{"status":`...), int64(status), 10)
+	x.conclude(statusRefused, false, node)
+	b = strconv.AppendInt(append(b, `{"status":`...), int64(x.status), 10)
 	b = append(b, `,"headers":{`...)
 	for i, h := range x.headers {
 		if i > 0 {
@@ -64,6 +59,6 @@ func (x *exchange) appendTry(b []byte, node []byte) []byte {
 		b = appendString(b, h.name)
 		b = appendString(append(b, ':'), view(h.value))
 	}
-	b = x.appendAnswer(append(b, `},"answer":`...), node)
+	b = append(append(b, `},"answer":`...), x.response.body...)
 	return append(b, '}')
 }

@@ -45,7 +45,7 @@ func TestTry(t *testing.T) {
 			t.Errorf("take %d: have %d %+v", i, status, told)
 		}
 	}
-	if _, told := try(login, admin); told.Status != 429 || !strings.Contains(fmt.Sprint(told.Answer["detail"]), "used up") {
+	if _, told := try(login, admin); told.Status != 429 || told.Answer["status"] != 429.0 || !strings.Contains(fmt.Sprint(told.Answer["detail"]), "used up") {
 		t.Errorf("have %+v", told)
 	}
 	if status, told := try(`{"attributes":{"ip":"192.0.2.9"}}`, check); status != 200 || told.Status != 429 || told.Answer["decided_by"] != "list" {

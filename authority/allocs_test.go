@@ -11,7 +11,7 @@ import (
 func TestValidAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		h, err := OpenHolder(HolderConfig{
+		h, err := NewHolder(HolderConfig{
 			Self: id(1), Boot: 1, Boottime: func() time.Duration { return time.Since(began) + time.Second },
 			Ask:    func(context.Context, Request) (Reply, error) { return Reply{Granted: true}, nil },
 			Status: func() Request { return Request{} },
@@ -19,6 +19,7 @@ func TestValidAllocatesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		h.Start()
 		defer h.Close()
 		for !h.Valid() {
 			time.Sleep(time.Millisecond)

@@ -76,7 +76,7 @@ func BenchmarkKernel(b *testing.B) {
 }
 
 func BenchmarkValid(b *testing.B) {
-	h, err := OpenHolder(HolderConfig{
+	h, err := NewHolder(HolderConfig{
 		Self: id(1), Boot: 1, Boottime: NewClock().Boottime,
 		Ask:    func(context.Context, Request) (Reply, error) { return Reply{Granted: true}, nil },
 		Status: func() Request { return Request{} },
@@ -84,6 +84,7 @@ func BenchmarkValid(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	h.Start()
 	defer h.Close()
 	for !h.Valid() {
 		time.Sleep(time.Millisecond)

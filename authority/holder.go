@@ -62,8 +62,8 @@ type Holder struct {
 	group  sync.WaitGroup
 }
 
-// OpenHolder returns a Holder that asks at once and from then on. Close ends it.
-func OpenHolder(c HolderConfig) (*Holder, error) {
+// NewHolder returns a Holder without authority, which asks for it from Start on. Close ends it.
+func NewHolder(c HolderConfig) (*Holder, error) {
 	if c.Self.IsZero() || c.Boot == 0 || c.Boottime == nil || c.Ask == nil || c.Status == nil {
 		return nil, errors.New("a holder of authority needs a node, its boot, a clock, Ask and Status")
 	}
@@ -76,9 +76,11 @@ func OpenHolder(c HolderConfig) (*Holder, error) {
 	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	h.lost = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	h.group.Go(h.run)
 	return h, nil
 }
+
+// Start begins to ask, at once.
+func (h *Holder) Start() { h.group.Go(h.run) }
 
 // Valid tells whether this node may act as an owner at this moment.
 func (h *Holder) Valid() bool {

@@ -68,7 +68,7 @@ func (a *asker) open(t *testing.T) *Holder {
 	t.Helper()
 	a.start = time.Now()
 	a.reply = Reply{Granted: true}
-	h, err := OpenHolder(HolderConfig{
+	h, err := NewHolder(HolderConfig{
 		Self: id(1), Boot: 101, Ask: a.ask,
 		Boottime: func() time.Duration { return time.Hour + time.Since(a.start) },
 		Status: func() Request {
@@ -81,6 +81,7 @@ func (a *asker) open(t *testing.T) *Holder {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.Start()
 	t.Cleanup(func() { h.Close() })
 	return h
 }

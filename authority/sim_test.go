@@ -116,11 +116,12 @@ func (w *world) spawn(id ring.NodeID) *process {
 	}); err != nil {
 		w.t.Fatal(err)
 	}
-	if p.holder, err = OpenHolder(HolderConfig{
+	if p.holder, err = NewHolder(HolderConfig{
 		Self: id, Boot: p.boot, Boottime: p.boottime, Ask: p.ask, Status: p.status,
 	}); err != nil {
 		w.t.Fatal(err)
 	}
+	p.holder.Start()
 	w.group.Go(p.follow)
 	w.group.Go(p.apply)
 	return p

@@ -23,21 +23,6 @@ const (
 // foreign are the methods that other regions may call. All of them are the leader's.
 var foreign = [...]peer.Method{MethodFollow, MethodGoverns, MethodWriteFar, MethodRemoveRegion}
 
-// ServeFar answers a call of method 1 to 47 that comes from another region. It does not block.
-func (c *Cluster) ServeFar(call *peer.Call) {
-	m := call.Method
-	c.serveBy(call, func(ctx context.Context, r request) ([]byte, error) { return c.answerFar(ctx, m, r.body) })
-}
-
-// answerFar passes a call of another region on to the leader, who sees this node as the caller: no method that other
-// regions may call looks at who does.
-func (c *Cluster) answerFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if !slices.Contains(foreign[:], m) {
-		return nil, fmt.Errorf("%w: other regions may not call the method", ErrRefused)
-	}
-	return c.callLeader(ctx, m, body)
-}
-
 // callFar calls the primary region. The error wraps ErrNoPrimary if it certainly got nothing.
 func (c *Cluster) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if c.cfg.Far == nil {

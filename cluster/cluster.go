@@ -33,13 +33,19 @@ const (
 type Cluster struct {
 	cfg     Config
 	machine *machine
-	raft    atomic.Pointer[raft.Raft] // set once, in Open
-	trans   *transport
-	logs    *watchedLogs
-	gossip  *gossip.Gossip
 	giver   *authority.Giver
 	holder  *authority.Holder
 	opened  time.Time
+
+	// handlers answer calls, of this region and of others, by method.
+	handlers map[peer.Method]handler
+
+	// Start sets these, in this order. Before, this node leads nobody, and knows nobody.
+	trans   *transport
+	logs    *watchedLogs
+	raft    atomic.Pointer[raft.Raft]
+	gossip  atomic.Pointer[gossip.Gossip]
+	started atomic.Bool // all of it is there
 
 	known     atomic.Pointer[map[ring.NodeID]string] // where the other nodes take calls; never nil
 	identity  atomic.Pointer[peer.Identity]          // never nil
@@ -76,8 +82,9 @@ type Cluster struct {
 	closeErr  error
 }
 
-// Open starts a node's part. It returns before there is a cluster: see Ready.
-func Open(cfg Config) (*Cluster, error) {
+// New returns a node's part before it takes part: it knows who this node is, and leads and knows nobody. Close it in any
+// case.
+func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -98,17 +105,19 @@ func Open(cfg Config) (*Cluster, error) {
 	c.memory.missing = make(chan struct{}, 1)
 	c.regional.wake = make(chan struct{}, 1)
 	c.known.Store(&map[ring.NodeID]string{})
-	if err := c.start(); err != nil {
-		return nil, errors.Join(err, c.Close())
+	if err := c.recall(); err != nil {
+		return nil, err
 	}
+	if err := c.makeAuthority(); err != nil {
+		return nil, err
+	}
+	c.handlers = c.near()
 	return c, nil
 }
 
-// start opens what the loops stand on, and begins them.
-func (c *Cluster) start() error {
-	if err := c.recall(); err != nil {
-		return err
-	}
+// Start takes part: it opens what the loops stand on, and begins them. It returns before there is a cluster: see Ready.
+func (c *Cluster) Start() error {
+	c.opened = time.Now()
 	c.recallState()
 	if err := c.startRaft(); err != nil {
 		return err
@@ -126,9 +135,8 @@ func (c *Cluster) start() error {
 	if err := c.startGossip(empty); err != nil {
 		return err
 	}
-	if err := c.startAuthority(); err != nil {
-		return err
-	}
+	c.holder.Start()
+	c.started.Store(true)
 	c.look()
 	for _, loop := range []func(){
 		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers, c.standBack,
@@ -158,7 +166,7 @@ func (c *Cluster) startGossip(empty bool) error {
 	if err != nil {
 		return fmt.Errorf("start gossip: %w", err)
 	}
-	c.gossip = opened
+	c.gossip.Store(opened)
 	return nil
 }
 
@@ -222,12 +230,13 @@ func (c *Cluster) belongLocked(cluster agreement.ClusterID) error {
 
 // tellGossip brings up to date what gossip tells about this node.
 func (c *Cluster) tellGossip() {
-	if c.gossip == nil {
+	g := c.gossip.Load()
+	if g == nil {
 		return
 	}
 	empty, err := c.empty()
 	if err == nil {
-		err = c.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
+		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
 	}
 	if err != nil {
 		c.cfg.Logger.Warn("gossip does not tell what has changed here", "error", err)
@@ -238,7 +247,7 @@ func (c *Cluster) tellGossip() {
 func (c *Cluster) followGossip() {
 	for {
 		select {
-		case <-c.gossip.Changed():
+		case <-c.gossip.Load().Changed():
 			c.look()
 		case <-c.ctx.Done():
 			return
@@ -253,7 +262,7 @@ func (c *Cluster) look() {
 	for _, s := range conf.Servers {
 		known[nodeID(s.ID)] = string(s.Address)
 	}
-	for _, m := range c.gossip.Members() {
+	for _, m := range c.gossip.Load().Members() {
 		known[m.ID] = memberAddress(m)
 	}
 	delete(known, c.cfg.Self.ID)
@@ -261,7 +270,7 @@ func (c *Cluster) look() {
 	c.known.Store(&known)
 	c.cfg.Peers.Know(known)
 	if c.cfg.Remember != nil {
-		if addresses := c.gossip.Addresses(); !slices.Equal(addresses, c.crew.remembered) {
+		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.crew.remembered) {
 			c.crew.remembered = addresses
 			c.cfg.Remember(addresses)
 		}
@@ -303,17 +312,12 @@ func (c *Cluster) close() error {
 	c.spawning.Unlock()
 	c.cancel()
 	var errs []error
-	if c.holder != nil {
-		errs = append(errs, c.holder.Close())
-	}
-	if c.giver != nil {
-		errs = append(errs, c.giver.Close())
-	}
+	errs = append(errs, c.holder.Close(), c.giver.Close())
 	late := whenDone(&c.late)
 	within(late, drainBound)
 	errs = append(errs, c.stopRaft(closeBound))
-	if c.gossip != nil {
-		errs = append(errs, c.gossip.Close())
+	if g := c.gossip.Load(); g != nil {
+		errs = append(errs, g.Close())
 	}
 	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
 		errs = append(errs, errors.New("close the cluster's part here: something still waits for the store"))

@@ -97,7 +97,7 @@ type Config struct {
 	Far Far
 
 	Store  Store
-	Peers  *peer.Peers   // opened by the caller, whose Serve passes calls 1 to 47 to Cluster.Serve; closed by the caller
+	Peers  *peer.Peers   // started by the caller before the Cluster, after Cluster.Handle; closed by the caller
 	Gossip gossip.Config // Self and Accept are filled in here
 
 	// Seed returns the first rules of a cluster founded here, and by whom they are. nil: none.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,8 @@ type heard struct {
 	moved   time.Time // when it had applied more than before
 }
 
-func (c *Cluster) startAuthority() error {
+// makeAuthority makes who gives authority, if this node leads, and who holds it here.
+func (c *Cluster) makeAuthority() error {
 	self := c.cfg.Self
 	giver, err := authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
@@ -52,15 +54,14 @@ func (c *Cluster) startAuthority() error {
 	if err != nil {
 		return err
 	}
-	c.giver = giver
-	holder, err := authority.OpenHolder(authority.HolderConfig{
+	holder, err := authority.NewHolder(authority.HolderConfig{
 		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.ask, Status: c.status,
 		OnChange: c.authorityChanged, Logger: c.cfg.Logger,
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, giver.Close())
 	}
-	c.holder = holder
+	c.giver, c.holder = giver, holder
 	return nil
 }
 
@@ -190,10 +191,11 @@ func (c *Cluster) nodes() []authority.Node {
 
 // gossipMembers is empty until gossip has been started.
 func (c *Cluster) gossipMembers() []gossip.Member {
-	if c.gossip == nil {
+	g := c.gossip.Load()
+	if g == nil {
 		return nil
 	}
-	return c.gossip.Members()
+	return g.Members()
 }
 
 func presence(s gossip.State) authority.Presence {
@@ -216,7 +218,7 @@ func (c *Cluster) dropOutsiders(since map[ring.NodeID]time.Time) {
 	conf, _ := c.configuration()
 	state := c.State()
 	gone := map[ring.NodeID]bool{}
-	for _, m := range c.gossip.Members() {
+	for _, m := range c.gossip.Load().Members() {
 		_, server := findServer(conf, serverID(m.ID))
 		_, member := state.Members[m.ID]
 		if server || member || m.State == gossip.Alive || m.ID == c.cfg.Self.ID {
@@ -226,7 +228,7 @@ func (c *Cluster) dropOutsiders(since map[ring.NodeID]time.Time) {
 		if first, noted := since[m.ID]; !noted {
 			since[m.ID] = time.Now()
 		} else if time.Since(first) >= outsider {
-			c.gossip.Forget(m.ID)
+			c.gossip.Load().Forget(m.ID)
 		}
 	}
 	for id := range since {

@@ -154,7 +154,7 @@ func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byt
 	arrived := n.delivers(from, region)
 	if arrived {
 		time.Sleep(farDelay)
-		reply, err = entries[rand.IntN(len(entries))].answerFar(ctx, m, body)
+		reply, err = entries[rand.IntN(len(entries))].callLeader(ctx, m, body)
 	}
 	n.mu.Lock()
 	lost := n.lose != nil && n.lose(m)

@@ -141,7 +141,7 @@ func (c *Cluster) foundCluster() {
 // foundOnce takes one step. lower says that somebody with a lower ID is at it. The error says what is waited for.
 func (c *Cluster) foundOnce() (lower bool, err error) {
 	self := c.cfg.Self.ID
-	out := lookOut(self, c.cfg.Expect, c.gossip.Members())
+	out := lookOut(self, c.cfg.Expect, c.gossip.Load().Members())
 	tooMany := c.tooMany()
 	if tooMany != nil {
 		out.set = nil
@@ -176,7 +176,7 @@ func (c *Cluster) foundOnce() (lower bool, err error) {
 // tooMany says why nothing may be founded here: where twice as many nodes as --bootstrap-expect are about to begin, a network that
 // is split in two at that moment would make two clusters of them.
 func (c *Cluster) tooMany() error {
-	err := tooMany(c.cfg.Expect, c.gossip.Named(), c.gossip.Members())
+	err := tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
 	if errors.Is(err, ErrRefused) {
 		c.founder.refused.Store(&err)
 	} else {
@@ -274,7 +274,7 @@ func (c *Cluster) askPromises(p promise) (lower bool, err error) {
 	if now := c.founder.promise; !now.stands(self, p.Attempt) {
 		return true, errors.New("this node has given its attempt up meanwhile")
 	}
-	if lookOut(self, c.cfg.Expect, c.gossip.Members()).cluster {
+	if lookOut(self, c.cfg.Expect, c.gossip.Load().Members()).cluster {
 		return false, errors.New("there is one meanwhile")
 	}
 	if err := c.tooMany(); err != nil {
@@ -316,7 +316,7 @@ func (c *Cluster) servePromise(_ context.Context, r request) ([]byte, error) {
 	if err := c.tooMany(); err != nil && empty {
 		return nil, err
 	}
-	taken := !empty || c.Identity().Cluster != [16]byte{} || lookOut(c.cfg.Self.ID, c.cfg.Expect, c.gossip.Members()).cluster
+	taken := !empty || c.Identity().Cluster != [16]byte{} || lookOut(c.cfg.Self.ID, c.cfg.Expect, c.gossip.Load().Members()).cluster
 	next, reply := c.founder.promise.answer(c.cfg.Self.ID, ask, taken)
 	if err := c.promiseLocked(next); err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func (c *Cluster) otherVoter() bool { return len(c.heirs()) > 0 }
 func (c *Cluster) heirs() []raft.Server {
 	conf, _ := c.configuration()
 	var well, others []raft.Server
-	for _, m := range c.gossip.Members() {
+	for _, m := range c.gossip.Load().Members() {
 		s, ok := findServer(conf, serverID(m.ID))
 		if !ok || s.Suffrage != raft.Voter || m.ID == c.cfg.Self.ID || m.State != gossip.Alive {
 			continue
@@ -134,7 +134,7 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	if err := c.depart(ctx, departure{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
-	return c.gossip.Leave(ctx)
+	return c.gossip.Load().Leave(ctx)
 }
 
 // Remove takes a node that is gone for good out of the cluster, by its name (or ID). A node that is alive is refused, unless
@@ -254,7 +254,7 @@ func (c *Cluster) takeOut(id ring.NodeID, force bool) {
 
 // gossipMember is what gossip knows of a node.
 func (c *Cluster) gossipMember(id ring.NodeID) (gossip.Member, bool) {
-	for _, m := range c.gossip.Members() {
+	for _, m := range c.gossip.Load().Members() {
 		if m.ID == id {
 			return m, true
 		}

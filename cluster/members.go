@@ -77,7 +77,7 @@ func (c *Cluster) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	}
 	servers(conf, get)
 	boots := map[ring.NodeID]uint64{}
-	for _, g := range c.gossip.Members() {
+	for _, g := range c.gossip.Load().Members() {
 		m := get(g.ID)
 		m.seen, m.state, m.zone, m.address = true, g.State, g.Zone, memberAddress(g)
 		boots[g.ID] = g.Boot

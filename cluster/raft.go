@@ -98,7 +98,11 @@ func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
 
 // configuration is Raft's newest, committed or not.
 func (c *Cluster) configuration() (raft.Configuration, uint64) {
-	f := c.raft.Load().GetConfiguration()
+	r := c.raft.Load()
+	if r == nil {
+		return raft.Configuration{}, 0
+	}
+	f := r.GetConfiguration()
 	return f.Configuration(), f.Index()
 }
 
@@ -121,14 +125,19 @@ func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 func (c *Cluster) Leader() ring.NodeID { return c.leader() }
 
 func (c *Cluster) leader() ring.NodeID {
-	_, id := c.raft.Load().LeaderWithID()
+	r := c.raft.Load()
+	if r == nil {
+		return ring.NodeID{}
+	}
+	_, id := r.LeaderWithID()
 	return nodeID(id)
 }
 
 // leads says whether this node takes itself for the leader. One that is stuck leads Raft, at most, and only until another
 // node does.
 func (c *Cluster) leads() bool {
-	return c.raft.Load().State() == raft.Leader && c.machine.stuck.Load() == nil
+	r := c.raft.Load()
+	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
 
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not

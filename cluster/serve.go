@@ -54,50 +54,47 @@ type request struct {
 }
 
 // handler answers a call for this package.
-func (c *Cluster) handler(m peer.Method) func(context.Context, request) ([]byte, error) {
-	switch m {
-	case MethodPromise:
-		return c.servePromise
-	case MethodStands:
-		return c.serveStands
-	case MethodInvite:
-		return c.serveInvitation
-	case MethodPropose:
-		return c.servePropose
-	case MethodRemove:
-		return c.serveRemove
-	case MethodFollow:
-		return c.serveFollow
-	case MethodGoverns:
-		return c.serveGoverns
-	case MethodWriteFar:
-		return c.serveWriteFar
-	case MethodRemoveRegion:
-		return c.serveRemoveRegion
-	case MethodFollowNow:
-		return c.serveFollowNow
-	case MethodRaise:
-		return c.serveRaise
-	case authority.MethodAsk:
-		return c.serveAsk
-	case authority.MethodCommitted:
-		return c.serveCommitted
+type handler func(context.Context, request) ([]byte, error)
+
+// near are the handlers of calls from this region.
+func (c *Cluster) near() map[peer.Method]handler {
+	return map[peer.Method]handler{
+		MethodPromise:             c.servePromise,
+		MethodStands:              c.serveStands,
+		MethodInvite:              c.serveInvitation,
+		MethodPropose:             c.servePropose,
+		MethodRemove:              c.serveRemove,
+		MethodFollow:              c.serveFollow,
+		MethodGoverns:             c.serveGoverns,
+		MethodWriteFar:            c.serveWriteFar,
+		MethodRemoveRegion:        c.serveRemoveRegion,
+		MethodFollowNow:           c.serveFollowNow,
+		MethodRaise:               c.serveRaise,
+		authority.MethodAsk:       c.serveAsk,
+		authority.MethodCommitted: c.serveCommitted,
 	}
-	return nil
 }
 
-// Serve answers a call of method 1 to 47. It does not block.
-func (c *Cluster) Serve(call *peer.Call) {
-	h := c.handler(call.Method)
-	if h == nil {
-		call.Fail(codeBad, "this node does not know the method")
-		return
+// Handle has p bring this package's calls here.
+func (c *Cluster) Handle(p *peer.Peers) {
+	for m, h := range c.handlers {
+		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveBy(call, h) })
 	}
-	c.serveBy(call, h)
+	for _, m := range foreign {
+		p.Handle(m, peer.Far, func(call *peer.Call) {
+			// It is passed on to the leader, who sees this node as the caller: no method that other regions may call looks at
+			// who does.
+			c.serveBy(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
+		})
+	}
 }
 
 // serveBy answers a call by a handler, beside.
-func (c *Cluster) serveBy(call *peer.Call, h func(context.Context, request) ([]byte, error)) {
+func (c *Cluster) serveBy(call *peer.Call, h handler) {
+	if !c.started.Load() {
+		call.Fail(codeNoLeader, "the node is starting")
+		return
+	}
 	select {
 	case c.tasks <- struct{}{}:
 	default:
@@ -164,7 +161,7 @@ func callError(err error) error {
 	}
 	for code, kind := range map[peer.Code]error{
 		codeNoLeader: ErrNoLeader, codeBusy: ErrNoLeader, codeBad: ErrRefused, codeRefused: ErrRefused, codeNotFound: ErrNotFound,
-		codeNoPrimary: ErrNoPrimary,
+		codeNoPrimary: ErrNoPrimary, peer.CodeNoMethod: ErrRefused,
 	} {
 		if remote.Code == code {
 			return &told{kind, remote.Detail}
@@ -193,7 +190,7 @@ func (c *Cluster) callLeader(ctx context.Context, m peer.Method, body []byte) ([
 	leader := c.leader()
 	switch {
 	case leader == c.cfg.Self.ID && c.leads():
-		return c.handler(m)(ctx, request{from: c.Identity(), body: body})
+		return c.handlers[m](ctx, request{from: c.Identity(), body: body})
 	case leader.IsZero() || leader == c.cfg.Self.ID || !c.cfg.Peers.Reachable(leader):
 		return nil, fmt.Errorf("%w that could be reached", ErrNoLeader)
 	}

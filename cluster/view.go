@@ -190,11 +190,14 @@ type Stats struct {
 
 // Stats tells how Raft and gossip do here.
 func (c *Cluster) Stats() Stats {
+	if !c.started.Load() {
+		return Stats{}
+	}
 	r := c.raft.Load()
 	s := Stats{
 		State: strings.ToLower(r.State().String()), Term: r.CurrentTerm(), Commit: r.CommitIndex(), Last: r.LastIndex(),
 		Applied: c.State().Index, UnsavedBytes: c.machine.bytes.Load(),
-		GossipRefused: c.gossip.Refused(),
+		GossipRefused: c.gossip.Load().Refused(),
 	}
 	if at := r.LastContact(); !at.IsZero() && r.State() != raft.Leader {
 		s.LastContact = time.Since(at)

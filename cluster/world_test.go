@@ -114,28 +114,12 @@ func (n *node) run() *node {
 	n.boot = w.boots
 	log := w.log.With("at", n.name)
 	self := Node{ID: n.id, Boot: n.boot, Name: n.name, Address: n.ip, Region: cmp.Or(n.region, "here"), Zone: n.zone, PeerPort: peerPort}
-	peers, err := peer.Open(peer.Config{
-		Self: func() peer.Identity {
-			if c := n.c.Load(); c != nil {
-				return c.Identity()
-			}
-			return peer.Identity{Node: n.id, Boot: self.Boot, Name: n.name}
-		},
-		Accept: func(remote peer.Identity) error {
-			if c := n.c.Load(); c != nil {
-				return c.Accept(remote)
-			}
-			return nil
-		},
+	var c *Cluster
+	peers, err := peer.New(peer.Config{
+		Self:   func() peer.Identity { return c.Identity() },
+		Accept: func(remote peer.Identity) error { return c.Accept(remote) },
 		Listen: func() (net.Listener, error) { return host.Listen(peerPort) },
 		Dial:   host.Dial,
-		Serve: func(call *peer.Call) {
-			if c := n.c.Load(); c != nil {
-				c.Serve(call)
-			} else {
-				call.Fail(codeNoLeader, "not yet")
-			}
-		},
 		Logger: log,
 	})
 	if err != nil {
@@ -160,8 +144,12 @@ func (n *node) run() *node {
 	if n.adjust != nil {
 		n.adjust(&cfg)
 	}
-	c, err := Open(cfg)
-	if err != nil {
+	if c, err = New(cfg); err != nil {
+		w.t.Fatal(err)
+	}
+	c.Handle(peers)
+	peers.Start()
+	if err := c.Start(); err != nil {
 		w.t.Fatal(err)
 	}
 	n.peers, n.running = peers, true

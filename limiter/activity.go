@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// activityTime is how long Activity waits for other nodes.
-	activityTime = 500 * time.Millisecond
 	// activityAge is how old what Activity returns may be: however many look, the nodes are asked five times a second.
 	activityAge = 200 * time.Millisecond
 	// maxActiveRules bounds the rules of a node's counts: as many as a rules document may have.
@@ -89,54 +87,17 @@ func (l *Limiter) activityHere() NodeActivity {
 
 // activityEverywhere asks all nodes of the ring.
 func (l *Limiter) activityEverywhere() []NodeActivity {
-	m := l.member
 	all := []NodeActivity{l.activityHere()}
-	if m == nil {
+	if l.member == nil {
 		return all
 	}
-	t := m.Ring()
-	if t == nil {
-		return all
-	}
-	var others []ring.NodeID
-	for _, id := range t.Members() {
-		if id != m.Self && m.Peers.Reachable(id) {
-			others = append(others, id)
+	l.member.gather(MethodActivity, func(from ring.NodeID, reply []byte) {
+		if a := readActivity(reply); a != nil { // a node that can't be understood is one that does not answer
+			a.Node = from
+			all = append(all, *a)
 		}
-	}
-	answers := make(chan *NodeActivity, len(others)) // nil: no answer
-	for _, id := range others {
-		m.Peers.Go(id, MethodActivity, nil, activityTime, func(body []byte, err error) {
-			var a *NodeActivity
-			if err == nil {
-				a = readActivity(body) // a node that can't be understood is one that does not answer
-			}
-			if a != nil {
-				a.Node = id
-			}
-			answers <- a
-		})
-	}
-	timer := time.NewTimer(activityTime)
-	defer timer.Stop()
-	for range others {
-		select {
-		case a := <-answers:
-			if a != nil {
-				all = append(all, *a)
-			}
-		case <-timer.C:
-			return all
-		}
-	}
+	})
 	return all
-}
-
-// serveActivity answers with what was decided here.
-func (l *Limiter) serveActivity(to Answerer) {
-	if !l.member.spawn(func() { to.Reply(appendActivity(nil, l.activityHere())) }) {
-		to.Fail(CodeBusy, "too many questions wait here")
-	}
 }
 
 func appendActivity(b []byte, a NodeActivity) []byte {

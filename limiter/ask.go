@@ -55,6 +55,15 @@ const (
 	askAbandoned // the check has been decided; what was taken is given back
 )
 
+// find is where the ops of a subject begin, and the subject's place.
+func (a *ask) find(hi uint64) (at, subject int) {
+	for a.q.ops[at].Key.Hi != hi {
+		at += subjectOps(a.q.ops[at:])
+		subject++
+	}
+	return at, subject
+}
+
 // wait returns whether the answer came in time.
 func (a *ask) wait() bool {
 	select {

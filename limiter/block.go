@@ -1,8 +1,6 @@
 package limiter
 
 import (
-	"slices"
-
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
@@ -66,14 +64,19 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	}
 }
 
-// held reports whether a part waits until those without a block are decided: what it takes for a check that another rule
+// held reports whether a subject waits until those without a block are decided: what it takes for a check that another rule
 // refuses looks used until it is given back, and a refusal for that would begin a block.
 func (c *journey) held(i int) bool {
 	hits := c.answer.scratch.match.Hits
-	if !c.answer.scratch.blocks || hits[c.parts[i].hit].Block == nil {
+	if !c.answer.scratch.blocks || hits[i].Block == nil {
 		return false
 	}
-	return slices.ContainsFunc(c.parts, func(p part) bool { return p.state != partDecided && hits[p.hit].Block == nil })
+	for j := range hits {
+		if c.subjects[j].way != wayDecided && hits[j].Block == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // blockAlone begins here what a copy's refusal begins: the copy may be one that is only looked at.
@@ -82,12 +85,12 @@ func (c *journey) blockAlone(list []int) {
 		return
 	}
 	for _, i := range list {
-		p := &c.parts[i]
-		ops := c.ops(p)
+		s := &c.subjects[i]
+		ops := c.ops(s)
 		for j := range ops {
 			op := &ops[j]
 			// With all of its length before it, it began just now.
-			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.private[p.private-1+j].Decision.Allowed {
+			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.private[s.private+j].Decision.Allowed {
 				_ = c.limiter.member.Private.Table().Penalize(c.now, op.Key, op.Limit, 1) // full: the limits still refuse
 			}
 		}

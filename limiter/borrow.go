@@ -361,16 +361,6 @@ func (l *Limiter) receiveLoan(f *loan, r *loanReply, now algorithms.Now) {
 
 // room tells all nodes that a subject was given room: what they remember of refusals holds no more.
 func (l *Limiter) room(hi uint64) {
-	m := l.member
-	m.leases.Retry(hi)
-	t := m.Ring()
-	if t == nil {
-		return
-	}
-	message := append(binary.LittleEndian.AppendUint64(nil, hi), 0)
-	for _, id := range t.Members() {
-		if id != m.Self {
-			_ = m.Peers.Send(id, MethodForget, message) // it forgets by itself within a lease's life
-		}
-	}
+	l.member.leases.Retry(hi)
+	l.member.broadcast(MethodForget, append(binary.LittleEndian.AppendUint64(nil, hi), 0)) // who is not reached forgets within a lease's life
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -27,17 +26,11 @@ type change struct {
 func (l *Limiter) changeFor(v *visit, now algorithms.Now) bool {
 	q, r := &v.question, &v.reply
 	c := change{verb: q.verb, ticket: q.ticket, ops: q.ops}
-	switch err := l.change(&c, now); {
-	case errors.Is(err, counters.ErrShut):
+	err := l.change(&c, now)
+	if errors.Is(err, counters.ErrShut) {
 		return false
-	case errors.Is(err, ErrRequestBody):
-		r.status = otherBody
-		return true
-	case errors.Is(err, ErrRequests):
-		r.status = crowded
-		return true
-	case err != nil:
-		r.status = full
+	}
+	if r.status = statusOf(err); err != nil {
 		return true
 	}
 	l.forget(&c)
@@ -70,94 +63,59 @@ func (l *Limiter) look(c *change, now algorithms.Now) error {
 	return nil
 }
 
-// apply does c at the owner of its counters, be that this node. Who may have done it already is asked again: c has a ticket. The
-// error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
+// apply does c at the owner of its counters, be that this node. An owner that may have done it already is asked again: c has a
+// ticket. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
 func (l *Limiter) apply(c *change) error {
-	m := l.member
-	if m == nil {
-		if c.ticket.idle() {
+	until, ticket := time.Now().Add(checkTime), c.ticket
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	return l.do(ctx, &errand{hi: c.ops[0].Key.Hi, here: func() error {
+		if c.ticket = ticket; ticket.idle() {
 			c.ticket = nil
 		}
-		return l.change(c, l.clock.Now())
-	}
-	p := partitionOf(c.ops[0].Key.Hi)
-	until := time.Now().Add(checkTime)
-	ctx, cancel := context.WithDeadline(m.ctx, until)
-	defer cancel()
-	var tried []ring.NodeID
-	var hint ring.NodeID
-	ticket := c.ticket
-	for ctx.Err() == nil {
-		r := m.Ownership.Route(p)
-		if r.Place == partitions.Frozen {
-			m.Ownership.Wait(ctx, p)
-			continue
-		}
-		if r.Place == partitions.Held {
-			if c.ticket = ticket; ticket.idle() {
-				c.ticket = nil
-			}
-			err, over := l.changeHere(c)
-			if over {
-				return err
-			}
-			time.Sleep(turnPause)
-			continue
-		}
-		to := firstUntried(tried, m.Self, hint, r.Owner, r.Other)
-		if to.IsZero() {
-			break
-		}
-		tried = append(tried, to)
+		return l.changeHere(c)
+	}, ask: func(to ring.NodeID, t *trail) error {
 		a := &ask{to: to, until: until, done: make(chan struct{}, 1)}
-		a.q = question{verb: c.verb, ticket: ticket, revision: r.Revision, version: l.version(), ops: slices.Clone(c.ops)}
+		a.q = question{verb: c.verb, ticket: ticket, revision: t.route.Revision, version: l.version(), ops: slices.Clone(c.ops)}
 		if ticket != nil {
 			ticket.sent = true
 		}
-		if l.send(a, false); !a.wait() || a.err != nil {
-			if ticket != nil && isUnread(a.err) {
-				ticket, tried = nil, tried[:len(tried)-1] // a node of a release that knows no tickets
-			}
-			continue
+		if l.send(a, false); !a.wait() {
+			return ErrNoOwner
 		}
-		switch a.status {
-		case decided:
+		if ticket != nil && isUnread(a.err) {
+			ticket = nil // a node of a release that knows no tickets
+			t.untry(to)
+		}
+		if a.err != nil {
+			return ErrNoOwner
+		}
+		t.hint = a.hint
+		if a.status == decided {
 			c.ops, c.used = a.q.ops, a.used
-			return nil
-		case full:
-			return ErrFull
-		case otherBody:
-			return ErrRequestBody
-		case crowded:
-			return ErrRequests
 		}
-		hint = a.hint
-	}
-	return ErrNoOwner
+		return a.status.err()
+	}})
 }
 
 // isUnread says that a node could not read a message, and so did nothing.
 func isUnread(err error) bool {
 	var remote *peer.RemoteError
-	return errors.As(err, &remote) && remote.Code == CodeMessage
+	return errors.As(err, &remote) && (remote.Code == CodeMessage || remote.Code == peer.CodeNoMethod)
 }
 
-// changeHere does c as the owner. over is false where it has to be tried again.
-func (l *Limiter) changeHere(c *change) (err error, over bool) {
-	m := l.member
-	if !m.Authority() {
-		return ErrNoOwner, true
-	}
-	if err = l.change(c, l.clock.Now()); errors.Is(err, counters.ErrShut) {
-		return nil, false
-	}
-	if !m.Authority() {
-		return ErrNoOwner, true
-	}
-	if err == nil {
+// changeHere does c as the owner, or as a node by itself.
+func (l *Limiter) changeHere(c *change) error {
+	err := l.change(c, l.clock.Now())
+	switch {
+	case errors.Is(err, counters.ErrShut):
+		return err
+	case l.member != nil && !l.member.Authority():
+		return ErrNoOwner
+	case err == nil:
 		l.forget(c)
 	}
-	return err, true
+	return err
 }
 
 // forget makes leases and remembered refusals of the subject void where c has made room: they would say otherwise.
@@ -166,16 +124,6 @@ func (l *Limiter) forget(c *change) {
 	if c.verb == verbReset || c.verb == verbAdjust && reward {
 		l.changed(c.ops[0].Key.Hi, c.verb == verbReset)
 	}
-}
-
-// firstUntried is the first of ids that is another node and has not been asked.
-func firstUntried(tried []ring.NodeID, self ring.NodeID, ids ...ring.NodeID) ring.NodeID {
-	for _, id := range ids {
-		if !id.IsZero() && id != self && !slices.Contains(tried, id) {
-			return id
-		}
-	}
-	return ring.NodeID{}
 }
 
 // changeOf is a change of what m found: of all its limits, its block, and what was lent and borrowed of its limits, in this

@@ -28,16 +28,12 @@ const (
 	frozenTime = 500 * time.Millisecond
 	// catchUpTime is how long a node that is behind waits for the rules or the ring that another goes by.
 	catchUpTime = 50 * time.Millisecond
-	// topTime is how long Top waits for the lists of other nodes.
-	topTime = 500 * time.Millisecond
 	// maxServing bounds the questions of other nodes that wait for something here; one more is told to go on.
 	maxServing = 4096
 	// maxTurns bounds how often a check looks again at where its counters are, in a cluster that is moving them.
 	maxTurns = 64
-	// turnPause is the time between two looks at a gate that is just being shut or opened; where nobody says to be the
-	// owner, it doubles up to maxTurnPause.
-	turnPause    = 200 * time.Microsecond
-	maxTurnPause = 10 * time.Millisecond
+	// newsTime is how long a check waits for news of the ring where nobody says to be the owner.
+	newsTime = 10 * time.Millisecond
 	// inlineResults is how much work a question may be for the connection's reader to do it itself.
 	inlineResults = 1024
 	// defaultLeases bounds the subjects with leases.
@@ -147,9 +143,10 @@ type member struct {
 	serving chan struct{} // holds a token for each question that waits for something
 	ctx     context.Context
 	stop    context.CancelFunc
-	mu      sync.Mutex // guards closed, and so that nothing is added to done after it
+	mu      sync.Mutex // guards closed: nothing is added to served after it
 	closed  bool
-	done    sync.WaitGroup
+	served  sync.WaitGroup // questions that wait for something
+	done    sync.WaitGroup // tend
 }
 
 // Join returns a limiter over table that decides together with other nodes: what table's gates let it decide it decides
@@ -183,36 +180,18 @@ func (l *Limiter) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	// What is passed on may be counted already: its answer is waited for, or who asked would ask again, and it would be counted
+	// What is passed on may be counted already: wait for its answer, or the asker would ask again, and it would be counted
 	// twice. No question is worked on for longer.
-	for range checkTime / time.Millisecond {
-		if len(m.serving) == 0 {
-			break
-		}
-		time.Sleep(time.Millisecond)
+	over := make(chan struct{})
+	go func() { m.served.Wait(); close(over) }()
+	select {
+	case <-over:
+	case <-time.After(checkTime):
 	}
 	m.stop()
+	<-over
 	m.done.Wait()
 	return nil
-}
-
-// spawn runs work in a goroutine of its own, unless there are too many or the limiter is closed.
-func (m *member) spawn(work func()) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false
-	}
-	select {
-	case m.serving <- struct{}{}:
-	default:
-		return false
-	}
-	m.done.Go(func() {
-		defer func() { <-m.serving }()
-		work()
-	})
-	return true
 }
 
 // place is how many nodes divide limits among themselves, and this node's place among them.

@@ -12,21 +12,21 @@ import (
 // uncountedRetry is when to try again where `on_partition: deny` refuses: until then the owner may be back.
 const uncountedRetry = time.Second
 
-// alone decides parts by this node alone: those of `consistency: local` rules (ByOwner), and in fallback.
+// alone decides subjects by this node alone: those of `consistency: local` rules (ByOwner), and in fallback.
 func (c *journey) alone(list []int, by DecidedBy) {
 	m := c.limiter.member
 	nodes, rank := m.place()
 	start, refused := len(c.private), false
 	for _, i := range list {
-		p := &c.parts[i]
-		rule := c.answer.Limits[p.first].Rule
+		s := &c.subjects[i]
+		rule := c.answer.Limits[s.first].Rule
 		mode := rules.Share
 		if by == ByFallback {
 			mode = rule.OnPartition
 			m.figures.fallback[mode].Add(1)
 		}
-		p.private = len(c.private) + 1
-		ops := c.ops(p)
+		s.private = len(c.private)
+		ops := c.ops(s)
 		for j := range ops {
 			op := ops[j]
 			counted := c.divide(&op, mode, nodes, rank)
@@ -46,17 +46,17 @@ func (c *journey) alone(list []int, by DecidedBy) {
 		admitted = m.Private.Take(c.now, taken)
 	}
 	for _, i := range list {
-		c.tell(&c.parts[i], by)
+		c.tell(&c.subjects[i])
 	}
 	if admitted && by == ByFallback {
 		admitted = c.owe(list)
 		undone = !admitted
 	}
 	for _, i := range list {
-		p := &c.parts[i]
-		p.settle(by, admitted)
-		p.when = c.now
-		p.withdrawn = !admitted && !refused && !undone // what owe refuses is told as if taken
+		s := &c.subjects[i]
+		c.rule(s, by, admitted, undoAlone)
+		s.when = c.now
+		s.withdrawn = !admitted && !refused && !undone // what owe refuses is told as if taken
 	}
 	c.refused = c.refused || !admitted
 }
@@ -89,11 +89,11 @@ func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank in
 	return true
 }
 
-// tell takes over what the private counters said of p.
-func (c *journey) tell(p *part, by DecidedBy) {
-	ops := c.ops(p)
+// tell takes over what the private counters said of s.
+func (c *journey) tell(s *subject) {
+	ops := c.ops(s)
 	for j := range ops {
-		op, counted := &ops[j], &c.private[p.private-1+j]
+		op, counted := &ops[j], &c.private[s.private+j]
 		if uncounted(op, counted) {
 			continue // decided by divide
 		}
@@ -106,16 +106,16 @@ func uncounted(op, counted *counters.Op) bool {
 	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
 }
 
-// owe has what this node's own counters admit of parts noted as owed to their owners, unless a copy here says that the
+// owe has what this node's own counters admit of subjects noted as owed to their owners, unless a copy here says that the
 // whole limit is used up. Then it reports false, and nothing was taken.
 func (c *journey) owe(list []int) bool {
 	m := c.limiter.member
 	c.local = c.local[:0]
 	for _, i := range list {
-		p := &c.parts[i]
-		ops := c.ops(p)
+		s := &c.subjects[i]
+		ops := c.ops(s)
 		for j := range ops {
-			op, counted := ops[j], &c.private[p.private-1+j]
+			op, counted := ops[j], &c.private[s.private+j]
 			if uncounted(&op, counted) {
 				continue
 			}
@@ -128,10 +128,10 @@ func (c *journey) owe(list []int) bool {
 	verdict := m.Ownership.Owe(c.now, c.local)
 	admitted, asked := verdict == counters.Admitted, c.local
 	for _, i := range list {
-		p := &c.parts[i]
-		ops := c.ops(p)
+		s := &c.subjects[i]
+		ops := c.ops(s)
 		for j := range ops {
-			op, counted := &ops[j], &c.private[p.private-1+j]
+			op, counted := &ops[j], &c.private[s.private+j]
 			if !uncounted(op, counted) {
 				c.within(op, &asked[0], verdict == counters.Admitted)
 				admitted = admitted && (op.Decision.Allowed || op.Shadow)
@@ -145,7 +145,7 @@ func (c *journey) owe(list []int) bool {
 		return false
 	}
 	for _, i := range list {
-		c.unshadow(&c.parts[i])
+		c.unshadow(&c.subjects[i])
 	}
 	return true
 }
@@ -168,24 +168,24 @@ func (c *journey) within(op, asked *counters.Op, admitted bool) {
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// withdrawAlone gives back what this node's own counters gave for parts that a copy here refuses.
+// withdrawAlone gives back what this node's own counters gave for subjects that a copy here refuses.
 func (c *journey) withdrawAlone(list []int) {
 	for _, i := range list {
-		p := &c.parts[i]
-		ops := c.ops(p)
+		s := &c.subjects[i]
+		ops := c.ops(s)
 		for j := range ops {
-			if counted := &c.private[p.private-1+j]; took(counted) && !c.peek {
+			if counted := &c.private[s.private+j]; took(counted) && !c.peek {
 				c.limiter.member.Private.Give(c.now, counted, takenAt(counted, c.now))
 			}
 		}
 	}
 }
 
-// unshadow gives back what shadow limits of p took here that a copy refuses.
-func (c *journey) unshadow(p *part) {
-	ops := c.ops(p)
+// unshadow gives back what shadow limits of s took here that a copy refuses.
+func (c *journey) unshadow(s *subject) {
+	ops := c.ops(s)
 	for j := range ops {
-		op, counted := &ops[j], &c.private[p.private-1+j]
+		op, counted := &ops[j], &c.private[s.private+j]
 		if c.peek || op.Decision.Allowed || !took(counted) {
 			continue
 		}
@@ -194,17 +194,17 @@ func (c *journey) unshadow(p *part) {
 	}
 }
 
-// giveAlone gives p's cost back to this node's own counters, and takes back what is owed for it.
-func (c *journey) giveAlone(p *part) {
-	m, ops := c.limiter.member, c.ops(p)
+// giveAlone gives s's cost back to this node's own counters, and takes back what is owed for it.
+func (c *journey) giveAlone(s *subject) {
+	m, ops := c.limiter.member, c.ops(s)
 	for j := range ops {
-		counted := &c.private[p.private-1+j]
+		counted := &c.private[s.private+j]
 		if !took(counted) {
 			continue
 		}
-		m.Private.Give(c.limiter.clock.Now(), counted, takenAt(counted, p.when))
-		if p.by == ByFallback {
-			m.Ownership.Forgive(p.when, &ops[j])
+		m.Private.Give(c.limiter.clock.Now(), counted, takenAt(counted, s.when))
+		if s.by == ByFallback {
+			m.Ownership.Forgive(s.when, &ops[j])
 		}
 	}
 }

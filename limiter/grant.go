@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -68,37 +69,11 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 	return g, g.ID != 0
 }
 
-// sendLeftovers sends what is left of leases to an owner, which may be this node by now.
-func (l *Limiter) sendLeftovers(to ring.NodeID, list []leftover) {
+// returnLeftovers gives back what was not spent of leases: here, or to the owners, once, since a repeated one would make quota. What
+// is lost is only cost.
+func (l *Limiter) returnLeftovers(list []leftover) {
 	m := l.member
-	for len(list) > 0 {
-		n := min(len(list), maxLeftovers)
-		switch {
-		case to == m.Self:
-			l.receiveLeftovers(list[:n])
-		case !to.IsZero():
-			// What is lost is only cost.
-			_ = m.Peers.Send(m.detour(to), MethodLeftover, appendLeftovers(nil, list[:n]))
-		}
-		list = list[n:]
-	}
-}
-
-// detour is to, or a node that may reach it where this one can't.
-func (m *member) detour(to ring.NodeID) ring.NodeID {
-	if t := m.Ring(); t != nil && !m.Peers.Reachable(to) {
-		for _, id := range t.Members() {
-			if id != m.Self && id != to && m.Peers.Reachable(id) {
-				return id
-			}
-		}
-	}
-	return to
-}
-
-// receiveLeftovers takes back what other nodes did not spend. What is not decided here any more goes on to where it is.
-func (l *Limiter) receiveLeftovers(list []leftover) {
-	m := l.member
+	byOwner := map[ring.NodeID][]leftover{}
 	var frozen []leftover
 	for i := range list {
 		o := &list[i]
@@ -106,28 +81,29 @@ func (l *Limiter) receiveLeftovers(list []leftover) {
 		switch {
 		case r.Place == partitions.Held:
 			l.takeBack(o)
-		case o.hops >= maxHops:
-		case r.Place == partitions.Elsewhere && r.Owner != m.Self:
-			o.hops++
-			l.sendLeftovers(r.Owner, list[i:i+1])
+		case o.hops > maxHops:
+		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
+			byOwner[r.Owner] = append(byOwner[r.Owner], *o)
 		case r.Place == partitions.Frozen:
 			o.hops++
 			frozen = append(frozen, *o)
 		}
 	}
+	for to, list := range byOwner {
+		for some := range slices.Chunk(list, maxLeftovers) {
+			_ = m.Peers.Send(m.detour(to), MethodLeftover, appendLeftovers(nil, some))
+		}
+	}
 	if len(frozen) > 0 {
-		m.spawn(func() { l.receiveLater(frozen) })
+		m.spawn(func() {
+			ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
+			defer cancel()
+			for i := range frozen {
+				m.Ownership.Wait(ctx, partitionOf(frozen[i].ops[0].Key.Hi))
+			}
+			l.returnLeftovers(frozen)
+		})
 	}
-}
-
-// receiveLater takes leftovers back when their partitions have been handed over, or not.
-func (l *Limiter) receiveLater(list []leftover) {
-	ctx, cancel := context.WithTimeout(l.member.ctx, frozenTime)
-	defer cancel()
-	for i := range list {
-		l.member.Ownership.Wait(ctx, partitionOf(list[i].ops[0].Key.Hi))
-	}
-	l.receiveLeftovers(list)
 }
 
 // takeBack puts what is left of one lease back into the counters here: of a grant of this process, what its book says;
@@ -172,14 +148,5 @@ func (l *Limiter) changed(hi uint64, reset bool) {
 		m.book.Forget(hi)
 	}
 	m.leases.Forget(m.Boottime(), hi)
-	t := m.Ring()
-	if t == nil {
-		return
-	}
-	message := binary.LittleEndian.AppendUint64(nil, hi)
-	for _, id := range t.Members() {
-		if id != m.Self {
-			_ = m.Peers.Send(id, MethodForget, message) // it forgets by itself within a lease's life
-		}
-	}
+	m.broadcast(MethodForget, binary.LittleEndian.AppendUint64(nil, hi)) // who is not reached forgets within a lease's life
 }

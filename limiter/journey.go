@@ -16,104 +16,88 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// journey is a check on its way to those who decide it. It is kept in its Answer for the next one.
+// journey is a check that takes more than one Take here. It is kept in its Answer for the next one.
 //
-// Its parts are the subjects. Those that this node decides come first, in one Take; then the others are asked, all at
-// once, one message for each node. Whoever can't be asked is replaced by the next on the part's way: the node that it
-// named instead, the other end of a move, the standby, and at last this node by itself. As soon as one refuses, what
-// the others took is given back.
+// Each subject is routed, once: here, to its lease, to another node, or, when all else fails, to this node alone. Those that this
+// node decides come first, in one Take; then the others are asked, all at once, one message for each node. A subject that somebody
+// can't decide is routed again. As soon as one is refused, what the others took is given back.
 type journey struct {
 	limiter *Limiter
 	answer  *Answer
 	book    *book
 	now     algorithms.Now
 	peek    bool
-	last    bool // the rules may be older than the owner's
-	turn    int
-	until   time.Time // the check is decided by then
+	last    bool      // the rules may be older than the owner's
+	apart   bool      // questions were sent before: from now on each subject has one of its own
+	until   time.Time // the check is decided by then; see hurry
 	thaw    time.Time // until then a frozen partition is waited for
 
-	parts   []part
-	asks    []*ask // under way
-	behind  int64  // the version of the rules that an owner has and this node has not; 0: none
-	refused bool
+	subjects []subject
+	decided  int       // of them
+	weakest  DecidedBy // of how they were
+	asks     []*ask    // under way
+	behind   int64     // the version of the rules that an owner has and this node has not; 0: none
+	refused  bool
 
-	private []counters.Op      // of the parts decided by this node alone
+	private []counters.Op      // of the subjects decided by this node alone
 	shares  []algorithms.Limit // that private refers to
-	ways    []wayOf
 	list    []int
 	local   []counters.Op
 }
 
-// part is one subject of a check.
-type part struct {
-	first, n  int // its ops
-	hit       int // its place in the match
-	hi        uint64
-	terms     localcache.Terms // of its leases
-	state     partState
+// subject is one subject of a check, in the order of its hits.
+type subject struct {
+	trail
+	first, n int // its ops
+	way      way
+	to       ring.NodeID        // wayAsk, wayStandby
+	why      partitions.Absence // of the owner
+	again    bool               // one that could not be reached was asked again
+	ask      *ask               // wayAsked
+	ruling
+}
+
+// ruling is how a subject was decided, and how that is undone.
+type ruling struct {
 	by        DecidedBy
 	admitted  bool // with those decided together
 	withdrawn bool // its decisions are told as without the cost
-	acted     bool // this node has tried to act as the standby
-	again     bool // one that could not be reached was asked again
-	why       partitions.Absence
-	hint      ring.NodeID
-	tried     []ring.NodeID // could not be asked, or may not decide
-	passed    []ring.NodeID // said that it is another's, since the last look at the whole way
+	undo      undo
 
-	// What holds its cost, where it was admitted.
-	here    bool
-	lineage uint64
-	when    algorithms.Now
-	private int // 1 + place of its ops in journey.private; 0: none
-	ask     *ask
-	receipt localcache.Receipt // of its lease
+	when    algorithms.Now     // undoHere, undoAlone
+	lineage uint64             // undoHere: of the counters here
+	private int                // undoAlone: place of its ops in journey.private
+	receipt localcache.Receipt // undoLease
+	from    *ask               // undoAsked
 }
 
-type partState uint8
+// undo is how what was taken is given back, if anything was.
+type undo uint8
 
 const (
-	partOpen partState = iota
-	partAsked
-	partDecided
+	undoNothing undo = iota // what a standby admits stays a debt
+	undoHere
+	undoAlone
+	undoLease
+	undoAsked
 )
 
-// way is how a part may be decided next.
-type way uint8
-
-const (
-	wayHere    way = iota // from the counters here
-	wayWait               // the partition is being handed over
-	wayOwner              // ask who should be the owner
-	wayStandby            // ask the standby
-	wayAct                // this node is the standby
-	wayAlone              // by `on_partition`
-	wayOver               // from its lease: it is decided
-)
-
-type wayOf struct {
-	part  int
-	way   way
-	to    ring.NodeID
-	owner ring.NodeID // of whom leases may come with the answer
-}
-
-// begin puts a check on its way. Replies are not waited for.
-func (c *journey) begin() {
+// begin routes a check, decides what needs no other node, and asks the others. Their replies are not waited for. powerless: this node
+// has just been without authority.
+func (c *journey) begin(powerless bool) {
 	a := c.answer
-	c.parts, c.asks, c.private, c.shares = c.parts[:0], c.asks[:0], c.private[:0], c.shares[:0]
-	c.behind, c.refused, c.turn = 0, false, 0
+	c.subjects, c.asks, c.private, c.shares = c.subjects[:0], c.asks[:0], c.private[:0], c.shares[:0]
+	c.behind, c.refused, c.apart, c.decided, c.weakest = 0, false, false, 0, ByOwner
 	c.list = c.list[:0]
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		var terms localcache.Terms
-		if !a.scratch.reserving {
-			terms = c.limiter.member.termsOf(h.Rule, h.Limits)
+		s := c.enlist()
+		s.hi, s.first, s.n = h.Subject.Hi, first, opsOf(h)
+		first += s.n
+		if powerless {
+			s.try(c.limiter.member.Self)
 		}
-		c.enlist(part{first: first, n: opsOf(h), hit: i, hi: h.Subject.Hi, terms: terms})
-		first += opsOf(h)
 		if h.Rule.Consistency == rules.Local {
 			c.list = append(c.list, i)
 		}
@@ -122,17 +106,22 @@ func (c *journey) begin() {
 		c.alone(c.list, ByOwner)
 	}
 	if !c.refused {
-		c.step()
+		c.decide()
 	}
 }
 
-// enlist adds a part, with what room the one in its place had for lists.
-func (c *journey) enlist(p part) {
-	if n := len(c.parts); n < cap(c.parts) {
-		old := &c.parts[:n+1][n]
-		p.tried, p.passed = old.tried[:0], old.passed[:0]
+// enlist adds a subject, with what room the one in its place had for lists.
+func (c *journey) enlist() *subject {
+	n := len(c.subjects)
+	if n == cap(c.subjects) {
+		c.subjects = slices.Grow(c.subjects, 1)
 	}
-	c.parts = append(c.parts, p)
+	c.subjects = c.subjects[:n+1]
+	s := &c.subjects[n]
+	tried, passed := s.tried[:0], s.passed[:0]
+	*s = subject{}
+	s.tried, s.passed = tried, passed
+	return s
 }
 
 // run waits for the replies and goes on until the check is decided. It reports false when it has to be asked anew,
@@ -140,262 +129,239 @@ func (c *journey) enlist(p part) {
 func (c *journey) run() bool {
 	for {
 		c.collect()
-		switch {
-		case c.behind > 0 && !c.last:
+		if c.behind > 0 && !c.last {
 			c.giveBack()
 			return false
-		case c.refused:
-			c.refuse()
-			return true
-		case !slices.ContainsFunc(c.parts, func(p part) bool { return p.state != partDecided }):
-			c.answer.Allowed = true
-			c.conclude()
+		}
+		if c.fold() {
 			return true
 		}
-		c.turn++
-		c.step()
+		c.decide()
 	}
 }
 
-// step sends each open part on its next way.
-func (c *journey) step() {
-	for turn := 0; ; turn++ {
-		c.ways, c.list = c.ways[:0], c.list[:0]
-		for i := range c.parts {
-			if c.parts[i].state != partOpen || c.held(i) {
-				continue
-			}
-			w := c.next(&c.parts[i])
-			if w.way == wayOver {
-				continue
-			}
-			if w.part = i; w.way == wayHere {
-				c.list = append(c.list, i)
-			}
-			c.ways = append(c.ways, w)
-		}
-		if c.refused {
-			return
-		}
-		if len(c.list) == 0 || turn > 0 && time.Now().After(c.thaw) {
-			break
-		}
-		if turn > 0 {
-			time.Sleep(turnPause) // a gate is just being shut: the route will tell
-		}
-		// Those that are not decided by this are looked at again.
-		if c.here(c.list); c.refused {
-			return
-		}
+// decide routes the open subjects, decides those that need no other node, and asks others about the rest.
+func (c *journey) decide() {
+	// What a Take here decides may let subjects with blocks go on; where a gate was shut meanwhile, its subject is routed again.
+	for c.route() && !c.refused {
+		c.here(c.list)
 	}
-	c.list = c.list[:0]
-	for _, w := range c.ways {
-		if w.way == wayAlone || w.way == wayHere {
-			c.list = append(c.list, w.part)
-		}
+	if c.refused || c.decided == len(c.subjects) {
+		return
 	}
-	if len(c.list) > 0 {
+	if c.pick(wayAlone) {
 		if c.alone(c.list, ByFallback); c.refused {
 			return
 		}
 	}
-	if c.send(); len(c.asks) == 0 {
+	if !c.send() {
 		c.act()
 	}
 }
 
-// next is p's next way. A frozen partition is waited for.
-func (c *journey) next(p *part) wayOf {
+// route finds the way of the open subjects, and lists those that are to be decided here. It reports whether there are any.
+func (c *journey) route() bool {
+	for i := range c.subjects {
+		if s := &c.subjects[i]; s.way == wayOpen && !c.held(i) {
+			c.find(s, &c.answer.scratch.match.Hits[i])
+		}
+	}
+	return c.pick(wayHere)
+}
+
+// pick lists the subjects with that way.
+func (c *journey) pick(w way) bool {
+	c.list = c.list[:0]
+	for i := range c.subjects {
+		if c.subjects[i].way == w {
+			c.list = append(c.list, i)
+		}
+	}
+	return len(c.list) > 0
+}
+
+// find finds the way of a subject that is open; one whose lease decides it is then decided. A frozen partition is waited for.
+func (c *journey) find(s *subject, h *rules.Hit) {
 	m := c.limiter.member
-	r := m.Ownership.Route(partitionOf(p.hi))
-	if c.frozen(p, &r) {
-		ctx, cancel := context.WithDeadline(context.Background(), c.thaw)
-		for turn := 0; turn < maxTurns && c.frozen(p, &r) && ctx.Err() == nil; turn++ {
-			m.Ownership.Wait(ctx, partitionOf(p.hi))
-			r = m.Ownership.Route(partitionOf(p.hi))
+	for ; ; s.turns++ {
+		place := s.look(c.limiter)
+		if place == partitions.Held {
+			s.way = wayHere
+			return
 		}
-		cancel()
-		c.now = c.limiter.clock.Now()
-	}
-	if isHeld(&r) && !slices.Contains(p.tried, m.Self) {
-		return wayOf{way: wayHere}
-	}
-	if r.Place == partitions.Elsewhere && c.lease(p, r.Owner) {
-		return wayOf{way: wayOver}
-	}
-	if c.turn >= maxTurns || !time.Now().Before(c.until) {
-		return wayOf{way: wayAlone}
-	}
-	w := c.wayBy(p, &r)
-	if w.way == wayAlone && len(p.passed) > 0 && time.Now().Before(c.thaw) {
-		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit
-		// more than the limit in a healthy cluster.
-		time.Sleep(min(turnPause<<min(c.turn, 6), maxTurnPause))
-		p.passed, p.hint = p.passed[:0], ring.NodeID{}
-		r = m.Ownership.Route(partitionOf(p.hi))
-		w = c.wayBy(p, &r)
-	}
-	return w
-}
-
-// wayBy is p's next way to whom a route and the last answer name.
-func (c *journey) wayBy(p *part, r *partitions.Route) wayOf {
-	self := c.limiter.member.Self
-	if isHeld(r) && !slices.Contains(p.tried, self) {
-		return wayOf{way: wayHere}
-	}
-	for _, id := range [...]ring.NodeID{p.hint, r.Owner, r.Other} {
-		if !id.IsZero() && id != self && !p.hasTried(id) {
-			return wayOf{way: wayOwner, to: id, owner: id}
+		if place == partitions.Elsewhere && c.lease(s, h) {
+			return
 		}
-	}
-	switch {
-	case r.Standby.IsZero() || p.hasTried(r.Standby):
-	case r.Standby != self:
-		return wayOf{way: wayStandby, to: r.Standby, owner: r.Owner}
-	case !p.acted:
-		return wayOf{way: wayAct}
-	}
-	return wayOf{way: wayAlone}
-}
-
-func (p *part) hasTried(id ring.NodeID) bool {
-	return slices.Contains(p.tried, id) || slices.Contains(p.passed, id)
-}
-
-func (p *part) try(id ring.NodeID) {
-	if !p.hasTried(id) {
-		p.tried = append(p.tried, id)
-	}
-}
-
-func (p *part) untry(id ring.NodeID) {
-	p.tried = slices.DeleteFunc(p.tried, func(t ring.NodeID) bool { return t == id })
-}
-
-// ops are p's in the check.
-func (c *journey) ops(p *part) []counters.Op { return c.answer.scratch.ops[p.first : p.first+p.n] }
-
-// here takes for parts from the counters here. Where a gate is shut meanwhile they stay open.
-func (c *journey) here(list []int) {
-	l := c.limiter
-	m := l.member
-	c.local = c.local[:0]
-	for _, i := range list {
-		p := &c.parts[i]
-		p.lineage = m.Ownership.Lineage(partitionOf(p.hi)) // before the Take: see decideFor
-		c.local = append(c.local, c.ops(p)...)
-	}
-	began := m.clock()
-	verdict := counters.Shut
-	authority := m.Authority()
-	if authority {
-		verdict = l.verdict(c.now, c.local, c.peek)
-		authority = m.Authority()
-	}
-	if authority && verdict == counters.Shut {
-		return
-	}
-	rest := c.local
-	for _, i := range list {
-		p := &c.parts[i]
-		if !authority {
-			p.try(m.Self) // cut off: what was taken stays taken
+		now := time.Now()
+		c.hurry(now)
+		// Without authority it would not be decided here when it is thawed.
+		if place == partitions.Frozen && now.Before(c.thaw) && m.Authority() {
+			c.wait(c.thaw, func(ctx context.Context) { m.Ownership.Wait(ctx, partitionOf(s.hi)) })
 			continue
 		}
-		copy(c.ops(p), rest)
-		rest = rest[p.n:]
-		p.settle(ByOwner, verdict == counters.Admitted)
-		p.here, p.when = true, c.now
-		m.recordAll(ByOwner, c.ops(p), []uint64{p.lineage}, began, 1)
+		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.until) {
+			s.way, s.to = s.next(m, true)
+		}
+		if s.way != wayAlone || len(s.passed) == 0 || !now.Before(c.thaw) {
+			return
+		}
+		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit more than the limit
+		// in a healthy cluster. They are asked again when there is news of the ring, or in a moment.
+		s.passed, s.hint = s.passed[:0], ring.NodeID{}
+		c.wait(now.Add(newsTime), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
-	c.refused = c.refused || authority && verdict == counters.Refused
 }
 
-// settle notes that p was decided, with others, and refused by itself or by one of them.
-func (p *part) settle(by DecidedBy, admitted bool) {
-	p.state, p.by, p.admitted, p.withdrawn = partDecided, by, admitted, !admitted
+// hurry sets the times by which the check is decided, once.
+func (c *journey) hurry(now time.Time) {
+	if !c.thaw.IsZero() {
+		return
+	}
+	c.until, c.thaw = now.Add(checkTime-reserve), now.Add(frozenTime)
+	if u := c.answer.scratch.until; !u.IsZero() && u.Before(c.until) {
+		c.until = u
+	}
 }
 
-// send asks other nodes: at first each one about all that is its own, later about each part by itself.
-func (c *journey) send() {
-	m, asked := c.limiter.member, c.ways[:0]
-	for _, w := range c.ways {
-		switch {
-		case w.way != wayOwner && w.way != wayStandby:
-		case m.Peers.Reachable(w.to):
-			asked = append(asked, w)
-		default: // the call would fail at once
-			c.parts[w.part].try(w.to)
-			m.figures.failed.Add(1)
+func (c *journey) wait(until time.Time, what func(ctx context.Context)) {
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	what(ctx)
+	c.now = c.limiter.clock.Now()
+}
+
+// ops are those of s in the check.
+func (c *journey) ops(s *subject) []counters.Op {
+	return c.answer.scratch.ops[s.first : s.first+s.n]
+}
+
+// rule notes that s was decided, with others, and refused by itself or by one of them.
+func (c *journey) rule(s *subject, by DecidedBy, admitted bool, undo undo) {
+	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
+	c.decided++
+	c.weakest = min(c.weakest, by)
+}
+
+// here takes for the listed subjects from the counters here, all or nothing.
+func (c *journey) here(list []int) {
+	m := c.limiter.member
+	c.local = c.local[:0]
+	for _, i := range list {
+		s := &c.subjects[i]
+		s.lineage = m.Ownership.Lineage(partitionOf(s.hi)) // before the Take: see decideFor
+		c.local = append(c.local, c.ops(s)...)
+	}
+	verdict, powerful := c.limiter.take(c.now, c.local, c.peek)
+	rest := c.local
+	for _, i := range list {
+		s := &c.subjects[i]
+		if verdict != counters.Shut {
+			copy(c.ops(s), rest)
+			rest = rest[s.n:]
+			s.when = c.now
+			c.rule(s, ByOwner, verdict == counters.Admitted, undoHere)
+			continue
+		}
+		s.turns++
+		if s.way = wayOpen; !powerful {
+			s.try(m.Self)
 		}
 	}
-	slices.SortFunc(asked, func(a, b wayOf) int {
-		return cmp.Or(cmp.Compare(a.way, b.way), a.to.Compare(b.to), cmp.Compare(c.parts[a.part].hi, c.parts[b.part].hi))
+	c.refused = c.refused || verdict == counters.Refused
+}
+
+// lease decides s from what was leased, or refused, before, if it can.
+func (c *journey) lease(s *subject, h *rules.Hit) bool {
+	if c.peek || c.answer.scratch.reserving {
+		return false
+	}
+	outcome := c.limiter.spend(s.route.Owner, h.Rule, h.Limits, c.ops(s), &s.receipt)
+	switch outcome {
+	case localcache.Spent:
+		c.rule(s, ByLease, true, undoLease)
+	case localcache.Refused:
+		c.rule(s, ByLease, h.Rule.Shadow, undoNothing)
+		c.refused = c.refused || !h.Rule.Shadow
+	}
+	return outcome != localcache.Unknown
+}
+
+// send asks other nodes: at first each one about all that is its own, later about each subject by itself. It reports whether
+// there is anything to ask.
+func (c *journey) send() bool {
+	c.list = c.list[:0]
+	for i := range c.subjects {
+		if w := c.subjects[i].way; w == wayAsk || w == wayStandby {
+			c.list = append(c.list, i)
+		}
+	}
+	slices.SortFunc(c.list, func(i, j int) int {
+		x, y := &c.subjects[i], &c.subjects[j]
+		return cmp.Or(cmp.Compare(x.way, y.way), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
 	})
-	for i, w := range asked {
-		p := &c.parts[w.part]
-		p.try(w.to)
-		p.state = partAsked
-		if i == 0 || c.turn > 0 || w.way != asked[i-1].way || w.to != asked[i-1].to {
-			c.asks = append(c.asks, c.ask(w))
+	var last *ask
+	for _, i := range c.list {
+		s := &c.subjects[i]
+		if last == nil || c.apart || s.way == wayStandby || s.to != last.to {
+			last = c.ask(s)
+			c.asks = append(c.asks, last)
 		}
-		p.ask = c.asks[len(c.asks)-1]
-		c.enter(p)
+		c.enter(last, s, &c.answer.scratch.match.Hits[i])
 	}
-	together := c.turn == 0 && len(c.asks) == 1 && asked[0].way == wayOwner
+	together := !c.apart && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
+		c.apart = true
 		c.limiter.send(a, together)
 	}
+	return c.apart && last != nil
 }
 
-// enter makes p part of its question.
-func (c *journey) enter(p *part) {
-	a := p.ask
-	if !p.terms.None() && !c.peek && a.terms == nil {
-		a.terms = make([]localcache.Terms, subjectsOf(a.q.ops))
-	}
-	if a.terms != nil {
-		a.terms = append(a.terms, p.terms)
-	}
-	h := &c.answer.scratch.match.Hits[p.hit]
-	a.rule, a.limits = h.Rule, h.Limits
-	a.q.ops = append(a.q.ops, c.ops(p)...)
-}
-
-// ask is a question, without ops yet.
-func (c *journey) ask(w wayOf) *ask {
-	a := &ask{to: w.to, owner: w.owner, until: c.until, done: make(chan struct{}, 1)}
-	a.q.verb, a.q.version = verbCheck, c.book.set.Version
-	a.q.revision = c.limiter.member.Ownership.Route(partitionOf(c.parts[w.part].hi)).Revision
+// ask is a question to whom s leads, without ops yet.
+func (c *journey) ask(s *subject) *ask {
+	a := &ask{to: s.to, owner: s.to, until: c.until, done: make(chan struct{}, 1)}
+	a.q.verb, a.q.version, a.q.revision = verbCheck, c.book.set.Version, s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
 	if c.last {
 		a.q.flags |= flagLast
 	}
-	if w.way == wayStandby {
+	if s.way == wayStandby {
 		a.q.flags |= flagStandby
+		a.owner = s.route.Owner
 	}
 	return a
 }
 
-// act decides what is left of the ways as the standby.
+// enter makes s part of a question.
+func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
+	s.try(s.to)
+	s.turns++
+	s.way, s.ask = wayAsked, a
+	var terms localcache.Terms
+	if !c.peek && !c.answer.scratch.reserving {
+		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
+	}
+	if !terms.None() && a.terms == nil {
+		a.terms = make([]localcache.Terms, subjectsOf(a.q.ops))
+	}
+	if a.terms != nil {
+		a.terms = append(a.terms, terms)
+	}
+	a.rule, a.limits = h.Rule, h.Limits
+	a.q.ops = append(a.q.ops, c.ops(s)...)
+}
+
+// act decides what is left as the standby.
 func (c *journey) act() {
-	for i := range c.parts {
-		p := &c.parts[i]
-		if p.state != partOpen || p.acted || c.refused || c.held(i) {
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		if s.way != wayAct || c.refused {
 			continue
 		}
-		if w := c.next(p); w.way != wayAct {
-			continue
-		}
-		p.acted = true
-		m := c.limiter.member
-		began := m.clock()
-		if v := c.limiter.act(c.now, c.ops(p), c.peek, p.why); v != counters.Shut {
-			p.settle(ByStandby, v == counters.Admitted)
-			m.recordAll(ByStandby, c.ops(p), []uint64{0}, began, 1)
+		s.way, s.acted = wayOpen, true
+		if v := c.limiter.act(c.now, c.ops(s), c.peek, s.why); v != counters.Shut {
+			c.rule(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
 		}
 	}
@@ -404,44 +370,30 @@ func (c *journey) act() {
 // collect waits for the replies under way.
 func (c *journey) collect() {
 	for _, a := range c.asks {
-		came := a.wait()
-		if came && a.err == nil && a.status == behind {
+		came := a.wait() // else a may still be written
+		answered := came && a.err == nil
+		if answered && a.status == behind {
 			c.behind = max(c.behind, a.version)
 		}
-		rest := a.q.ops
-		for _, i := range c.inOrder(a) {
-			p := &c.parts[i]
-			c.answered(p, a, came, rest[:p.n])
-			rest = rest[p.n:]
+		for i := range c.subjects {
+			if s := &c.subjects[i]; s.way == wayAsked && s.ask == a {
+				c.answered(s, a, came)
+			}
 		}
-		if came && a.err == nil && a.status == decided && !a.admitted {
-			c.refused = true
-		}
+		c.refused = c.refused || answered && a.status == decided && !a.admitted
 	}
 	c.asks = c.asks[:0]
 }
 
-// inOrder lists a's parts in the order of its ops.
-func (c *journey) inOrder(a *ask) []int {
-	c.list = c.list[:0]
-	for i := range c.parts {
-		if c.parts[i].state == partAsked && c.parts[i].ask == a {
-			c.list = append(c.list, i)
-		}
-	}
-	slices.SortFunc(c.list, func(x, y int) int { return cmp.Compare(c.parts[x].hi, c.parts[y].hi) })
-	return c.list
-}
-
-// answered takes over what a says about p; ops are those of p in a.
-func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
-	p.state = partOpen
+// answered takes over what a says about s.
+func (c *journey) answered(s *subject, a *ask, came bool) {
+	s.way = wayOpen
 	switch {
-	case !came, errors.Is(a.err, peer.ErrTimeout), a.err != nil:
-		p.ask = nil
-		if came && errors.Is(a.err, peer.ErrUnreachable) && !p.again && c.limiter.member.Peers.Reachable(a.to) {
-			p.again = true // the way to it broke, and there is another one. It may have counted: that only costs
-			p.untry(a.to)
+	case !came:
+	case a.err != nil:
+		if errors.Is(a.err, peer.ErrUnreachable) && !s.again && c.limiter.member.Peers.Reachable(a.to) {
+			s.again = true // the way to it broke, and there is another one. It may have counted: that only costs
+			s.untry(a.to)
 		}
 	case a.status == decided:
 		by := ByForward
@@ -451,17 +403,18 @@ func (c *journey) answered(p *part, a *ask, came bool, ops []counters.Op) {
 		case a.leased:
 			by = ByLease
 		}
-		copy(c.ops(p), ops)
-		p.settle(by, a.admitted)
+		at, _ := a.find(s.hi)
+		copy(c.ops(s), a.q.ops[at:at+s.n])
+		s.from = a
+		c.rule(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
-		p.why = partitions.Powerless
+		s.why = partitions.Powerless
 	case a.status == undecided:
-		p.untry(a.to)
+		s.untry(a.to)
 	case a.status == notMine:
-		p.untry(a.to)
-		p.passed = append(p.passed, a.to)
-		if p.hint = a.hint; !a.hint.IsZero() {
-			c.limiter.member.Ownership.Learn(partitionOf(p.hi), a.revision, a.hint)
+		s.pass(a.to, a.hint)
+		if !a.hint.IsZero() {
+			c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
 		}
 	}
 }

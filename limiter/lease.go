@@ -5,7 +5,6 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
-	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -21,37 +20,20 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 	return localcache.TermsOf(r, limits, len(t.Members()))
 }
 
-// leased decides a check about one subject from what was leased, or refused, before. It reports false where somebody
-// has to be asked.
-func (l *Limiter) leased(q *Query, a *Answer) bool {
-	m, s := l.member, &a.scratch
-	if q.Peek || s.local || len(s.match.Hits) != 1 {
-		return false
-	}
-	r := m.Ownership.Route(partitionOf(s.match.Hits[0].Subject.Hi))
-	if r.Place != partitions.Elsewhere {
-		return false
-	}
-	h := &s.match.Hits[0]
-	outcome, _ := l.spend(r.Owner, h.Rule, h.Limits, s.ops)
-	a.Allowed = outcome == localcache.Spent || outcome == localcache.Refused && h.Rule.Shadow
-	return outcome != localcache.Unknown
-}
-
-// spend takes ops, of one subject, from its lease.
-func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op) (localcache.Outcome, localcache.Receipt) {
+// spend takes ops, of one subject, from its lease. The receipt tells what was spent.
+func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
 	m := l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
-		return localcache.Unknown, localcache.Receipt{}
+		return localcache.Unknown
 	}
-	outcome, receipt := m.leases.Spend(m.Boottime(), owner, ops)
-	if outcome == localcache.Unknown {
-		return outcome, receipt
+	var outcome localcache.Outcome
+	if outcome, *receipt = m.leases.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
+		return outcome
 	}
 	// This process may have stood still in between; what was spent too late was not spent, and goes back with the rest.
 	if m.Boottime() >= receipt.Until {
-		m.leases.Unspend(receipt, ops)
-		return localcache.Unknown, localcache.Receipt{}
+		m.leases.Unspend(*receipt, ops)
+		return localcache.Unknown
 	}
 	if receipt.Renew {
 		l.renew(owner, m.termsOf(r, limits), ops)
@@ -61,25 +43,7 @@ func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	} else {
 		m.figures.remembered.Add(1)
 	}
-	return outcome, receipt
-}
-
-// lease tries p's lease.
-func (c *journey) lease(p *part, owner ring.NodeID) bool {
-	if c.peek || p.terms.None() {
-		return false
-	}
-	h := &c.answer.scratch.match.Hits[p.hit]
-	outcome, receipt := c.limiter.spend(owner, h.Rule, h.Limits, c.ops(p))
-	switch outcome {
-	case localcache.Spent:
-		p.settle(ByLease, true)
-		p.ask, p.receipt = nil, receipt
-	case localcache.Refused:
-		p.settle(ByLease, h.Rule.Shadow)
-		c.refused = c.refused || !h.Rule.Shadow
-	}
-	return outcome != localcache.Unknown
+	return outcome
 }
 
 // renew fetches the next grant in the background: a question that costs nothing.
@@ -179,15 +143,15 @@ func (l *Limiter) fromLease(asks []*ask) []*ask {
 		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
-		outcome, receipt := l.spend(a.owner, a.rule, a.limits, a.q.ops)
+		outcome := l.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
 		if outcome == localcache.Unknown {
 			left = append(left, a)
 			continue
 		}
-		a.leased, a.receipt, a.status = true, receipt, decided
+		a.leased, a.status = true, decided
 		a.admitted = outcome == localcache.Spent || a.rule.Shadow
 		if !a.state.CompareAndSwap(askOpen, askAnswered) {
-			l.member.leases.Unspend(receipt, a.q.ops)
+			l.member.leases.Unspend(a.receipt, a.q.ops)
 			continue
 		}
 		a.done <- struct{}{}
@@ -226,21 +190,15 @@ const (
 	bookPause = 10 * time.Second
 )
 
-// giveLeases sends what is left of leases to who owns the subjects now: once, since a repeated one would make quota.
+// giveLeases gives back what is left of leases that have ended.
 func (l *Limiter) giveLeases(ended []localcache.Ended) {
-	m := l.member
-	byOwner := map[ring.NodeID][]leftover{}
+	var list []leftover
 	for i := range ended {
-		e := &ended[i]
-		if len(e.Ops) == 0 {
-			continue
+		if e := &ended[i]; len(e.Ops) > 0 {
+			list = append(list, leftover{source: e.Source, grant: e.Grant, ops: e.Ops, window: e.Window})
 		}
-		to := m.Ownership.Route(partitionOf(e.Ops[0].Key.Hi)).Owner
-		byOwner[to] = append(byOwner[to], leftover{source: e.Source, grant: e.Grant, ops: e.Ops, window: e.Window})
 	}
-	for to, list := range byOwner {
-		l.sendLeftovers(to, list)
-	}
+	l.returnLeftovers(list)
 }
 
 // UseLeases says whether this node leases from others. Without, all that it holds is given back at once: it is leaving.

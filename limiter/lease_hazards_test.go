@@ -241,7 +241,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 			list[i] = leftover{source: localcache.Source{Owner: owner.id, Process: 1, Lineage: 1}, grant: uint64(i + 1), ops: []counters.Op{op}, window: []int64{0}}
 		}
 		for range 4 {
-			owner.receiveLeftovers(list)
+			owner.returnLeftovers(list)
 		}
 		if n := len(owner.member.serving); n > maxServing/2 {
 			t.Errorf("%d of %d places are taken", n, maxServing)

@@ -22,10 +22,7 @@ const (
 	maxLending = 1024
 )
 
-// ServeFar answers a message from another region. It does not block.
-func (l *Limiter) ServeFar(c *peer.Call) { l.serveFar(c.Method, c.Body, c) }
-
-// ServeFarFor is ServeFar for a message that came over no connection: for networks in memory. body holds until it returns.
+// ServeFarFor is ServeFor for a message from another region.
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	l.serveFar(method, body, to)
 }

@@ -155,67 +155,58 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	return false, nil
 }
 
-// start decides a check that was prepared, where this node can; else it puts it on its way to those who can, for
+// start decides a check that was prepared, where nobody needs to be waited for; else it puts it on its way to those who can, for
 // finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
-	m, s := l.member, &a.scratch
-	if m == nil {
-		a.Allowed = l.verdict(a.Now, s.ops, q.Peek) == counters.Admitted
-	} else if by, over := l.local(q, a); over {
-		a.DecidedBy = by
-		a.conclude()
-		return true
-	} else {
-		if s.journey == nil {
-			s.journey = &journey{limiter: l, answer: a}
+	s, powerless := &a.scratch, false
+	if l.member == nil || !s.local && !s.reserving && l.hasAll(s.match.Hits) {
+		verdict, powerful := l.take(a.Now, s.ops, q.Peek)
+		if verdict != counters.Shut {
+			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
+			a.conclude()
+			return true
 		}
-		began := time.Now()
-		c := s.journey
-		c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
-		c.until, c.thaw = began.Add(checkTime-reserve), began.Add(frozenTime)
-		if !s.until.IsZero() && s.until.Before(c.until) {
-			c.until = s.until
-		}
-		c.begin()
-		return false
+		powerless = !powerful
 	}
-	a.DecidedBy = ByOwner
-	a.conclude()
+	if s.journey == nil {
+		s.journey = &journey{}
+	}
+	c := s.journey
+	c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
+	c.until, c.thaw = time.Time{}, time.Time{}
+	c.begin(powerless)
+	return len(c.asks) == 0 && c.fold()
+}
+
+// hasAll reports whether this node decides the subjects of all hits: most checks need to know no more.
+func (l *Limiter) hasAll(hits []rules.Hit) bool {
+	for i := range hits {
+		if !l.table.IsOpen(partitionOf(hits[i].Subject.Hi)) {
+			return false
+		}
+	}
 	return true
 }
 
-// local decides a check that this node can decide without asking anybody.
-func (l *Limiter) local(q *Query, a *Answer) (by DecidedBy, over bool) {
-	if a.scratch.reserving {
-		return ByOwner, false
+// take asks the counters here, as their owner. Authority is looked at before and after; without it the verdict is Shut, and what was
+// taken meanwhile stays taken: nobody can tell any more whose cost it is.
+func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, powerful bool) {
+	m := l.member
+	if m == nil {
+		return l.verdict(now, ops, peek), true
 	}
-	if l.own(q, a) {
-		return ByOwner, true
-	}
-	return ByLease, l.leased(q, a)
-}
-
-// own decides a check of which this node owns all. It reports false where a gate is shut, or authority is missing: even
-// if that is found only after the Take, which then stays, since nobody may say any more whose cost it is.
-func (l *Limiter) own(q *Query, a *Answer) bool {
-	m, s := l.member, &a.scratch
-	if s.local || !m.Authority() {
-		return false
+	if !m.Authority() {
+		return counters.Shut, false
 	}
 	began := m.clock()
-	v := l.verdict(a.Now, s.ops, q.Peek)
-	if v == counters.Shut || !m.Authority() {
-		return false
+	verdict = l.verdict(now, ops, peek)
+	if !m.Authority() {
+		return counters.Shut, false
 	}
-	a.Allowed = v == counters.Admitted
-	if m.Recorder != nil {
-		lineages := make([]uint64, 0, len(s.match.Hits))
-		for i := range s.match.Hits {
-			lineages = append(lineages, m.Ownership.Lineage(partitionOf(s.match.Hits[i].Subject.Hi)))
-		}
-		m.recordAll(ByOwner, s.ops, lineages, began, 1)
+	if verdict != counters.Shut {
+		m.record(ByOwner, ops, began, 1)
 	}
-	return true
+	return verdict, true
 }
 
 // finish waits for a check that start has put on its way.
@@ -234,7 +225,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			break
 		}
 		c.book = a.scratch.book
-		c.begin()
+		c.begin(false)
 	}
 	l.count(q, a)
 	return nil

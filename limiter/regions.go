@@ -4,14 +4,10 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/rules"
 )
-
-// shareTime is how long other regions have to say what they have used of their shares.
-const shareTime = 500 * time.Millisecond
 
 // RegionUsage is what one region has used of a subject's limits.
 type RegionUsage struct {
@@ -41,42 +37,28 @@ func (l *Limiter) askRegions(u *Usage) {
 	u.Shares = b.set.SharesOf(u.Rule, u.Limits[0].Limit)
 	names := slices.Sorted(maps.Keys(u.Shares))
 	u.Regions = make([]RegionUsage, len(names))
-	type answer struct {
-		at   int
-		list []sharedLimit
-		err  error
-	}
-	answers := make(chan answer, len(names))
-	asked := 0
-	message := (&named{version: b.set.Version, rule: u.Rule.Name, key: u.Key}).append(nil)
+	var far []int
 	for i, name := range names {
 		u.Regions[i].Name = name
 		switch m := l.member; {
 		case name == x.Region:
 			u.Regions[i].Reachable, u.Regions[i].Limits = true, sharesOf(u, sharedOf(u))
 		case m != nil && m.Far != nil && m.Far.Reachable(name):
-			asked++
-			m.Far.Go(name, MethodShare, message, shareTime, func(body []byte, err error) {
-				var list []sharedLimit
-				if err == nil {
-					list, err = readShared(body)
-				}
-				answers <- answer{i, list, err}
-			})
+			far = append(far, i)
 		}
 	}
-	timer := time.NewTimer(shareTime + reserve)
-	defer timer.Stop()
-	for range asked {
-		select {
-		case a := <-answers:
-			var refused *peer.RemoteError
-			u.Regions[a.at].Reachable = a.err == nil || errors.As(a.err, &refused)
-			u.Regions[a.at].Limits = sharesOf(u, a.list)
-		case <-timer.C:
-			return
+	message := (&named{version: b.set.Version, rule: u.Rule.Name, key: u.Key}).append(nil)
+	gather(far, func(i int, done func([]byte, error)) {
+		l.member.Far.Go(names[i], MethodShare, message, gatherTime, done)
+	}, func(i int, reply []byte, err error) {
+		var list []sharedLimit
+		if err == nil {
+			list, err = readShared(reply)
 		}
-	}
+		var refused *peer.RemoteError
+		u.Regions[i].Reachable = err == nil || errors.As(err, &refused)
+		u.Regions[i].Limits = sharesOf(u, list)
+	})
 }
 
 // sharedOf is what this region says of u's limits.
@@ -119,15 +101,12 @@ func (l *Limiter) serveShare(body []byte, to Answerer) {
 		to.Fail(CodeMessage, "no such rule that regions share")
 		return
 	}
-	if !l.member.spawn(func() {
+	l.member.answer(to, func() {
 		u, err := l.usageHere(n.rule, n.key)
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())
 			return
 		}
 		to.Reply(appendShared(nil, sharedOf(u)))
-	}) {
-		l.member.figures.busyness.Add(1)
-		to.Fail(CodeBusy, "too many questions wait here")
-	}
+	})
 }

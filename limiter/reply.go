@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"time"
 
@@ -33,6 +34,33 @@ func (s status) final() bool {
 		return true
 	}
 	return false
+}
+
+// statusOf says how a change fared, and err what that means to the asker.
+func statusOf(err error) status {
+	switch {
+	case err == nil:
+		return decided
+	case errors.Is(err, ErrRequestBody):
+		return otherBody
+	case errors.Is(err, ErrRequests):
+		return crowded
+	}
+	return full
+}
+
+func (s status) err() error {
+	switch s {
+	case decided:
+		return nil
+	case full:
+		return ErrFull
+	case otherBody:
+		return ErrRequestBody
+	case crowded:
+		return ErrRequests
+	}
+	return ErrNoOwner
 }
 
 // reply answers a question.

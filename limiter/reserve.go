@@ -90,11 +90,9 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 			first += n
 		}
 	default:
-		c, first := a.scratch.journey, 0
-		for i := range c.parts {
-			n := len(a.scratch.match.Hits[i].Limits)
-			r.subjects = append(r.subjects, c.reserved(r, &c.parts[i], first, n))
-			first += n
+		c := a.scratch.journey
+		for i := range c.subjects {
+			r.subjects = append(r.subjects, c.reserved(r, i))
 		}
 	}
 	if l.meter != nil && len(r.subjects) > 0 {
@@ -106,33 +104,30 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 	return r
 }
 
-// reserved is what p took, and of whom. Its n limits are the answer's from the first on.
-func (c *journey) reserved(r *reservation, p *part, first, n int) reserved {
-	m := c.limiter.member
-	s := reserved{hi: p.hi}
-	var asked *ask
-	at := 0 // p's ops in it
-	switch {
-	case p.here:
-		s.lineage, s.process, s.steady = p.lineage, m.process, p.when.Steady
-	case p.private == 0 && p.ask != nil && p.ask.status == decided && p.ask.admitted:
-		asked = p.ask
-		s.process, s.steady = asked.process, asked.steady
-		subject := 0
-		for asked.q.ops[at].Key.Hi != p.hi {
-			at += subjectOps(asked.q.ops[at:])
-			subject++
-		}
-		s.lineage = asked.lineages[subject]
+// reserved is what the i-th subject took, and of whom.
+func (c *journey) reserved(r *reservation, i int) reserved {
+	m, s := c.limiter.member, &c.subjects[i]
+	out := reserved{hi: s.hi}
+	at, subject := 0, 0 // in the question
+	switch s.undo {
+	case undoHere:
+		out.lineage, out.process, out.steady = s.lineage, m.process, s.when.Steady
+	case undoAsked:
+		at, subject = s.from.find(s.hi)
+		out.lineage, out.process, out.steady = s.from.lineages[subject], s.from.process, s.from.steady
 	}
-	for j := range n {
-		window := takenAt(&c.answer.scratch.ops[first+j], p.when).Window
-		if asked != nil {
-			window = asked.windows[at+j]
-		}
-		r.reserve(&s, c.answer, first+j, window)
+	first := 0 // of its limits in the answer, which has no blocks any more
+	for _, h := range c.answer.scratch.match.Hits[:i] {
+		first += len(h.Limits)
 	}
-	return s
+	for j := range c.answer.scratch.match.Hits[i].Limits {
+		window := takenAt(&c.answer.scratch.ops[first+j], s.when).Window
+		if s.undo == undoAsked {
+			window = s.from.windows[at+j]
+		}
+		r.reserve(&out, c.answer, first+j, window)
+	}
+	return out
 }
 
 // name says what the subjects are called, since whoever settles may never have heard of them. Shadow rules bill nothing.

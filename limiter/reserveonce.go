@@ -37,39 +37,14 @@ func (l *Limiter) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer)
 	if !ok {
 		return "", ErrNoOwner
 	}
-	if l.member == nil {
-		return l.reserveHere(ctx, r, hi, a)
-	}
-	m, p := l.member, partitionOf(hi)
-	var tried []ring.NodeID
-	for ctx.Err() == nil {
-		route := m.Ownership.Route(p)
-		switch route.Place {
-		case partitions.Frozen:
-			m.Ownership.Wait(ctx, p)
-			continue
-		case partitions.Held:
-			if !m.Authority() {
-				return "", ErrNoOwner
-			}
-			id, err := l.reserveHere(ctx, r, hi, a)
-			if !errors.Is(err, counters.ErrShut) {
-				return id, err
-			}
-			time.Sleep(turnPause)
-			continue
-		}
-		// The standby may have become the owner, and know more.
-		to := firstUntried(tried, m.Self, route.Owner, route.Other, route.Standby)
-		if to.IsZero() || r.hops >= maxHops {
-			break
-		}
-		tried = append(tried, to)
-		if id, err := l.askToReserve(ctx, to, r, a); !errors.Is(err, ErrNoOwner) {
-			return id, err
-		}
-	}
-	return "", ErrNoOwner
+	err = l.do(ctx, &errand{hi: hi, hops: r.hops, standby: true, here: func() (err error) {
+		id, err = l.reserveHere(ctx, r, hi, a)
+		return err
+	}, ask: func(to ring.NodeID, _ *trail) (err error) {
+		id, err = l.askToReserve(ctx, to, r, a)
+		return err
+	}})
+	return id, err
 }
 
 // home is the first subject of a check that has an owner: under local rules each node counts by itself.
@@ -119,7 +94,7 @@ func (l *Limiter) remember(r *reserveRequest, hi uint64, a *Answer, id string) s
 	if !here && l.member != nil {
 		first = l.rememberElsewhere(r.ticket, hi, answer)
 	}
-	if first == nil {
+	if len(first) == 0 {
 		return id
 	}
 	if id != "" {
@@ -141,15 +116,9 @@ func (l *Limiter) rememberElsewhere(t *ticket, hi uint64, answer []byte) (first 
 		first, _ = l.rememberHere(t, hi, answer)
 		return first
 	}
-	came := make(chan []byte, 1)
 	body := append(t.append(binary.LittleEndian.AppendUint64(nil, hi)), answer...)
-	m.Peers.Go(r.Owner, MethodKeep, body, catchUpTime, func(reply []byte, err error) {
-		if err != nil {
-			reply = nil
-		}
-		came <- append([]byte(nil), reply...)
-	})
-	return <-came // the call has a timeout
+	first, _ = m.call(ctx, r.Owner, MethodKeep, body)
+	return first
 }
 
 // rememberHere keeps an answer here, or tells the one that there is, if it is another one. here is false where this node is not
@@ -274,22 +243,13 @@ const (
 
 // askToReserve asks another node to decide r. The error is ErrNoOwner where that could not be done.
 func (l *Limiter) askToReserve(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
-	type result struct {
-		body []byte
-		err  error
-	}
-	deadline, _ := ctx.Deadline()
 	next := *r
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
-	came := make(chan result, 1)
-	l.member.Peers.Go(to, MethodReserve, next.append(nil), max(time.Until(deadline), time.Millisecond), func(reply []byte, err error) {
-		came <- result{slices.Clone(reply), err}
-	})
-	got := <-came // the call has a timeout
-	if got.err != nil {
+	reply, err := l.member.call(ctx, to, MethodReserve, next.append(nil))
+	if err != nil {
 		return "", ErrNoOwner
 	}
-	d := wire.NewDecoder(got.body)
+	d := wire.NewDecoder(reply)
 	switch how, version := d.Byte(), d.UpTo(1<<62); {
 	case d.Failed() || how >= onceBounds || how == onceNoOwner:
 		return "", ErrNoOwner
@@ -322,10 +282,7 @@ func (l *Limiter) serveReserve(body []byte, to Answerer) {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	if !l.member.spawn(func() { to.Reply(l.reserveFor(r)) }) {
-		l.member.figures.busyness.Add(1)
-		to.Fail(CodeBusy, "too many questions wait here")
-	}
+	l.member.answer(to, func() { to.Reply(l.reserveFor(r)) })
 }
 
 // reserveFor decides r for another node and makes the reply.

@@ -50,10 +50,20 @@ func (m *member) leave(v *visit) {
 	}
 }
 
-// Serve answers a message from another limiter. It does not block.
-func (l *Limiter) Serve(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) }
+// Handle has p bring the messages of other limiters here, of this region and of others.
+func (l *Limiter) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{
+		MethodAsk, MethodGive, MethodTop, MethodLeftover, MethodForget, MethodSettle, MethodRefund, MethodActivity, MethodBorrow,
+		MethodLendHere, MethodReserve, MethodKeep,
+	} {
+		p.Handle(m, peer.Near, func(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) })
+	}
+	for _, m := range []peer.Method{MethodLend, MethodShare} {
+		p.Handle(m, peer.Far, func(c *peer.Call) { l.serveFar(c.Method, c.Body, c) })
+	}
+}
 
-// ServeFor is Serve for a message that came over no connection: for networks in memory. body holds until it returns.
+// ServeFor answers a message that came over no connection: for networks in memory. body holds until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	l.serve(from, method, body, to)
 }
@@ -73,12 +83,15 @@ func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to An
 		}
 		l.member.leave(v)
 	case MethodTop:
-		l.serveTop(body, to)
+		l.member.answer(to, func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) })
 	case MethodActivity:
-		l.serveActivity(to)
+		l.member.answer(to, func() { to.Reply(appendActivity(nil, l.activityHere())) })
 	case MethodLeftover:
 		if list, err := readLeftovers(body); err == nil {
-			l.receiveLeftovers(list)
+			for i := range list {
+				list[i].hops++
+			}
+			l.returnLeftovers(list)
 		}
 	case MethodSettle:
 		l.serveSettle(body, to)
@@ -133,10 +146,8 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 		m.leave(v)
 		return
 	}
-	if !m.spawn(func() { l.host(v, to) }) {
-		m.figures.busyness.Add(1)
+	if !m.answer(to, func() { l.host(v, to) }) {
 		m.leave(v)
-		to.Fail(CodeBusy, "too many questions wait here")
 	}
 }
 
@@ -184,8 +195,7 @@ func (l *Limiter) host(v *visit, to Answerer) {
 		}
 		r, p := m.whereabouts(q.ops)
 		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
-			time.Sleep(turnPause) // it is just coming or going
-			continue
+			continue // it has just come
 		}
 		// Without authority it would not be decided here when it is thawed.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
@@ -269,19 +279,13 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 	deadline, _ := ctx.Deadline()
 	next.patient = time.Until(deadline)
 	m.figures.relayed.Add(1)
-	came := make(chan status, 1)
-	m.Peers.Go(owner, MethodAsk, next.appendBody(next.appendHead(nil)), max(next.patient, time.Millisecond), func(body []byte, err error) {
-		got := unreachable
-		if err == nil && len(body) > 0 {
-			got = status(body[0])
-		}
-		if got.final() {
-			to.Reply(body)
-		}
-		came <- got
-	})
-	got := <-came // the call has a timeout
+	got := unreachable
+	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+	if err == nil && len(body) > 0 {
+		got = status(body[0])
+	}
 	if got.final() {
+		to.Reply(body)
 		return true
 	}
 	v.reply.status = got
@@ -316,7 +320,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 	if !m.Authority() {
 		return false
 	}
-	m.recordAll(ByOwner, q.ops, r.lineages, began, len(r.admitted))
+	m.record(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
 	r.standby, r.decider, r.process, r.steady = false, m.Self, m.process, now.Steady
 	return true
@@ -359,7 +363,6 @@ func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
 // actFor decides v's question as the standby of an owner that can't decide, within this node's share.
 func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
-	began := m.clock()
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
 	for range q.count {
@@ -375,7 +378,6 @@ func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	m.recordAll(ByStandby, q.ops, r.lineages, began, len(r.admitted))
 	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, m.process, now.Steady
 	return true
 }
@@ -403,10 +405,12 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 	if !m.Authority() {
 		return counters.Shut
 	}
+	began := m.clock()
 	verdict := m.Ownership.Act(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
+	m.record(ByStandby, ops, began, 1)
 	m.figures.acted.Add(1)
 	for i := range ops {
 		op := &ops[i]
@@ -434,16 +438,19 @@ func (m *member) clock() int64 {
 	return m.Recorder.Clock()
 }
 
-// recordAll tells the recorder of decisions about ops.
-func (m *member) recordAll(by DecidedBy, ops []counters.Op, lineages []uint64, began int64, times int) {
+// record tells the recorder of decisions about ops.
+func (m *member) record(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m.Recorder == nil {
 		return
 	}
-	ended, subject := m.Recorder.Clock(), 0
-	for first := 0; first < len(ops); subject++ {
-		for range times {
-			m.Recorder.Decided(by, partitionOf(ops[first].Key.Hi), lineages[subject], began, ended)
+	ended := m.Recorder.Clock()
+	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
+		p, lineage := partitionOf(ops[first].Key.Hi), uint64(0)
+		if by == ByOwner {
+			lineage = m.Ownership.Lineage(p)
 		}
-		first += subjectOps(ops[first:])
+		for range times {
+			m.Recorder.Decided(by, p, lineage, began, ended)
+		}
 	}
 }

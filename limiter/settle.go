@@ -2,14 +2,12 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -58,45 +56,17 @@ func (l *Limiter) settle(ctx context.Context, id string, costs []UnitCost, hops 
 		return nil, err
 	}
 	s := &settling{reservation: r, id: id, costs: costs}
-	if l.member == nil {
-		return l.settleHere(s)
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	return l.settleAtHome(ctx, s, hops)
-}
-
-// settleAtHome has s settled by the owner of its home, be that this node. A repeated question does no harm.
-func (l *Limiter) settleAtHome(ctx context.Context, s *settling, hops int) (*Settlement, error) {
-	m := l.member
-	p := partitionOf(s.home().hi)
-	var tried []ring.NodeID
-	for ctx.Err() == nil {
-		r := m.Ownership.Route(p)
-		switch r.Place {
-		case partitions.Frozen:
-			m.Ownership.Wait(ctx, p)
-			continue
-		case partitions.Held:
-			if !m.Authority() {
-				return nil, ErrNoOwner
-			}
-			if out, err := l.settleHere(s); !errors.Is(err, counters.ErrShut) {
-				return out, err
-			}
-			time.Sleep(turnPause)
-			continue
-		}
-		to := firstUntried(tried, m.Self, r.Owner, r.Other)
-		if to.IsZero() || hops >= maxHops {
-			break
-		}
-		tried = append(tried, to)
-		if out, err := l.askToSettle(ctx, to, s, hops+1); !errors.Is(err, ErrNoOwner) {
-			return out, err
-		}
-	}
-	return nil, ErrNoOwner
+	var out *Settlement
+	err = l.do(ctx, &errand{hi: s.home().hi, hops: hops, here: func() (err error) {
+		out, err = l.settleHere(s)
+		return err
+	}, ask: func(to ring.NodeID, _ *trail) (err error) { // a repeated question does no harm
+		out, err = l.askToSettle(ctx, to, s, hops+1)
+		return err
+	}})
+	return out, err
 }
 
 // settleHere settles s in the counters here, as their owner, and then tells the owners of its other subjects. The error
@@ -295,7 +265,7 @@ func (l *Limiter) charge(c *change) {
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
-		for pause := turnPause; ctx.Err() == nil; pause = min(2*pause, checkTime) {
+		for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, checkTime) {
 			if l.apply(c) == nil {
 				return
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -80,23 +79,12 @@ const (
 
 // askToSettle asks another node to settle s. The error is ErrNoOwner where that could not be done.
 func (l *Limiter) askToSettle(ctx context.Context, to ring.NodeID, s *settling, hops int) (*Settlement, error) {
-	deadline, _ := ctx.Deadline()
-	body := appendCosts(wire.AppendText([]byte{byte(hops)}, s.id), s.costs)
-	type result struct {
-		out *Settlement
-		err error
+	body := wire.AppendText([]byte{byte(hops)}, s.id)
+	reply, err := l.member.call(ctx, to, MethodSettle, appendCosts(body, s.costs))
+	if err != nil {
+		return nil, ErrNoOwner
 	}
-	came := make(chan result, 1)
-	l.member.Peers.Go(to, MethodSettle, body, max(time.Until(deadline), time.Millisecond), func(reply []byte, err error) {
-		if err != nil {
-			came <- result{nil, ErrNoOwner}
-			return
-		}
-		out, err := readSettlement(reply)
-		came <- result{out, err}
-	})
-	got := <-came // the call has a timeout
-	return got.out, got.err
+	return readSettlement(reply)
 }
 
 // serveSettle answers another node's settling.
@@ -109,13 +97,7 @@ func (l *Limiter) serveSettle(body []byte, to Answerer) {
 		to.Fail(CodeMessage, "settling can't be read")
 		return
 	}
-	ok := l.member.spawn(func() {
-		to.Reply(appendSettlement(l.settle(l.member.ctx, id, costs, hops)))
-	})
-	if !ok {
-		l.member.figures.busyness.Add(1)
-		to.Fail(CodeBusy, "too many questions wait here")
-	}
+	l.member.answer(to, func() { to.Reply(appendSettlement(l.settle(l.member.ctx, id, costs, hops))) })
 }
 
 func appendSettlement(out *Settlement, err error) []byte {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -21,46 +20,12 @@ const (
 
 // topEverywhere gathers the lists of this node and of all others that answer in time.
 func (l *Limiter) topEverywhere() []TopSubject {
-	m := l.member
 	all := l.topHere()
-	t := m.Ring()
-	if t == nil {
-		return all
-	}
-	var others []ring.NodeID
-	for _, id := range t.Members() {
-		if id != m.Self && m.Peers.Reachable(id) {
-			others = append(others, id)
-		}
-	}
-	lists := make(chan []TopSubject, len(others))
-	for _, id := range others {
-		m.Peers.Go(id, MethodTop, nil, topTime, func(body []byte, err error) {
-			var list []TopSubject
-			if err == nil {
-				list, _ = readTop(body) // a list that can't be read is left out
-			}
-			lists <- list
-		})
-	}
-	timer := time.NewTimer(topTime)
-	defer timer.Stop()
-	for range others {
-		select {
-		case list := <-lists:
-			all = append(all, list...)
-		case <-timer.C:
-			return all
-		}
-	}
+	l.member.gather(MethodTop, func(_ ring.NodeID, reply []byte) {
+		list, _ := readTop(reply) // a list that can't be read is left out
+		all = append(all, list...)
+	})
 	return all
-}
-
-// serveTop answers with what is refused most here.
-func (l *Limiter) serveTop(_ []byte, to Answerer) {
-	if !l.member.spawn(func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) }) {
-		to.Fail(CodeBusy, "too many questions wait here")
-	}
 }
 
 // merged adds up what several nodes say of one subject.

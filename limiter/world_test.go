@@ -56,6 +56,7 @@ type worldNode struct {
 	wrong     sync.Map                                         // partition → ring.NodeID: whom this node takes for the owner
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: all is confirmed
 	looks     atomic.Pointer[func()]                           // called at each look at the clock of leases; nil: nothing
+	routes    atomic.Int64                                     // calls of Route
 }
 
 func newWorld(t testing.TB, n int, text string) *world {
@@ -120,7 +121,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
-			for n.version() < version {
+			for n.version() < version || revision > 1 { // there is one ring
 				select {
 				case <-tick.C:
 				case <-ctx.Done():
@@ -173,6 +174,7 @@ func (w *world) handOver(p int, to *worldNode) {
 
 // Route is for Ownership.
 func (n *worldNode) Route(p int) partitions.Route {
+	n.routes.Add(1)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	at := n.w.place[p]

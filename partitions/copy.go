@@ -10,11 +10,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// catchUp is how long a receiver waits for what a sender knows and it does not know yet.
+// catchUp is how long after a message has come its receiver waits for what the sender knows and it does not know yet. Messages
+// that wait for the same wait together, so one that asks for something else is not held up for longer either.
 const catchUp = 50 * time.Millisecond
 
 // answer handles one message.
-func (k *Keeper) answer(c *peer.Call) {
+func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	d := wire.NewDecoder(c.Body)
 	h := decodeHeader(d)
 	if d.Failed() {
@@ -29,12 +30,16 @@ func (k *Keeper) answer(c *peer.Call) {
 		k.takePullEnded(c, d)
 		return
 	}
-	v, ok := k.knows(h.revision)
+	v, ok := k.knows(h.revision, came)
 	switch {
+	case !ok && (c.Method == MethodLook || c.Method == MethodPull):
+		// A new process of an owner, which this node may not learn of for long, as with a full disk. What is here is final: the last
+		// process had no authority any more when the new one was agreed on.
+		v = k.view.Load()
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
-	case !v.known(c.From, h.generation) && !(c.Method == MethodBack && k.gets(c.From.Node)):
+	case !v.known(c.From, h.generation) && !((c.Method == MethodBack || c.Method == MethodDebts) && k.gets(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -59,11 +64,11 @@ func (k *Keeper) answer(c *peer.Call) {
 }
 
 // knows returns the view as soon as it has revision.
-func (k *Keeper) knows(revision uint64) (*view, bool) {
+func (k *Keeper) knows(revision uint64, came time.Time) (*view, bool) {
 	if v := k.view.Load(); v.Revision >= revision {
 		return v, true
 	}
-	timer := time.NewTimer(catchUp)
+	timer := time.NewTimer(catchUp - time.Since(came))
 	defer timer.Stop()
 	for {
 		k.mu.Lock()

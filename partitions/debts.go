@@ -327,9 +327,11 @@ func decodeDebt(d *wire.Decoder, now algorithms.Now, passed int64) sealed {
 
 // takeDebts debits what others admitted while this node could not be reached, and answers with the places of what it
 // can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten. Who is
-// answered forgets them, so the standbys have to have them first; those that can't be reached are not waited for.
+// answered forgets them, so the standbys have to have them first; those that can't be reached are not waited for. A node
+// whose copies are asked for tells what is in them, and is not answered: another copy may take the place of what is here.
 func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
-	if !k.cfg.Authority() {
+	joins := k.gets(c.From.Node)
+	if !k.cfg.Authority() && !joins {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
@@ -350,7 +352,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 		}
 		p, none := s.partition, []int(nil)
 		if !left[p] {
-			none, touched[p] = k.debit(c.From.Node, s, now)
+			none, touched[p] = k.debit(c.From.Node, s, now, joins)
 		}
 		if !touched[p] || left[p] {
 			left[p], refused = true, append(refused, i) // what is told after it must not be noted before it
@@ -363,6 +365,11 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 	if d.Failed() {
 		k.backups.Add(-1)
 		c.Fail(codeMalformed, d.Err().Error())
+		return
+	}
+	if joins {
+		k.backups.Add(-1)
+		c.Fail(codeBusy, "copies are being joined")
 		return
 	}
 	k.done.Go(func() {

@@ -10,32 +10,17 @@ import (
 
 // A node that was ended for what it does not apply is alive, and has in memory what nobody else may have: it went on pushing to
 // those that were its standbys when it applied something last. Who goes on without a whole copy asks it. It needs not know that
-// it was ended: it has had no authority since before that was agreed on, so what it has is final.
+// it was ended: it has had no authority since before that was agreed on, so what it has is final. Who goes on may be a new
+// process, which never saw the ring with the ended node; so every one that can be reached is asked, whatever it had.
 
-// endedSince lists the nodes that were ended between two views and can be reached.
-func (k *Keeper) endedSince(before, v *view) (list []ring.NodeID) {
-	for _, t := range []*ring.Table{before.From, before.To} {
-		for _, id := range t.Members() {
-			if id != k.cfg.Self && v.Generation(id) != before.Generation(id) && v.Boot(id) == before.Boot(id) &&
-				!slices.Contains(list, id) && k.cfg.Calls.Reachable(id) {
-				list = append(list, id)
-			}
+// ended lists the nodes that were ended, are in no ring since, and can be reached.
+func (k *Keeper) ended(v *view) (list []ring.NodeID) {
+	for id := range v.Generations {
+		if id != k.cfg.Self && v.Boot(id) != 0 && !v.InRing(id) && k.cfg.Calls.Reachable(id) {
+			list = append(list, id)
 		}
 	}
 	return list
-}
-
-// noteFormer notes which of the nodes that were just ended had p, or a copy of it. It is called under mu.
-func (k *Keeper) noteFormer(before *view, p int, ended []ring.NodeID) {
-	if len(ended) == 0 {
-		return
-	}
-	var buf [4]ring.NodeID
-	for _, id := range before.holders(k.cfg.Self, p, buf[:0]) {
-		if pt := &k.parts[p]; slices.Contains(ended, id) && !slices.Contains(pt.former, id) {
-			pt.former = append(pt.former, id)
-		}
-	}
 }
 
 // gets reports whether this node has asked node for copies.
@@ -45,6 +30,9 @@ func (k *Keeper) gets(node ring.NodeID) bool {
 	return k.pulling[node]
 }
 
+// any reports whether this node has something of p: the token, or a copy or the beginning of one.
+func (pt *part) any() bool { return pt.phase != away || !pt.source.IsZero() }
+
 // complete reports whether what is here of p is all there was when this node had to do with it last.
 func (pt *part) complete() bool {
 	return pt.whole || pt.phase == held || pt.phase == freezing || pt.phase == flipping
@@ -52,8 +40,9 @@ func (pt *part) complete() bool {
 
 // takeLookEnded tells the next owner how new what this node has is, after its end.
 func (k *Keeper) takeLookEnded(c *peer.Call, d *wire.Decoder) {
-	list := decodePartitions(d)
-	if !k.ends(c, d) {
+	list := k.final(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	var reply []byte
@@ -68,8 +57,9 @@ func (k *Keeper) takeLookEnded(c *peer.Call, d *wire.Decoder) {
 
 // takePullEnded gives the next owner what this node has, after its end.
 func (k *Keeper) takePullEnded(c *peer.Call, d *wire.Decoder) {
-	list := decodePartitions(d)
-	if !k.ends(c, d) {
+	list := k.final(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	orders := make([]order, len(list))
@@ -85,15 +75,14 @@ func (k *Keeper) takePullEnded(c *peer.Call, d *wire.Decoder) {
 	k.done.Go(func() { k.giveBack(c, list, orders) })
 }
 
-// ends fails a call that is not well formed, or that can't be answered because this node has authority.
-func (k *Keeper) ends(c *peer.Call, d *wire.Decoder) bool {
-	switch {
-	case d.Failed():
-		c.Fail(codeMalformed, d.Err().Error())
-	case k.cfg.Authority():
-		c.Fail(codeBusy, "this node has authority")
-	default:
-		return true
+// final reads which partitions are asked for, and returns those of which this node had something when it lost its authority. If
+// it has authority again, it has applied its end, and forgotten what it had.
+func (k *Keeper) final(d *wire.Decoder) []int {
+	list := decodePartitions(d)
+	if k.cfg.Authority() {
+		return nil
 	}
-	return false
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.DeleteFunc(list, func(p int) bool { return !k.parts[p].any() })
 }

@@ -97,24 +97,26 @@ func (n *node) start(boot uint64) {
 	n.boot = uint64(n.id[0])<<32 | boot
 	host := f.net.Host(n.ip)
 	n.told, n.stop = make(chan *agreement.State, 1000), make(chan struct{})
-	var keeper atomic.Pointer[Keeper]
 	var err error
 	self := peer.Identity{Node: n.id, Boot: n.boot, Name: n.ip}
-	n.peers, err = peer.Open(peer.Config{
+	n.peers, err = peer.New(peer.Config{
 		Self:   func() peer.Identity { return self },
 		Listen: func() (net.Listener, error) { return host.Listen(port) },
 		Dial:   host.Dial,
-		Serve: func(c *peer.Call) {
-			if k := keeper.Load(); k != nil && !n.mute.Load() {
-				k.Serve(c)
-			} else if k != nil {
-				c.Keep()
-			}
-		},
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		f.t.Fatal(err)
+	}
+	handle := func(c *peer.Call) {
+		if n.mute.Load() {
+			c.Keep()
+		} else {
+			n.keeper.serve(c)
+		}
+	}
+	for m := MethodPush; m <= MethodPullEnded; m++ {
+		n.peers.Handle(m, peer.Near, handle)
 	}
 	known := map[ring.NodeID]string{}
 	for i := range 10 {
@@ -122,7 +124,6 @@ func (n *node) start(boot uint64) {
 			known[idOf(i)] = fmt.Sprintf("10.0.0.%d:%d", i+1, port)
 		}
 	}
-	n.peers.Know(known)
 	cfg := DefaultConfig()
 	cfg.Self, cfg.Boot, cfg.Table, cfg.Now, cfg.Calls = n.id, n.boot, n.table, now, n.peers
 	cfg.Save = f.save
@@ -130,7 +131,8 @@ func (n *node) start(boot uint64) {
 	if n.keeper, err = Open(cfg); err != nil {
 		f.t.Fatal(err)
 	}
-	keeper.Store(n.keeper)
+	n.peers.Start()
+	n.peers.Know(known)
 	n.alive.Store(true)
 	n.done.Go(n.listen)
 	f.mu.Lock()

@@ -378,17 +378,26 @@ func (k *Keeper) receive() {
 		select {
 		case <-k.ctx.Done():
 			return
-		case c := <-k.inbox:
-			k.answer(c)
+		case m := <-k.inbox:
+			k.answer(m.Call, m.came)
 		}
 	}
 }
 
-// Serve takes a message of another keeper. It does not block.
-func (k *Keeper) Serve(c *peer.Call) {
+// Handle has p bring the messages of other keepers here.
+func (k *Keeper) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{
+		MethodPush, MethodFlip, MethodAsk, MethodPull, MethodBack, MethodDebts, MethodLook, MethodLookEnded, MethodPullEnded,
+	} {
+		p.Handle(m, peer.Near, k.serve)
+	}
+}
+
+// serve takes a message of another keeper. It does not block.
+func (k *Keeper) serve(c *peer.Call) {
 	c.Keep()
 	select {
-	case k.inbox <- c:
+	case k.inbox <- message{c, time.Now()}:
 	default:
 		c.Fail(codeBusy, "too much is waiting")
 	}

@@ -113,7 +113,7 @@ type Keeper struct {
 	copying bool          // whole copies are being put together; used by the loop alone
 	seq     uint64        // of the last message to a follower; used by the loop alone
 	kick    chan struct{} // capacity 1: there may be something to do before the next tick
-	inbox   chan *peer.Call
+	inbox   chan message
 	stop    context.CancelFunc
 	ctx     context.Context
 	done    sync.WaitGroup
@@ -121,6 +121,12 @@ type Keeper struct {
 
 // The table and the ring cut the key space into the same slices: this does not compile otherwise.
 var _ [counters.Partitions]struct{} = [ring.Partitions]struct{}{}
+
+// message is what another keeper has sent.
+type message struct {
+	*peer.Call
+	came time.Time
+}
 
 // inboxSize bounds the messages of other keepers that wait; the sender of one more is told to try again.
 const inboxSize = 256
@@ -156,8 +162,6 @@ type part struct {
 	parts  uint64      // sections of the whole copy that is coming, so far
 
 	search *search // recovering: who has a copy
-	// former are holders that were ended while the ring was not settled, or this node had no whole copy, and could be reached.
-	former []ring.NodeID
 }
 
 // own reports whether the counters here are all that there was when this node, as the owner, froze the partition.
@@ -191,7 +195,7 @@ func Open(cfg Config) (*Keeper, error) {
 		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
 		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
-		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan *peer.Call, inboxSize), drops: true,
+		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan message, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -227,13 +231,8 @@ func (k *Keeper) Use(s *agreement.State) {
 	k.view.Store(v)
 	k.followed = k.followed || v.others(k.cfg.Self)
 	k.forgetFollowers(v)
-	ended := k.endedSince(before, v)
 	for p := range ring.Partitions {
-		k.noteFormer(before, p, ended)
 		k.settlePart(v, p)
-		if pt := &k.parts[p]; pt.phase == held || pt.phase == away && v.Settled {
-			pt.former = nil
-		}
 	}
 	k.drops = true
 	k.announce()
@@ -284,7 +283,7 @@ func (k *Keeper) forgetAll() {
 		if k.parts[p].phase == held {
 			k.cfg.Table.Shut(p)
 		}
-		had := k.parts[p].phase != away || !k.parts[p].source.IsZero()
+		had := k.parts[p].any()
 		k.parts[p] = part{void: k.parts[p].void}
 		k.phases[p].Store(uint32(away))
 		if had {
@@ -357,7 +356,7 @@ func (k *Keeper) claim(v *view, p int) {
 // theirs.
 func (k *Keeper) goOn(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(k.parts[p].former) == 0 {
+	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
 		k.begin(p)
 		return
 	}
@@ -369,7 +368,7 @@ func (k *Keeper) goOn(v *view, p int, newest bool) {
 // unknown here.
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
-	pt.order, pt.source, pt.whole, pt.search, pt.former = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil, nil
+	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
 	k.unfollow(p)
 	k.setPhase(p, held)
 	k.keepDebts(p)

@@ -55,10 +55,11 @@ func (k *Keeper) recover() {
 	v := k.view.Load()
 	looks, pulls := map[ring.NodeID][]int{}, map[ring.NodeID][]int{}
 	alone, doubt := 0, 0
+	ended := k.ended(v)
 	k.mu.Lock()
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.phase != recovering || !k.recovered(v, p, looks, pulls) {
+		if pt.phase != recovering || !k.recovered(v, p, ended, looks, pulls) {
 			continue
 		}
 		switch vain, given := pt.search.outcome(); {
@@ -95,16 +96,11 @@ func (k *Keeper) recover() {
 
 // recovered reports whether nothing is left to wait for before p is decided here. Otherwise it adds p to what is to be asked
 // now. It is called under mu.
-func (k *Keeper) recovered(v *view, p int, looks, pulls map[ring.NodeID][]int) bool {
+func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map[ring.NodeID][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
-	nodes := v.holders(k.cfg.Self, p, buf[:0])
-	for _, node := range pt.former {
-		if !slices.Contains(nodes, node) {
-			nodes = append(nodes, node)
-		}
-	}
+	nodes := append(v.holders(k.cfg.Self, p, buf[:0]), ended...)
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]

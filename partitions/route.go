@@ -38,7 +38,7 @@ func (k *Keeper) Route(p int) Route {
 	}
 	r.Owner = from
 	switch {
-	case ph == held:
+	case ph == held && k.cfg.Table.IsOpen(p): // between the two, a change is under way: Wait returns after it
 		r.Place, r.Owner = Held, k.cfg.Self
 	case ph == handed:
 		r.Place, r.Owner = Elsewhere, to

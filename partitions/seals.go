@@ -237,14 +237,15 @@ func (k *Keeper) includeDebts(p int) {
 }
 
 // debit debits a seal of node once. It reports false where this node is not the owner, or can't note the number, and returns
-// the places of debts for which there is no room. A seal that was debited before is not again.
-func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, ok bool) {
+// the places of debts for which there is no room. A seal that was debited before is not again. With joins, an owner
+// that still looks for its counters debits it as well.
+func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool) (full []int, ok bool) {
 	p := s.partition
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.parts[p].phase != held {
+	if ph := k.parts[p].phase; ph != held && !(joins && ph == recovering) {
 		return nil, false
 	}
 	if last, some := k.told(p, node, now); some && s.upTo(last) {
@@ -255,7 +256,7 @@ func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []in
 	}
 	for i := range s.entries {
 		e := &s.entries[i]
-		if k.cfg.Table.Oblige(now, e.key, &e.limit, e.taken, e.due()) != nil {
+		if k.cfg.Table.ObligeCopy(now, e.key, &e.limit, e.taken, e.due()) != nil {
 			full = append(full, i)
 		}
 	}

@@ -186,6 +186,37 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	}
 }
 
+// An owner that restarts may have a newer checkpoint than the copy that its standby has. What the standby admitted meanwhile counts
+// beside what the checkpoint has, once.
+func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+			for range 3 {
+				if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+					t.Fatal(by.ip, ok, err)
+				}
+			}
+		}
+		a.kill()
+		f.net.Rejoin(a.ip)
+		a.start(2) // with all of its counters
+		time.Sleep(2100 * time.Millisecond)
+		f.bring(a)
+		f.settle()
+		f.eventually("all debts are told", func() bool { return b.keeper.Stats().Debts == 0 })
+		if !f.usedIs(keys, 4) {
+			t.Errorf("key %d: have %d used, want 4", keys[0], f.used(keyOf(keys[0])))
+		}
+	})
+}
+
 // A whole copy that comes with a hole is sent again, and changes after a hole don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

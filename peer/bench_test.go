@@ -16,10 +16,9 @@ import (
 func benchPair(b *testing.B, serve func(*Call)) (near *Peers, far ring.NodeID) {
 	b.Helper()
 	open := func(i int) (*Peers, string) {
-		p, err := Open(Config{
+		p, err := New(Config{
 			Self:   func() Identity { return Identity{Node: nodeID(i)} },
 			Logger: slog.New(slog.DiscardHandler),
-			Serve:  serve,
 			Listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 			Dial: func(ctx context.Context, a string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "tcp", a)
@@ -28,6 +27,8 @@ func benchPair(b *testing.B, serve func(*Call)) (near *Peers, far ring.NodeID) {
 		if err != nil {
 			b.Fatal(err)
 		}
+		handleAll(p, Near, serve)
+		p.Start()
 		b.Cleanup(func() { p.Close() })
 		return p, p.Raft().Addr().String()
 	}

@@ -10,7 +10,7 @@ import (
 // Method says what a message asks for; its user gives the meanings.
 type Method uint8
 
-// Code says in what way a call failed; its user gives the meanings, except for CodeTooLarge.
+// Code says in what way a call failed; its user gives the meanings, except for CodeTooLarge and CodeNoMethod.
 type Code uint8
 
 // CodeTooLarge: there was a reply, but it was larger than a message may be.
@@ -50,7 +50,7 @@ func (e *RemoteError) Error() string {
 type Call struct {
 	From   Identity
 	Method Method
-	Body   []byte // valid until Serve returns; see Keep
+	Body   []byte // valid until the handler returns; see Keep
 
 	conn     *conn
 	id       uint64

@@ -194,8 +194,8 @@ func TestCloseEndsEveryCallOnce(t *testing.T) {
 	}
 }
 
-func TestOpenWantsWhatItNeeds(t *testing.T) {
-	if _, err := Open(Config{}); err == nil {
+func TestNewWantsWhatItNeeds(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
 		t.Error("an empty configuration is good")
 	}
 }

@@ -47,9 +47,9 @@ type conn struct {
 	remote Identity
 	done   chan struct{} // closed when run has ended
 	socket *socket
-	calls  bool        // this is the end that calls
-	serves func(*Call) // of the other end
-	quiet  quiet       // what silence is here
+	calls  bool      // this is the end that calls
+	serves *handlers // of what the other end asks
+	quiet  quiet     // what silence is here
 	queue  *queue
 	link   *link // that has dialled it directly; nil: it is another connection
 
@@ -72,9 +72,9 @@ type conn struct {
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
 	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
-	n.serves, n.quiet = p.config.Serve, quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
+	n.serves, n.quiet = &p.handlers[Near], quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
 	if s.kind == kindFar {
-		n.serves, n.quiet = p.config.ServeFar, quiet{after: farSilence, most: farSilence}
+		n.serves, n.quiet = &p.handlers[Far], quiet{after: farSilence, most: farSilence}
 	}
 	n.heard.Store(p.now())
 	return n
@@ -271,7 +271,7 @@ func (c *conn) serve(m message) error {
 	default:
 		return errMessage
 	}
-	c.serves(call)
+	c.serves.serve(call)
 	return nil
 }
 

@@ -1,9 +1,15 @@
 // Package peer carries calls between the nodes of a cluster, and to those of other regions, and Raft's connections.
 //
-// [Open] starts a [Peers]: it listens at the peer port, and it keeps one connection to every node that [Peers.Know] was
-// told of. [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node; Config.Serve gets those that come in.
-// [Peers.CallAt] asks an address whose node is not known yet. [Peers.Raft] gives Raft its connections. [Peers.KnowFar] is for
-// nodes of other regions, which are other clusters; what comes from those goes to Config.ServeFar.
+// [New] makes a [Peers], which listens at the peer port. [Peers.Handle] registers who answers which method, in a region and
+// between regions; [Peers.Start] begins to answer. Peers keep one connection to every node that [Peers.Know] has named.
+// [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node. [Peers.CallAt] asks an address whose node is not
+// known yet. [Peers.Raft] gives Raft its connections. [Peers.KnowFar] is for nodes of other regions, which are other clusters.
+//
+// # Methods
+//
+// A method is a number, and each package that nodes call has numbers of its own: cluster 1 to 31, authority 32 to 47,
+// partitions 48 to 79, limiter 80 to 127, usage 128 to 135, wan 200 to 207. A number that nobody has registered is answered
+// with [CodeNoMethod].
 //
 // # The wire
 //
@@ -31,8 +37,8 @@
 // # Far
 //
 // A far connection is one between two regions, and says so in its preamble. It is refused where both ends are in one region,
-// and so is a near one, or Raft's, where they are not: what comes over a far connection never reaches Serve or Raft, and
-// what comes over a near one never ServeFar. A far connection is silent after 2 s, and closed then.
+// and so is a near one, or Raft's, where they are not: what comes over a far connection never reaches a handler of Near or Raft,
+// and what comes over a near one never a handler of Far. A far connection is silent after 2 s, and closed then.
 //
 // # Bounds
 //

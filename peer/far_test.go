@@ -20,10 +20,7 @@ func inRegion(region string, cluster byte, far *atomic.Int64) option {
 		withCluster(cluster)(c, n)
 		n.self.Region = region
 		c.AcceptFar = func(Identity) error { return nil }
-		c.ServeFar = func(call *Call) {
-			far.Add(1)
-			n.serve(call)
-		}
+		n.fromFar = far
 	}
 }
 
@@ -35,7 +32,7 @@ func (n *node) knowsFar(others ...*node) {
 	n.KnowFar(nodes)
 }
 
-func TestFarCallsReachServeFarOnly(t *testing.T) {
+func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b, c := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 2, &far)), w.node(3, inRegion("eu", 1, &far))
@@ -48,11 +45,11 @@ func TestFarCallsReachServeFarOnly(t *testing.T) {
 		w.echo(a, b, "over there")
 		w.echo(b, a, "and back")
 		if have := far.Load(); have != 2 {
-			t.Errorf("ServeFar had %d calls, want 2", have)
+			t.Errorf("handlers of Far had %d calls, want 2", have)
 		}
 		w.echo(a, c, "near")
 		if have := far.Load(); have != 2 {
-			t.Errorf("ServeFar had %d calls, want 2: a near one reached it", have)
+			t.Errorf("handlers of Far had %d calls, want 2: a near one reached them", have)
 		}
 		if i, ok := a.Remote(b.id); !ok || i.Region != "us" {
 			t.Errorf("have %+v, %v", i, ok)

@@ -16,17 +16,16 @@ import (
 
 const defaultSilence = 250 * time.Millisecond
 
-// Config says how Peers work. All functions are called from several goroutines.
+// Config says how Peers work. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader from
+// Start on.
 type Config struct {
 	Self   func() Identity // the cluster may become known later
 	Listen func() (net.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	TLS    Credentials                 // nil: none
-	Serve  func(*Call)                 // every message that comes in. Runs on the connection's reader: it must not block
 	Accept func(remote Identity) error // may refuse a remote; asked at both ends. nil: everyone is welcome
-	// ServeFar and AcceptFar are Serve and Accept for connections between nodes of different regions. nil: there are none.
-	ServeFar  func(*Call)
-	AcceptFar func(remote Identity) error // comes after the regions were compared
+	// AcceptFar is Accept for connections between nodes of different regions, after these were compared. nil: there are none.
+	AcceptFar func(remote Identity) error
 	// Leader is the node that carries tunnels last, as it has most to do. Zero, or nil: none.
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: the default one
@@ -37,8 +36,8 @@ type Config struct {
 
 // validate fills in what is left out.
 func (c *Config) validate() error {
-	if c.Self == nil || c.Listen == nil || c.Dial == nil || c.Serve == nil {
-		return errors.New("there must be Self, Listen, Dial and Serve")
+	if c.Self == nil || c.Listen == nil || c.Dial == nil {
+		return errors.New("there must be Self, Listen and Dial")
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
@@ -67,6 +66,7 @@ type Peers struct {
 	log       *slog.Logger
 	listener  net.Listener
 	raft      *raftListener
+	handlers  [scopes]handlers // set before Start
 	started   time.Time
 	frames    framePool
 	notes     notes
@@ -87,8 +87,8 @@ type Peers struct {
 	conns   map[*conn]struct{}   // whose silence is watched
 }
 
-// Open listens and starts.
-func Open(config Config) (*Peers, error) {
+// New binds the peer port, and answers nobody yet: connections that come before Start wait there. Close it in any case.
+func New(config Config) (*Peers, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open peers: %w", err)
 	}
@@ -105,9 +105,13 @@ func Open(config Config) (*Peers, error) {
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.links.Store(&map[ring.NodeID]*link{})
-	p.group.Go(p.accept)
-	p.group.Go(p.watchAll)
 	return p, nil
+}
+
+// Start begins to answer. All handlers are registered by then.
+func (p *Peers) Start() {
+	p.spawn(p.accept)
+	p.spawn(p.watchAll)
 }
 
 // Close ends all connections, fails all calls and waits for the goroutines. It may be called again.

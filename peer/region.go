@@ -22,7 +22,7 @@ func (p *Peers) admit(k kind, remote Identity) error {
 		return p.config.Accept(remote)
 	}
 	switch {
-	case p.config.AcceptFar == nil || p.config.ServeFar == nil || own.Region == "":
+	case p.config.AcceptFar == nil || own.Region == "":
 		return errNoFar
 	case remote.Region == "":
 		return errNoRegion

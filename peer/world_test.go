@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,6 +58,7 @@ type node struct {
 	ip      string
 	address string
 	log     *logBuffer
+	fromFar *atomic.Int64 // messages of other regions; nil: nobody counts them
 
 	mu     sync.Mutex // guards what follows
 	self   Identity
@@ -100,7 +102,6 @@ func (w *world) node(i int, options ...option) *node {
 	n.self = Identity{Node: n.id, Boot: 1, Name: "node-" + strconv.Itoa(i)}
 	config := Config{
 		Self:   func() Identity { n.mu.Lock(); defer n.mu.Unlock(); return n.self },
-		Serve:  n.serve,
 		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
 		Listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
@@ -118,14 +119,29 @@ func (w *world) node(i int, options ...option) *node {
 	for _, o := range options {
 		o(&config, n)
 	}
-	p, err := Open(config)
+	p, err := New(config)
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	handleAll(p, Near, n.serve)
+	handleAll(p, Far, func(c *Call) {
+		if n.fromFar != nil {
+			n.fromFar.Add(1)
+		}
+		n.serve(c)
+	})
 	n.Peers = p
+	p.Start()
 	n.address = p.Raft().Addr().String()
 	w.t.Cleanup(func() { n.close(w.t) })
 	return n
+}
+
+// handleAll has a function answer all methods from a scope.
+func handleAll(p *Peers, s Scope, handler func(*Call)) {
+	for m := range 1 << 8 {
+		p.Handle(Method(m), s, handler)
+	}
 }
 
 func (n *node) close(t *testing.T) {

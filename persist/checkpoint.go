@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -120,7 +119,9 @@ func (c *Counters) giveBack(n int64) {
 	}
 	idle := n == 0 && c.garbage >= muchGarbage/10
 	if c.garbage += n; c.garbage >= muchGarbage || idle {
-		debug.FreeOSMemory()
+		if c.cfg.FreeMemory != nil {
+			c.cfg.FreeMemory()
+		}
 		c.garbage = 0
 	}
 }

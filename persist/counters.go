@@ -40,6 +40,8 @@ type CountersConfig struct {
 	// Interval is from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. While
 	// checkpoints fail, it is twice as long.
 	Interval time.Duration
+	// FreeMemory is called when writing or reading counters has left much garbage. nil: it is left to the collector.
+	FreeMemory func()
 	// Logger gets what an operator should know. Default slog.Default().
 	Logger *slog.Logger
 	// MaxSize bounds the file, in bytes; checkpoints fail beyond it. 0 is no bound.

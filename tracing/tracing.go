@@ -96,10 +96,11 @@ func Open(c Config) (*Tracer, error) {
 		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSize), sdk.WithMaxExportBatchSize(batchSize),
 			sdk.WithBatchTimeout(batchInterval), sdk.WithExportTimeout(exportTimeout)))
 	t.tracer = t.provider.Tracer("github.com/rlnode/rlnode", trace.WithInstrumentationVersion(c.Version))
-	// The library tells of failures by a handler that the whole process has one of.
-	otel.SetErrorHandler(&failures{log: c.Logger})
 	return t, nil
 }
+
+// LogFailures has the library say in a log that spans are not sent. It does so by a handler that the whole process has one of.
+func LogFailures(log *slog.Logger) { otel.SetErrorHandler(&failures{log: log}) }
 
 // Close sends what waits, until ctx ends, and drops the rest.
 func (t *Tracer) Close(ctx context.Context) error {

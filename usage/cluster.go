@@ -231,8 +231,15 @@ func (c *Cluster) page(q *pageQuery) (body []byte, err error) {
 	return body, err
 }
 
-// Serve answers a message of another node. It does not block.
-func (c *Cluster) Serve(call *peer.Call) {
+// Handle has p bring the messages of other nodes here.
+func (c *Cluster) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake} {
+		p.Handle(m, peer.Near, c.serve)
+	}
+}
+
+// serve answers a message of another node. It does not block.
+func (c *Cluster) serve(call *peer.Call) {
 	call.Keep()
 	c.gate.Lock()
 	defer c.gate.Unlock()

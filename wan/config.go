@@ -71,7 +71,7 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 		WAN: true,
 		Self: gossip.Member{
 			ID: c.Self.ID, Boot: c.Self.Boot + entered, Name: c.Self.Name, Region: c.Self.Region, PeerPort: c.Self.PeerPort,
-			Cluster: c.Peers.Self().Cluster, Members: min(members, mostMembers), Primary: c.Primary,
+			Members: min(members, mostMembers), Primary: c.Primary,
 		},
 		BindAddr: c.Bind, Port: c.Port, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: c.Keyring, Join: c.Join,
 		Remembered: append(learned, c.Remembered...), Logger: c.Logger.With("pool", "wan"),

@@ -6,8 +6,8 @@
 //
 // [Open] starts a [Pool]. Nothing is opened on the network before [Pool.SetEntry] makes this node an entry node, and all is
 // closed again when it is none any more, since voters come and go. [Pool.Regions] lists the other regions, [Pool.Changed]
-// says when to look again. [Pool.Serve] answers what nodes of this region ask; what other regions ask goes to
-// Config.ServeFar of package peer, and [Pool.Accept] is for its AcceptFar.
+// says when to look again. [Pool.Handle] registers what nodes of this region ask; what other regions ask is
+// for handlers of other packages, and [Pool.Accept] for peer.Config.AcceptFar.
 //
 // # Which way a call takes
 //

@@ -91,6 +91,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	o := &p.pool
 	o.again = now.Add(enterPause)
 	c := p.config.gossip(o.entered+1, members, slices.Concat(learned, o.remembered))
+	c.Self.Cluster = p.config.Peers.Self().Cluster
 	var err error
 	if p.config.Transport != nil {
 		c.Transport, err = p.config.Transport()

@@ -28,17 +28,14 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 	name := regionName(i)
 	self := peer.Identity{Node: ring.NodeID{byte(i + 1)}, Boot: 1, Name: name, Region: name, Cluster: [16]byte{byte(i + 1)}}
 	logger := slog.New(slog.DiscardHandler)
-	ready := make(chan struct{})
 	var err error
-	n.peers, err = peer.Open(peer.Config{
+	n.peers, err = peer.New(peer.Config{
 		Self:   func() peer.Identity { return self },
 		Listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		},
-		Serve:     func(c *peer.Call) { c.Fail(1, "near") },
-		ServeFar:  func(c *peer.Call) { c.Reply(append([]byte(name+" "), c.Body...)) },
-		AcceptFar: func(remote peer.Identity) error { <-ready; return n.Accept(remote) },
+		AcceptFar: func(remote peer.Identity) error { return n.Accept(remote) },
 		Logger:    logger,
 	})
 	if err != nil {
@@ -54,7 +51,10 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.Close() })
-	close(ready)
+	for m := range 1 << 8 {
+		n.peers.Handle(peer.Method(m), peer.Far, func(c *peer.Call) { c.Reply(append([]byte(name+" "), c.Body...)) })
+	}
+	n.peers.Start()
 	n.SetEntry(true)
 	poll(t, "it is in the pool", func() bool { return len(n.view.Load().addresses) > 0 })
 	n.at = n.view.Load().addresses[0]

@@ -11,13 +11,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of calls inside a region, which Pool.Serve answers. Those up to 207 are wan's.
+// Methods of calls inside a region. Those up to 207 are wan's.
 const (
 	MethodPass    peer.Method = 200 // a call to another region, for an entry node to pass on
 	MethodRegions peer.Method = 201 // which regions an entry node knows
 
-	// LastMethod is the last that is wan's.
-	LastMethod peer.Method = 207
 )
 
 const (
@@ -188,16 +186,10 @@ func parsePassed(b []byte) ([]byte, error) {
 // CodeMessage is the failure of calls that make no sense.
 const CodeMessage peer.Code = 1
 
-// Serve answers what nodes of this region ask, methods MethodPass to LastMethod. It does not block.
-func (p *Pool) Serve(c *peer.Call) {
-	switch c.Method {
-	case MethodPass:
-		p.servePass(c)
-	case MethodRegions:
-		c.Reply(p.said())
-	default:
-		c.Fail(CodeMessage, "no such method")
-	}
+// Handle has the calls of nodes of this region come here.
+func (p *Pool) Handle(peers *peer.Peers) {
+	peers.Handle(MethodPass, peer.Near, p.servePass)
+	peers.Handle(MethodRegions, peer.Near, func(c *peer.Call) { c.Reply(p.said()) })
 }
 
 func (p *Pool) servePass(c *peer.Call) {

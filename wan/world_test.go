@@ -96,13 +96,8 @@ func (w *world) start(r, i int, options ...option) *node {
 			return peer.Identity{Node: n.id, Boot: boot, Name: n.String(), Region: regionName(r), Cluster: [16]byte{byte(r + 1)}}
 		},
 		Listen: func() (net.Listener, error) { return host.Listen(peerPort) },
-		Dial:   host.Dial, Logger: logger, Serve: n.serve, ServeFar: n.serveFar,
-		AcceptFar: func(remote peer.Identity) error {
-			if p := n.pool.Load(); p != nil {
-				return p.Accept(remote)
-			}
-			return errNoEntry
-		},
+		Dial:   host.Dial, Logger: logger,
+		AcceptFar: func(remote peer.Identity) error { return n.pool.Load().Accept(remote) },
 	}
 	c := Config{
 		Self:    Node{ID: n.id, Boot: boot, Name: n.String(), Region: regionName(r), Address: n.ip, PeerPort: peerPort},
@@ -122,7 +117,7 @@ func (w *world) start(r, i int, options ...option) *node {
 	for _, o := range options {
 		o(&c, &pc)
 	}
-	peers, err := peer.Open(pc)
+	peers, err := peer.New(pc)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -136,6 +131,11 @@ func (w *world) start(r, i int, options ...option) *node {
 	w.nodes = append(w.nodes, n)
 	w.mu.Unlock()
 	p.SetMates(n.mates)
+	p.Handle(peers)
+	for m := range 1 << 8 {
+		peers.Handle(peer.Method(m), peer.Far, n.serveFar)
+	}
+	peers.Start()
 	w.meet(r)
 	return n
 }
@@ -179,14 +179,6 @@ func (n *node) setEntry(yes bool) {
 	n.entry = yes
 	n.w.mu.Unlock()
 	n.pool.Load().SetEntry(yes)
-}
-
-func (n *node) serve(c *peer.Call) {
-	if p := n.pool.Load(); c.Method >= MethodPass && p != nil {
-		p.Serve(c)
-		return
-	}
-	c.Fail(200, "the node is starting")
 }
 
 func (n *node) serveFar(c *peer.Call) {

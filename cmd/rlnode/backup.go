@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -96,29 +95,11 @@ func (c *backupCmd) Run(env *environment) error {
 		_, err := io.Copy(env.stdout, &text)
 		return err
 	}
-	if err := writeWhole(c.Output, text.Bytes()); err != nil {
+	if err := persist.ReplaceFile(c.Output, text.Bytes()); err != nil {
 		return fmt.Errorf("write the backup: %w", err)
 	}
 	_, err = fmt.Fprintf(env.stdout, "version %d is in %s\n", version, c.Output)
 	return err
-}
-
-// writeWhole writes a file under another name first, so that a backup of that name is whole or as before.
-func writeWhole(name string, content []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }
 
 // restoreCmd puts a backup back.

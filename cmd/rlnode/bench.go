@@ -84,7 +84,7 @@ func (c *benchCmd) Run(env *environment) error {
 	return c.print(env.stdout, total, time.Since(start))
 }
 
-func (c *benchCmd) try(env *environment, n *node) error {
+func (c *benchCmd) try(env *environment, n *remote) error {
 	body := appendCheck(nil, quoteRule(c.Rule), 0)
 	body = append(body[:len(body)-1], `,"peek":true}`...)
 	r, err := n.exchange(env.ctx, request{method: http.MethodPost, path: "/v1/check", contentType: "application/json", body: body})
@@ -97,7 +97,7 @@ func (c *benchCmd) try(env *environment, n *node) error {
 	return nil
 }
 
-func (c *benchCmd) connect(n *node) ([]*loader, error) {
+func (c *benchCmd) connect(n *remote) ([]*loader, error) {
 	target, err := parseBase(n.base)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -66,48 +65,6 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	if err := os.Rename(name+".new", name); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestSecretIsChangedInOneProcess: three reloads, one node after the other, under load. No check fails, is slow or is decided
-// without its owner, nothing is forgotten, and the ring stays.
-func TestSecretIsChangedInOneProcess(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		old, next := secret.Secret{1}, secret.Secret{2}
-		p := newSpace(t).planet("default", "default", 0)
-		p.secret = []secret.Secret{old}
-		p.settle(3, exactRules(1_000_000))
-		p.whole()
-		epoch := p.nodes[0].server.mates.cluster.Load().State().Revision
-		c := p.crowd("year", 100, 6)
-		for _, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
-			for _, v := range p.nodes {
-				writeSecrets(t, v.server.settings.ClusterSecretFile, secrets...)
-				time.Sleep(1500 * time.Millisecond)
-			}
-		}
-		time.Sleep(15 * time.Second) // after ten, what was not replaced is closed
-		by := c.leave()
-		t.Logf("by %v", by)
-		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
-			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
-		}
-		for i := range c.admitted {
-			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
-				t.Errorf("key %d: have %d used, want %d", i, used, want)
-			}
-		}
-		for _, v := range p.nodes {
-			if have := v.server.mates.protection.file.Fingerprints(); len(have) != 1 || have[0] != next.Fingerprint() {
-				t.Errorf("%s goes by %v", v.server.settings.Name, have)
-			}
-		}
-		if have := p.nodes[0].server.mates.cluster.Load().State().Revision; have != epoch {
-			t.Errorf("the ring is at revision %d, and was at %d", have, epoch)
-		}
-		p.peaceful()
-		p.end()
-	})
 }
 
 // TestSecretIsChangedUnderLoad: the same with real processes. The old secret lets nobody in afterwards, and a node that is
@@ -256,7 +213,7 @@ func (f *fleet) strangers(cert, key string) map[string]peer.Credentials {
 // strangerPeers dials as a node does.
 func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *peer.Peers {
 	t.Helper()
-	p, err := peer.Open(peer.Config{
+	p, err := peer.New(peer.Config{
 		Self: func() peer.Identity {
 			return peer.Identity{Node: strangerID, Boot: 1, Name: "stranger", Region: region}
 		},
@@ -264,14 +221,14 @@ func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *p
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		},
-		Serve:    func(*peer.Call) {},
-		ServeFar: func(*peer.Call) {}, AcceptFar: func(peer.Identity) error { return nil },
-		TLS: credentials, Logger: slog.New(slog.DiscardHandler),
+		AcceptFar: func(peer.Identity) error { return nil },
+		TLS:       credentials, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
+	p.Start()
 	return p
 }
 

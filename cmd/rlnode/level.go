@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +9,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/cluster"
 )
 
 // levelCmd shows and raises the feature level.
@@ -87,34 +84,4 @@ func printLevel(w io.Writer, r *reply) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(m.Name), knows, printable(m.Release), printable(m.Zones), m.ID)
 	}
 	return table.Flush()
-}
-
-// Levels tells the feature level; see api.Levels.
-func (m *mates) Levels() api.LevelView {
-	view := api.LevelView{Members: []api.MemberLevel{}}
-	c := m.cluster.Load()
-	if c == nil {
-		return view
-	}
-	l := c.Levels()
-	view.Level, view.Highest = int64(l.Agreed), int64(l.Highest)
-	for _, one := range l.Members {
-		view.Members = append(view.Members, api.MemberLevel{
-			Name: one.Name, ID: one.ID.String(), Knows: int64(one.Knows), Release: one.Release, Zones: one.Zones,
-		})
-	}
-	return view
-}
-
-// Raise raises the feature level; see api.Levels.
-func (m *mates) Raise(ctx context.Context, level int64) (int64, error) {
-	c := m.cluster.Load()
-	if c == nil {
-		return 0, api.ErrNoLeader
-	}
-	raised, err := c.Raise(ctx, cluster.Level(level))
-	if errors.Is(err, cluster.ErrRefused) {
-		return 0, &worded{kind: api.ErrLevel, err: err}
-	}
-	return int64(raised), inWordsOfAPI(err)
 }

@@ -48,7 +48,7 @@ func TestProtection(t *testing.T) {
 		{args: "--bind 0.0.0.0 --bootstrap-expect 3", wrong: append([]string{"--bootstrap-expect"}, both...)},
 		{args: "--cluster-bind 0.0.0.0", wrong: append([]string{"--cluster-bind", "0.0.0.0"}, both...)},
 		{args: "--cluster-bind nowhere", wrong: []string{"--cluster-bind", "nowhere"}},
-		{args: "--join 10.0.0.6", wrong: append([]string{"--join", "10.0.0.6", "--bind"}, both...)},
+		{args: "--join 10.0.0.6", wrong: append([]string{"--join", "10.0.0.6", "--cluster-bind"}, both...)},
 		{args: "--join 127.0.0.2,n2:7946", wrong: append([]string{"--join", "n2:7946", "--cluster-bind"}, both...)},
 		{args: "--wan-join [2001:db8::1]:7948 --cluster-secret-file " + good, wrong: []string{"--wan-join", "2001:db8::1"}},
 		{args: key, wrong: []string{"--gossip-key", "--tls-cert", "--cluster-secret-file"}},

@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/persist"
 )
 
@@ -94,13 +95,13 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 		return fmt.Errorf("%s: this node has never been part of a cluster, there is nothing to recover", c.DataDir)
 	}
 	if c.Skip != 0 {
-		if err := cluster.Skip(store, thisBuild(), c.Skip, hash); err != nil {
+		if err := cluster.Skip(store, node.ThisBuild(), c.Skip, hash); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(env.stdout, "entry %d is out of the log of node %s: do the same on each node that has it, then start them\n", c.Skip, self)
 		return err
 	}
-	if err := cluster.Recover(store, thisBuild(), self, c.Address, log); err != nil {
+	if err := cluster.Recover(store, node.ThisBuild(), self, c.Address, log); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(env.stdout, "node %s is the only voter of its cluster now: start it, then the others\n", self)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -59,8 +60,8 @@ func (c *replayCmd) check() error {
 	if c.Top < 0 {
 		return errUsage("--top: %d is below 0", c.Top)
 	}
-	if c.MaxCounters < 1 || c.MaxCounters > maxTable {
-		return errUsage("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(maxTable))
+	if c.MaxCounters < 1 || c.MaxCounters > node.MaxCounters {
+		return errUsage("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(node.MaxCounters))
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ type putOptions struct {
 }
 
 // putRules puts a document in force and prints its version.
-func putRules(env *environment, n *node, o putOptions) error {
+func putRules(env *environment, n *remote, o putOptions) error {
 	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml", body: o.source}
 	if o.ifMatch != 0 {
 		r.ifMatch = strconv.Quote(strconv.FormatInt(o.ifMatch, 10))
@@ -251,7 +251,7 @@ type version struct {
 	Size    int64     `json:"size"`
 }
 
-func (c *rulesCmd) list(env *environment, n *node) error {
+func (c *rulesCmd) list(env *environment, n *remote) error {
 	reply, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules/versions"})
 	if err != nil {
 		return err

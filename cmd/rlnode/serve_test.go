@@ -243,7 +243,7 @@ func TestSecondSignal(t *testing.T) {
 	if code := s.end(); code == 0 {
 		t.Error("exit code after the second signal: have 0")
 	}
-	if took := time.Since(began); took > drainGrace/2 {
+	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("the second signal took %v", took)
 	}
 	start(t, dir).stop() // and nothing is broken
@@ -301,7 +301,7 @@ func TestDrain(t *testing.T) {
 	if code := s.end(); code != 0 {
 		t.Errorf("exit code: have %d, want 0", code)
 	}
-	if took := time.Since(began); took > stopBound {
+	if took := time.Since(began); took > 9*time.Second {
 		t.Errorf("stopping took %v", took)
 	}
 }

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"reflect"
+	"runtime/debug"
+	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/node"
 )
 
 // serveCmd runs a node. Each flag has an environment variable and a key in the file of --config; a test holds
@@ -67,7 +71,8 @@ type serveCmd struct {
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
 
-	alone bool // complete found that no other node can join this one
+	alone     bool   // complete found that no other node can join this one
+	gossipKey []byte // complete has read it
 }
 
 // Help has examples.
@@ -89,22 +94,21 @@ Examples:
   RLNODE_ADMIN_TOKEN_FILE=/run/secrets/admin rlnode serve --config /etc/rlnode.yaml`
 }
 
-const (
-	maxName  = 128     // bytes of a node's name
-	maxToken = 4096    // bytes of a token
-	maxTable = 1 << 33 // counters; their records alone are half a terabyte then
-)
+const maxToken = 4096 // bytes of a token
 
 // complete checks the settings, and fills in those that follow from others. It names every mistake.
 func (c *serveCmd) complete() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	if c.Name == "" || len(c.Name) > maxName || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unprintable) {
-		wrong("--name: %.140q is not 1 to %d bytes of printable text", c.Name, maxName)
+	// A Config takes a default where these are empty.
+	for flag, text := range map[string]string{"--name": c.Name, "--data-dir": c.DataDir, "--region": c.Region} {
+		if text == "" {
+			wrong("%s: it is empty", flag)
+		}
 	}
-	if c.DataDir == "" {
-		wrong("--data-dir: it is empty")
+	if c.MaxCounters == 0 || c.UsageSubjects == 0 {
+		wrong("--max-counters, --usage-subjects: 0 is not above 0")
 	}
 	bind, err := netip.ParseAddr(c.Bind)
 	if err != nil {
@@ -119,37 +123,53 @@ func (c *serveCmd) complete() error {
 	if _, err := netip.ParseAddr(c.AdminBind); err != nil {
 		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
 	}
-	for flag, port := range map[string]int{
-		"--http-port": c.HTTPPort, "--admin-port": c.AdminPort, "--gossip-port": c.GossipPort, "--peer-port": c.PeerPort,
-		"--wan-port": c.WANPort,
-	} {
+	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--admin-port": c.AdminPort} {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
 	}
-	if c.MaxCounters < 1 || c.MaxCounters > maxTable {
-		wrong("--max-counters: %d is not in 1…%d", c.MaxCounters, int64(maxTable))
-	}
-	if c.OTLPEndpoint != "" {
-		if err := c.tracing(slog.Default()).Validate(); err != nil {
-			wrong("--otlp-endpoint, --trace-ratio: %w", err)
-		}
-	}
-	if c.UsageMonths < 0 || c.UsageMonths > maxUsageMonths {
-		wrong("--usage-months: %d is not in 0…%d", c.UsageMonths, maxUsageMonths)
-	}
-	if c.UsageSubjects < 1 || c.UsageSubjects > maxUsageSubjects {
-		wrong("--usage-subjects: %d is not in 1…%d", c.UsageSubjects, maxUsageSubjects)
-	}
-	if err := c.findSharedMemory(); err != nil {
-		wrong("--usage-shm-dir: %w", err)
-	}
-	if (c.HTTPCert == "") != (c.HTTPKey == "") {
-		wrong("--http-cert and --http-key: one is of no use without the other")
-	}
-	errs = append(errs, c.completeCluster()...)
+	c.findSharedMemory()
+	c.placeCluster()
 	errs = append(errs, c.tokenSettings.complete()...)
-	return errors.Join(errs...)
+	if c.gossipKey, err = c.readGossipKey(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, c.config().Validate())...)
+}
+
+// flagNames are what the command line calls the fields of a node.Config.
+var flagNames = map[string]string{
+	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters",
+	"DataAddr": "--http-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
+	"APIToken": "--api-token", "AdminToken": "--admin-token", "TokensFile": "--tokens-file", "AdminHosts": "--admin-host",
+	"ClusterBind": "--cluster-bind", "Advertise": "--advertise", "GossipPort": "--gossip-port", "PeerPort": "--peer-port",
+	"WANPort": "--wan-port", "Join": "--join", "BootstrapExpect": "--bootstrap-expect",
+	"Region": "--region", "Zone": "--zone", "PrimaryRegion": "--primary-region", "WANJoin": "--wan-join",
+	"ClusterSecretFile": "--cluster-secret-file", "GossipKey": "--gossip-key", "TLSCert": "--tls-cert", "TLSKey": "--tls-key",
+	"TLSCA": "--tls-ca", "InsecureCluster": "--insecure-cluster",
+	"UsageMonths": "--usage-months", "UsageSubjects": "--usage-subjects", "UsageSharedMemory": "--usage-shm-dir",
+	"OTLPEndpoint": "--otlp-endpoint", "TraceRatio": "--trace-ratio",
+}
+
+// config is what the node is told.
+func (c *serveCmd) config() node.Config {
+	return node.Config{
+		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters,
+		DataAddr:  net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
+		AdminAddr: net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
+		CertFile:  c.HTTPCert, KeyFile: c.HTTPKey,
+		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,
+		ClusterBind: c.ClusterBind, Advertise: c.Advertise, GossipPort: c.GossipPort, PeerPort: c.PeerPort, WANPort: c.WANPort,
+		AnyPort: c.alone, // nobody looks for it at those ports
+		Join:    c.Join, BootstrapExpect: c.BootstrapExpect, LeaveOnClose: c.LeaveOnTerm,
+		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
+		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
+		InsecureCluster: c.InsecureCluster,
+		UsageMonths:     c.UsageMonths, UsageSubjects: c.UsageSubjects, UsageSharedMemory: c.UsageSHMDir,
+		OTLPEndpoint: c.OTLPEndpoint, TraceRatio: c.TraceRatio,
+		FreeMemory: debug.FreeOSMemory,
+		FieldName:  func(field string) string { return flagNames[field] },
+	}
 }
 
 // warn logs what is allowed but seldom meant: settings of the environment that there are not, and planes that
@@ -170,8 +190,6 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	c.warnOfProtection(log)
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
-
-func unprintable(r rune) bool { return r < ' ' || r == 0x7f }
 
 // logger writes log lines to w as the settings say.
 func (c *serveCmd) logger(w io.Writer) *slog.Logger {

@@ -21,21 +21,13 @@ type tokenSettings struct {
 	AdminHost []string `sep:"," env:"RLNODE_ADMIN_HOST" placeholder:"NAME" help:"Name that the admin plane is asked for by, beside addresses and localhost; again or comma-separated for more. On loopback it answers to no other name, so that no page in a browser gets in by one."`
 }
 
-// complete checks the settings, and reads the tokens from their files.
+// complete reads the tokens from their files.
 func (c *tokenSettings) complete() (errs []error) {
 	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
 		errs = append(errs, err)
 	}
 	if err := takeToken("--api-token", &c.APIToken, c.APITokenFile); err != nil {
 		errs = append(errs, err)
-	}
-	if err := api.CheckTokens(&api.Config{TokensFile: c.TokensFile, APIToken: c.APIToken, AdminToken: c.AdminToken}); err != nil {
-		errs = append(errs, fmt.Errorf("--tokens-file: %w", err))
-	}
-	for _, name := range c.AdminHost {
-		if name == "" || len(name) > 253 || strings.ContainsAny(name, " /:[]@") || strings.ContainsFunc(name, unprintable) {
-			errs = append(errs, fmt.Errorf("--admin-host: %.80q is not a name of 1 to 253 bytes, without scheme and port", name))
-		}
 	}
 	return errs
 }

@@ -8,102 +8,23 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/rlnode/rlnode/gossip"
 	"github.com/rlnode/rlnode/usage"
 )
-
-// Bounds of usage by month.
-const (
-	maxUsageMonths   = 1200
-	maxUsageSubjects = 30_000_000
-)
-
-// openUsage begins to count what is admitted, unless that is turned off.
-func (s *server) openUsage() (err error) {
-	if s.settings.UsageMonths == 0 {
-		return nil
-	}
-	s.usage, err = usage.Open(usage.Config{
-		Dir: s.dir, SharedMemory: s.settings.UsageSHMDir, Self: s.id, Name: s.settings.Name,
-		Now: func() int64 { return s.clock.Now().Wall }, Months: s.settings.UsageMonths, Rows: s.settings.UsageSubjects, Logger: s.log,
-	})
-	return err
-}
 
 // sharedMemory is where files are in memory that outlives processes, on most systems that have any.
 const sharedMemory = "/dev/shm"
 
 // findSharedMemory sets where usage is counted; empty: in pages of files.
-func (c *serveCmd) findSharedMemory() error {
-	switch c.UsageSHMDir {
-	case "none":
+func (c *serveCmd) findSharedMemory() {
+	switch {
+	case c.UsageSHMDir == "none":
 		c.UsageSHMDir = ""
-		return nil
-	case "":
-		if inMemory(sharedMemory) {
-			c.UsageSHMDir = sharedMemory
-		}
-		return nil
+	case c.UsageSHMDir == "" && inMemory(sharedMemory):
+		c.UsageSHMDir = sharedMemory
 	}
-	dir, err := filepath.Abs(c.UsageSHMDir)
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("%s is not a directory", dir)
-	}
-	c.UsageSHMDir = dir
-	return nil
-}
-
-// joinUsage makes what is counted here part of what the cluster tells.
-func (m *mates) joinUsage() {
-	if u := m.server.usage; u != nil {
-		m.limiter.UseMeter(u)
-		m.usage = usage.Join(u, m.peers, m.countingMembers)
-	}
-}
-
-// countingMembers are the nodes that may have counted something which no other node has.
-func (m *mates) countingMembers() (list []usage.Member) {
-	c := m.cluster.Load()
-	if c == nil {
-		return nil
-	}
-	for _, one := range c.View().Members {
-		if one.State != gossip.Left {
-			list = append(list, usage.Member{ID: one.ID, Name: one.Name})
-		}
-	}
-	return list
-}
-
-// handUsage gives what was counted here to another node, before this one leaves for good.
-func (m *mates) handUsage(ctx context.Context) error {
-	if m.usage == nil || len(m.countingMembers()) < 2 {
-		return nil // a node by itself leaves nothing
-	}
-	return m.usage.HandOver(ctx)
-}
-
-// handLast hands over what was counted since, at the end of a node that has left for good.
-func (m *mates) handLast(ctx context.Context) error {
-	if m.usage == nil || !m.gone.Load() {
-		return nil
-	}
-	if err := m.usage.HandOver(ctx); err != nil {
-		return fmt.Errorf("what was answered since this node left is not in the cluster's usage; keep the data directory: %w", err)
-	}
-	return nil
 }
 
 // usageCmd prints what subjects were admitted in a month.
@@ -254,7 +175,7 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 
 // stream makes a call whose answer may be long and slow: only its beginning has to come in time. missing is what the
 // answer says is not in it.
-func (n *node) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
+func (n *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
 	req, err := http.NewRequestWithContext(ctx, r.method, n.base+r.path+"?"+r.query.Encode(), nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("ask %s: %w", n.base, err)

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
-	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/node"
 )
 
 // versionCmd prints the version.
@@ -25,31 +23,15 @@ type build struct {
 }
 
 func readBuild() build {
-	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	if info.Main.Version != "" {
-		b.Version = info.Main.Version
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			b.Revision = s.Value
+	b := build{Version: node.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				b.Revision = s.Value
+			}
 		}
 	}
 	return b
-}
-
-// thisBuild is what this program can read, and how it signs what is agreed on.
-func thisBuild() cluster.Build {
-	release := strings.Map(func(r rune) rune {
-		if r <= ' ' || r > '~' {
-			return '-'
-		}
-		return r
-	}, readBuild().Version)
-	return cluster.Build{Level: cluster.Newest, Release: release, Zones: algorithms.ZonesVersion}
 }
 
 // Run prints it.

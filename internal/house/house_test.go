@@ -45,9 +45,13 @@ var mayImport = map[string][]string{
 	"replay":     {"algorithms", "counters", "rules", "limiter"},
 	"ui":         {}, // files for browsers
 	"api":        {"algorithms", "counters", "rules", "ring", "limiter", "loads", "usage", "tracing", "ui", "internal/yaml"},
+	"node": {
+		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "agreement", "partitions", "cluster",
+		"localcache", "limiter", "loads", "usage", "tracing", "api", "client", "internal/secret", "wan",
+	},
+	// Flags and commands: what a node is made of is not theirs to know.
 	"cmd/rlnode": {
-		"algorithms", "counters", "rules", "ring", "persist", "peer", "gossip", "authority", "partitions", "cluster", "localcache",
-		"limiter", "loads", "usage", "tracing", "replay", "api", "internal/yaml", "internal/secret", "wan",
+		"node", "rules", "replay", "persist", "cluster", "usage", "tracing", "api", "internal/yaml", "internal/secret",
 	},
 
 	"peer":    {"ring"},

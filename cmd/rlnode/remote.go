@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// connection is how every client command reaches a node.
+type connection struct {
+	CA      string        `name:"ca" type:"path" placeholder:"FILE" env:"RLNODE_CA" help:"Trust the certificates in this PEM file, besides the system's."`
+	Timeout time.Duration `default:"10s" help:"How long to wait for an answer."`
+}
+
+// dataPlane is the flags of commands that ask for decisions.
+type dataPlane struct {
+	Addr  string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
+	Token string `env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
+
+	TokenFile string `type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+	connection
+}
+
+// adminPlane is the flags of commands that look after a node.
+type adminPlane struct {
+	Admin string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
+	Token string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
+
+	TokenFile string `type:"path" env:"RLNODE_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
+	connection
+}
+
+func (f *dataPlane) node() (*remote, error) {
+	if err := takeToken("--token", &f.Token, f.TokenFile); err != nil {
+		return nil, &exit{code: exitUsage, err: err}
+	}
+	f.TokenFile = "" // it is read
+	return f.reach("--addr", f.Addr, f.Token)
+}
+
+func (f *adminPlane) node() (*remote, error) {
+	if err := takeToken("--token", &f.Token, f.TokenFile); err != nil {
+		return nil, &exit{code: exitUsage, err: err}
+	}
+	f.TokenFile = ""
+	return f.reach("--admin", f.Admin, f.Token)
+}
+
+// remote is one plane of a node, seen by a client.
+type remote struct {
+	base    string // scheme and host
+	token   string
+	timeout time.Duration
+	client  *http.Client
+}
+
+// maxReply bounds what is read of an answer: the largest is a document of rules, 8 MiB before it is put in JSON.
+const maxReply = 64 << 20
+
+func (c *connection) reach(flag, address, token string) (*remote, error) {
+	base, err := parseBase(address)
+	if err != nil {
+		return nil, errUsage("%s: %w", flag, err)
+	}
+	if c.Timeout <= 0 {
+		return nil, errUsage("--timeout: %v is not above 0", c.Timeout)
+	}
+	config, err := c.tls()
+	if err != nil {
+		return nil, errUsage("--ca: %w", err)
+	}
+	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
+	return &remote{
+		base: base.Scheme + "://" + base.Host, token: token, timeout: c.Timeout,
+		client: &http.Client{Transport: transport},
+	}, nil
+}
+
+// parseBase reads an address of a node: a URL without a path, or only host and port.
+func parseBase(address string) (*url.URL, error) {
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the address: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%q is neither http nor https", address)
+	case u.Hostname() == "":
+		return nil, fmt.Errorf("%q names no host", address)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil || u.Fragment != "":
+		return nil, fmt.Errorf("%q has more than scheme, host and port", address)
+	}
+	return u, nil
+}
+
+func (c *connection) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(c.CA)
+	if err != nil {
+		return nil, err
+	}
+	if config.RootCAs, err = x509.SystemCertPool(); err != nil {
+		config.RootCAs = x509.NewCertPool()
+	}
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM", c.CA)
+	}
+	return config, nil
+}
+
+// request is one call of a node.
+type request struct {
+	method      string
+	path        string // escaped
+	query       url.Values
+	contentType string
+	accept      string
+	ifMatch     string
+	body        []byte
+}
+
+// reply is a node's answer, of whatever status.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// send makes a call. A status of 400 or above is an error, as the node explains it.
+func (n *remote) send(ctx context.Context, r request) (*reply, error) {
+	answer, err := n.exchange(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.status >= 400 {
+		return nil, newProblem(answer)
+	}
+	return answer, nil
+}
+
+// exchange makes a call and returns whatever the answer is.
+func (n *remote) exchange(ctx context.Context, r request) (*reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	target := n.base + r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", n.base, err)
+	}
+	if r.contentType != "" {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	if r.accept != "" {
+		req.Header.Set("Accept", r.accept)
+	}
+	if r.ifMatch != "" {
+		req.Header.Set("If-Match", r.ifMatch)
+	}
+	if n.token != "" {
+		req.Header.Set("Authorization", "Bearer "+n.token)
+	}
+	resp, err := n.client.Do(req)
+	if err != nil {
+		return nil, n.unreachable(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	if err != nil {
+		return nil, n.unreachable(err)
+	}
+	if len(body) > maxReply {
+		return nil, fmt.Errorf("ask %s: the answer is longer than %d bytes", n.base, maxReply)
+	}
+	return &reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
+}
+
+// unreachable says in one line why there was no answer.
+func (n *remote) unreachable(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer from %s within %v", n.base, n.timeout)
+	}
+	return fmt.Errorf("can't reach a node at %s: %w", n.base, err)
+}
+
+// problem is an answer that tells an error.
+type problem struct {
+	Status int
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	Code   string `json:"code"`
+	Errors []finding
+}
+
+// finding is a mistake in a rules file, or a warning about it, as the API tells it.
+type finding struct {
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Path    string `json:"path"`
+	Message string `json:"message"`
+}
+
+func newProblem(r *reply) *problem {
+	p := &problem{}
+	if err := json.Unmarshal(r.body, p); err != nil || p.Title == "" && p.Detail == "" {
+		p = &problem{Title: http.StatusText(r.status), Detail: "it does not say why; is this a node of rlnode?"}
+	}
+	p.Status = r.status
+	return p
+}
+
+// Error is the node's explanation.
+func (p *problem) Error() string {
+	text := p.Detail
+	if text == "" {
+		text = p.Title
+	}
+	if p.Code != "" {
+		return fmt.Sprintf("the node answers %d %s: %s", p.Status, p.Code, text)
+	}
+	return fmt.Sprintf("the node answers %d: %s", p.Status, text)
+}
+
+// decode reads an answer's JSON into v.
+func (r *reply) decode(v any) error {
+	if err := json.Unmarshal(r.body, v); err != nil {
+		return fmt.Errorf("read the node's answer: %w", err)
+	}
+	return nil
+}
+
+// keyText is the key of a subject as a query has it: the one value, or a JSON array of several.
+func keyText(key []string) string {
+	if len(key) == 1 {
+		return key[0]
+	}
+	text, _ := json.Marshal(append([]string{}, key...)) // strings can always be marshalled
+	return string(text)
+}

@@ -1,6 +1,0 @@
-//go:build !nodebit
-
-package main
-
-// simDebited: see virtual_nodebit_test.go.
-const simDebited = true

@@ -1,0 +1,78 @@
+package limiter
+
+// fold makes one answer of what was decided, if nothing is left to be decided: the weakest way counts.
+func (c *journey) fold() bool {
+	a := c.answer
+	switch {
+	case c.refused:
+		c.giveBack()
+		c.leaveOut()
+	case c.decided < len(c.subjects):
+		return false
+	}
+	a.Allowed, a.DecidedBy = !c.refused, c.weakest
+	a.conclude()
+	return true
+}
+
+// leaveOut takes what was not decided out of the answer to a refused check, and tells what was as without the cost.
+func (c *journey) leaveOut() {
+	a := c.answer
+	k := &a.scratch
+	hits, ops, limits := k.match.Hits[:0], k.ops[:0], a.Limits[:0]
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		if s.way != wayDecided {
+			continue
+		}
+		own := c.ops(s)
+		for j := range own {
+			if op := &own[j]; !s.withdrawn && took(op) {
+				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
+					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
+				}
+				op.Decision.Delay = 0
+			}
+		}
+		hits = append(hits, k.match.Hits[i])
+		limits = append(limits, a.Limits[s.first:s.first+s.n]...)
+		ops = append(ops, own...)
+	}
+	k.match.Hits, k.ops, a.Limits = hits, ops, limits
+}
+
+// giveBack gives back all that was taken.
+func (c *journey) giveBack() {
+	l := c.limiter
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		if c.peek || s.way != wayDecided || !s.admitted {
+			continue
+		}
+		switch s.undo {
+		case undoHere:
+			c.giveHere(s)
+		case undoAlone:
+			c.giveAlone(s)
+		case undoLease:
+			l.member.leases.Unspend(s.receipt, c.ops(s))
+		case undoAsked:
+			l.giveBack(s.from)
+			s.from.admitted = false // which other subjects of it would give back again
+		}
+	}
+}
+
+// giveHere gives s's cost back to the counters here, if they are still those that it came from.
+func (c *journey) giveHere(s *subject) {
+	l := c.limiter
+	if l.member.Ownership.Lineage(partitionOf(s.hi)) != s.lineage {
+		return
+	}
+	ops := c.ops(s)
+	for j := range ops {
+		if op := &ops[j]; took(op) {
+			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.when), op.Cost) // shut: lost
+		}
+	}
+}

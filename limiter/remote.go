@@ -1,0 +1,165 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// errand is something that the owner of a subject does: a change of its counters, a settling, a reservation.
+type errand struct {
+	hi      uint64
+	hops    int  // how often it was passed on to this node
+	standby bool // its standby may have become the owner
+	// here does it with the counters here. It fails with counters.ErrShut where they are here no more.
+	here func() error
+	// ask asks another node to do it. It fails with ErrNoOwner where that could not, and somebody else is to be asked.
+	ask func(to ring.NodeID, t *trail) error
+}
+
+// do has e done by the owner, be that this node. It fails with ErrNoOwner.
+func (l *Limiter) do(ctx context.Context, e *errand) error {
+	m, t := l.member, trail{hi: e.hi}
+	if m == nil {
+		return e.here()
+	}
+	for ; ctx.Err() == nil && t.turns < maxTurns; t.turns++ {
+		switch t.look(l) {
+		case partitions.Held:
+			if !m.Authority() {
+				return ErrNoOwner
+			}
+			if err := e.here(); !errors.Is(err, counters.ErrShut) {
+				return err
+			}
+		case partitions.Frozen:
+			m.Ownership.Wait(ctx, partitionOf(e.hi))
+		default:
+			w, to := t.next(m, e.standby)
+			if w != wayAsk && w != wayStandby || e.hops >= maxHops {
+				return ErrNoOwner
+			}
+			t.try(to)
+			if err := e.ask(to, &t); !errors.Is(err, ErrNoOwner) {
+				return err
+			}
+		}
+	}
+	return ErrNoOwner
+}
+
+// call asks another node and waits for the reply, no longer than ctx.
+func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
+	deadline, _ := ctx.Deadline()
+	done := make(chan struct{})
+	m.Peers.Go(to, method, body, max(time.Until(deadline), time.Millisecond), func(b []byte, e error) {
+		reply, err = append([]byte(nil), b...), e
+		close(done)
+	})
+	<-done // the call has a timeout
+	return reply, err
+}
+
+// others are the other members of the ring.
+func (m *member) others() (list []ring.NodeID) {
+	if t := m.Ring(); t != nil {
+		for _, id := range t.Members() {
+			if id != m.Self {
+				list = append(list, id)
+			}
+		}
+	}
+	return list
+}
+
+// broadcast sends body to all other nodes, one way.
+func (m *member) broadcast(method peer.Method, body []byte) {
+	for _, id := range m.others() {
+		_ = m.Peers.Send(id, method, body)
+	}
+}
+
+// gatherTime is how long the replies of all are waited for.
+const gatherTime = 500 * time.Millisecond
+
+// gather asks all others that can be reached, and takes the replies that come in time.
+func (m *member) gather(method peer.Method, take func(from ring.NodeID, reply []byte)) {
+	gather(slices.DeleteFunc(m.others(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
+		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTime, done) },
+		func(id ring.NodeID, reply []byte, err error) {
+			if err == nil {
+				take(id, reply)
+			}
+		})
+}
+
+// gather asks everyone by ask, and takes what is replied within gatherTime, one reply after another.
+func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
+	type answer struct {
+		id   ID
+		body []byte
+		err  error
+	}
+	answers := make(chan answer, len(all))
+	for _, id := range all {
+		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
+	}
+	timer := time.NewTimer(gatherTime + reserve)
+	defer timer.Stop()
+	for range all {
+		select {
+		case a := <-answers:
+			take(a.id, a.body, a.err)
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// detour is to, or a node that may reach it where this one can't.
+func (m *member) detour(to ring.NodeID) ring.NodeID {
+	if m.Peers.Reachable(to) {
+		return to
+	}
+	for _, id := range m.others() {
+		if id != to && m.Peers.Reachable(id) {
+			return id
+		}
+	}
+	return to
+}
+
+// spawn runs work in a goroutine of its own, unless there are too many or the limiter is closed.
+func (m *member) spawn(work func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	select {
+	case m.serving <- struct{}{}:
+	default:
+		return false
+	}
+	m.served.Go(func() {
+		defer func() { <-m.serving }()
+		work()
+	})
+	return true
+}
+
+// answer runs work, which may wait for something and answers to, or says that this node is busy.
+func (m *member) answer(to Answerer, work func()) bool {
+	if m.spawn(work) {
+		return true
+	}
+	m.figures.busyness.Add(1)
+	to.Fail(CodeBusy, "too many questions wait here")
+	return false
+}

@@ -1,0 +1,134 @@
+package limiter
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// takes counts how often counters are asked about a check: the clock is read before each Take, and once more if it decided.
+type takes struct {
+	mu      sync.Mutex // guards what follows
+	clock   int64
+	decided map[int64]bool // by the clock after the Take
+}
+
+func (k *takes) Clock() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.clock++
+	return k.clock
+}
+
+func (k *takes) Decided(_ DecidedBy, _ int, _ uint64, _, ended int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.decided[ended] = true
+}
+
+// count returns the Takes since the last call, and how many of them decided.
+func (k *takes) count() (takes, decided int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	decided = int64(len(k.decided))
+	takes = k.clock - decided
+	k.clock, k.decided = 0, map[int64]bool{}
+	return takes, decided
+}
+
+// Each subject of a check is routed once, and taken once: no Take finds a shut gate. What this node owns needs no route at all.
+func TestEachSubjectIsRoutedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, `rules:
+  - {name: a, key: [a], limits: [{limit: 1000000, per: 1440h}, {limit: 1000000, per: 1440h, unit: tokens}]}
+  - {name: b, key: [b], limits: [{limit: 1000000, per: 1440h}]}
+  - {name: x, key: [x], consistency: exact, limits: [{limit: 1000000, per: 1440h}]}
+  - {name: y, key: [y], consistency: exact, limits: [{limit: 1000000, per: 1440h}]}`)
+		counts := make([]*takes, len(w.nodes))
+		for i, n := range w.nodes {
+			counts[i] = &takes{decided: map[int64]bool{}}
+			n.member.Recorder = counts[i]
+		}
+		n := w.nodes[0]
+		mine, mineToo := w.keyOf("a", n, nil), w.keyOf("b", n, nil)
+		leased, other, third := w.keyOf("a", w.nodes[1], nil), w.keyOf("x", w.nodes[1], nil), w.keyOf("y", w.nodes[2], nil)
+		n.check(byKey("a", leased)) // brings a lease
+		for _, tt := range []struct {
+			name          string
+			q             Query
+			by            DecidedBy
+			routes, takes [3]int64 // by node; an owner that is asked looks up how new its ring is
+		}{
+			{"own", byKey("a", mine), ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
+			{"two of its own", Query{Attributes: attrs("a", mine, "b", mineToo)}, ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
+			{"leased", byKey("a", leased), ByLease, [3]int64{1, 0, 0}, [3]int64{0, 0, 0}},
+			{"forwarded", byKey("x", other), ByForward, [3]int64{1, 1, 0}, [3]int64{0, 1, 0}},
+			{"forwarded to two", Query{Attributes: attrs("x", other, "y", third)}, ByForward, [3]int64{2, 1, 1}, [3]int64{0, 1, 1}},
+			{"own, leased and forwarded", Query{Attributes: attrs("b", mineToo, "a", leased, "x", other)}, ByForward,
+				[3]int64{2, 1, 0}, [3]int64{1, 1, 0}},
+		} {
+			for i, n := range w.nodes {
+				n.routes.Store(0)
+				counts[i].count()
+			}
+			if a := n.check(tt.q); a.DecidedBy != tt.by || !a.Allowed {
+				t.Errorf("%s: have %v by %s", tt.name, a.Allowed, a.DecidedBy)
+			}
+			for i, n := range w.nodes {
+				takes, decided := counts[i].count()
+				if routes := n.routes.Load(); routes != tt.routes[i] || takes != tt.takes[i] || decided != takes {
+					t.Errorf("%s, node %d: have %d routes, %d takes of which %d decided, want %d and %d", tt.name, i, routes, takes,
+						decided, tt.routes[i], tt.takes[i])
+				}
+			}
+		}
+	})
+}
+
+// While a partition is being handed over nobody polls: a request waits until it is told, and goes on at once.
+func TestRequestsWaitWithoutPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
+		owner, other := w.nodes[0], w.nodes[1]
+		key := w.keyOf("r", owner, nil)
+		p := w.partition("r", key)
+		id := owner.reserve(byKey("r", key), time.Minute)
+		once := byKey("r", key)
+		once.Costs, once.RequestID = []UnitCost{{rules.Requests, 1}}, "a"
+		var a Answer
+		for name, request := range map[string]func(n *worldNode) error{
+			"check": func(n *worldNode) error {
+				return n.Check(&Query{Rule: "r", Key: []string{key}, ByKey: true}, &Answer{})
+			},
+			"usage":   func(n *worldNode) error { _, err := n.Usage("r", []string{key}); return err },
+			"settle":  func(n *worldNode) error { _, err := n.Settle(id, nil); return err },
+			"reserve": func(n *worldNode) error { _, err := n.Reserve(&once, time.Minute, &a); return err },
+		} {
+			for _, n := range w.nodes {
+				const frozen = 300 * time.Millisecond
+				w.change(func() { w.place[p].frozen = true })
+				owner.table.Shut(p)
+				time.AfterFunc(frozen, func() {
+					owner.table.Open(p)
+					w.change(func() { w.place[p].frozen = false })
+				})
+				owner.routes.Store(0)
+				other.routes.Store(0)
+				began := time.Now()
+				if err := request(n); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if took := time.Since(began); took != frozen {
+					t.Errorf("%s: took %v, want %v", name, took, frozen)
+				}
+				// One look, two inside of Wait, one after it; and the asker's, and that of the question.
+				if routes := owner.routes.Load() + other.routes.Load(); routes > 6 {
+					t.Errorf("%s: have %d looks at the route", name, routes)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// alone is the address of a node without ports for others. Nobody is told of it.
+const (
+	aloneIP   = "127.0.0.1"
+	alonePort = 1
+)
+
+// bindIP is where the ports between nodes are.
+func (c *settings) bindIP() string {
+	if c.alone() {
+		return aloneIP
+	}
+	return c.ClusterBind
+}
+
+var errAlone = errors.New("this node is by itself")
+
+// useNoNetwork is for a node by itself: nobody comes, and nobody can be reached.
+func (w *world) useNoNetwork() {
+	w.listen = func() (net.Listener, error) { return &silentListener{closed: make(chan struct{})}, nil }
+	w.dial = func(context.Context, string) (net.Conn, error) { return nil, errAlone }
+	w.gossip = silentTransport{}
+	w.wan = func() (memberlist.Transport, error) { return silentTransport{}, nil }
+}
+
+// silentListener is a port that nobody finds.
+type silentListener struct {
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Accept returns when the listener is closed.
+func (l *silentListener) Accept() (net.Conn, error) {
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+// Close ends Accept.
+func (l *silentListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr is an address that nobody is told.
+func (l *silentListener) Addr() net.Addr {
+	return &net.TCPAddr{IP: net.ParseIP(aloneIP), Port: alonePort}
+}
+
+// silentTransport is gossip that nobody hears.
+type silentTransport struct{}
+
+func (silentTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return net.ParseIP(aloneIP), alonePort, nil
+}
+func (silentTransport) WriteTo([]byte, string) (time.Time, error)           { return time.Now(), nil }
+func (silentTransport) PacketCh() <-chan *memberlist.Packet                 { return nil }
+func (silentTransport) StreamCh() <-chan net.Conn                           { return nil }
+func (silentTransport) DialTimeout(string, time.Duration) (net.Conn, error) { return nil, errAlone }
+func (silentTransport) Shutdown() error                                     { return nil }
+
+// newIdentity is that of a node that keeps none.
+func newIdentity() (id ring.NodeID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// memoryStore is Raft's state of a node without a data directory.
+type memoryStore struct {
+	log       *raft.InmemStore
+	snapshots *raft.InmemSnapshotStore
+}
+
+func newMemoryStore() *memoryStore {
+	return &memoryStore{log: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
+}
+
+func (s *memoryStore) Logs() raft.LogStore           { return s.log }
+func (s *memoryStore) Stable() raft.StableStore      { return s.log }
+func (s *memoryStore) Snapshots() raft.SnapshotStore { return s.snapshots }
+func (s *memoryStore) Close() error                  { return nil }

@@ -1,0 +1,313 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/usage"
+	"github.com/rlnode/rlnode/wan"
+)
+
+// leasePart is how many counters there may be for each subject with leases, which takes some 400 bytes at its holders,
+// and as many at its owner.
+const leasePart = 64
+
+// Files in the data directory of which a node can do without, at a loss.
+const (
+	gossipFile  = "peers"     // where gossip was found, an address a line
+	farFile     = "peers-wan" // where the entry nodes of other regions gossip, an address a line
+	appliedFile = "applied"   // up to where this node has applied what was agreed
+)
+
+// build makes all parts of a node, and starts none that would act. With an error the node is what was made so far, for
+// release.
+//
+// Two parts need each other in some places: the calls between nodes ask the cluster who this node is, and the cluster tells
+// the keeper and the limiter what was agreed. There the one that is made first is given a function, and calls it from its Start on.
+func build(c *settings) (*Node, error) {
+	n := &Node{config: c, log: c.Logger, world: c.world.complete(c), opened: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	for _, part := range []func() error{
+		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openFiles, n.openTracing,
+	} {
+		if err := part(); err != nil {
+			return n, err
+		}
+	}
+	n.cluster.Handle(n.peers)
+	n.keeper.Handle(n.peers)
+	n.limiter.Handle(n.peers)
+	n.wan.Handle(n.peers)
+	if n.usage != nil {
+		n.usage.Handle(n.peers)
+	}
+	return n, nil
+}
+
+// atEnd has release call a function, before those that were given to atEnd earlier.
+func (n *Node) atEnd(end func(context.Context) error) { n.built = append(n.built, end) }
+
+// closes is atEnd for what has a Close.
+func (n *Node) closes(part interface{ Close() error }) {
+	n.atEnd(func(context.Context) error { return part.Close() })
+}
+
+// storage is what outlives the process, and who the node is by it.
+type storage struct {
+	id   ring.NodeID
+	boot uint64 // of this process
+	dir  string // the data directory; empty: there is none
+	// checkpoints: counters are kept in dir.
+	checkpoints bool
+	store       store
+	disk        func() persist.RaftStatus // how the store does; nil: it has no disk
+}
+
+// store is where Raft keeps what it must not forget. *persist.Raft is one.
+type store interface {
+	cluster.Store
+	Close() error
+}
+
+func (n *Node) openStorage() (err error) {
+	if n.storage, err = n.world.storage(n.config); err != nil {
+		return err
+	}
+	n.closes(n.store)
+	return nil
+}
+
+// openStore opens the data directory and Raft's state in it; without a directory, both are in memory.
+func openStore(c *settings) (s storage, err error) {
+	s.boot = rand.Uint64() | 1 // not zero
+	if c.DataDir == "" {
+		s.id, s.store = newIdentity(), newMemoryStore()
+		return s, nil
+	}
+	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
+		return s, err
+	}
+	config := persist.DefaultRaftConfig()
+	config.Dir, config.Logger = c.DataDir, c.Logger
+	opened, err := persist.OpenRaft(config)
+	if err != nil {
+		return s, err
+	}
+	s.store, s.disk, s.dir, s.checkpoints = opened, opened.Status, c.DataDir, true
+	return s, nil
+}
+
+func (n *Node) openTables() error {
+	n.clock = limiter.NewClock()
+	n.closes(n.clock)
+	n.table, n.private = counters.New(n.config.MaxCounters), localcache.New(n.config.MaxCounters)
+	n.atEnd(func(context.Context) error {
+		n.table.Close()
+		n.private.Close()
+		return nil
+	})
+	return nil
+}
+
+// openPeers binds the port for calls between nodes.
+func (n *Node) openPeers() (err error) {
+	if n.protection, err = n.protect(); err != nil {
+		return err
+	}
+	n.peers, err = peer.New(peer.Config{
+		Self:      func() peer.Identity { return n.cluster.Identity() },
+		Accept:    func(remote peer.Identity) error { return n.cluster.Accept(remote) },
+		AcceptFar: func(remote peer.Identity) error { return n.wan.Accept(remote) },
+		Leader:    func() ring.NodeID { return n.cluster.Leader() },
+		Listen:    n.world.listen, Dial: n.world.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.world.silence,
+	})
+	if err != nil {
+		return err
+	}
+	n.closes(n.peers)
+	return nil
+}
+
+// port is where this node takes calls.
+func (n *Node) port() int {
+	if a, ok := n.peers.Raft().Addr().(*net.TCPAddr); ok {
+		return a.Port
+	}
+	return n.config.PeerPort
+}
+
+// openWAN prepares the way to other regions. Nothing is opened on the network before this node is a voter.
+func (n *Node) openWAN() (err error) {
+	c := n.config
+	n.wan, err = wan.Open(wan.Config{
+		Self: wan.Node{
+			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, Address: c.Advertise, PeerPort: n.port(),
+		},
+		Primary: c.PrimaryRegion, Bind: c.bindIP(), Port: c.WANPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
+		Keyring: n.protection.keyring, Join: c.WANJoin,
+		Remembered: n.recallAddresses(farFile), Remember: func(list []string) { n.rememberAddresses(farFile, list) },
+		Peers: n.peers, Transport: n.world.wan, Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.closes(n.wan)
+	return nil
+}
+
+// openCluster makes this node's part in what the nodes agree on.
+func (n *Node) openCluster() (err error) {
+	c := n.config
+	n.loads = loads.New(loads.Config{Self: n.id, Now: n.world.boottime, Nodes: n.nodes})
+	config := cluster.DefaultConfig()
+	config.Self = cluster.Node{
+		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.port(),
+	}
+	config.Primary, config.Far = c.PrimaryRegion, n.wan
+	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
+	config.Gossip = gossip.Config{
+		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
+		Remembered: n.recallAddresses(gossipFile), News: n.loads, Transport: n.world.gossip, Logger: n.log,
+	}
+	config.Seed = func() ([]byte, string) {
+		text, err := c.seed.YAML()
+		if err != nil {
+			n.log.Error("the first rules can't be written", "error", err)
+		}
+		return text, c.seedBy
+	}
+	config.OnState = func(s *agreement.State) { n.keeper.Use(s) }
+	config.OnRules = func(s *rules.Set) { n.limiter.Use(s) }
+	config.Settled = func() int64 { return n.keeper.Settled() }
+	config.Lagging = func() []ring.NodeID { return n.keeper.Lagging() }
+	config.Boottime, config.Build = n.world.boottime, n.world.build
+	if n.dir != "" {
+		config.Remember = func(list []string) { n.rememberAddresses(gossipFile, list) }
+		config.Applied = persist.NewNote(n.dir, appliedFile)
+	}
+	tune(&config)
+	if n.cluster, err = cluster.New(config); err != nil {
+		return err
+	}
+	n.closes(n.cluster)
+	n.wan.SetMates(n.cluster.Entries)
+	return nil
+}
+
+// openPartitions makes what owns counters, and what decides by them.
+func (n *Node) openPartitions() (err error) {
+	config := partitions.DefaultConfig()
+	config.Self, config.Boot, config.Table, config.Now = n.id, n.boot, n.table, n.clock.Now
+	config.Calls, config.Authority, config.Logger = n.peers, n.cluster.Authority, n.log
+	if n.dir != "" {
+		config.Save = n.checkpoint
+	}
+	if n.keeper, err = partitions.Open(config); err != nil {
+		return err
+	}
+	n.closes(n.keeper)
+	n.limiter, err = limiter.Join(n.table, n.clock, limiter.Cluster{
+		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, Far: n.wan,
+		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.secret,
+		Private: n.private, Recorder: n.world.recorder, Boottime: n.world.boottime, Leases: n.config.MaxCounters / leasePart,
+	})
+	if err != nil {
+		return err
+	}
+	n.closes(n.limiter)
+	n.limiter.Follow(n.loads.Steps)
+	n.recent.read = n.limiter.Stats
+	if n.meter != nil {
+		n.limiter.UseMeter(n.meter)
+		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
+		n.closes(n.usage)
+	}
+	n.closes(n.cluster) // before those that it tells of what was agreed; a second Close does nothing
+	return nil
+}
+
+// ring is the last ring that this node knows; nil before the first.
+func (n *Node) ring() *ring.Table { return n.cluster.Last().To }
+
+// secret is the cluster's; nil as long as this node has no cluster.
+func (n *Node) secret() []byte { return n.cluster.Last().Secret }
+
+// nodes is how many nodes there are.
+func (n *Node) nodes() int {
+	if t := n.ring(); t != nil {
+		return len(t.Members())
+	}
+	return 1
+}
+
+// listen binds the planes that are wanted.
+func (n *Node) listen() (err error) {
+	c := n.config
+	config := api.Config{
+		DataAddr:       c.DataAddr,
+		AdminAddr:      c.AdminAddr,
+		CertFile:       c.CertFile,
+		KeyFile:        c.KeyFile,
+		APIToken:       c.APIToken,
+		AdminToken:     c.AdminToken,
+		TokensFile:     c.TokensFile,
+		AdminHosts:     c.AdminHosts,
+		Node:           c.Name,
+		Version:        Version(),
+		Decider:        n.limiter,
+		Subjects:       n.limiter,
+		Rules:          n,
+		Cluster:        n,
+		Membership:     n,
+		Levels:         n,
+		Regions:        n,
+		Loads:          n.loads,
+		RuleStats:      n.limiter.Stats,
+		Activity:       n.limiter.Activity,
+		ClusterStats:   n.limiter.ClusterStats,
+		Condition:      n.condition,
+		ClusterFigures: n.figures,
+		Counters:       n.table.Stats,
+		Catch:          n.catch,
+		Tracer:         n.tracer,
+		Logger:         n.log,
+	}
+	if n.checkpoints {
+		config.Checkpoints = n.fileStatus
+	}
+	if n.usage != nil {
+		config.Months, config.UsageStats = n.usage, n.meter.Stats
+	}
+	if n.api, err = api.Open(config); err != nil {
+		return err
+	}
+	n.atEnd(n.closeListeners)
+	n.api.Explain("loading counters")
+	return nil
+}
+
+func (n *Node) closeListeners(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeBound)
+	defer cancel()
+	err := n.api.Close(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		n.log.Info("clients that did not finish were cut off")
+		return nil
+	}
+	return err
+}

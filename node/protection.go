@@ -1,0 +1,73 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/rlnode/rlnode/internal/secret"
+	"github.com/rlnode/rlnode/peer"
+)
+
+// waysOut ends every refusal to open the ports between nodes unprotected.
+func waysOut(m *mistakes) string {
+	return fmt.Sprintf("set %s (rlnode secret prints a secret), or %s if that network is closed by other means",
+		m.name("ClusterSecretFile"), m.name("InsecureCluster"))
+}
+
+// checkSecrets checks what protects the ports between nodes. Half a protection is none: who gets in by one port can take the
+// cluster over.
+func (c *settings) checkSecrets(m *mistakes) {
+	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
+	hasKey, certificates := len(c.GossipKey) > 0, several(c.TLSCert, c.TLSKey, c.TLSCA)
+	if n := len(c.GossipKey); hasKey && n != 16 && n != 24 && n != 32 {
+		m.note("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
+	}
+	if certificates && (c.TLSCert == "" || c.TLSKey == "" || c.TLSCA == "") {
+		m.note("TLSCert", "%s, %s and %s need each other", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
+	}
+	if hasKey != certificates {
+		m.note("GossipKey", "%s and %s: each leaves open what the other one protects; set both, or %s in place of both", key, m.name("TLSCert"), file)
+	}
+	switch {
+	case c.ClusterSecretFile == "":
+	case hasKey || certificates:
+		m.note("ClusterSecretFile", "it takes the place of %s and of %s and its like, and can't stand beside them", key, m.name("TLSCert"))
+	default:
+		if _, err := secret.Read(c.ClusterSecretFile); err != nil {
+			m.note("ClusterSecretFile", "%w", err)
+		}
+	}
+	if c.InsecureCluster && (c.ClusterSecretFile != "" || hasKey || certificates) {
+		m.note("InsecureCluster", "there is a secret, so the cluster is not insecure; leave one of them out")
+	}
+}
+
+// protection is what keeps strangers out of the ports between nodes.
+type protection struct {
+	credentials peer.Credentials    // nil: none
+	keyring     *memberlist.Keyring // nil: none
+	file        *secret.File        // nil: none
+}
+
+// protect opens what the settings ask for.
+func (n *Node) protect() (p protection, err error) {
+	c := n.config
+	switch {
+	case c.ClusterSecretFile != "":
+		if p.file, err = secret.Open(c.ClusterSecretFile, n.id, n.log); err != nil {
+			return p, err
+		}
+		p.credentials, p.keyring = p.file, p.file.Keyring()
+	case c.TLSCert != "":
+		files, err := peer.LoadTLS(c.TLSCert, c.TLSKey, c.TLSCA, n.log)
+		if err != nil {
+			return p, err
+		}
+		p.credentials = files
+		if p.keyring, err = memberlist.NewKeyring(nil, c.GossipKey); err != nil {
+			return p, fmt.Errorf("%s: %w", c.FieldName("GossipKey"), err)
+		}
+	}
+	return p, nil
+}

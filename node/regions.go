@@ -1,0 +1,85 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/persist"
+)
+
+// recallAddresses reads what rememberAddresses wrote.
+func (n *Node) recallAddresses(name string) []string {
+	text, err := os.ReadFile(filepath.Join(n.dir, name))
+	if err != nil || n.dir == "" {
+		return nil // a new node, or it finds the others by those that it was given
+	}
+	return strings.Fields(string(text))
+}
+
+// rememberAddresses writes a file of where others may be found after a restart.
+func (n *Node) rememberAddresses(name string, addresses []string) {
+	if n.dir == "" {
+		return
+	}
+	text := []byte(strings.Join(addresses, "\n") + "\n")
+	if err := persist.ReplaceFile(filepath.Join(n.dir, name), text); err != nil {
+		n.log.Warn("the other nodes' addresses are not remembered", "file", name, "error", err)
+	}
+}
+
+// regions lists this node's region and all others that are committed or can be seen, by name.
+func (n *Node) regions(view cluster.View) []api.Region {
+	own := n.config.Region
+	agreed := n.cluster.Last().Regions
+	primary := n.config.PrimaryRegion
+	by := map[string]*api.Region{}
+	get := func(name string) *api.Region {
+		if by[name] == nil {
+			by[name] = &api.Region{Name: name, Primary: name == primary}
+		}
+		return by[name]
+	}
+	self := get(own)
+	self.Reachable = true
+	for _, one := range view.Members {
+		if one.State == gossip.Alive {
+			self.Members++
+		}
+	}
+	for _, far := range n.wan.Regions() {
+		r := get(far.Name)
+		r.Primary, r.Reachable, r.Members = r.Primary || far.Primary, far.Reachable, far.Members
+	}
+	for _, name := range agreed.Names {
+		get(name).Committed = true
+	}
+	list := make([]api.Region, 0, len(by))
+	for _, r := range by {
+		list = append(list, *r)
+	}
+	slices.SortFunc(list, func(a, b api.Region) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// RemoveRegion takes a region that is gone for good out of the world; see api.RegionRemover.
+func (n *Node) RemoveRegion(ctx context.Context, name string) (int64, error) {
+	version, err := n.cluster.RemoveRegion(ctx, name)
+	return version, inWordsOfAPI(err)
+}
+
+// regionFigures tell the metrics how the regions do.
+func (n *Node) regionFigures() api.RegionFigures {
+	following := n.cluster.Following()
+	f := api.RegionFigures{Recorded: following.Recorded, Follows: following.Leads, FollowAge: following.Age}
+	for _, far := range n.wan.Regions() {
+		f.Others = append(f.Others, api.Region{Name: far.Name, Primary: far.Primary, Reachable: far.Reachable, Members: far.Members})
+	}
+	return f
+}

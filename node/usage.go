@@ -1,0 +1,55 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/usage"
+)
+
+// openMeter begins to count what is admitted, unless that is turned off.
+func (n *Node) openMeter() (err error) {
+	c := n.config
+	if c.UsageMonths == 0 {
+		return nil
+	}
+	n.meter, err = usage.Open(usage.Config{
+		Dir: n.dir, SharedMemory: c.UsageSharedMemory, Self: n.id, Name: c.Name,
+		Now: func() int64 { return n.clock.Now().Wall }, Months: c.UsageMonths, Rows: c.UsageSubjects, Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.closes(n.meter)
+	return nil
+}
+
+// countingMembers are the nodes that may have counted something which no other node has.
+func (n *Node) countingMembers() (list []usage.Member) {
+	for _, one := range n.cluster.View().Members {
+		if one.State != gossip.Left {
+			list = append(list, usage.Member{ID: one.ID, Name: one.Name})
+		}
+	}
+	return list
+}
+
+// handUsage gives what was counted here to another node, before this one leaves for good.
+func (n *Node) handUsage(ctx context.Context) error {
+	if n.usage == nil || len(n.countingMembers()) < 2 {
+		return nil // a node by itself leaves nothing
+	}
+	return n.usage.HandOver(ctx)
+}
+
+// handLast hands over what was counted since, at the end of a node that has left for good.
+func (n *Node) handLast(ctx context.Context) error {
+	if n.usage == nil || !n.gone.Load() {
+		return nil
+	}
+	if err := n.usage.HandOver(ctx); err != nil {
+		return fmt.Errorf("what was answered since this node left is not in the cluster's usage; keep the data directory: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// keyOwnedBy is a subject of the rule whose owner is v, and whose standby is another one, if it is given.
+func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
+	p.t.Helper()
+	for i := range 10_000 {
+		key := fmt.Sprintf("s%d", i)
+		u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		r := p.nodes[0].node.keeper.Route(ring.PartitionOf(u.Hash.Hi))
+		if r.Owner != v.id || standby != nil && r.Standby != standby.id {
+			continue
+		}
+		if n--; n < 0 {
+			return key
+		}
+	}
+	p.t.Fatal("no such subject")
+	return ""
+}
+
+// ask checks so often at a node that it takes about that long, and returns how many were admitted, how each was decided,
+// and how long the slowest took.
+func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
+	by = map[limiter.DecidedBy]int{}
+	for range times {
+		var a limiter.Answer
+		began := time.Now()
+		ok, err := v.check(rule, key, &a)
+		slowest = max(slowest, time.Since(began))
+		if err != nil {
+			v.planet.t.Error(err)
+		}
+		if ok {
+			admitted++
+		}
+		by[a.DecidedBy]++
+		time.Sleep(time.Millisecond)
+	}
+	return admitted, by, slowest
+}
+
+// G4: a node that is cut off admits its share of each subject at most, whoever owned it, the others go on with the whole
+// limit, and when it is back all that was admitted is counted.
+func TestG4_CutOffInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(90))
+		lone := p.nodes[2]
+		var keys []string
+		for i := range 4 {
+			keys = append(keys, p.keyOwnedBy("year", p.nodes[0], nil, i), p.keyOwnedBy("year", lone, nil, i))
+		}
+		p.net.Isolate(lone.ip)
+		time.Sleep(8 * time.Second) // it is ended, and the others own all
+		here, there := map[string]int64{}, map[string]int64{}
+		for _, key := range keys {
+			n, by, _ := lone.ask("year", key, 60)
+			if here[key] = n; n != 30 || by[limiter.ByFallback] != 60 {
+				t.Errorf("%s: %d admitted, by %v; want 30 in fallback", key, n, by)
+			}
+			if there[key], _, _ = p.nodes[0].ask("year", key, 70); there[key] != 70 {
+				t.Errorf("%s: the others admit %d of 70", key, there[key])
+			}
+		}
+		p.net.Rejoin(lone.ip)
+		p.whole()
+		time.Sleep(4 * time.Second)
+		for _, key := range keys {
+			if used, want := p.used("year", key), here[key]+there[key]; used != want {
+				t.Errorf("%s: have %d used, want %d", key, used, want)
+			}
+			if n, _, _ := lone.ask("year", key, 5); n != 0 {
+				t.Errorf("%s: %d more admitted", key, n)
+			}
+		}
+		p.net.Isolate(lone.ip) // a second cut renews nothing
+		time.Sleep(8 * time.Second)
+		for _, key := range keys {
+			if n, by, _ := lone.ask("year", key, 5); n != 0 || by[limiter.ByFallback] != 5 {
+				t.Errorf("%s: %d admitted in the second cut, by %v", key, n, by)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// No leader for longer than authority lasts: all nodes are cut off, see one another, and admit the limit once more
+// together, at most. Nobody was ended, so each goes on from its own counters.
+func TestG4_EachForItselfInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(90))
+		var keys []string
+		for i, v := range p.nodes {
+			keys = append(keys, p.keyOwnedBy("year", v, nil, i))
+		}
+		admitted := map[string]int64{}
+		for _, key := range keys {
+			admitted[key], _, _ = p.nodes[0].ask("year", key, 60)
+		}
+		time.Sleep(300 * time.Millisecond)
+		for _, v := range p.nodes {
+			p.net.Isolate(v.ip)
+		}
+		time.Sleep(5 * time.Second)
+		for i, key := range keys {
+			for j, v := range p.nodes {
+				n, by, _ := v.ask("year", key, 50)
+				if admitted[key] += n; n > 30 || by[limiter.ByFallback] != 50 {
+					t.Errorf("%s at %d: %d admitted, by %v", key, j, n, by)
+				}
+				// The owner has 60 of 90 used, and exactly its share left.
+				if i == j && n != 30 {
+					t.Errorf("%s at its owner: %d admitted, want 30", key, n)
+				}
+			}
+		}
+		for _, v := range p.nodes {
+			p.net.Rejoin(v.ip)
+		}
+		p.whole()
+		time.Sleep(4 * time.Second)
+		for _, key := range keys {
+			if used := p.used("year", key); used != admitted[key] {
+				t.Errorf("%s: have %d used, want %d", key, used, admitted[key])
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// The first check after a cut is decided within 350 ms, and those after it at once, whoever owned the subject.
+func TestG4_FirstDecisionInOneProcess(t *testing.T) {
+	t.Parallel()
+	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
+	for _, text := range rules {
+		for after := range cases(3) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlanet(t, 3, text)
+				lone := p.nodes[2]
+				keys := []string{
+					p.keyOwnedBy("year", p.nodes[0], p.nodes[1], 0), p.keyOwnedBy("year", p.nodes[1], p.nodes[0], 0),
+					p.keyOwnedBy("year", p.nodes[0], lone, 0), p.keyOwnedBy("year", lone, nil, 0),
+				}
+				lone.ask("year", keys[0], 20)
+				p.net.Isolate(lone.ip)
+				time.Sleep(time.Duration(after) * 300 * time.Millisecond)
+				began := time.Now()
+				_, by, first := lone.ask("year", keys[0], 1)
+				if within := 350 * time.Millisecond; first > within {
+					t.Errorf("the first check took %v, by %v", first, by)
+				}
+				time.Sleep(max(0, 350*time.Millisecond-time.Since(began)))
+				for _, key := range keys {
+					_, by, slowest := lone.ask("year", key, 200)
+					if slowest > 5*time.Millisecond {
+						t.Errorf("a later check took %v, by %v", slowest, by)
+					}
+					t.Logf("then %s: by %v, at most %v", key, by, slowest)
+				}
+				t.Logf("asked %d ms after the cut: decided after %v, by %v", after*300, first, by)
+				p.end()
+			})
+		}
+	}
+}
+
+// G4: a node that is restarted while the others are away goes by the rules and the ring that it had: it admits its share,
+// says how it decides, and when the others are back all of it is counted.
+func TestG4_RestartedAloneInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(90))
+		lone := p.nodes[2]
+		keys := []string{p.keyOwnedBy("year", p.nodes[0], nil, 0), p.keyOwnedBy("year", lone, nil, 0)}
+		time.Sleep(2 * time.Second) // noted
+		for _, v := range p.nodes {
+			v.down(false)
+		}
+		began := time.Now()
+		lone.up()
+		p.eventually("the node is ready", lone.ready.Load)
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("ready after %v", took)
+		}
+		for _, key := range keys {
+			if n, by, slowest := lone.ask("year", key, 60); n != 30 || by[limiter.ByFallback] != 60 || slowest > 5*time.Millisecond {
+				t.Errorf("%s: %d admitted, by %v, slowest %v", key, n, by, slowest)
+			}
+		}
+		if v := lone.node.View(); v.View != "cut-off" || len(v.Members) != 3 {
+			t.Errorf("have %+v", v)
+		}
+		p.nodes[0].up()
+		p.nodes[1].up()
+		p.whole()
+		time.Sleep(4 * time.Second)
+		for _, key := range keys {
+			if used := p.used("year", key); used != 30 {
+				t.Errorf("%s: have %d used, want 30", key, used)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// G4, two islands of two: nobody has authority, and nobody is waited for, though the owner and its standby may be there.
+func TestG4_HalvesInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 100
+		p := newPlanet(t, 4, exactRules(limit))
+		for i, a := range p.nodes {
+			for _, b := range p.nodes[i+1:] {
+				if i < 2 && b != p.nodes[1] {
+					p.net.Cut(a.ip, b.ip)
+				}
+			}
+		}
+		time.Sleep(5 * time.Second)
+		for _, owner := range p.nodes {
+			for _, standby := range p.nodes {
+				if owner == standby {
+					continue
+				}
+				key, all := p.keyOwnedBy("year", owner, standby, 0), int64(0)
+				for j, v := range p.nodes {
+					n, by, slowest := v.ask("year", key, 30)
+					if all += n; n > limit/4 || by[limiter.ByFallback] != 30 {
+						t.Errorf("%s at %d: %d admitted, by %v", key, j, n, by)
+					}
+					if slowest > 5*time.Millisecond {
+						t.Errorf("%s at %d: the slowest answer took %v", key, j, slowest)
+					}
+				}
+				if all > limit {
+					t.Errorf("%s: %d admitted in all", key, all)
+				}
+			}
+		}
+		p.net.HealAll()
+		p.whole()
+		p.peaceful()
+		p.end()
+	})
+}

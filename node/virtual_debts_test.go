@@ -1,0 +1,83 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// Under random cuts, and authority that lapses or is ended by them, all that was admitted without the owner is counted in
+// the end: at least all that was not decided by an owner that was cut off, whose last moments may be forgotten.
+func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(cases(3)) {
+		synctest.Test(t, func(t *testing.T) {
+			const keys = 12
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			p := newPlanet(t, 3, exactRules(1_000_000))
+			var certain, all [keys]atomic.Int64
+			var trouble, alone atomic.Int64 // how often somebody was cut off; odd: is now. And who
+			var by [limiter.ByNone + 1]atomic.Int64
+			var stop atomic.Bool
+			var done sync.WaitGroup
+			for w := range 6 {
+				done.Go(func() {
+					var a limiter.Answer
+					for i := w; !stop.Load(); i++ {
+						at, key := i%3, (i*5+w)%keys
+						before := trouble.Load()
+						if before%2 == 1 {
+							at = int(alone.Load()) // what the others count would hide what is lost
+						}
+						ok, err := p.nodes[at].check("year", fmt.Sprintf("k%d", key), &a)
+						if err != nil {
+							t.Error(err)
+						}
+						if ok {
+							by[a.DecidedBy].Add(1)
+							all[key].Add(1)
+							owed := a.DecidedBy == limiter.ByFallback || a.DecidedBy == limiter.ByStandby
+							if owed || before%2 == 0 && trouble.Load() == before {
+								certain[key].Add(1)
+							}
+						}
+						time.Sleep(5 * time.Millisecond)
+					}
+				})
+			}
+			for range 8 {
+				victim := rnd.IntN(3)
+				// From here on what an owner decides may not reach its standby any more.
+				alone.Store(int64(victim))
+				trouble.Add(1)
+				time.Sleep(300 * time.Millisecond)
+				p.net.Isolate(p.nodes[victim].ip)
+				time.Sleep(time.Duration(500+rnd.IntN(7000)) * time.Millisecond)
+				p.net.Rejoin(p.nodes[victim].ip)
+				p.whole()
+				trouble.Add(1)
+				time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
+			}
+			stop.Store(true)
+			done.Wait()
+			p.whole()
+			time.Sleep(5 * time.Second)
+			for i := range keys {
+				used := p.used("year", fmt.Sprintf("k%d", i))
+				if least := certain[i].Load(); used < least {
+					t.Errorf("seed %d, key %d: have %d used, at least %d were admitted, at most %d", seed, i, used, least, all[i].Load())
+				}
+			}
+			t.Logf("seed %d: by owner %d, forward %d, standby %d, fallback %d", seed, by[limiter.ByOwner].Load(), by[limiter.ByForward].Load(),
+				by[limiter.ByStandby].Load(), by[limiter.ByFallback].Load())
+			p.peaceful()
+			p.end()
+		})
+	}
+}

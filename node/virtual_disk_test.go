@@ -1,0 +1,172 @@
+package node
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/counters"
+)
+
+// memory is a store that outlives the process, but not the test.
+type memory struct {
+	*raft.InmemStore
+	snapshots *raft.InmemSnapshotStore
+	table     []counters.Record // the last checkpoint
+
+	mu   sync.Mutex    // guards what follows
+	hung chan struct{} // closed when the disk answers again; nil: it does
+	full bool
+}
+
+func newMemory() *memory {
+	return &memory{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
+}
+
+// hang makes the disk answer nothing until mend.
+func (m *memory) hang() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hung = make(chan struct{})
+}
+
+// fill leaves no room on the disk until mend.
+func (m *memory) fill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = true
+}
+
+// mend undoes hang and fill.
+func (m *memory) mend() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.full = false; m.hung != nil {
+		close(m.hung)
+		m.hung = nil
+	}
+}
+
+func (m *memory) faults() (hung <-chan struct{}, full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hung, m.full
+}
+
+// handle is a process's view of a memory. A broken disk shows as it does through package persist: the log's writes fail
+// after a timeout, and at once from then on; a term is saved in spite of a full disk, and waits for one that hangs.
+type handle struct {
+	*memory
+	over    chan struct{} // closed when the process has ended: nothing that waits for the disk is written any more
+	mu      sync.Mutex    // guards pending
+	pending <-chan struct{}
+}
+
+func (m *memory) open() *handle { return &handle{memory: m, over: make(chan struct{})} }
+
+func (h *handle) Logs() raft.LogStore           { return handleLogs{h.InmemStore, h} }
+func (h *handle) Stable() raft.StableStore      { return handleStable{h.InmemStore, h} }
+func (h *handle) Snapshots() raft.SnapshotStore { return handleSnapshots{h.snapshots, h} }
+func (h *handle) Close() error                  { return nil }
+
+var errDiskHangs = errors.New("disk does not answer")
+
+// logWrite is nil when a write to the log may be made.
+func (h *handle) logWrite() error {
+	hung, full := h.faults()
+	switch {
+	case full:
+		return syscall.ENOSPC
+	case hung == nil:
+		return nil
+	}
+	h.mu.Lock()
+	again := h.pending == hung
+	h.pending = hung
+	h.mu.Unlock()
+	if again { // the first write is under way still
+		return errDiskHangs
+	}
+	select {
+	case <-hung:
+		return nil
+	case <-h.over:
+	case <-time.After(2 * time.Second):
+	}
+	return errDiskHangs
+}
+
+// await waits for a disk that hangs, and returns false if the process ends first.
+func (h *handle) await() bool {
+	hung, _ := h.faults()
+	if hung == nil {
+		return true
+	}
+	select {
+	case <-hung:
+		return true
+	case <-h.over:
+		return false
+	}
+}
+
+type handleLogs struct {
+	raft.LogStore
+	h *handle
+}
+
+func (l handleLogs) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
+
+func (l handleLogs) StoreLogs(list []*raft.Log) error {
+	if err := l.h.logWrite(); err != nil {
+		return err
+	}
+	return l.LogStore.StoreLogs(list)
+}
+
+func (l handleLogs) DeleteRange(low, high uint64) error {
+	if err := l.h.logWrite(); err != nil {
+		return err
+	}
+	return l.LogStore.DeleteRange(low, high)
+}
+
+type handleStable struct {
+	raft.StableStore
+	h *handle
+}
+
+func (s handleStable) Set(key, value []byte) error {
+	if !s.h.await() {
+		return nil // Raft would panic, and there is nobody who could tell
+	}
+	return s.StableStore.Set(key, value)
+}
+
+func (s handleStable) SetUint64(key []byte, n uint64) error {
+	if !s.h.await() {
+		return nil
+	}
+	return s.StableStore.SetUint64(key, n)
+}
+
+type handleSnapshots struct {
+	raft.SnapshotStore
+	h *handle
+}
+
+func (s handleSnapshots) Create(
+	v raft.SnapshotVersion, index, term uint64, conf raft.Configuration, at uint64, t raft.Transport,
+) (raft.SnapshotSink, error) {
+	if !s.h.await() {
+		return nil, io.ErrClosedPipe
+	}
+	if _, full := s.h.faults(); full {
+		return nil, syscall.ENOSPC
+	}
+	return s.SnapshotStore.Create(v, index, term, conf, at, t)
+}

@@ -1,0 +1,216 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestG1_ExactInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(100))
+		c := p.crowd("year", 20, 10)
+		p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2000 })
+		by := c.leave()
+		t.Logf("by %v", by)
+		for i := range c.admitted {
+			if have := c.admitted[i].Load(); have != 100 {
+				t.Errorf("key %d: have %d admitted, want 100", i, have)
+			}
+		}
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// restartEach stops each node in turn in good order, and starts it again.
+func (p *planet) restartEach() {
+	p.t.Helper()
+	for _, v := range p.nodes {
+		time.Sleep(500 * time.Millisecond)
+		v.down(true)
+		time.Sleep(300 * time.Millisecond)
+		v.up()
+		p.whole()
+	}
+}
+
+// Each node in turn stops in good order and comes back, under load. Where messages take their time, many are on their way
+// through a node when it stops.
+func TestG6_RestartsInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, delay := range []time.Duration{100 * time.Microsecond, 20 * time.Millisecond} {
+		t.Run(delay.String(), func(t *testing.T) { testRestarts(t, delay) })
+	}
+}
+
+func testRestarts(t *testing.T, delay time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(1_000_000))
+		p.net.Delay(delay)
+		c := p.crowd("year", 100, 6)
+		p.restartEach()
+		by := c.leave()
+		t.Logf("by %v", by)
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		p.eventually("the counts are settled", func() bool { return true })
+		for i := range c.admitted {
+			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
+				t.Errorf("key %d: have %d used, want %d", i, used, want)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// An owner is killed under load, and comes back later.
+func TestG5_KillInOneProcess(t *testing.T) {
+	t.Parallel()
+	for victim := range cases(3) {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 800
+			p := newPlanet(t, 3, exactRules(limit))
+			c := p.crowd("year", 10, 6)
+			p.eventually("some is used", func() bool { return c.total() > 3*limit })
+			before := c.total()
+			time.Sleep(100 * time.Millisecond)
+			tail := c.total() - before
+			killed := time.Now()
+			p.nodes[victim].down(false)
+			p.eventually("the whole limit is to be had", func() bool {
+				time.Sleep(20 * time.Millisecond)
+				for i := range c.admitted {
+					if used, err := p.usedNow("year", fmt.Sprintf("k%d", i)); err != nil || used < limit {
+						return false
+					}
+				}
+				return true
+			})
+			whole := time.Since(killed)
+			p.nodes[victim].up()
+			p.whole()
+			by := c.leave()
+			t.Logf("victim %d: whole after %v, by %v", victim, whole, by)
+			if n := c.total(); n > 10*limit+tail+tail/2 {
+				t.Errorf("have %d admitted, want at most %d and about %d", n, 10*limit, tail)
+			}
+			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || whole > 5*time.Second {
+				t.Errorf("%d failed, %d slow, whole after %v, by %v", c.failed.Load(), c.slow.Load(), whole, by)
+			}
+			p.peaceful()
+			p.end()
+		})
+	}
+}
+
+// One broken link between two nodes that both see the third costs a hop, and nothing else.
+func TestG1_BrokenLinkInOneProcess(t *testing.T) {
+	t.Parallel()
+	for pair := range cases(3) {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 250
+			p := newPlanet(t, 3, exactRules(limit))
+			a, b := p.nodes[pair], p.nodes[(pair+1)%3]
+			p.net.Cut(a.ip, b.ip)
+			c := p.crowd("year", 20, 6)
+			p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2500 })
+			by := c.leave()
+			t.Logf("%s–%s: by %v", a.ip, b.ip, by)
+			for i := range c.admitted {
+				if have := c.admitted[i].Load(); have != limit {
+					t.Errorf("key %d: have %d admitted, want %d", i, have, limit)
+				}
+			}
+			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+			}
+			p.net.HealAll()
+			time.Sleep(2 * time.Second)
+			p.peaceful()
+			p.end()
+		})
+	}
+}
+
+// Every algorithm, a thousand subjects at once, from all of five nodes: what is admitted is what the algorithm admits in
+// one place, where the same is asked one after another.
+func TestG1_AlgorithmsInOneProcess(t *testing.T) {
+	t.Parallel()
+	kinds := []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"}
+	const limit, subjects = 7, 200
+	text := "version: 1\nrules:\n"
+	for _, kind := range kinds {
+		text += fmt.Sprintf("  - {name: %s, key: [k], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: %s}]}\n", kind, limit, kind)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, text)
+		crowds := map[string]*crowd{}
+		for _, kind := range kinds {
+			crowds[kind] = p.crowd(kind, subjects, 5)
+		}
+		for _, kind := range kinds {
+			c := crowds[kind]
+			p.eventually("all is used and refused", func() bool { return c.refused.Load() > 10*subjects })
+		}
+		for _, kind := range kinds {
+			by := crowds[kind].leave()
+			for i := range subjects {
+				if have := crowds[kind].admitted[i].Load(); have != limit {
+					t.Errorf("%s, subject %d: have %d admitted, want %d", kind, i, have, limit)
+				}
+			}
+			if by["fallback"] > 0 || by["standby"] > 0 || crowds[kind].failed.Load() > 0 {
+				t.Errorf("%s: by %v", kind, by)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// A node that comes back is ready when what its standbys have of its partitions is back too, and not before, also where one
+// of them can't be reached.
+func TestReadyWithItsPartitions(t *testing.T) {
+	t.Parallel()
+	for _, broken := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlanet(t, 3, exactRules(1000))
+			c := p.crowd("year", 20, 3)
+			p.eventually("some is used", func() bool { return c.total() > 3000 })
+			v := p.nodes[2]
+			v.down(false)
+			if broken {
+				p.net.Cut(v.ip, p.nodes[1].ip)
+			}
+			v.up()
+			seen, began := 0, time.Now()
+			p.eventually("the node is ready", func() bool {
+				recovering, ready := v.node.keeper.Recovering(), v.ready.Load()
+				if recovering {
+					seen++
+				}
+				if recovering && ready {
+					t.Fatalf("ready after %v, and its partitions are not", time.Since(began))
+				}
+				return ready
+			})
+			t.Logf("broken %v: ready after %v, in %d of them without partitions of its own", broken, time.Since(began), seen)
+			if broken && (seen == 0 || time.Since(began) < time.Second) {
+				t.Errorf("ready after %v, seen recovering %d times", time.Since(began), seen)
+			}
+			c.leave()
+			p.net.HealAll()
+			time.Sleep(2 * time.Second)
+			p.peaceful()
+			p.end()
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+)
+
+// clusters are those that nodes belong to.
+func (p *planet) clusters() map[agreement.ClusterID]int {
+	list := map[agreement.ClusterID]int{}
+	for _, v := range p.nodes {
+		if id := v.node.cluster.State().Cluster; !id.IsZero() {
+			list[id]++
+		}
+	}
+	return list
+}
+
+// Twice as many nodes as --bootstrap-expect are split in halves at their first start. They found no two clusters: none at all as
+// long as --join names all of them, with the flag in the reason. With more than half there is one, by the larger part.
+func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ nodes, expect, part, clusters int }{{6, 3, 3, 0}, {2, 1, 1, 0}, {5, 3, 3, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newSpace(t).planet("default", "default", 0)
+			p.expect = test.expect
+			for i := range test.part {
+				for j := test.part; j < test.nodes; j++ {
+					p.net.Cut(p.address(i), p.address(j))
+				}
+			}
+			p.settle(test.nodes, exactRules(1000))
+			time.Sleep(20 * time.Second)
+			p.net.HealAll()
+			time.Sleep(20 * time.Second)
+			if have := p.clusters(); len(have) != test.clusters {
+				t.Errorf("%+v: nodes by cluster: %v", test, have)
+			}
+			err := p.nodes[0].node.cluster.Ready()
+			if test.clusters == 0 && (err == nil || !strings.Contains(err.Error(), "--bootstrap-expect")) {
+				t.Errorf("%+v: not ready because of %v", test, err)
+			}
+			p.end()
+		})
+	}
+}

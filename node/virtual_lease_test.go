@@ -1,0 +1,69 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func hybridRules(limit int) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
+}
+
+// From leases, exactly the limit is admitted while demand lasts, and hardly anybody is asked.
+func TestG2_LeasesInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit, keys = 2000, 5
+		p := newPlanet(t, 3, hybridRules(limit))
+		c := p.crowd("year", keys, 10)
+		p.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
+		time.Sleep(7 * time.Second) // what is leased comes back meanwhile
+		by := c.leave()
+		t.Logf("by %v", by)
+		for i := range c.admitted {
+			if have := c.admitted[i].Load(); have != limit {
+				t.Errorf("key %d: have %d admitted, want %d", i, have, limit)
+			}
+		}
+		if all := by["owner"] + by["lease"] + by["forward"]; by["forward"]*20 > all {
+			t.Errorf("more than one in twenty was asked for: %v", by)
+		}
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// A node that stops in good order gives back what it has leased, and what others have leased of it is given back to who
+// follows: in the end exactly what was admitted is used.
+func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, hybridRules(1_000_000))
+		c := p.crowd("year", 50, 6)
+		p.restartEach()
+		by := c.leave()
+		t.Logf("by %v", by)
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["lease"] == 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		time.Sleep(6 * time.Second)
+		lost := int64(0)
+		for i := range c.admitted {
+			used, admitted := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load()
+			if used < admitted {
+				t.Errorf("key %d: have %d used, and %d admitted", i, used, admitted)
+			}
+			lost += used - admitted
+		}
+		if t.Logf("%d of %d were leased and not given back", lost, c.total()); lost*10 > c.total() {
+			t.Errorf("%d of %d were leased and not given back", lost, c.total())
+		}
+		p.peaceful()
+		p.end()
+	})
+}

@@ -1,0 +1,109 @@
+package node
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const adaptiveRules = `version: 1
+rules:
+  - name: year
+    key: [ip]
+    limits: [{limit: 2000, per: 8760h, algorithm: fixed-window}]
+    adaptive: {source: api, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.25}]}
+`
+
+// limits are what each node that is ready would decide by.
+func (p *planet) limits(rule, key string) (out []int64) {
+	p.t.Helper()
+	for _, v := range p.nodes {
+		if v.ready.Load() {
+			u, err := v.node.limiter.Locate(rule, []string{key})
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			out = append(out, u.Limits[0].Limit.Amount)
+		}
+	}
+	return out
+}
+
+// adapted waits until every node goes by one limit, and fails if that takes too long.
+func (p *planet) adapted(want int64, most time.Duration) {
+	p.t.Helper()
+	began := time.Now()
+	p.eventually("all nodes go by one limit", func() bool {
+		for _, have := range p.limits("year", "k0") {
+			if have != want {
+				return false
+			}
+		}
+		return true
+	})
+	if took := time.Since(began); took > most {
+		p.t.Errorf("a limit of %d reached all nodes after %v, want at most %v", want, took, most)
+	}
+}
+
+// A load that one node is told lowers the limit at all nodes within two seconds, leases included; one that starts learns
+// of it; it expires at all; and what was used stays used.
+func TestLoadReachesAllNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, keys = 2000, 2
+		p := newPlanet(t, 3, adaptiveRules)
+		tell := func(node int, load float64, ttl time.Duration) {
+			if err := p.nodes[node].node.loads.Tell("api", load, ttl); err != nil {
+				t.Error(err)
+			}
+		}
+		workers := 3
+		if testing.Short() {
+			workers = 1
+		}
+		c := p.crowd("year", keys, workers)
+		p.eventually("some are admitted", func() bool { return c.total() > 100 })
+		tell(0, 0.9, time.Minute)
+		p.adapted(limit/4, 2*time.Second)
+		p.eventually("the lowered limits are used", func() bool { return c.total() >= keys*limit/4*98/100 })
+		time.Sleep(7 * time.Second) // what is leased comes back meanwhile
+		for i := range c.admitted {
+			if have := c.admitted[i].Load(); have > limit/4 {
+				t.Errorf("key %d: have %d admitted of %d", i, have, limit/4)
+			}
+		}
+		// Below the step, but not clearly: nothing changes at any node, until the load has settled.
+		tell(1, 0.79, time.Minute)
+		time.Sleep(5 * time.Second)
+		p.adapted(limit/4, 0)
+		p.adapted(limit/2, 6*time.Second)
+		// One that comes back learns of what is in force before it decides much.
+		p.nodes[2].down(true)
+		p.nodes[2].up()
+		p.whole()
+		p.adapted(limit/2, 2*time.Second)
+		tell(2, 0.6, 30*time.Second)
+		time.Sleep(25 * time.Second)
+		p.adapted(limit/2, 0)
+		for i := range c.admitted {
+			if have := c.admitted[i].Load(); have > limit/2 {
+				t.Errorf("key %d: have %d admitted of %d", i, have, limit/2)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		p.adapted(limit, time.Second)
+		p.eventually("all of the limits is used", func() bool { return c.total() >= keys*limit*98/100 })
+		time.Sleep(7 * time.Second)
+		by := c.leave()
+		t.Logf("by %v", by)
+		for i := range c.admitted {
+			if have := c.admitted[i].Load(); have > limit {
+				t.Errorf("key %d: have %d admitted of %d", i, have, limit)
+			}
+		}
+		if by["lease"] == 0 || c.failed.Load() > 0 {
+			t.Errorf("%d failed, by %v", c.failed.Load(), by)
+		}
+		p.end()
+	})
+}

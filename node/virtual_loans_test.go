@@ -1,0 +1,75 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// minuteOfRegions is a rules file with a limit a minute for all regions together.
+func minuteOfRegions(limit int, consistency string) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: minute, key: [ip], scope: global, consistency: %s, limits: "+
+		"[{limit: %d, per: 1m, algorithm: fixed-window}]}\n", consistency, limit)
+}
+
+// recorded reports whether all nodes go by rules that are recorded as honoured by all regions.
+func recorded(all []*planet) func() bool {
+	return func() bool {
+		for _, p := range all {
+			for _, v := range p.nodes {
+				set := v.node.limiter.Rules()
+				if set == nil || set.Shares() == nil {
+					return false
+				}
+				views := set.Shares().Views
+				if last := views[len(views)-1]; last.At == 0 || len(last.Names) != len(all) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+}
+
+// G8, in whole programs: with all traffic in one region of three the whole limit is admitted there, and not one more,
+// whether or not nodes lease.
+func TestG8_LoansInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, consistency := range []string{"exact", "hybrid"} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit, keys = 900, 3
+			all := newRegions(t, 2, minuteOfRegions(limit, consistency), "eu", "us", "ap")
+			defer func() {
+				for _, p := range all {
+					p.end()
+				}
+			}()
+			all[0].eventually("the rules are recorded", recorded(all))
+			// Shares are equal from the first window on that begins afterwards.
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + 2*time.Second)))
+			us := all[1]
+			began := time.Now()
+			c := us.crowd("minute", keys, 3)
+			us.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
+			t.Logf("%s: all was admitted after %v", consistency, time.Since(began))
+			time.Sleep(4 * time.Second) // what is leased comes back meanwhile
+			by := c.leave()
+			for i := range c.admitted {
+				if have := c.admitted[i].Load(); have != limit {
+					t.Errorf("key %d: have %d admitted, want %d; by %v", i, have, limit, by)
+				}
+			}
+			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+			}
+			var lost int64
+			for _, v := range us.nodes {
+				lost += v.node.limiter.ClusterStats().LoanUnitsLost
+			}
+			if lost != 0 {
+				t.Errorf("%d units of loans were lost", lost)
+			}
+		})
+	}
+}

@@ -1,0 +1,324 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// newcomer starts one more node, which joins the cluster.
+func (p *planet) newcomer() *virtual {
+	p.t.Helper()
+	n := len(p.nodes)
+	v := p.another(p.settings(n, n))
+	v.up()
+	return v
+}
+
+// followers are the nodes that don't lead.
+func (p *planet) followers() (list []*virtual) {
+	p.t.Helper()
+	leader := ""
+	p.eventually("there is a leader", func() bool {
+		leader = p.nodes[0].node.cluster.View().Leader
+		return leader != ""
+	})
+	for _, v := range p.nodes {
+		if v.alive.Load() && v.settings.Name != leader {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// partition is the one of a subject.
+func (p *planet) partition(rule, key string) int {
+	p.t.Helper()
+	u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return ring.PartitionOf(u.Hash.Hi)
+}
+
+// keyMoving is a subject of the rule that moves from one node to another, whose standby there is standby. Of the
+// partitions that move so it is in one of the first: those go together, before the rest.
+func (p *planet) keyMoving(rule string, from, to, standby *virtual) (key string, partition int) {
+	p.t.Helper()
+	s := p.nodes[0].node.cluster.State()
+	before := 0
+	most := ring.Partitions
+	for q := range ring.Partitions {
+		if s.From.Owner(q) == from.id && s.To.Owner(q) == to.id {
+			if before++; before == 128 {
+				most = q
+			}
+		}
+	}
+	for i := range 100_000 {
+		key := fmt.Sprintf("m%d", i)
+		q := p.partition(rule, key)
+		if q <= most && s.From.Owner(q) == from.id && s.To.Owner(q) == to.id && s.To.Standby(q) == standby.id {
+			return key, q
+		}
+	}
+	p.t.Fatal("no such subject")
+	return "", 0
+}
+
+// owner waits until some node other than not decides the partition of a subject with authority, and returns it.
+func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
+	p.t.Helper()
+	p.eventually("the partition has an owner", func() bool {
+		for _, v := range p.nodes {
+			skip := !v.alive.Load()
+			for _, other := range not {
+				skip = skip || v == other
+			}
+			if !skip && v.node.table.IsOpen(partition) && v.node.cluster.Authority() {
+				owner = v
+				return true
+			}
+		}
+		return false
+	})
+	return owner
+}
+
+// usedAt is what a node, which owns the subject, has counted.
+func (v *virtual) usedAt(rule, key string) int64 {
+	v.planet.t.Helper()
+	u, err := v.node.limiter.Usage(rule, []string{key})
+	if err != nil {
+		v.planet.t.Fatal(err)
+	}
+	return u.Limits[0].Used
+}
+
+// moveBegun has a newcomer join, and returns when the first partitions of an old node are handed over to it and others
+// are not: the link between the two is slow. The subject's copy is then at standby.
+func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string, partition int) {
+	p = newPlanet(t, 3, exactRules(1_000_000))
+	followers := p.followers()
+	from, standby = followers[0], followers[1]
+	p.net.DelayBetween(from.ip, p.address(3), 20*time.Millisecond)
+	to = p.newcomer()
+	state := from.node.cluster.State
+	p.eventually("the ring moves", func() bool {
+		s := p.nodes[0].node.cluster.State()
+		return !s.Settled && s.To.Rank(to.id) >= 0 && state().Revision == s.Revision
+	})
+	key, partition = p.keyMoving("year", from, to, standby)
+	p.eventually("it is handed over", func() bool {
+		return from.node.keeper.Route(partition).Owner == to.id
+	})
+	if state().Settled {
+		t.Fatal("the move is over")
+	}
+	return p, from, to, standby, key, partition
+}
+
+// A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides for a
+// while, and dies. The old owner's copy ends with the cut; the newcomer's standby has all of it.
+func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, from, to, _, key, partition := moveBegun(t)
+		p.net.Cut(from.ip, to.ip)
+		time.Sleep(time.Second)
+		admitted, by, _ := to.ask("year", key, 2000)
+		if by[limiter.ByOwner] != 2000 {
+			t.Fatalf("decided by %v", by)
+		}
+		time.Sleep(300 * time.Millisecond) // pushed
+		to.down(false)
+		owner := p.owner(partition, to)
+		if used := owner.usedAt("year", key); used != admitted {
+			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// The same where the old owner hears nothing of the newcomer by any path, for as long as that decides, and not for so long that it
+// is ended. It has to ask.
+func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, from, to, _, key, partition := moveBegun(t)
+		p.net.Isolate(from.ip)
+		time.Sleep(300 * time.Millisecond)
+		admitted, by, _ := to.ask("year", key, 100)
+		if by[limiter.ByOwner] != 100 {
+			t.Fatalf("decided by %v", by)
+		}
+		time.Sleep(200 * time.Millisecond) // pushed
+		to.down(false)
+		time.Sleep(100 * time.Millisecond)
+		p.net.Rejoin(from.ip)
+		if from.state().Settled {
+			t.Fatal("the move is over")
+		}
+		owner := p.owner(partition, to)
+		if used := owner.usedAt("year", key); used != admitted {
+			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// The same where the old owner does not know whether the newcomer has taken the partition: the answer was lost.
+func TestD2_InDoubtInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(1_000_000))
+		followers := p.followers()
+		from, standby := followers[0], followers[1]
+		p.net.DelayBetween(from.ip, p.address(3), 20*time.Millisecond)
+		to := p.newcomer()
+		p.eventually("the ring moves", func() bool {
+			s := p.nodes[0].node.cluster.State()
+			return !s.Settled && s.To.Rank(to.id) >= 0
+		})
+		key, partition := p.keyMoving("year", from, to, standby)
+		p.eventually("it is taken", func() bool { return to.node.table.IsOpen(partition) })
+		p.net.Cut(from.ip, to.ip) // the answer is on its way
+		if r := from.node.keeper.Route(partition); r.Owner != from.id {
+			t.Fatalf("have %+v", r)
+		}
+		time.Sleep(time.Second)
+		admitted, by, _ := to.ask("year", key, 2000)
+		if by[limiter.ByOwner] != 2000 {
+			t.Fatalf("decided by %v", by)
+		}
+		time.Sleep(300 * time.Millisecond)
+		to.down(false)
+		owner := p.owner(partition, to)
+		if used := owner.usedAt("year", key); used != admitted {
+			t.Errorf("%s has %d used, and %d were admitted", owner.settings.Name, used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// An owner and its standby are cut off from each other for ten seconds, and the owner dies. What it admitted until then is
+// not forgotten, but for the last moment.
+func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(1_000_000))
+		followers := p.followers()
+		owner, standby := followers[0], followers[1]
+		key := p.keyOwnedBy("year", owner, standby, 0)
+		partition := p.partition("year", key)
+		p.net.Cut(owner.ip, standby.ip)
+		time.Sleep(10 * time.Second)
+		admitted, by, _ := owner.ask("year", key, 2000)
+		if by[limiter.ByOwner] != 2000 {
+			t.Fatalf("decided by %v", by)
+		}
+		time.Sleep(time.Second)
+		owner.down(false)
+		if used := p.owner(partition, owner).usedAt("year", key); used != admitted {
+			t.Errorf("have %d used, and %d were admitted", used, admitted)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// An owner that lost its memory asks its standby for what it has, and does not get it: the link breaks. What the standby
+// admitted in its place is told when the link is back.
+func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
+	t.Parallel()
+	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it begins to ask how new copies are, then for them; a message takes 30
+	for _, after := range moments[:cases(len(moments))] {
+		t.Run(fmt.Sprintf("cut after %d ms", after), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { pullThatFails(t, after*time.Millisecond) })
+		})
+	}
+}
+
+func pullThatFails(t *testing.T, after time.Duration) {
+	p := newPlanet(t, 3, exactRules(1_000_000))
+	followers := p.followers()
+	owner, standby := followers[0], followers[1]
+	key := p.keyOwnedBy("year", owner, standby, 0)
+	time.Sleep(time.Second)
+	owner.down(false)
+	time.Sleep(300 * time.Millisecond)
+	admitted, by, _ := standby.ask("year", key, 500)
+	if by[limiter.ByStandby] != 500 {
+		t.Fatalf("decided by %v", by)
+	}
+	p.net.DelayBetween(owner.ip, standby.ip, 30*time.Millisecond)
+	owner.up()
+	p.eventually("it looks for its counters", owner.node.keeper.Recovering)
+	time.Sleep(after)
+	p.net.Isolate(standby.ip) // so that there is no other path
+	p.eventually("it goes on without", func() bool { return !owner.node.keeper.Recovering() })
+	p.net.Rejoin(standby.ip)
+	p.whole()
+	time.Sleep(5 * time.Second)
+	if used := p.used("year", key); used != admitted {
+		t.Errorf("have %d used, and %d were admitted", used, admitted)
+	}
+	p.peaceful()
+	p.end()
+}
+
+// While a standby tells its owner what it admitted, their link breaks again and again, each time before the answer is back.
+// Every hit is counted once.
+func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(cases(3)) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 8))
+			p := newPlanet(t, 3, exactRules(1_000_000))
+			followers := p.followers()
+			owner, standby := followers[0], followers[1]
+			key := p.keyOwnedBy("year", owner, standby, 0)
+			third := p.nodes[0]
+			for _, v := range p.nodes {
+				if v != owner && v != standby {
+					third = v
+				}
+			}
+			// The standby acts where it can't pass the question on to the owner, nor can who asks it.
+			p.net.Cut(owner.ip, standby.ip)
+			p.net.Cut(owner.ip, third.ip)
+			time.Sleep(400 * time.Millisecond)
+			admitted, by, _ := standby.ask("year", key, 300)
+			if by[limiter.ByStandby] != 300 {
+				t.Fatalf("decided by %v", by)
+			}
+			p.net.Heal(owner.ip, third.ip)
+			p.net.DelayBetween(owner.ip, standby.ip, 60*time.Millisecond)
+			for range 12 {
+				p.net.Heal(owner.ip, standby.ip)
+				p.eventually("they see each other", func() bool {
+					return standby.node.peers.Reachable(owner.id)
+				})
+				time.Sleep(time.Duration(70+rnd.IntN(170)) * time.Millisecond)
+				p.net.Cut(owner.ip, standby.ip)
+				time.Sleep(600 * time.Millisecond)
+			}
+			p.net.HealAll()
+			p.whole()
+			time.Sleep(5 * time.Second)
+			if used := p.used("year", key); used != admitted {
+				t.Errorf("seed %d: have %d used, and %d were admitted", seed, used, admitted)
+			}
+			p.peaceful()
+			p.end()
+		})
+	}
+}

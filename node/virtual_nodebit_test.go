@@ -1,0 +1,16 @@
+//go:build nodebit
+
+package node
+
+import (
+	"testing"
+	"time"
+)
+
+// simDebited: grants are debited before they are handed out.
+const simDebited = false
+
+// With the build tag nodebit grants are handed out without a debit, and the checkers notice.
+func TestGrantsWithoutDebitAreFoundInOneProcess(t *testing.T) {
+	findSabotage(t, "G2", 40*time.Second, nil)
+}

@@ -1,0 +1,284 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// leader is the node that leads, and the others.
+func (p *planet) leader() (leader *virtual, others []*virtual) {
+	p.t.Helper()
+	p.eventually("there is a leader", func() bool {
+		leader, others = nil, nil
+		for _, v := range p.nodes {
+			if c := v.node.cluster; v.alive.Load() && c.Leader() == v.id {
+				leader = v
+			} else {
+				others = append(others, v)
+			}
+		}
+		return leader != nil
+	})
+	return leader, others
+}
+
+func (v *virtual) connected() bool {
+	return v.alive.Load() && v.node.cluster.Authority()
+}
+
+// TestD1_BrokenLinkAndACrashInOneProcess: the leader and X can't reach each other, and Y dies. X hears of Y's end by way of others
+// and keeps its authority, and the ring goes on: Y comes back.
+func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(1_000_000))
+		leader, others := p.leader()
+		x, y := others[0], others[1]
+		p.net.Cut(leader.ip, x.ip)
+		time.Sleep(5 * time.Second)
+		y.down(false)
+		time.Sleep(15 * time.Second)
+		for range 300 {
+			if !x.connected() {
+				t.Fatal("x has no authority")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		y.up()
+		p.whole()
+		p.peaceful()
+		p.end()
+	})
+}
+
+// TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within five seconds, although it can't reach the leader.
+func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, exactRules(1_000_000))
+		leader, others := p.leader()
+		x := others[0]
+		p.net.Cut(leader.ip, x.ip)
+		time.Sleep(2 * time.Second)
+		version, err := others[1].write(exactRules(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		for _, v := range p.nodes {
+			if have := v.node.limiter.Rules().Version; have < version {
+				t.Errorf("%s goes by version %d, want %d", v.settings.Name, have, version)
+			}
+		}
+		admitted := 0
+		var a limiter.Answer
+		for range 20 {
+			if ok, _ := x.check("year", "k", &a); ok {
+				admitted++
+			}
+		}
+		if admitted != 5 || a.DecidedBy == limiter.ByFallback {
+			t.Errorf("%d admitted, decided by %s", admitted, a.DecidedBy)
+		}
+		p.end()
+	})
+}
+
+// TestBrokenLinkForLongInOneProcess: no check is decided without its owner, and those that go by way of a third node take at
+// most three times as long as those that are forwarded.
+func TestBrokenLinkForLongInOneProcess(t *testing.T) {
+	t.Parallel()
+	for pair := range cases(3) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlanet(t, 3, exactRules(1_000_000))
+			a, b, third := p.nodes[pair], p.nodes[(pair+1)%3], p.nodes[(pair+2)%3]
+			c := p.crowd("year", 60, 2)
+			time.Sleep(2 * time.Second)
+			p.net.Cut(a.ip, b.ip)
+			time.Sleep(2 * time.Second)
+			direct, around := p.slowest(a, b, third)
+			if direct == 0 || around == 0 || around > 3*direct {
+				t.Errorf("by way of a third node %v, directly %v", around, direct)
+			}
+			time.Sleep(20 * time.Second)
+			by := c.leave()
+			t.Logf("%s–%s: by %v, %v directly, %v by a third", a.ip, b.ip, by, direct, around)
+			if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+				t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+			}
+			for i := range c.admitted {
+				if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used < want {
+					t.Errorf("key %d: have %d used, %d admitted", i, used, want)
+				}
+			}
+			p.net.HealAll()
+			time.Sleep(2 * time.Second)
+			p.peaceful()
+			p.end()
+		})
+	}
+}
+
+// slowest is the longest of some checks at a of what the third node owns, and of what b owns.
+func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
+	owner := func(key string) ring.NodeID {
+		u, err := a.node.limiter.Locate("year", []string{key})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return a.node.keeper.Route(ring.PartitionOf(u.Hash.Hi)).Owner
+	}
+	var answer limiter.Answer
+	for i := range 200 {
+		key := fmt.Sprintf("other%d", i)
+		began := time.Now()
+		if _, err := a.check("year", key, &answer); err != nil {
+			p.t.Fatal(err)
+		}
+		took := time.Since(began)
+		switch owner(key) {
+		case b.id:
+			around = max(around, took)
+		case third.id:
+			direct = max(direct, took)
+		}
+	}
+	return direct, around
+}
+
+// epochs is how many rings there have been.
+func (p *planet) epochs() int64 { return p.nodes[0].state().Epoch }
+
+// TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X can't apply the end of Y and gets no authority any more,
+// so it is ended, and the ring goes on without it: Y comes back. X says that it is behind, and comes back when it has caught up.
+func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(1_000_000))
+		leader, others := p.leader()
+		x, y := others[0], others[1]
+		x.memory.hang()
+		time.Sleep(time.Second)
+		y.down(false)
+		p.within(15*time.Second, "x is ended", func() bool {
+			return !leader.state().InRing(x.id) && !leader.state().InRing(y.id)
+		})
+		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
+			t.Errorf("x says that it is ready: %v", why)
+		}
+		for _, m := range leader.node.View().Members {
+			if m.Behind != (m.Name == x.name()) {
+				t.Errorf("%s is said to be behind: %t", m.Name, m.Behind)
+			}
+		}
+		y.up()
+		p.within(30*time.Second, "y is back", func() bool { return leader.state().InRing(y.id) && leader.state().Settled })
+		x.memory.mend()
+		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
+		p.whole()
+		if why := x.node.condition(); why != nil {
+			t.Errorf("x says that it is not ready: %v", why)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// TestD5_FilteredFromMostInOneProcess: most nodes reach X only by way of the leader. It leaves the ring as planned, without
+// forgetting anything, and is not taken in again and again; it comes back when all reach it.
+func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 5, exactRules(1_000_000))
+		leader, others := p.leader()
+		x := others[0]
+		key := p.keyOwnedBy("year", x, others[1], 0)
+		if admitted, _, _ := leader.ask("year", key, 50); admitted != 50 {
+			t.Fatalf("have %d admitted, want 50", admitted)
+		}
+		for _, v := range others[1:] {
+			p.net.Cut(v.ip, x.ip)
+		}
+		p.within(25*time.Second, "x has left the ring", func() bool {
+			return !leader.state().InRing(x.id) && leader.state().Settled
+		})
+		if leader.state().Generation(x.id) != 0 {
+			t.Error("x was ended, and did not leave as planned")
+		}
+		if used := p.used("year", key); used != 50 {
+			t.Errorf("have %d used, want 50", used)
+		}
+		before := p.epochs()
+		time.Sleep(2 * time.Minute)
+		if after := p.epochs(); after > before+1 { // the ring is made anew without the hole
+			t.Errorf("%d rings in two minutes", after-before)
+		}
+		if leader.state().InRing(x.id) || !x.connected() {
+			t.Error("x is in the ring, or has no authority")
+		}
+		p.net.HealAll()
+		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
+		p.whole()
+		if used := p.used("year", key); used != 50 {
+			t.Errorf("have %d used, want 50", used)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// TestRemoveByForceInOneProcess: an operator takes a node out that is alive. Its standbys go on with all that it had; it is not
+// taken in again before it is started again.
+func TestRemoveByForceInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 4, exactRules(1_000_000))
+		leader, others := p.leader()
+		x := others[0]
+		key := p.keyOwnedBy("year", x, others[1], 0)
+		if admitted, _, _ := leader.ask("year", key, 50); admitted != 50 {
+			t.Fatalf("have %d admitted, want 50", admitted)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := others[1].node.Remove(ctx, x.name(), false); !errors.Is(err, api.ErrMemberThere) {
+			t.Fatalf("have %v, want that it is there", err)
+		}
+		if err := others[1].node.Remove(ctx, x.name(), true); err != nil {
+			t.Fatal(err)
+		}
+		if used := p.used("year", key); used != 50 {
+			t.Errorf("have %d used, want 50", used)
+		}
+		time.Sleep(time.Minute)
+		for _, m := range leader.node.View().Members {
+			if m.Name == x.name() && (m.InRing || m.Voter) {
+				t.Errorf("it is a member again: %+v", m)
+			}
+		}
+		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
+			t.Errorf("it says that it is ready: %v", why)
+		}
+		leader.down(true) // the next leader knows of it as well
+		time.Sleep(30 * time.Second)
+		if others[1].state().InRing(x.id) {
+			t.Error("the next leader has taken it in")
+		}
+		leader.up()
+		x.down(false)
+		x.up()
+		p.whole()
+		p.peaceful()
+		p.end()
+	})
+}

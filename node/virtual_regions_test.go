@@ -1,0 +1,396 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// farDelay is how long anything is on its way to another region.
+const farDelay = 40 * time.Millisecond
+
+// system is regions in this process, on virtual time: planets far from each other. The first is the primary.
+type system struct {
+	t       *testing.T
+	net     *memnet.Net
+	regions []*planet
+}
+
+func newSystem(t *testing.T, nodes int, text string) *system {
+	s := &system{t: t, regions: newRegions(t, nodes, text, "eu", "us", "ap")}
+	s.net = s.regions[0].net
+	s.between(func(a, b *virtual) { s.net.DelayBetween(a.ip, b.ip, farDelay) })
+	s.whole()
+	time.Sleep(2 * time.Second) // what was recorded counts a second later, and from the next window on
+	return s
+}
+
+// seeds is how many seeds a test tries: RLNODE_TEST_SEEDS, or n, or one where time is short.
+func seeds(n int) uint64 {
+	if more, err := strconv.Atoi(os.Getenv("RLNODE_TEST_SEEDS")); err == nil {
+		return uint64(more)
+	}
+	return uint64(cases(n))
+}
+
+// between does something for each pair of nodes of different regions.
+func (s *system) between(do func(a, b *virtual)) {
+	for i, p := range s.regions {
+		for _, other := range s.regions[i+1:] {
+			for _, a := range p.nodes {
+				for _, b := range other.nodes {
+					do(a, b)
+				}
+			}
+		}
+	}
+}
+
+// cut cuts one direction between two regions.
+func (s *system) cut(from, to int) {
+	for _, a := range s.regions[from].nodes {
+		for _, b := range s.regions[to].nodes {
+			s.net.CutOneWay(a.ip, b.ip)
+		}
+	}
+}
+
+// off cuts a region off from all others.
+func (s *system) off(region int) {
+	for other := range s.regions {
+		if other != region {
+			s.cut(region, other)
+			s.cut(other, region)
+		}
+	}
+}
+
+// whole waits until each region is whole and all count by the same version, which every one is known to honour.
+func (s *system) whole() {
+	s.t.Helper()
+	for _, p := range s.regions {
+		p.whole()
+	}
+	s.regions[0].eventually("all regions have the same rules", func() bool {
+		version := s.regions[0].nodes[0].version()
+		for _, p := range s.regions {
+			for _, v := range p.nodes {
+				if !v.alive.Load() {
+					continue
+				}
+				c := v.node.cluster
+				if v.version() != version || len(c.Last().Regions.Names) != 3 || c.Following().Recorded != version {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// version is that of the rules in force at a node.
+func (v *virtual) version() int64 {
+	_, version := v.node.cluster.Last().History.Current()
+	return version.Number
+}
+
+func (s *system) end() {
+	for _, p := range s.regions {
+		for _, v := range p.nodes {
+			if v.alive.Load() {
+				v.down(false)
+			}
+		}
+	}
+	time.Sleep(30 * time.Second) // gossip's last probes
+}
+
+// globalRules are one quota over all regions.
+func globalRules(limit int64) string {
+	return fmt.Sprintf(`
+version: 1
+rules:
+  - name: world
+    key: [tenant]
+    scope: global
+    limits: [{limit: %d, per: 5s, algorithm: fixed-window}]
+  - name: bucket
+    key: [tenant]
+    scope: global
+    limits: [{limit: %d, per: 1m, algorithm: token-bucket, burst: %d}]
+`, limit, limit, limit/10)
+}
+
+// sale is what was admitted of one subject, by region and window.
+type sale struct {
+	mu       sync.Mutex // guards what follows
+	windows  map[int64]*[3]int64
+	admitted []time.Time // in order
+	alone    int         // decided without the owner
+	slow     atomic.Int64
+	failed   atomic.Int64
+	stop     atomic.Bool
+	done     sync.WaitGroup
+}
+
+// turnEdge is how near the turn of a window nothing is asked.
+const turnEdge = 2 * time.Millisecond
+
+// sell asks about one subject in some regions, so often a second in each, at random nodes.
+func (s *system) sell(rule, key string, per time.Duration, rates [3]int, seed uint64) *sale {
+	x := &sale{windows: map[int64]*[3]int64{}}
+	for r, rate := range rates {
+		if rate == 0 {
+			continue
+		}
+		random := rand.New(rand.NewPCG(seed, uint64(r)))
+		x.done.Go(func() {
+			var a limiter.Answer
+			for !x.stop.Load() {
+				pause := time.Second / time.Duration(rate)
+				time.Sleep(pause/2 + time.Duration(random.Int64N(int64(pause))))
+				if left := per - time.Duration(time.Now().UnixNano())%per; left < turnEdge || left > per-turnEdge {
+					continue
+				}
+				v := s.regions[r].nodes[random.IntN(len(s.regions[r].nodes))]
+				if !v.ready.Load() {
+					continue
+				}
+				began := time.Now()
+				allowed, err := v.check(rule, key, &a)
+				x.note(r, v, began, per, allowed, err, &a)
+			}
+		})
+	}
+	return x
+}
+
+func (x *sale) note(r int, v *virtual, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
+	if v.crashed.Load() {
+		return // its answer never reached anyone
+	}
+	if err != nil {
+		x.failed.Add(1)
+		return
+	}
+	if time.Since(began) >= farDelay {
+		x.slow.Add(1)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if a.DecidedBy == limiter.ByFallback || a.DecidedBy == limiter.ByStandby {
+		x.alone++
+	}
+	if !allowed {
+		return
+	}
+	w := began.UnixNano() / int64(per)
+	if x.windows[w] == nil {
+		x.windows[w] = &[3]int64{}
+	}
+	x.windows[w][r]++
+	x.admitted = append(x.admitted, began)
+}
+
+func (x *sale) end() {
+	x.stop.Store(true)
+	x.done.Wait()
+}
+
+// turn sleeps until a window turns, and so long after that.
+func turn(per, then time.Duration) {
+	time.Sleep(per - time.Duration(time.Now().UnixNano())%per + then)
+}
+
+// window is what was admitted in the window before the one that is now, in all regions and by region.
+func (x *sale) window(per time.Duration) (sum int64, by [3]int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if w := x.windows[time.Now().UnixNano()/int64(per)-1]; w != nil {
+		by = *w
+	}
+	return by[0] + by[1] + by[2], by
+}
+
+// G8 while nothing is wrong: what is asked for in one region is lent by the others, and what is asked for in several adds up
+// to the limit. No check waits for another region.
+func TestG8_OneQuotaInOneProcess(t *testing.T) {
+	t.Parallel()
+	const limit, per = 300, 5 * time.Second
+	for seed := range seeds(1) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSystem(t, 2, globalRules(limit))
+			sales := map[string]*sale{}
+			for name, rates := range map[string][3]int{"one": {100, 0, 0}, "two": {0, 50, 50}, "all": {32, 32, 32}} {
+				sales[name] = s.sell("world", name, per, rates, seed)
+			}
+			turn(per, 0)
+			for i := range 3 {
+				turn(per, 0)
+				for name, x := range sales {
+					if sum, by := x.window(per); sum != limit {
+						t.Errorf("seed %d, %s, window %d: have %d %v admitted, want %d", seed, name, i, sum, by, limit)
+					}
+				}
+			}
+			for name, x := range sales {
+				x.end()
+				if x.slow.Load() > 0 || x.failed.Load() > 0 || x.alone > 0 {
+					t.Errorf("seed %d, %s: %d as slow as another region, %d failed, %d without the owner", seed, name, x.slow.Load(), x.failed.Load(), x.alone)
+				}
+			}
+			s.end()
+		})
+	}
+}
+
+// G8 while regions are cut off from each other at random, during loans too: never more than the limit, and a region that was
+// cut off through a window admits its share.
+func TestG8_CutsInOneProcess(t *testing.T) {
+	t.Parallel()
+	const limit, per = 300, 5 * time.Second
+	for seed := range seeds(1) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSystem(t, 2, globalRules(limit))
+			random := rand.New(rand.NewPCG(seed, 8))
+			sales := []*sale{
+				s.sell("world", "one", per, [3]int{100, 0, 0}, seed), s.sell("world", "two", per, [3]int{0, 60, 40}, seed),
+				s.sell("world", "all", per, [3]int{32, 32, 32}, seed),
+			}
+			buckets := []*sale{
+				s.sell("bucket", "one", time.Minute, [3]int{0, 12, 0}, seed), s.sell("bucket", "all", time.Minute, [3]int{5, 5, 5}, seed),
+			}
+			turn(per, 0)
+			for range 2 {
+				time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+				kind, away := random.IntN(3), random.IntN(3)
+				switch kind {
+				case 0:
+					s.off(away)
+				case 1:
+					for i := range s.regions {
+						s.off(i)
+					}
+				case 2:
+					s.cut(away, (away+1)%3)
+				}
+				for i := range 2 {
+					turn(per, time.Millisecond)
+					for k, x := range sales {
+						sum, by := x.window(per)
+						if sum > limit {
+							t.Errorf("seed %d, cut %d of %d, subject %d: have %d %v admitted, want at most %d", seed, kind, away, k, sum, by, limit)
+						}
+						if i == 0 || kind == 2 {
+							continue
+						}
+						for r, n := range by {
+							if (kind == 1 || r == away) && k == 2 && n != limit/3 {
+								t.Errorf("seed %d, cut %d of %d: region %d alone admitted %d, want its share of %d", seed, kind, away, r, n, limit/3)
+							}
+						}
+					}
+				}
+				s.net.HealAll()
+				turn(per, 0)
+			}
+			for _, x := range buckets {
+				x.end()
+				x.boundedSpans(t, seed, limit, limit/10)
+			}
+			for _, x := range append(sales, buckets...) {
+				x.end()
+				if x.slow.Load() > 0 || x.failed.Load() > 0 || x.alone > 0 {
+					t.Errorf("seed %d: %d as slow as another region, %d failed, %d without the owner", seed, x.slow.Load(), x.failed.Load(), x.alone)
+				}
+			}
+			s.end()
+		})
+	}
+}
+
+// boundedSpans fails if a bucket admitted more over any span D than burst + rate × (D + TTL), and a unit for each region, which
+// counts what is owed in part as a whole one; or if it admitted hardly anything.
+func (x *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
+	t.Helper()
+	const ttl, regions = 3 * time.Second, 3 // of leases: a twentieth of a minute
+	for i, from := range x.admitted {
+		for j, to := range x.admitted[i:] {
+			most := burst + limit*int64(to.Sub(from)+ttl)/int64(time.Minute) + regions
+			if n := int64(j) + 1; n > most {
+				t.Fatalf("seed %d: a bucket admitted %d in %v, at most %d may be", seed, n, to.Sub(from), most)
+			}
+		}
+	}
+	// A region that is cut off keeps its part of the rate, and what it could not lend.
+	span := x.admitted[len(x.admitted)-1].Sub(x.admitted[0])
+	if n, least := int64(len(x.admitted)), limit*int64(span)/int64(time.Minute)/3; n < least {
+		t.Errorf("seed %d: a bucket admitted %d in %v, want at least %d", seed, n, span, least)
+	}
+}
+
+// G8 while nodes are killed in the middle of loans. An owner that lends has nothing to forget: a loan is made only when its
+// standby knows of it. Of an owner that borrows its last debits are forgotten, as ever.
+func TestG8_KillsInOneProcess(t *testing.T) {
+	t.Parallel()
+	const limit, per = 300, 5 * time.Second
+	for seed := range seeds(1) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSystem(t, 3, globalRules(limit))
+			random := rand.New(rand.NewPCG(seed, 13))
+			const rate = 100
+			x := s.sell("world", "one", per, [3]int{rate, 0, 0}, seed)
+			turn(per, time.Duration(random.Int64N(int64(time.Second))))
+			for _, region := range []int{0, 1 + random.IntN(2)} {
+				victim := s.ownerOf(region, "world", "one")
+				forgotten := int64(0)
+				if region == 0 {
+					const unpushed, life = 150 * time.Millisecond, 250 * time.Millisecond // and a lease's
+					forgotten = int64((unpushed + life) * rate / time.Second)
+				}
+				victim.down(false)
+				turn(per, time.Millisecond)
+				if sum, by := x.window(per); sum > limit+forgotten || sum < limit/3 {
+					t.Errorf("seed %d, owner in region %d killed: have %d %v admitted, want %d … %d", seed, region, sum, by, limit/3, limit+forgotten)
+				}
+				victim.up()
+				s.whole()
+				turn(per, 0)
+				turn(per, time.Duration(random.Int64N(int64(time.Second))))
+				if sum, by := x.window(per); sum != limit {
+					t.Errorf("seed %d, owner in region %d is back: have %d %v admitted, want %d", seed, region, sum, by, limit)
+				}
+			}
+			x.end()
+			s.end()
+		})
+	}
+}
+
+// ownerOf is the node that owns a subject in a region.
+func (s *system) ownerOf(region int, rule, key string) *virtual {
+	s.t.Helper()
+	p := s.regions[region]
+	u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	owner, _, _ := p.nodes[0].node.Owner(ring.PartitionOf(u.Hash.Hi))
+	for _, v := range p.nodes {
+		if v.settings.Name == owner {
+			return v
+		}
+	}
+	s.t.Fatalf("%s owns %s in region %d", owner, key, region)
+	return nil
+}

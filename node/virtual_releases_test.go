@@ -1,0 +1,152 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// oneState waits until all nodes have applied the same.
+func (p *planet) oneState() {
+	p.t.Helper()
+	p.eventually("all nodes have the same state", func() bool {
+		var first []byte
+		for _, v := range p.nodes {
+			b, err := v.node.cluster.State().AppendBinary(nil)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			if first != nil && !bytes.Equal(first, b) {
+				return false
+			}
+			first = b
+		}
+		return true
+	})
+}
+
+// A node whose release lacks a kind of entry stops at the first one: the others go on with the whole limit, it forwards
+// and has no authority, and with the next release it catches up.
+func TestUnknownEntryInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit, keys = 400, 6
+		var lacks [3]atomic.Bool
+		p := newSpace(t).planet("default", "default", 0)
+		p.build = func(i int) cluster.Build {
+			return cluster.Build{Lacks: func(kind string) bool { return lacks[i].Load() && kind == "agreement.Rules" }}
+		}
+		p.settle(3, exactRules(limit))
+		p.whole()
+		i := 0
+		for p.nodes[i].node.cluster.Stats().State == "leader" {
+			i++ // a leader does not propose what it can't read
+		}
+		odd, others := p.nodes[i], slices.Delete(slices.Clone(p.nodes), i, i+1)
+		crowd := p.crowd("year", keys, 6)
+		lacks[i].Store(true)
+		change := rules.Change{Part: rules.TierPart, Name: "new", Body: []byte("limits: [{limit: 1, per: 1m}]")}
+		for _, v := range others {
+			if _, err := v.node.Write(t.Context(), change, api.WriteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := odd.node.cluster
+		p.eventually("it stops", func() bool { return c.Stuck() != nil && !c.Authority() })
+		p.eventually("the others go on without it", func() bool {
+			s := others[0].node.cluster.State()
+			return s.Settled && len(s.To.Members()) == 2
+		})
+		time.Sleep(time.Second)
+		_, by, slowest := odd.ask("year", p.keyOwnedBy("year", others[0], nil, 0), 100)
+		if by[limiter.ByForward] != 100 || slowest > 100*time.Millisecond {
+			t.Errorf("it does not forward: %v, the slowest in %v", by, slowest)
+		}
+		if f := odd.node.figures(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
+			t.Errorf("have %+v", f)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := odd.node.Write(ctx, change, api.WriteOptions{}); err == nil {
+			t.Error("it says that a write is in force on it")
+		}
+		odd.down(true)
+		lacks[i].Store(false)
+		odd.up()
+		p.whole()
+		p.oneState()
+		decided := crowd.leave()
+		if crowd.failed.Load() > 0 || crowd.slow.Load() > 0 {
+			t.Errorf("%d checks failed, %d were slow", crowd.failed.Load(), crowd.slow.Load())
+		}
+		// Between its last authority and its end its standbys, and it itself, decide within a share.
+		for i := range crowd.admitted {
+			if n := crowd.admitted[i].Load(); n < limit || n > limit+limit/3 {
+				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// A cluster is rolled to the next release, back, and there again, under load: nothing is forgotten and no check fails. Once
+// the level has risen a node that goes back is kept out until it has the next release again.
+func TestRollingReleasesInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit, keys = 300, 6
+		p := newSpace(t).planet("default", "default", 0)
+		old := cluster.Build{Level: cluster.Newest, Release: "old"}
+		young := cluster.Build{Level: cluster.Newest + 1, Release: "young"}
+		p.build = func(int) cluster.Build { return old }
+		p.settle(3, exactRules(limit))
+		p.whole()
+		crowd := p.crowd("year", keys, 6)
+		roll := func(v *virtual, to cluster.Build) {
+			v.down(true)
+			v.build = to
+			v.up()
+		}
+		for i, to := range []cluster.Build{young, young, old, young, young} {
+			roll(p.nodes[[]int{0, 1, 0, 0, 2}[i]], to)
+			p.whole()
+		}
+		level := p.nodes[2].node.Levels()
+		if level.Level != int64(old.Level) || level.Highest != int64(young.Level) || level.Members[0].Release != "young" {
+			t.Errorf("have %+v", level)
+		}
+		if have, err := p.nodes[2].node.Raise(t.Context(), 0); err != nil || have != int64(young.Level) {
+			t.Fatalf("have %d, %v", have, err)
+		}
+		decided := crowd.leave()
+		for i := range crowd.admitted {
+			if n := crowd.admitted[i].Load(); n != limit {
+				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
+			}
+		}
+		if crowd.failed.Load() > 0 {
+			t.Errorf("%d checks failed", crowd.failed.Load())
+		}
+		roll(p.nodes[1], old)
+		time.Sleep(5 * time.Second)
+		c := p.nodes[1].node.cluster
+		if p.nodes[1].ready.Load() || c.Authority() || c.Stuck() == nil {
+			t.Errorf("an old release takes part: %v", c.Stuck())
+		}
+		roll(p.nodes[1], young)
+		p.whole()
+		p.oneState()
+		p.peaceful()
+		p.end()
+	})
+}

@@ -1,0 +1,95 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// readyz reports whether a probe of the node's readiness succeeds.
+func (v *virtual) readyz() bool { return v.ready.Load() && v.node.condition() == nil }
+
+// anew kills the node and starts it with an empty disk, under a new identity, and at another address if move is set.
+func (v *virtual) anew(move bool) {
+	v.down(false)
+	c := v.settings
+	if move {
+		v.ip = v.planet.address(100 + int(v.id[0]))
+		c.ClusterBind = v.ip
+	}
+	c.Join = nil
+	for _, other := range v.planet.nodes {
+		if other != v {
+			c.Join = append(c.Join, other.ip)
+		}
+	}
+	v.memory = &memory{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
+	v.id = ring.NodeID{v.id[0], v.id[1], v.id[2] + 1}
+	v.up()
+}
+
+// All nodes lose their disks one after another, each as soon as the one before is ready. There is a quorum all the time.
+func TestD9_RollingRestartWithoutDisksInOneProcess(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		nodes int
+		move  bool
+		join  bool // without --bootstrap-expect
+	}{{3, true, false}, {3, false, true}, {7, true, true}, {4, false, false}}
+	for _, test := range tests[:cases(len(tests))] {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlanet(t, test.nodes, exactRules(1000))
+				for _, v := range p.nodes {
+					if test.join {
+						v.settings.BootstrapExpect = 0
+					}
+					began := time.Now()
+					v.anew(test.move)
+					p.eventually("a node that lost its disk is ready", v.readyz)
+					t.Logf("%s ready after %v", v.settings.Name, time.Since(began).Round(100*time.Millisecond))
+				}
+				p.whole()
+				p.peaceful()
+				p.end()
+			})
+		})
+	}
+}
+
+// Whoever starts does not wait for what will not come: for a node that is gone for good and that nobody can replace, nor when
+// a cluster is founded, grows, or is left by plan.
+func TestReadyWithoutAReplacementInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		soon := func(what string, v *virtual, bound time.Duration) {
+			t.Helper()
+			p := v.planet
+			p.eventually(what, v.readyz)
+			if took := time.Since(began); took > bound {
+				t.Errorf("%s after %v", what, took)
+			}
+		}
+		p := newPlanet(t, 3, exactRules(1000))
+		for _, v := range p.nodes {
+			soon("a first start is over", v, 6*time.Second)
+		}
+		p.nodes[2].down(false)
+		time.Sleep(20 * time.Second)
+		p.nodes[1].down(false)
+		began = time.Now()
+		p.nodes[1].up()
+		soon("a voter is ready though another one is gone", p.nodes[1], 6*time.Second)
+		p.nodes[2].up()
+		p.whole()
+		began = time.Now()
+		soon("a newcomer is ready", p.newcomer(), 6*time.Second)
+		p.end()
+	})
+}

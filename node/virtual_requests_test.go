@@ -1,0 +1,203 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// Partitions move from one node to another while a third asks the old owner to adjust subjects in them, and its link breaks
+// before the answers come. The third asks the new owner then: no subject is adjusted twice, though the caller gave no id.
+func TestD11_AnAdjustmentIsMadeOnceInOneProcess(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(cases(3)) {
+		synctest.Test(t, func(t *testing.T) { adjustWhileItMoves(t, time.Duration(15+10*seed)*time.Millisecond) })
+	}
+}
+
+func adjustWhileItMoves(t *testing.T, after time.Duration) {
+	p := newPlanet(t, 3, exactRules(1_000_000))
+	followers := p.followers()
+	from, asker := followers[0], followers[1]
+	p.net.DelayBetween(from.ip, p.address(3), 20*time.Millisecond)
+	p.net.DelayBetween(from.ip, asker.ip, 10*time.Millisecond)
+	to := p.newcomer()
+	p.eventually("the ring moves", func() bool {
+		s := p.nodes[0].node.cluster.State()
+		return !s.Settled && s.To.Rank(to.id) >= 0 && asker.node.cluster.State().Revision == s.Revision
+	})
+	keys := p.keysMoving("year", from, to, 600)
+	errs := make([]error, len(keys))
+	var done sync.WaitGroup
+	for i, key := range keys {
+		done.Go(func() { _, errs[i] = asker.node.limiter.Adjust("year", []string{key}, 7, "") })
+	}
+	time.Sleep(after)
+	p.net.Cut(from.ip, asker.ip)
+	done.Wait()
+	p.net.HealAll()
+	p.whole()
+	made, failed := 0, 0
+	for i, key := range keys {
+		switch used := p.used("year", key); {
+		case used == 7:
+			made++
+		case used == 0 && errs[i] != nil:
+			failed++
+		default:
+			t.Errorf("subject %s: %d used, and the adjustment ended with %v", key, used, errs[i])
+		}
+	}
+	t.Logf("made %d, failed and not made %d", made, failed)
+	p.peaceful()
+	p.end()
+}
+
+// keysMoving are subjects of a rule in partitions that move from one node to another, not yet handed over.
+func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []string) {
+	s := p.nodes[0].node.cluster.State()
+	for i := 0; len(keys) < n && i < 1_000_000; i++ {
+		key := fmt.Sprintf("d%d", i)
+		q := p.partition(rule, key)
+		if s.From.Owner(q) == from.id && s.To.Owner(q) == to.id && from.node.keeper.Route(q).Owner == from.id {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// A thousand requests with ids, adjustments and reservations, are repeated at any node while an owner is killed, another node joins,
+// and a third one is stopped. Each is decided once, and each answer is the same as the first.
+func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(cases(2)) {
+		synctest.Test(t, func(t *testing.T) { requestsOnce(t, seed) })
+	}
+}
+
+// asking is requests with ids that are asked again and again.
+type asking struct {
+	planet *planet
+	rnd    *rand.Rand
+	keys   int
+	costs  []int64
+	mu     sync.Mutex // guards what follows
+	told   map[int]string
+	beside map[string]int64 // reserved without the owner
+	t      *testing.T
+}
+
+func requestsOnce(t *testing.T, seed uint64) {
+	p := newPlanet(t, 5, exactRules(1_000_000))
+	a := &asking{planet: p, rnd: rand.New(rand.NewPCG(seed, 11)), keys: 50, told: map[int]string{}, beside: map[string]int64{}, t: t}
+	for range 1000 {
+		a.costs = append(a.costs, 1+a.rnd.Int64N(9))
+	}
+	var under sync.WaitGroup
+	under.Go(a.all) // some are under way when the owner dies
+	victim := p.followers()[0]
+	time.Sleep(time.Duration(a.rnd.IntN(300)) * time.Millisecond)
+	victim.down(false)
+	under.Wait()
+	a.forget() // what the victim answered and had not pushed is forgotten: an answer counts from here on
+	p.owner(p.partition("year", "k0"), victim)
+	a.untilAnswered()
+	p.newcomer()
+	for range 6 {
+		a.all()
+		time.Sleep(300 * time.Millisecond)
+	}
+	p.followers()[1].down(true)
+	a.untilAnswered()
+	want := map[string]int64{}
+	for i, cost := range a.costs {
+		want[a.key(i)] += cost
+	}
+	time.Sleep(5 * time.Second) // what was admitted without owners is told
+	for key, n := range want {
+		n += a.beside[key]
+		var used int64
+		p.eventually("there is an owner", func() (ok bool) {
+			var err error
+			used, err = p.usedNow("year", key)
+			return err == nil
+		})
+		if used != n {
+			t.Errorf("seed %d: subject %s: %d used, want %d", seed, key, used, n)
+		}
+	}
+	p.peaceful()
+	p.end()
+}
+
+func (a *asking) key(i int) string { return fmt.Sprintf("k%d", i%a.keys) }
+
+func (a *asking) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.told)
+}
+
+// all sends each request once, to some node, and reports how many were not answered.
+func (a *asking) all() {
+	var done sync.WaitGroup
+	for i := range a.costs {
+		v := a.planet.nodes[a.rnd.IntN(len(a.planet.nodes))]
+		if !v.ready.Load() || i%10 == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if v.ready.Load() {
+			done.Go(func() { a.one(v, i) })
+		}
+	}
+	done.Wait()
+}
+
+// untilAnswered sends them until each was answered.
+func (a *asking) untilAnswered() {
+	a.t.Helper()
+	a.planet.eventually("all are answered", func() bool {
+		a.all()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.told) == len(a.costs)
+	})
+}
+
+// one sends a request to a node, and compares the answer with what was answered before.
+func (a *asking) one(v *virtual, i int) {
+	id, key, l := fmt.Sprintf("request %d", i), a.key(i), v.node.limiter
+	var told string
+	if i%2 == 0 {
+		u, err := l.Adjust("year", []string{key}, a.costs[i], id)
+		if err != nil || v.crashed.Load() {
+			return
+		}
+		told = fmt.Sprintf("%d used", u.Limits[0].Used)
+	} else {
+		var answer limiter.Answer
+		q := limiter.Query{Rule: "year", Key: []string{key}, ByKey: true, Costs: []limiter.UnitCost{{Unit: "requests", Cost: a.costs[i]}}, RequestID: id}
+		reservation, err := l.Reserve(&q, time.Hour, &answer)
+		if err != nil || v.crashed.Load() {
+			return
+		}
+		if answer.DecidedBy < limiter.ByForward { // nobody remembers it
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.beside[key] += a.costs[i]
+			return
+		}
+		told = fmt.Sprintf("%v %d %s", answer.Allowed, answer.Limits[0].Remaining, reservation)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if first, before := a.told[i]; before && first != told {
+		a.t.Errorf("%s: answered %q, before %q", id, told, first)
+	}
+	a.told[i] = told
+}

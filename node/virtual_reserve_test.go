@@ -1,0 +1,182 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const reserveRules = `version: 1
+rules:
+  - {name: model, key: [key], limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window, unit: tokens}, {limit: 1000000, per: 8760h, algorithm: fixed-window}]}
+  - {name: tenant, key: [tenant], limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window, unit: tokens}]}
+`
+
+// patrons reserve and settle at all nodes, and keep account of it.
+type patrons struct {
+	p    *planet
+	done sync.WaitGroup
+	// By key: what was certainly used, what may have been used beside it, and what settlings gave back.
+	sure, perhaps, refunds [reserveKeys]atomic.Int64
+	failed                 atomic.Int64
+}
+
+const reserveKeys = 7
+
+// run does one pair at a node, and another settles.
+func (s *patrons) run(i int, chance *rand.Rand) {
+	key := i % reserveKeys
+	at, other := s.p.nodes[chance.IntN(3)], s.p.nodes[chance.IntN(3)]
+	estimate := 1 + chance.Int64N(1000)
+	q := limiter.Query{
+		Attributes: []rules.Attribute{{Name: "key", Value: fmt.Sprint(i % reserveKeys)}, {Name: "tenant", Value: "all"}},
+		Costs:      []limiter.UnitCost{{Unit: "tokens", Cost: estimate}},
+	}
+	for !at.ready.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	var a limiter.Answer
+	id, err := at.node.limiter.Reserve(&q, 20*time.Second, &a)
+	if err != nil || id == "" || at.crashed.Load() {
+		s.perhaps[key].Add(estimate)
+		return
+	}
+	time.Sleep(time.Duration(chance.IntN(500)) * time.Millisecond)
+	if chance.IntN(10) == 0 {
+		s.sure[key].Add(estimate) // and never settled
+		return
+	}
+	used := chance.Int64N(estimate * 5 / 4)
+	if s.settle(other, id, used) {
+		s.sure[key].Add(used)
+		s.refunds[key].Add(max(0, estimate-used))
+		if chance.IntN(3) == 0 {
+			s.settle(at, id, 2*estimate) // changes nothing
+		}
+		return
+	}
+	s.sure[key].Add(min(used, estimate))
+	s.perhaps[key].Add(max(used, estimate) - min(used, estimate))
+}
+
+// settle tries for a while, as a caller would. It reports whether it was told to be done.
+func (s *patrons) settle(at *virtual, id string, used int64) bool {
+	for range 100 {
+		if at.ready.Load() {
+			_, err := at.node.limiter.Settle(id, []limiter.UnitCost{{Unit: "tokens", Cost: used}})
+			if err == nil && !at.crashed.Load() {
+				return true
+			}
+			if errors.Is(err, limiter.ErrUnknownReservation) {
+				s.failed.Add(1)
+				return false
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return false
+}
+
+func (p *planet) patrons(pairs int, seed uint64) *patrons {
+	s := &patrons{p: p}
+	for i := range pairs {
+		s.done.Go(func() {
+			chance := rand.New(rand.NewPCG(seed, uint64(i)))
+			time.Sleep(time.Duration(chance.IntN(2000)) * time.Millisecond)
+			s.run(i, chance)
+		})
+	}
+	return s
+}
+
+// A thousand reservations at once, settled at other nodes: what is used is what was settled, and what was reserved and
+// not settled, to the token.
+func TestReservationsInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, reserveRules)
+		s := p.patrons(1000, 1)
+		s.done.Wait()
+		time.Sleep(time.Second)
+		all := int64(0)
+		for i := range reserveKeys {
+			have, want := p.used("model", fmt.Sprint(i)), s.sure[i].Load()
+			if all += want; have != want || s.perhaps[i].Load() > 0 {
+				t.Errorf("key %d: have %d used, want %d; %d in doubt", i, have, want, s.perhaps[i].Load())
+			}
+		}
+		if have := p.used("tenant", "all"); have != all {
+			t.Errorf("all together: have %d used, want %d", have, all)
+		}
+		if n := s.failed.Load(); n > 0 {
+			t.Errorf("%d reservations were not known", n)
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// Nodes restart in good order meanwhile: nothing changes.
+func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlanet(t, 3, reserveRules)
+		s := p.patrons(600, 2)
+		p.restartEach()
+		s.done.Wait()
+		time.Sleep(time.Second)
+		for i := range reserveKeys {
+			have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.sure[i].Load(), s.perhaps[i].Load()
+			if have < sure || have > sure+perhaps {
+				t.Errorf("key %d: have %d used, want %d to %d", i, have, sure, sure+perhaps)
+			}
+		}
+		p.peaceful()
+		p.end()
+	})
+}
+
+// Nodes are killed meanwhile. What the last tenth of a second before a kill took may be forgotten, and refunds may be
+// dropped; nothing else.
+func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
+	t.Parallel()
+	for victim := range cases(3) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlanet(t, 3, reserveRules)
+			s := p.patrons(1000, uint64(victim)+3)
+			time.Sleep(time.Second)
+			p.nodes[victim].down(false)
+			time.Sleep(500 * time.Millisecond)
+			p.nodes[victim].up()
+			p.whole()
+			s.done.Wait()
+			time.Sleep(11 * time.Second) // debts are told by then
+			dropped := int64(0)
+			for _, v := range p.nodes {
+				dropped += v.node.limiter.ReservationStats().Dropped
+			}
+			// 500 a second of 500 tokens on average, over 7 keys: a tenth of a second is some 3,600 of each.
+			const tail = 2 * 3600
+			for i := range reserveKeys {
+				have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.sure[i].Load(), s.perhaps[i].Load()
+				if have < sure-tail || have > sure+perhaps+s.refunds[i].Load() || dropped == 0 && have > sure+perhaps {
+					t.Errorf("victim %d, key %d: have %d used, %d sure, %d in doubt, %d refunded; %d dropped", victim, i, have, sure, perhaps,
+						s.refunds[i].Load(), dropped)
+				}
+			}
+			if n := s.failed.Load(); n > 0 {
+				t.Errorf("%d reservations were not known", n)
+			}
+			p.peaceful()
+			p.end()
+		})
+	}
+}

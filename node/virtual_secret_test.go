@@ -1,0 +1,73 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/secret"
+)
+
+// exactRules is one rule that asks the owner each time, and whose window does not turn during a test.
+func exactRules(limit int) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
+}
+
+func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
+	t.Helper()
+	var lines strings.Builder
+	for _, s := range all {
+		fmt.Fprintln(&lines, s)
+	}
+	if err := os.WriteFile(name+".new", []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(name+".new", name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSecretIsChangedInOneProcess: three reloads, one node after the other, under load. No check fails, is slow or is decided
+// without its owner, nothing is forgotten, and the ring stays.
+func TestSecretIsChangedInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old, next := secret.Secret{1}, secret.Secret{2}
+		p := newSpace(t).planet("default", "default", 0)
+		p.secret = []secret.Secret{old}
+		p.settle(3, exactRules(1_000_000))
+		p.whole()
+		epoch := p.nodes[0].node.cluster.State().Revision
+		c := p.crowd("year", 100, 6)
+		for _, secrets := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
+			for _, v := range p.nodes {
+				writeSecrets(t, v.settings.ClusterSecretFile, secrets...)
+				time.Sleep(1500 * time.Millisecond)
+			}
+		}
+		time.Sleep(15 * time.Second) // after ten, what was not replaced is closed
+		by := c.leave()
+		t.Logf("by %v", by)
+		if c.failed.Load() > 0 || c.slow.Load() > 0 || by["fallback"] > 0 || by["standby"] > 0 {
+			t.Errorf("%d failed, %d slow, by %v", c.failed.Load(), c.slow.Load(), by)
+		}
+		for i := range c.admitted {
+			if used, want := p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(); used != want {
+				t.Errorf("key %d: have %d used, want %d", i, used, want)
+			}
+		}
+		for _, v := range p.nodes {
+			if have := v.node.protection.file.Fingerprints(); len(have) != 1 || have[0] != next.Fingerprint() {
+				t.Errorf("%s goes by %v", v.settings.Name, have)
+			}
+		}
+		if have := p.nodes[0].node.cluster.State().Revision; have != epoch {
+			t.Errorf("the ring is at revision %d, and was at %d", have, epoch)
+		}
+		p.peaceful()
+		p.end()
+	})
+}

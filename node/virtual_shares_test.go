@@ -1,0 +1,283 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// dayOfRegions is a rules file with a limit a day for all regions together.
+func dayOfRegions(limit int, parts string) string {
+	return fmt.Sprintf("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, %s limits: "+
+		"[{limit: %d, per: 24h, algorithm: fixed-window}]}\n", parts, limit)
+}
+
+// day is four regions that divide a limit a day; the last one begins later.
+type day struct {
+	t   *testing.T
+	all []*planet
+	now int // regions that are there
+}
+
+const (
+	dayLimit = 900
+	busy     = 45 * time.Second // is enough for a region to ask for all of it
+)
+
+// newDay begins three regions from nothing, in the middle of a day: so long before midnight.
+func newDay(t *testing.T, left time.Duration) *day {
+	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour - left)))
+	d := &day{t: t, now: 3}
+	space := newSpace(t)
+	for i, name := range []string{"eu", "us", "ap", "za"} {
+		p := space.planet(name, "eu", i+1)
+		for j := range 4 {
+			for k := range 2 {
+				if i != j {
+					p.far = append(p.far, fmt.Sprintf("10.0.%d.%d", j+1, k+1))
+				}
+			}
+		}
+		d.all = append(d.all, p)
+	}
+	for _, p := range d.all[:d.now] {
+		p.settle(2, dayOfRegions(dayLimit, ""))
+	}
+	for _, p := range d.all[:d.now] {
+		p.whole()
+	}
+	return d
+}
+
+func (d *day) recorded() {
+	d.t.Helper()
+	d.all[0].eventually("the rules are recorded", recorded(d.all[:d.now]))
+}
+
+func (d *day) end() {
+	for _, p := range d.all[:d.now] {
+		p.end()
+	}
+}
+
+// joins begins the fourth region.
+func (d *day) joins() {
+	d.now = 4
+	d.all[3].settle(2, dayOfRegions(dayLimit, ""))
+	d.all[3].whole()
+}
+
+func (d *day) cut(region int) {
+	for i, p := range d.all {
+		for _, a := range p.nodes {
+			for _, b := range d.all[region].nodes {
+				if i != region {
+					p.net.Cut(a.ip, b.ip)
+				}
+			}
+		}
+	}
+}
+
+// ask asks about a subject in some regions for a time, forty times a second in each, and returns what was admitted there.
+func (d *day) ask(key string, span time.Duration, regions ...int) (by [4]int64) {
+	var all sync.WaitGroup
+	var failed atomic.Int64
+	for _, r := range regions {
+		nodes := d.all[r].nodes
+		all.Go(func() {
+			var a limiter.Answer
+			for i, until := 0, time.Now().Add(span); time.Now().Before(until); i++ {
+				time.Sleep(25 * time.Millisecond)
+				v := nodes[i%len(nodes)]
+				if !v.ready.Load() {
+					continue
+				}
+				allowed, err := v.check("day", key, &a)
+				if err != nil || a.DecidedBy == limiter.ByFallback {
+					failed.Add(1)
+				}
+				if allowed {
+					by[r]++
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := failed.Load(); n > 0 {
+		d.t.Errorf("%s: %d checks failed, or were decided without the owner", key, n)
+	}
+	return by
+}
+
+func sumOf(by ...[4]int64) (sum int64) {
+	for _, one := range by {
+		for _, n := range one {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// wholeLimit fails unless the whole limit was admitted, and not more.
+func (d *day) wholeLimit(what string, by ...[4]int64) {
+	d.t.Helper()
+	if sum := sumOf(by...); sum != dayLimit {
+		d.t.Errorf("%s: have %d admitted, want %d: %v", what, sum, dayLimit, by)
+	}
+}
+
+// everyCase reports whether cases that take some seconds more are run, too.
+func everyCase() bool { return os.Getenv("RLNODE_TEST_SEEDS") != "" }
+
+// G8, in whole programs that begin with nothing but a rules file, in the middle of a day: the day's limit can be used on that
+// day, wherever it is asked for, and never more; also while regions join, restart, and change their shares.
+func TestG8_SharesFromTheFirstWindow(t *testing.T) {
+	for name, run := range map[string]func(d *day){
+		"one is busy": func(d *day) {
+			for r := range 3 {
+				d.wholeLimit(d.all[r].region, d.ask(fmt.Sprint("one", r), busy, r))
+			}
+		},
+		"all are busy": func(d *day) { d.wholeLimit("all", d.ask("all", busy, 0, 1, 2)) },
+		"one joins": func(d *day) {
+			d.recorded()
+			before := d.ask("all", 4*time.Second, 0, 1, 2)
+			others := d.ask("za", time.Second, 0, 1, 2)
+			d.joins()
+			d.wholeLimit("all", before, d.ask("all", busy, 0, 1, 2, 3))
+			d.recorded()
+			d.wholeLimit("the new one", others, d.ask("za", busy, 3))
+			d.wholeLimit("an old one", d.ask("us", busy, 1))
+		},
+		"shares change": func(d *day) {
+			before := d.ask("all", 4*time.Second, 0, 1, 2)
+			for _, parts := range []string{"{eu: 0.1, us: 0.6, ap: 0.3}", "{eu: 0.9, us: 0.1}"} {
+				if _, err := d.all[1].nodes[0].write(dayOfRegions(dayLimit, "regions: "+parts+",")); err != nil {
+					d.t.Fatal(err)
+				}
+				before[0] += sumOf(d.ask("all", time.Second, 0, 1, 2))
+				d.wholeLimit(parts, d.ask(parts, busy, 1))
+			}
+			d.wholeLimit("all", before, d.ask("all", busy, 0, 1, 2))
+		},
+		"all restart": func(d *day) {
+			d.recorded()
+			before := d.ask("all", 4*time.Second, 0, 1, 2)
+			d.joins()
+			for _, p := range d.all {
+				p.restartEach()
+			}
+			d.recorded()
+			d.wholeLimit("all", before, d.ask("all", busy, 0, 1, 2, 3))
+			d.wholeLimit("one", d.ask("one", busy, 2))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !everyCase() && name != "one joins" {
+				t.Skip("takes some seconds: RLNODE_TEST_SEEDS=1 runs it")
+			}
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDay(t, 18*time.Hour)
+				run(d)
+				d.end()
+			})
+		})
+	}
+}
+
+// G8: a region is cut off in the middle of a change. What was divided stays so until midnight, and each region can use its own;
+// from then on each has the smallest share of what it holds. Never more than the limit, and when all is mended, all of it.
+func TestG8_CutOffWhileSharesChange(t *testing.T) {
+	regions := []int{1, 0, 2}
+	if !everyCase() {
+		regions = regions[:1]
+	}
+	for _, away := range regions {
+		t.Run(fmt.Sprint(away), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDay(t, 4*time.Minute)
+				defer d.end()
+				rest := slices.DeleteFunc([]int{0, 1, 2}, func(r int) bool { return r == away })
+				d.recorded()
+				d.cut(away)
+				if _, err := d.all[0].nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.1, us: 0.6, ap: 0.3},")); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second)
+				// All was eu's when the day began.
+				want := int64(dayLimit)
+				alone, others := d.ask("all", busy, away), d.ask("all", busy, rest...)
+				if sum := sumOf(alone, others); sum != want {
+					t.Errorf("on the first day have %v and %v admitted, want %d", alone, others, want)
+				}
+				if away == 0 && alone[0] != want || away != 0 && others[0]+others[3-away] != want {
+					t.Errorf("on the first day have %v and %v admitted", alone, others)
+				}
+				time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
+				// The change is held and not recorded: the region that is cut off from the primary does not know it.
+				least := [3]int64{90, 300, 270}
+				if away == 0 {
+					least = [3]int64{90, 300, 300}
+				}
+				alone, others = d.ask("all", busy, away), d.ask("all", busy, rest...)
+				mine := least[away]
+				if away != 0 {
+					mine = dayLimit / 3
+				}
+				if alone[away] != mine || sumOf(others) != least[rest[0]]+least[rest[1]] {
+					t.Errorf("on the second day have %v and %v admitted, want %d, and %v together", alone, others, mine, least)
+				}
+				d.all[0].net.HealAll()
+				d.recorded()
+				d.wholeLimit("after all was mended", alone, others, d.ask("all", busy, 0, 1, 2))
+			})
+		})
+	}
+}
+
+// G8: a region honours a change, and is cut off before it hears of the record. It must not believe, on the next day, that the
+// others still wait for it.
+func TestG8_CutOffBeforeTheRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDay(t, 2*time.Minute)
+		defer d.end()
+		d.recorded()
+		eu, us := d.all[0], d.all[1]
+		version, err := eu.nodes[0].write(dayOfRegions(dayLimit, "regions: {eu: 0.6, us: 0.1, ap: 0.3},"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(p *planet) int64 { return p.nodes[0].node.cluster.Following().Recorded }
+		// As soon as it goes by the change it hears of nothing more, and is still heard.
+		us.eventually("us goes by it", func() bool { return us.nodes[0].version() == version })
+		for _, other := range []*planet{eu, d.all[2]} {
+			for _, from := range other.nodes {
+				for _, to := range us.nodes {
+					us.net.CutOneWay(from.ip, to.ip)
+				}
+			}
+		}
+		eu.eventually("the change is recorded", func() bool { return at(eu) == version })
+		d.cut(1)
+		eu.eventually("ap knows", func() bool { return at(d.all[2]) == version })
+		if us.nodes[0].version() != version || at(us) == version {
+			t.Fatalf("us goes by version %d, and knows of the record of %d", us.nodes[0].version(), at(us))
+		}
+		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + 3*time.Second)))
+		by := d.ask("all", 45*time.Second, 0, 1, 2)
+		if by[1] != 90 || sumOf(by) != dayLimit {
+			t.Errorf("have %v admitted, want 90 in us, and %d", by, dayLimit)
+		}
+	})
+}

@@ -1,0 +1,961 @@
+package node
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/simulation"
+)
+
+var (
+	simSeed    = flag.Uint64("sim-seed", 2, "of the first simulation")
+	simSeeds   = flag.Uint64("sim-seeds", 1, "how many of them, with one seed after another")
+	simNodes   = flag.Int("sim-nodes", 7, "how many nodes a simulation has, 5…200")
+	simMinutes = flag.Float64("sim-minutes", 1.5, "how long things go wrong in it")
+	// simSabotage is for make simulation: it takes as many seeds as it takes until each is noticed, at most 40.
+	simSabotage = flag.Bool("sim-sabotage", false, "also look whether simulations notice what is broken on purpose")
+	simRate     = flag.Int("sim-rate", 60, "checks a second of all nodes together")
+	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose story is printed; without it that of the first one that a violation is about")
+)
+
+// Bounds of liveness.
+const (
+	// simOwned is how long after a fault begins, or ends, a partition may be without an owner that has authority.
+	simOwned = 10 * time.Second
+	// simDone is how long a join or a leave may take, whatever is broken.
+	simDone = 30 * time.Second
+	// simInForce is how long a rule that was written may not be in force where authority is.
+	simInForce = 5 * time.Second
+	// simWhole is how long after the end of all faults nodes that were out of the ring may stay so.
+	simWhole = 60 * time.Second
+	// simPatience is the longest patience with a node for which that holds.
+	simPatience = 20 * time.Second
+)
+
+const (
+	// simFounders found the cluster; the others join it.
+	simFounders = 5
+	// simManyNodes is from where on most of the time would go into heartbeats: there nodes are silent for longer before they
+	// are taken for unreachable.
+	simManyNodes, simSilence = 50, 2500 * time.Millisecond
+	// simTail is how old what an owner admitted may be and still be unknown to its standby: an interval of pushes, and, if a
+	// link has only just broken, the time until there is a path around it.
+	simTail = 700 * time.Millisecond
+)
+
+// Whole nodes, but for their HTTP and their disks, run for minutes while one thing after another breaks and stays broken, and
+// others happen meanwhile. Judged are all decisions, as package simulation does, and what has to go on.
+func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
+	t.Parallel()
+	if !simDebited {
+		t.Skip("grants are not debited in this build")
+	}
+	if *simNodes < simFounders || *simNodes > 200 {
+		t.Fatalf("-sim-nodes: %d is not in 5…200", *simNodes)
+	}
+	length := time.Duration(*simMinutes * float64(time.Minute))
+	if testing.Short() {
+		length /= 2
+	}
+	for seed := *simSeed; seed < *simSeed+*simSeeds; seed++ {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			s := &trial{nodes: *simNodes}
+			s.simulate(t, seed, length)
+			for i, v := range s.found {
+				if i == 20 {
+					t.Errorf("and more")
+					break
+				}
+				t.Errorf("seed %d: %v", seed, v)
+			}
+		})
+	}
+}
+
+// The checkers notice what is broken on purpose. (For grants without a debit see the build tag nodebit.)
+func TestSabotageIsFoundInOneProcess(t *testing.T) {
+	t.Parallel()
+	if !simDebited || !*simSabotage {
+		t.Skip("make simulation runs it")
+	}
+	for _, tt := range []struct {
+		name     string
+		want     string // the guarantee that is broken
+		sabotage func(*trial)
+	}{
+		{"takes are forgotten", "G2", func(s *trial) {
+			s.hotCounters(func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject) {
+				if owner {
+					_ = table.Reset(clock.Now(), sub.Counter, &sub.Limit)
+				}
+			})
+		}},
+		{"authority never ends", "G4", func(s *trial) {
+			s.isolates.Store(true)
+			s.p.stopped.Store(true)
+		}},
+		{"standbys hear of nothing", "G5", func(s *trial) {
+			s.isolates.Store(true)
+			s.hotCounters(func(owner bool, table *counters.Table, _ *limiter.Clock, sub *simulation.Subject) {
+				if !owner {
+					table.Drop(sub.Partition)
+				}
+			})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { findSabotage(t, tt.want, time.Minute, tt.sabotage) })
+	}
+}
+
+// findSabotage looks for a seed in which it is noticed.
+func findSabotage(t *testing.T, want string, length time.Duration, sabotage func(*trial)) {
+	t.Helper()
+	for seed := range uint64(40) {
+		s := &trial{nodes: 7, sabotage: sabotage}
+		s.simulate(t, 101+seed, length)
+		for _, v := range s.found {
+			if v.Guarantee == want {
+				t.Log(v)
+				return
+			}
+		}
+	}
+	t.Error("nobody noticed")
+}
+
+// hotCounters shows the counters of each hot subject, at its owner and elsewhere.
+func (s *trial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v, l := range s.lives {
+		for i := range s.hot {
+			if sub := &s.ledger.Subjects[i]; !l.over && v.alive.Load() {
+				show(v.node.table.IsOpen(sub.Partition), v.node.table, v.node.clock, sub)
+			}
+		}
+	}
+}
+
+// simulate runs one seed. sabotage is called now and then, if it isn't nil.
+func (s *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
+	t.Helper()
+	began, cpu := time.Now(), processorTime()
+	synctest.Test(t, func(t *testing.T) {
+		s.t, s.rnd = t, rand.New(rand.NewPCG(seed, 27))
+		s.run(seed, length)
+	})
+	took, used := time.Since(began), processorTime()-cpu
+	s.found = s.judge()
+	by := map[string]int64{}
+	for way, n := range s.ledger.Counts.By {
+		if n > 0 {
+			by[limiter.DecidedBy(way).String()] = n
+		}
+	}
+	t.Logf("seed %d, %d nodes, %v: %d checks %v, %v, %d rings, %d hot subjects lost their owner, %d partitions began anew; %v, %v of processors: %+v",
+		seed, s.nodes, length, len(s.ledger.Checks), by, s.happened, s.rings, len(s.ledger.Losses), s.anew,
+		took.Round(time.Second), used.Round(time.Second), s.ledger.Counts.Judged)
+}
+
+// trial is a simulation of whole nodes.
+type trial struct {
+	t        *testing.T
+	p        *planet
+	nodes    int        // that it begins with
+	rnd      *rand.Rand // what goes wrong, and when; used by one goroutine
+	ledger   *simulation.Ledger
+	hot      int
+	sabotage func(*trial)
+	isolates atomic.Bool // the fault that lasts is always a node that is cut off
+	happened map[string]int
+	rings    int64
+	version  int // of what is written
+	found    []simulation.Violation
+
+	down  map[*virtual]bool // crashed, and not back yet
+	bad   map[*virtual]bool // touched by the fault that lasts
+	apply func(ip string)   // makes the fault that lasts concern a node that comes; nil: it doesn't
+	doing string            // what goes wrong
+	// before is the ring from before it did. early: a node was killed that had partitions of which nobody had a copy yet, after
+	// the end of another one.
+	before *ring.Table
+	early  bool
+
+	mu       sync.Mutex // guards what follows; it comes before the locks of tables
+	there    []*virtual
+	gone     map[*virtual]bool // they have left for good
+	lives    map[*virtual]*life
+	count    int
+	parts    [ring.Partitions]keptBy
+	samples  map[int][]sample // by hot subject
+	inside   map[int][]int    // by partition: the hot subjects in it
+	ills     []ill
+	anew     int
+	failures []simulation.Violation
+}
+
+// life is a process of a node, and the place in the ledger that it has.
+type life struct {
+	limiter.Recorder
+	s      *trial
+	v      *virtual
+	number int
+	over   bool
+}
+
+// keptBy is who decided a partition last.
+type keptBy struct {
+	by      *life
+	lineage uint64
+	at      time.Duration
+	acting  int // the standby that acted last
+}
+
+// sample is what the owner of a subject had counted at a time.
+type sample struct {
+	at time.Duration
+	r  counters.Record
+}
+
+// ill is a time in which a node was dead or out of reach, or took no copies.
+type ill struct {
+	node        ring.NodeID
+	from, until time.Duration
+}
+
+const simForever = time.Duration(1<<63 - 1)
+
+func (s *trial) now() time.Duration { return time.Since(s.ledger.Start) }
+
+// text are the rules; marker is a limit that nobody uses, and that changes.
+func (s *trial) text(marker int) []byte {
+	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(s.nodes), marker)
+}
+
+func (s *trial) run(seed uint64, length time.Duration) {
+	s.happened, s.down, s.bad = map[string]int{}, map[*virtual]bool{}, map[*virtual]bool{}
+	s.gone, s.lives, s.samples, s.inside = map[*virtual]bool{}, map[*virtual]*life{}, map[int][]sample{}, map[int][]int{}
+	s.ledger = &simulation.Ledger{Config: simulation.Config{Seed: seed}, Start: time.Now()}
+	s.p = newSpace(s.t).planet("default", "default", 0)
+	if s.p.pen = s.pen; s.nodes >= simManyNodes {
+		s.p.silence = simSilence
+	}
+	s.p.settle(min(s.nodes, simFounders), string(s.text(1)))
+	for _, v := range s.p.nodes {
+		s.add(v)
+	}
+	for len(s.p.nodes) < s.nodes {
+		s.arrive()
+	}
+	s.by(simWhole, "the cluster is whole", s.whole)
+	var err error
+	if s.hot, err = s.ledger.List(2000, s.p.nodes[0].node.limiter); err != nil {
+		s.t.Fatal(err)
+	}
+	for i := range s.hot {
+		q := s.ledger.Subjects[i].Partition
+		s.inside[q] = append(s.inside[q], i)
+	}
+	began := s.now()
+	load := simulation.Load{
+		Ledger: s.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: s.slots, Ask: s.ask,
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { load.Run(began + length) })
+	done.Go(func() { s.watch(ctx) })
+	for s.now() < began+length-20*time.Second {
+		if s.rest(3*time.Second, 10*time.Second); s.rnd.IntN(5) == 0 {
+			s.rest(10*time.Second, 60*time.Second)
+		}
+		s.episode()
+	}
+	time.Sleep(began + length - s.now())
+	cancel()
+	done.Wait()
+	s.ledger.End = s.now()
+	s.rings = s.state().Epoch
+	s.p.end()
+}
+
+// judge is all that was found.
+func (s *trial) judge() []simulation.Violation {
+	found := append(slices.Clone(s.failures), s.ledger.Judge()...)
+	story := strings.Fields(*simStory)
+	for _, v := range found {
+		if words := strings.Fields(v.Text); len(story) == 0 && s.sabotage == nil && strings.HasPrefix(words[1], "k") {
+			story = words // it won't come out quite the same again
+		}
+	}
+	if len(story) > 1 {
+		_ = s.ledger.WriteStory(s.t.Output(), story[0], story[1])
+	}
+	for _, text := range s.p.diary.trouble {
+		found = append(found, simulation.Violation{Guarantee: "G1", Text: text})
+	}
+	return found
+}
+
+// fail notes that something did not go on.
+func (s *trial) fail(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures = append(s.failures, simulation.Violation{Guarantee: "liveness", Text: fmt.Sprintf("%v, %s: ", s.now(), s.doing) + fmt.Sprintf(format, args...)})
+}
+
+// rest waits for a random time.
+func (s *trial) rest(least, most time.Duration) {
+	time.Sleep(least + time.Duration(s.rnd.Int64N(int64(most-least))))
+}
+
+// Nodes.
+
+// arrive starts one more node, which joins.
+func (s *trial) arrive() *virtual {
+	n := len(s.p.nodes)
+	c := s.p.settings(n, 0)
+	for _, v := range s.well() {
+		if len(c.Join) < 5 {
+			c.Join = append(c.Join, v.ip)
+		}
+	}
+	v := s.p.another(c)
+	if s.apply != nil {
+		s.apply(v.ip)
+	}
+	v.up()
+	s.add(v)
+	return v
+}
+
+func (s *trial) add(v *virtual) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.there = append(s.there, v)
+}
+
+// pen makes the recorder of a node that starts.
+func (s *trial) pen(v *virtual, w limiter.Recorder) limiter.Recorder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	l := &life{Recorder: w, s: s, v: v, number: s.count}
+	s.lives[v] = l
+	return l
+}
+
+// well lists, in order, the nodes that are there, and that nothing is wrong with.
+func (s *trial) well() (list []*virtual) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.there {
+		if v.alive.Load() && !s.gone[v] && !s.down[v] && !s.bad[v] {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// present lists those that are there, whatever is wrong with them.
+func (s *trial) present() (list []*virtual) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.there {
+		if v.alive.Load() && !s.gone[v] {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// slots is how many nodes there have been.
+func (s *trial) slots() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.there)
+}
+
+// kill ends a process as a crash does.
+func (s *trial) kill(v *virtual) {
+	s.look()
+	behind := v.node.keeper.Stats().Behind
+	s.mu.Lock()
+	s.lives[v].over = true
+	s.down[v] = true
+	s.early = s.early || behind > 0
+	s.ills = append(s.ills, ill{v.id, s.now(), simForever})
+	s.mu.Unlock()
+	v.down(false)
+}
+
+// back starts a node that was killed, or stopped.
+func (s *trial) back(v *virtual) {
+	v.up()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.down, v)
+	s.cure(v)
+}
+
+// cure ends what was wrong with a node. It is called under mu.
+func (s *trial) cure(v *virtual) {
+	for i := range s.ills {
+		if e := &s.ills[i]; e.node == v.id && e.until == simForever {
+			e.until = s.now()
+		}
+	}
+}
+
+// What is asked, and what is noted.
+
+func (s *trial) ask(node, subject int, cost int64) {
+	s.mu.Lock()
+	v := s.there[node]
+	l := s.lives[v]
+	s.mu.Unlock()
+	if !v.ready.Load() || l.over {
+		return
+	}
+	sub := &s.ledger.Subjects[subject]
+	share, members := simShare(v, sub)
+	c := simulation.Check{Began: s.now(), Node: l.number, Subject: subject, Cost: cost}
+	q := sub.Query(cost)
+	var a limiter.Answer
+	err := v.node.limiter.Check(&q, &a)
+	c.Ended, c.Admitted, c.By = s.now(), a.Allowed, a.DecidedBy
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case v.crashed.Load() || s.lives[v] != l || l.over && !v.ready.Load():
+		return // its answer never reached anyone
+	case err != nil:
+		s.ledger.Fail("a check of %s %s at node %d failed: %v", sub.Rule, sub.Key, l.number, err)
+		return
+	}
+	now, _ := simShare(v, sub)
+	c.Share = max(share, now)
+	if c.Admitted && c.By == limiter.ByStandby {
+		if window := sub.Limit.Window; (s.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (s.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
+			return // in which window it was counted is not known
+		}
+		// The ring of the one that acts may have had one member less.
+		s.ledger.Acts = append(s.ledger.Acts, simulation.Act{
+			At: c.Ended, Node: s.parts[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
+		})
+	}
+	s.ledger.Note(c)
+}
+
+// simShare is what a node may spend of a limit by itself, and among how many it is divided.
+func simShare(v *virtual, sub *simulation.Subject) (share int64, members int) {
+	t := v.node.ring()
+	if t == nil {
+		return 0, 0
+	}
+	members = len(t.Members())
+	return localcache.Share(sub.Limit.Amount, members, t.Rank(v.id)), members
+}
+
+// Decided is for limiter.Recorder.
+func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended int64) {
+	l.Recorder.Decided(by, q, lineage, began, ended)
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := &s.parts[q]
+	if by != limiter.ByOwner {
+		h.acting = l.number
+		return
+	}
+	if h.lineage != 0 && h.lineage != lineage {
+		s.lost(q, h)
+	}
+	if h.by != l {
+		s.ledger.Owners = append(s.ledger.Owners, simulation.Owner{At: s.now(), Partition: q, Node: l.number})
+	}
+	h.by, h.lineage, h.at = l, lineage, s.now()
+}
+
+// lost notes that the lineage of a partition has ended: what its owner may have taken with it is what it had debited since
+// shortly before it, or a standby of its, fell ill. It is called under mu.
+func (s *trial) lost(q int, h *keptBy) {
+	now := s.now()
+	state := h.by.v.state()
+	kept := map[ring.NodeID]bool{h.by.v.id: false}
+	for _, t := range []*ring.Table{state.From, state.To} {
+		if t != nil {
+			kept[t.Owner(q)], kept[t.Standby(q)] = false, false
+		}
+	}
+	since := now
+	for _, e := range s.ills {
+		if _, concerns := kept[e.node]; concerns && e.until >= h.at-simOwned {
+			since, kept[e.node] = min(since, e.from), true
+		}
+	}
+	anew := true
+	for _, was := range kept {
+		anew = anew && was
+	}
+	if s.early {
+		ill := func(id ring.NodeID) bool {
+			return slices.ContainsFunc(s.ills, func(e ill) bool { return e.node == id && e.until >= h.at-simOwned })
+		}
+		anew = anew || ill(s.before.Owner(q)) && ill(s.before.Standby(q))
+	}
+	if anew {
+		s.anew++
+	}
+	for _, i := range s.inside[q] {
+		loss := simulation.Loss{At: now, Subject: i, Anew: anew}
+		if have := s.samples[i]; len(have) > 0 {
+			n, _ := slices.BinarySearchFunc(have, since-simTail, func(x sample, at time.Duration) int { return int(x.at - at) })
+			last, known := have[len(have)-1].r, counters.Record{}
+			if n = min(n, len(have)-1); n > 0 {
+				known = have[n-1].r
+			}
+			loss.Amount = simulation.Lacks(&last, known)
+		}
+		s.ledger.Losses = append(s.ledger.Losses, loss)
+	}
+}
+
+// watch looks now and then at what owners of hot subjects have counted.
+func (s *trial) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.look()
+		if s.sabotage != nil {
+			s.sabotage(s)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func (s *trial) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for q, hot := range s.inside {
+		l := s.parts[q].by
+		if l == nil || l.over || s.lives[l.v] != l {
+			continue
+		}
+		_ = l.v.node.table.Copy(q, func(records []counters.Record) error {
+			for _, i := range hot {
+				for _, r := range records {
+					if r.Key == s.ledger.Subjects[i].Counter {
+						s.samples[i] = append(s.samples[i], sample{now, r})
+					}
+				}
+			}
+			return nil
+		})
+	}
+	for i, list := range s.samples {
+		if n := len(list); n > 2000 {
+			s.samples[i] = slices.Clone(list[n/2:])
+		}
+	}
+}
+
+// What has to go on.
+
+// by waits until why is empty, and notes a failure if that takes too long.
+func (s *trial) by(bound time.Duration, what string, why func() string) bool {
+	last := ""
+	for began := time.Now(); time.Since(began) < bound; time.Sleep(50 * time.Millisecond) {
+		if last = why(); last == "" {
+			return true
+		}
+	}
+	s.fail("%s: not within %v: %s", what, bound, last)
+	return false
+}
+
+// state is the newest that a node which is well has applied.
+func (s *trial) state() *agreement.State {
+	var newest *agreement.State
+	for _, v := range s.present() {
+		if state := v.state(); newest == nil || state.Index > newest.Index {
+			newest = state
+		}
+	}
+	return newest
+}
+
+// owned says which partition has no owner with authority.
+func (s *trial) owned() string {
+	var have [ring.Partitions]bool
+	for _, v := range s.present() {
+		if v.connected() {
+			for q := range have {
+				have[q] = have[q] || v.node.table.IsOpen(q)
+			}
+		}
+	}
+	if q := slices.Index(have[:], false); q >= 0 {
+		state := s.state()
+		if state.To == nil {
+			return "there is no ring"
+		}
+		return fmt.Sprintf("partition %d has no owner; by epoch %d it moves from %v to %v", q, state.Epoch, state.From.Owner(q), state.To.Owner(q))
+	}
+	return ""
+}
+
+// whole says what is missing until all nodes that are there are in one settled ring.
+func (s *trial) whole() string {
+	state, list := s.state(), s.present()
+	switch {
+	case state.To == nil:
+		return "there is no ring"
+	case !state.Settled:
+		return fmt.Sprintf("epoch %d is not settled", state.Epoch)
+	}
+	in := 0
+	for _, v := range list {
+		switch {
+		case state.To.Rank(v.id) < 0 && state.Suspensions[v.id].Patience() > simPatience:
+			continue // it was taken out of the ring again and again, and comes back later
+		case state.To.Rank(v.id) < 0:
+			return v.name() + " is not in the ring"
+		case !v.connected():
+			return v.name() + " has no authority"
+		case !v.ready.Load():
+			return v.name() + " is not ready"
+		}
+		in++
+	}
+	if n := len(state.To.Members()); n != in {
+		return fmt.Sprintf("%d nodes are in the ring, and %d of those that are there", n, in)
+	}
+	return ""
+}
+
+// inForce says who has authority and goes by older rules.
+func (s *trial) inForce(version int64) string {
+	for _, v := range s.present() {
+		if v.connected() && v.node.limiter.Rules().Version < version {
+			return fmt.Sprintf("%s has authority and goes by version %d", v.name(), v.node.limiter.Rules().Version)
+		}
+	}
+	return ""
+}
+
+// What happens meanwhile.
+
+// write writes rules at a node that is well.
+func (s *trial) write() {
+	s.version++
+	version := int64(0)
+	list := s.well()
+	if !s.by(simInForce, "rules are written", func() string {
+		v := list[s.rnd.IntN(len(list))]
+		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
+		defer cancel()
+		var err error
+		if version, err = v.node.Write(ctx, rules.Change{Body: s.text(s.version + 1)}, api.WriteOptions{By: v.name()}); err != nil {
+			return fmt.Sprintf("at %s: %v", v.name(), err)
+		}
+		return ""
+	}) {
+		return
+	}
+	s.by(simInForce, "rules that were written are in force", func() string { return s.inForce(version) })
+}
+
+// join has one more node join.
+func (s *trial) join() {
+	v := s.arrive()
+	s.by(simDone, "a node joins", func() string {
+		state := s.state()
+		switch {
+		case state.From.Rank(v.id) < 0:
+			return fmt.Sprintf("%s is not in the ring of epoch %d, settled %v", v.name(), state.Epoch, state.Settled)
+		case !v.ready.Load() || !v.connected():
+			return v.name() + " is not ready, or has no authority"
+		}
+		return ""
+	})
+}
+
+// leave has a node leave for good.
+func (s *trial) leave(v *virtual) {
+	ctx, cancel := context.WithTimeout(context.Background(), simDone)
+	defer cancel()
+	if err := v.node.Leave(ctx); err != nil {
+		s.fail("%s leaves: not within %v: %v", v.name(), simDone, err)
+	}
+	s.stop(v)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone[v] = true
+}
+
+// restart stops a node in good order, and starts it again.
+func (s *trial) restart(v *virtual, after time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), simDone)
+	defer cancel()
+	s.mu.Lock()
+	s.down[v] = true
+	s.mu.Unlock()
+	if err := v.node.stepBack(ctx, false); err != nil {
+		s.fail("%s steps back: not within %v: %v", v.name(), simDone, err)
+		s.kill(v)
+	} else {
+		s.stop(v)
+	}
+	time.Sleep(after)
+	s.back(v)
+	s.by(simDone, "a node that was restarted is ready", func() string {
+		if !v.ready.Load() {
+			return v.name() + " is not"
+		}
+		return ""
+	})
+}
+
+// stop ends the process of a node that owns nothing any more.
+func (s *trial) stop(v *virtual) {
+	v.ready.Store(false)
+	time.Sleep(drainGrace)
+	s.mu.Lock()
+	s.lives[v].over = true
+	s.mu.Unlock()
+	v.down(false)
+}
+
+// happen is what is ordinary, or a second fault, while one lasts.
+func (s *trial) happen(kind string) {
+	s.happened[kind]++
+	list := s.well()
+	v := list[s.rnd.IntN(len(list))]
+	if o := s.ownerOfHot(); s.rnd.IntN(2) == 0 && slices.Contains(list, o) {
+		v = o
+	}
+	switch kind {
+	case "write":
+		s.write()
+	case "join":
+		s.join()
+	case "leave":
+		s.leave(v)
+	case "restart":
+		s.restart(v, time.Duration(s.rnd.Int64N(int64(3*time.Second))))
+	case "kill":
+		s.kill(v)
+	case "quick crash":
+		s.kill(v)
+		s.rest(100*time.Millisecond, time.Second)
+		s.back(v)
+	}
+}
+
+// ownerOfHot is a node that owns a subject which is asked about much.
+func (s *trial) ownerOfHot() *virtual {
+	q := s.ledger.Subjects[s.rnd.IntN(s.hot)].Partition
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.parts[q].by; l != nil {
+		return l.v
+	}
+	return s.there[0]
+}
+
+// episode breaks something, has something else happen while it lasts, and looks at what has to go on.
+func (s *trial) episode() {
+	from := s.now()
+	state := s.state()
+	s.mu.Lock()
+	s.before, s.early = state.To, false
+	s.mu.Unlock()
+	name, undo := s.strike()
+	s.happened[name]++
+	s.doing = name
+	if s.rnd.IntN(4) == 0 {
+		s.rest(100*time.Millisecond, 4*time.Second)
+	} else {
+		if s.rnd.IntN(2) == 0 {
+			time.Sleep(simOwned)
+			s.by(time.Second, "every partition has an owner", s.owned)
+		}
+		s.rest(0, 3*time.Second)
+		kind := []string{"write", "join", "leave", "restart", "kill", "quick crash"}[s.rnd.IntN(6)]
+		if kind == "leave" && len(s.present()) < s.nodes {
+			kind = "join"
+		}
+		if kind == "join" && len(s.present()) > s.nodes+1 {
+			kind = "leave"
+		}
+		s.doing += ", and " + kind
+		s.happen(kind)
+		time.Sleep(simOwned)
+		s.by(time.Second, "every partition has an owner", s.owned)
+	}
+	undo()
+	for v := range maps.Clone(s.down) {
+		s.back(v)
+	}
+	s.doing += ", all is well again"
+	s.by(simWhole, "the cluster is whole", s.whole)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger.Troubles = append(s.ledger.Troubles, simulation.Trouble{From: from, Until: s.now()})
+}
+
+// strike begins a fault, and returns its name and how to end it.
+func (s *trial) strike() (name string, undo func()) {
+	list := s.present()
+	x, y := list[s.rnd.IntN(len(list))], list[s.rnd.IntN(len(list))]
+	if o := s.ownerOfHot(); s.rnd.IntN(2) == 0 && slices.Contains(list, o) {
+		x = o
+		state := s.state()
+		q := s.ledger.Subjects[s.rnd.IntN(s.hot)].Partition
+		if i := slices.IndexFunc(list, func(v *virtual) bool { return v.id == state.From.Standby(q) }); i >= 0 && s.rnd.IntN(2) == 0 {
+			y = list[i]
+		}
+	}
+	leader := slices.IndexFunc(list, func(v *virtual) bool { return v.node.cluster.Leader() == v.id })
+	if leader >= 0 && s.rnd.IntN(3) == 0 {
+		x = list[leader]
+	}
+	net := s.p.net
+	others := func(f func(ip string)) {
+		for _, v := range list {
+			if v != x {
+				f(v.ip)
+			}
+		}
+	}
+	switch dice := s.rnd.IntN(12); {
+	case dice < 5 && x != y && !s.isolates.Load():
+		way := s.rnd.IntN(3)
+		if way != 1 {
+			net.CutOneWay(x.ip, y.ip)
+		}
+		if way != 2 {
+			net.CutOneWay(y.ip, x.ip)
+		}
+		return []string{"link", "link in", "link out"}[way], s.troubled(nil, nil, x, y)
+	case dice < 7 || s.isolates.Load():
+		net.Isolate(x.ip)
+		return "isolated", s.troubled([]*virtual{x}, []*virtual{x})
+	case dice < 8:
+		side := s.minority(list)
+		s.apply = func(ip string) {
+			for _, v := range side {
+				net.Cut(v.ip, ip)
+			}
+		}
+		for _, v := range list {
+			if !slices.Contains(side, v) {
+				s.apply(v.ip)
+			}
+		}
+		return "split", s.troubled(side, side)
+	case dice < 9:
+		if s.rnd.IntN(2) == 0 {
+			s.apply = func(ip string) { net.CutOneWay(ip, x.ip) }
+			others(s.apply)
+			return "deaf", s.troubled(nil, []*virtual{x})
+		}
+		s.apply = func(ip string) { net.CutOneWay(x.ip, ip) }
+		others(s.apply)
+		return "dumb", s.troubled(nil, []*virtual{x})
+	case dice < 10:
+		d := time.Duration(5+s.rnd.IntN(60)) * time.Millisecond
+		s.apply = func(ip string) { net.DelayBetween(x.ip, ip, d) }
+		others(s.apply)
+		undo := s.troubled(nil, nil, x)
+		return "slow", func() {
+			undo()
+			others(func(ip string) { net.DelayBetween(x.ip, ip, 100*time.Microsecond) })
+		}
+	default:
+		name := "hung disk"
+		if s.rnd.IntN(2) == 0 {
+			x.memory.hang()
+		} else {
+			x.memory.fill()
+			name = "full disk"
+		}
+		undo := s.troubled(nil, nil, x)
+		return name, func() {
+			x.memory.mend()
+			undo()
+		}
+	}
+}
+
+// troubled notes whom a fault concerns: cut is who reaches nobody with authority, lost is whose copies, and those of whose
+// partitions, are not kept up, touched are others.
+func (s *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := s.now()
+	touched = append(touched, lost...)
+	for _, v := range touched {
+		s.bad[v] = true
+	}
+	for _, v := range lost {
+		s.ills = append(s.ills, ill{v.id, from, simForever})
+	}
+	return func() {
+		s.p.net.HealAll()
+		s.apply = nil
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, v := range touched {
+			delete(s.bad, v)
+			s.cure(v)
+		}
+		for _, v := range cut {
+			s.ledger.Cuts = append(s.ledger.Cuts, simulation.Cut{Node: s.lives[v].number, From: from, Until: s.now()})
+		}
+	}
+}
+
+// minority is a random set of nodes without which there are enough voters, even if one more is away.
+func (s *trial) minority(list []*virtual) (side []*virtual) {
+	voters := map[string]bool{}
+	for _, m := range list[0].node.cluster.View().Members {
+		voters[m.Name] = m.Voter
+	}
+	left := 1
+	for _, i := range s.rnd.Perm(len(list))[:1+s.rnd.IntN(max(1, len(list)*2/5))] {
+		v := list[i]
+		if voters[v.name()] {
+			if left == 0 {
+				continue
+			}
+			left--
+		}
+		side = append(side, v)
+	}
+	return side
+}
+
+// processorTime is what this process has used.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,182 @@
+package node
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// tally asks about some subjects at all nodes, and counts what was admitted of each.
+type tally struct {
+	p     *planet
+	pace  time.Duration
+	stop  atomic.Bool
+	kills atomic.Int64
+	done  sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	nodes    []*virtual
+	subjects []*subject
+	deaths   []death
+	failed   []string // checks that nobody decided within a second
+	decided  map[limiter.DecidedBy]int
+	shaken   time.Time // when ways broke or came back last
+}
+
+// subject is what a tally knows of one.
+type subject struct {
+	rule, key string
+	partition int
+	all       int64              // admitted, as somebody was told
+	maybe     int64              // perhaps counted, though nobody was told so
+	alone     map[*virtual]int64 // of them, by a node by itself
+	stood     int64              // of them, by the standby in the owner's place
+	recent    []time.Time        // the others
+}
+
+// death is a node that ended without handing over what it had.
+type death struct {
+	victim    *virtual
+	at        time.Time
+	tail      time.Duration  // how old what it had not pushed may be
+	forgotten map[string]int // what it may not have told, by rule and subject
+	owned     func(partition int) bool
+	stale     func(partition int) time.Duration // how old the only copy is; 0: there was a good one
+}
+
+func (s *subject) String() string { return s.rule + " " + s.key }
+
+// count begins to ask.
+func (p *planet) count(pace time.Duration, subjects []*subject) *tally {
+	c := &tally{p: p, pace: pace, subjects: subjects, nodes: p.nodes[:len(p.nodes):len(p.nodes)], decided: map[limiter.DecidedBy]int{}}
+	for _, s := range subjects {
+		s.partition, s.alone = p.partition(s.rule, s.key), map[*virtual]int64{}
+	}
+	const workers = 5
+	for w := range workers {
+		c.done.Go(func() {
+			for i := w; !c.stop.Load(); i++ {
+				nodes := c.asked()
+				if v := nodes[i%len(nodes)]; v.ready.Load() {
+					c.ask(v, subjects[(i/len(nodes)+w*len(subjects)/workers)%len(subjects)])
+				}
+				time.Sleep(c.pace)
+			}
+		})
+	}
+	return c
+}
+
+// add makes the tally ask at one more node.
+func (c *tally) add(v *virtual) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = append(c.nodes, v)
+}
+
+// asked are the nodes at which it asks.
+func (c *tally) asked() []*virtual {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes
+}
+
+func (c *tally) ask(v *virtual, s *subject) {
+	var a limiter.Answer
+	began, kills := time.Now(), c.kills.Load()
+	allowed, err := v.check(s.rule, s.key, &a)
+	took := time.Since(began)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A question whose answer was lost is asked again, as soon as there is another path.
+	patience := 50 * time.Millisecond
+	if time.Since(c.shaken) < time.Second {
+		patience /= 10
+	}
+	if v.crashed.Load() || err != nil || took > patience || c.kills.Load() != kills {
+		s.maybe++
+	}
+	if v.crashed.Load() {
+		return
+	}
+	if (err != nil || took > time.Second) && len(c.failed) < 10 {
+		c.failed = append(c.failed, v.settings.Name+": "+s.String()+" took "+took.String())
+	}
+	c.decided[a.DecidedBy]++
+	if err != nil || !allowed {
+		return
+	}
+	s.all++
+	switch a.DecidedBy {
+	case limiter.ByFallback:
+		s.alone[v]++
+	case limiter.ByStandby:
+		s.stood++
+	default:
+		s.recent = append(s.recent, time.Now())
+	}
+}
+
+// shakes takes note that ways break, or come back.
+func (c *tally) shakes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shaken = time.Now()
+}
+
+// dies takes note that a node ends now. What it owned is forgotten as far as it is younger than tail, 0 if all was handed over,
+// and where the copy is stale as far as that is; what it decided alone may not have been told yet.
+func (c *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
+	d := death{victim: v, at: time.Now(), tail: tail, stale: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
+	// Of a ring that does not move it is known what is whose.
+	if s := v.node.cluster.State(); s.Settled {
+		has := map[int]bool{}
+		for _, sub := range c.subjects {
+			has[sub.partition] = v.node.table.IsOpen(sub.partition)
+		}
+		d.owned = func(p int) bool { return has[p] }
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.subjects {
+		d.forgotten[s.String()] = int(s.alone[v] + s.stood)
+	}
+	c.deaths, c.shaken = append(c.deaths, d), time.Now()
+	c.kills.Add(1)
+}
+
+// forgotten is how many hits of a subject may be, after all deaths. The tally has ended.
+func (c *tally) forgotten(s *subject) (n int64) {
+	for _, d := range c.deaths {
+		n += int64(d.forgotten[s.String()])
+		if !d.owned(s.partition) || d.tail == 0 {
+			continue
+		}
+		tail := d.tail
+		if d.stale != nil {
+			tail += d.stale(s.partition)
+		}
+		for _, at := range s.recent {
+			if since := at.Sub(d.at); since > -tail && since < 70*time.Millisecond { // some answers are on their way
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// aloneAtMost is how many hits of a subject were admitted without its owner, each node's up to its share.
+func (s *subject) aloneAtMost(share int64) (n int64) {
+	n = min(s.stood, share)
+	for _, k := range s.alone {
+		n += min(k, share)
+	}
+	return n
+}
+
+func (c *tally) end() {
+	c.stop.Store(true)
+	c.done.Wait()
+}

@@ -1,0 +1,34 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Between the moment at which a gate is shut and the one at which the phase changes, a partition counts as frozen: who finds the
+// gate shut waits for the end of the change instead of asking again and again.
+func TestRouteGoesByTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		n := f.nodes[0]
+		for p := range ring.Partitions {
+			if n.keeper.Route(p).Place != Held {
+				continue
+			}
+			n.table.Shut(p)
+			if place := n.keeper.Route(p).Place; place != Frozen {
+				t.Errorf("partition %d, shut: have place %d, want frozen", p, place)
+			}
+			n.table.Open(p)
+			if place := n.keeper.Route(p).Place; place != Held {
+				t.Errorf("partition %d, open: have place %d, want held", p, place)
+			}
+			break
+		}
+		for _, n := range f.nodes {
+			n.close()
+		}
+	})
+}
