@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"maps"
+	"math"
 	"slices"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -115,8 +117,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	start := len(b)
 	b = w.signature(append(b, snapshotFormat), s.Level)
 	for _, p := range parts {
-		b = binary.AppendUvarint(slices.Grow(b, len(p)+binary.MaxVarintLen64), uint64(len(p)))
-		b = append(b, p...)
+		b = wire.AppendText(slices.Grow(b, len(p)+binary.MaxVarintLen64), p)
 	}
 	if b, err = s.History.AppendBinary(b); err != nil {
 		return b[:start], fmt.Errorf("write rules: %w", err)
@@ -196,7 +197,8 @@ func (w *Build) Parse(b []byte) (*State, error) {
 	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
 		return nil, fmt.Errorf("%w: the checksum is wrong", ErrSnapshot)
 	}
-	needs, release, rest, err := parseSignature(b[1:end])
+	d := wire.NewDecoder(b[1:end])
+	needs, release, err := decodeSignature(d)
 	var s *State
 	switch {
 	case b[0] != snapshotFormat:
@@ -205,7 +207,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 	case needs > w.Level:
 		err = errors.New("it is of a later release")
 	default:
-		if s, err = parse(rest); err == nil && s.Level != needs {
+		if s, err = parse(d); err == nil && s.Level != needs {
 			err = fmt.Errorf("its level is %d, and not %d", s.Level, needs)
 		}
 	}
@@ -216,10 +218,13 @@ func (w *Build) Parse(b []byte) (*State, error) {
 }
 
 // parse reads what stands between the signature and the sum.
-func parse(b []byte) (*State, error) {
-	parts, history, err := split(b)
-	if err != nil {
-		return nil, err
+func parse(d *wire.Decoder) (_ *State, err error) {
+	var parts [4][]byte
+	for i := range parts {
+		parts[i] = d.View(math.MaxInt)
+	}
+	if d.Failed() {
+		return nil, d.Err()
 	}
 	var head small
 	if err := strict(parts[0], &head); err != nil {
@@ -263,7 +268,7 @@ func parse(b []byte) (*State, error) {
 			return nil, err
 		}
 	}
-	if s.History, err = rules.ParseHistory(history); err != nil {
+	if s.History, err = rules.ParseHistory(d.Rest()); err != nil {
 		return nil, err
 	}
 	if s.Regions, err = parseRegions(head.Regions, parts[3], s.History); err != nil {
@@ -273,18 +278,6 @@ func parse(b []byte) (*State, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// split takes the parts apart.
-func split(b []byte) (parts [4][]byte, history []byte, err error) {
-	for i := range parts {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return parts, nil, errors.New("it is cut off")
-		}
-		parts[i], b = b[size:size+int(n)], b[size+int(n):]
-	}
-	return parts, b, nil
 }
 
 // check holds a state that was read to what entries could have made.

@@ -210,7 +210,7 @@ func (c *Cluster) page(q *pageQuery) (body []byte, err error) {
 	var after *Row
 	if len(q.After) > 0 {
 		after = &Row{}
-		if _, err := after.readNames(q.After); err != nil {
+		if err := after.readNames(q.After); err != nil {
 			return nil, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -49,8 +50,7 @@ func (h *header) append(b []byte) []byte {
 	b = append(append(b, magic...), h.source[:]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.month))
 	b = binary.LittleEndian.AppendUint64(b, h.sequence)
-	name := h.node[:min(len(h.node), maxName)]
-	b = append(append(b, byte(len(name))), name...)
+	b = wire.AppendShortText(b, h.node[:min(len(h.node), maxName)])
 	b = append(b, make([]byte, shmAt-(len(b)-start))...)
 	b = append(b, h.shm[:]...)
 	b = binary.LittleEndian.AppendUint64(b, h.end)
@@ -65,15 +65,12 @@ func (h *header) read(b []byte) error {
 		crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
 		return errDamaged
 	}
-	copy(h.shm[:], b[shmAt:])
-	h.end = binary.LittleEndian.Uint64(b[shmAt+len(h.shm):])
-	h.sure = binary.LittleEndian.Uint64(b[shmAt+len(h.shm)+8:])
-	b = b[len(magic):]
-	n := copy(h.source[:], b)
-	b = b[n:]
-	h.month = Month(binary.LittleEndian.Uint32(b))
-	h.sequence = binary.LittleEndian.Uint64(b[4:])
-	h.node = string(b[13 : 13+min(int(b[12]), maxName)])
+	d := wire.NewDecoder(b[len(magic):])
+	h.source, h.month, h.sequence = ring.DecodeNodeID(d), Month(d.Uint32()), d.Uint64()
+	h.node = d.ShortText(maxName)
+	d = wire.NewDecoder(b[shmAt:])
+	d.Fill(h.shm[:])
+	h.end, h.sure = d.Uint64(), d.Uint64()
 	return nil
 }
 

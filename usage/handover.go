@@ -2,7 +2,6 @@ package usage
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -169,8 +169,7 @@ func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, content []by
 	if err != nil {
 		return err
 	}
-	body := binary.AppendUvarint(nil, uint64(len(head)))
-	body = append(append(body, head...), content...)
+	body := append(wire.AppendText(nil, head), content...)
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	_, err = c.peers.Call(ctx, to.ID, MethodTake, body)
@@ -179,9 +178,9 @@ func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, content []by
 
 // take puts a part of a ledger where it belongs; after the last one the ledger is one of this node's.
 func (c *Cluster) take(body []byte) ([]byte, error) {
-	packed := packet{rest: body}
+	d := wire.NewDecoder(body)
 	var p part
-	if err := json.Unmarshal([]byte(packed.text()), &p); err != nil || packed.bad {
+	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
 		return nil, errRecord
 	}
 	if p.Source == c.meter.cfg.Self || p.Source.IsZero() || p.Month < firstYear*12 || p.Month > lastYear*12+11 {
@@ -194,7 +193,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	content := packed.rest
+	content := d.Rest()
 	if t.size != p.Offset || t.size+int64(len(content)) > mostBytes {
 		return nil, errors.New("a part is missing")
 	}

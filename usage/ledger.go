@@ -188,7 +188,7 @@ func (l *ledger) enlist(content []byte) (bad int64) {
 	l.used, bad = scan(content, func(at, n int64) {
 		x = x.with(l.data, at)
 		var r Row
-		if _, err := r.readNames(l.data[at+recordHead : at+n]); err == nil && !r.Other {
+		if r.readNames(l.data[at+recordHead:at+n]) == nil && !r.Other {
 			l.rows++
 		}
 	})
@@ -352,7 +352,7 @@ func (l *ledger) each(visit func(r *record, row *Row)) {
 	for at := int64(headerSize); at < used; {
 		r := recordAt(l.data, at)
 		n := int64(r.head.Load() >> 32)
-		if _, err := row.readNames(l.data[at+recordHead : at+n]); err == nil {
+		if row.readNames(l.data[at+recordHead:at+n]) == nil {
 			visit(r, &row)
 		}
 		at += n

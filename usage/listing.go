@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // listing is a ledger's file, to be read in the order of its rows. It has a mapping of its own, so whoever counts
@@ -51,7 +53,7 @@ func openListing(path string) (_ *listing, err error) {
 		}
 		var names Row
 		l.end, l.bad = scan(l.header.rowsIn(l.data), func(at, n int64) {
-			if _, err := names.readNames(l.data[at+recordHead : at+n]); err != nil {
+			if names.readNames(l.data[at+recordHead:at+n]) != nil {
 				l.bad += n
 				return
 			}
@@ -74,7 +76,7 @@ func openListing(path string) (_ *listing, err error) {
 // names reads what the row at an offset is about; it was readable before.
 func (l *listing) names(at uint32, r *Row) *record {
 	head := recordAt(l.data, int64(at)*8)
-	_, _ = r.readNames(l.data[int64(at)*8+recordHead : int64(at)*8+int64(head.head.Load()>>32)])
+	_ = r.readNames(l.data[int64(at)*8+recordHead : int64(at)*8+int64(head.head.Load()>>32)])
 	return head
 }
 
@@ -114,14 +116,10 @@ func (l *listing) appendPage(b []byte, rule string, after *Row, limit int) (page
 
 // readPage reads what appendPage packed. The rows refer to b.
 func readPage(b []byte) (rows []Row, err error) {
-	for len(b) > 0 {
+	for d := wire.NewDecoder(b); d.More(); {
 		var r Row
-		if b, err = r.readNames(b); err != nil {
-			return nil, err
-		}
-		p := packet{rest: b}
-		r.Cost, r.Checks = p.signed(), p.signed()
-		if b = p.rest; p.bad {
+		r.decodeNames(d)
+		if r.Cost, r.Checks = d.Varint(), d.Varint(); d.Failed() {
 			return nil, errRecord
 		}
 		rows = append(rows, r)
