@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"math"
 	"slices"
@@ -122,7 +121,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	if b, err = s.History.AppendBinary(b); err != nil {
 		return b[:start], fmt.Errorf("write rules: %w", err)
 	}
-	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+	return wire.AppendSum(b, start), nil
 }
 
 // plain is r without documents.
@@ -182,22 +181,17 @@ func inOrder[V any](m map[ring.NodeID]V) []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(m), ring.NodeID.Compare)
 }
 
-func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
-
 // Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot], and is an [*Unreadable] if the snapshot is
 // whole, and there is something in it that is not known here.
 func Parse(b []byte) (*State, error) { return This.Parse(b) }
 
 // Parse is the inverse of AppendSnapshot.
 func (w *Build) Parse(b []byte) (*State, error) {
-	end := len(b) - 4
-	if end < 1 {
-		return nil, fmt.Errorf("%w: it is cut off", ErrSnapshot)
+	content, ok := wire.CutSum(b)
+	if !ok || len(content) == 0 {
+		return nil, fmt.Errorf("%w: it is cut off, or the checksum is wrong", ErrSnapshot)
 	}
-	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
-		return nil, fmt.Errorf("%w: the checksum is wrong", ErrSnapshot)
-	}
-	d := wire.NewDecoder(b[1:end])
+	d := wire.NewDecoder(content[1:])
 	needs, release, err := decodeSignature(d)
 	var s *State
 	switch {

@@ -85,28 +85,16 @@ func decodeTicket(d *wire.Decoder) *ticket {
 	return t
 }
 
-// bodyHash is the hash of what a request asks for.
-type bodyHash []byte
-
-func (b *bodyHash) text(s string) { *b = wire.AppendText(*b, s) }
-
-func (b *bodyHash) texts(list []string) { *b = wire.AppendTexts(*b, list) }
-
-func (b *bodyHash) number(n int64) { *b = binary.AppendVarint(*b, n) }
-
-func (b *bodyHash) sum() uint64 {
-	h := sha256.Sum256(*b)
+// sumBody is the hash of what a request asks for.
+func sumBody(b []byte) uint64 {
+	h := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
 }
 
 // hashBody is that of a change of one subject.
 func hashBody(v verb, rule string, key []string, n int64) uint64 {
-	var b bodyHash
-	b.number(int64(v))
-	b.text(rule)
-	b.texts(key)
-	b.number(n)
-	return b.sum()
+	b := wire.AppendText(binary.AppendVarint(nil, int64(v)), rule)
+	return sumBody(binary.AppendVarint(wire.AppendTexts(b, key), n))
 }
 
 // reserveBody is the number that a reservation has in place of a verb.
@@ -114,25 +102,20 @@ const reserveBody = -1
 
 // hashQuery is that of a reservation. The order of attributes and costs is nothing.
 func hashQuery(q *Query, ttl time.Duration) uint64 {
-	var b bodyHash
-	b.number(reserveBody)
-	b.number(int64(ttl))
-	b.text(q.Rule)
-	b.texts(q.Key)
+	b := binary.AppendVarint(binary.AppendVarint(nil, reserveBody), int64(ttl))
+	b = wire.AppendTexts(wire.AppendText(b, q.Rule), q.Key)
 	attributes := slices.Clone(q.Attributes)
 	slices.SortFunc(attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
-	b.number(int64(len(attributes)))
+	b = binary.AppendVarint(b, int64(len(attributes)))
 	for _, a := range attributes {
-		b.text(a.Name)
-		b.text(a.Value)
+		b = wire.AppendText(wire.AppendText(b, a.Name), a.Value)
 	}
 	costs := slices.Clone(q.Costs)
 	slices.SortFunc(costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
 	for _, c := range costs {
-		b.text(c.Unit)
-		b.number(c.Cost)
+		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
 	}
-	return b.sum()
+	return sumBody(b)
 }
 
 // requestKind says which answers may be forgotten before their time.

@@ -3,7 +3,6 @@ package persist
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -23,8 +22,6 @@ const (
 	valueHeader  = 5
 	keySize      = 16
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errValue: a value is not what was written.
 var errValue = errors.New("damaged value")
@@ -48,7 +45,7 @@ func appendValue(b, key []byte, r *counters.Record, second int64, now algorithms
 }
 
 func checksum(key, value []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value[valueHeader:])
+	return wire.Sum(0, key, value[valueHeader:])
 }
 
 // intactValue reports whether a value, of any version, is as it was written.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"slices"
 	"time"
@@ -100,7 +99,7 @@ func (h *History) AppendBinary(b []byte) ([]byte, error) {
 		}
 		b = wire.AppendText(wire.AppendText(b, text), r.text)
 	}
-	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+	return wire.AppendSum(b, start), nil
 }
 
 // format is the one that h is written in: one that also older builds read, if it can be.
@@ -123,18 +122,16 @@ func (r *record) head() head {
 	return h
 }
 
-func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
-
 // ParseHistory is the inverse of [History.AppendBinary]. The error wraps [ErrHistory].
 func ParseHistory(b []byte) (*History, error) {
-	end := len(b) - 4
-	if end < 1 || b[0] != historyFormat && b[0] != gapsFormat {
+	content, ok := wire.CutSum(b)
+	if len(b) == 0 || b[0] != historyFormat && b[0] != gapsFormat {
 		return nil, fmt.Errorf("%w: unknown format", ErrHistory)
 	}
-	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
+	if !ok || len(content) == 0 {
 		return nil, fmt.Errorf("%w: the checksum is wrong", ErrHistory)
 	}
-	d := wire.NewDecoder(b[1:end])
+	d := wire.NewDecoder(content[1:])
 	first, n := d.Uvarint(), d.Uvarint()
 	h := &History{}
 	number := first

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -56,13 +55,14 @@ func (h *header) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, h.end)
 	b = binary.LittleEndian.AppendUint64(b, h.sure)
 	b = append(b, make([]byte, headerSize-4-(len(b)-start))...)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+	return wire.AppendSum(b, start)
 }
 
 func (h *header) read(b []byte) error {
-	const end = headerSize - 4
-	if len(b) < headerSize || string(b[:len(magic)]) != magic ||
-		crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
+	if len(b) < headerSize || string(b[:len(magic)]) != magic {
+		return errDamaged
+	}
+	if _, ok := wire.CutSum(b[:headerSize]); !ok {
 		return errDamaged
 	}
 	d := wire.NewDecoder(b[len(magic):])

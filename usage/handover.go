@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -155,7 +154,7 @@ func (c *Cluster) handFile(ctx context.Context, to Member, e entry, sequence uin
 			return err
 		}
 		p.Last = p.Offset+int64(n) == end
-		p.Sum = crc32.Update(p.Sum, castagnoli, buffer[:n])
+		p.Sum = wire.Sum(p.Sum, buffer[:n])
 		if err := c.sendPart(ctx, to, &p, buffer[:n]); err != nil {
 			return err
 		}
@@ -201,7 +200,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 		return nil, err
 	}
 	t.size += int64(len(content))
-	t.sum = crc32.Update(t.sum, castagnoli, content)
+	t.sum = wire.Sum(t.sum, content)
 	t.last = time.Now()
 	if p.Last {
 		delete(c.taking, name)

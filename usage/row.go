@@ -3,7 +3,6 @@ package usage
 import (
 	"cmp"
 	"errors"
-	"hash/crc32"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -41,11 +40,9 @@ type record struct {
 // recordAt is the record at an offset, of which recordHead bytes are there.
 func recordAt(data []byte, at int64) *record { return (*record)(unsafe.Pointer(&data[at])) }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // sum is the head of a record of n bytes.
 func sum(b []byte) uint64 {
-	return uint64(len(b))<<32 | uint64(crc32.Checksum(b[24:], castagnoli))
+	return uint64(len(b))<<32 | uint64(wire.Sum(0, b[24:]))
 }
 
 // recordLength checks the record that data has at an offset and returns its length; 0: there is none. The error is
