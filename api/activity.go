@@ -43,7 +43,7 @@ func newCheckCounts(c *limiter.Counts) checkCounts {
 			if n == 0 {
 				continue
 			}
-			name := decisionNames[decision]
+			name := limiter.DecisionNames[decision]
 			if out[name] == nil {
 				out[name] = map[string]int64{}
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -292,7 +293,7 @@ func TestWriteFailures(t *testing.T) {
 func TestAdminWithoutRules(t *testing.T) {
 	n := startNode(t, func(c *Config) {
 		l := limiter.New(nil, nil)
-		c.Decider, c.Subjects, c.RuleStats = l, l, l.Stats
+		c.Decider, c.Subjects, c.Figures = l, l, []figures.Source{l.Figures}
 	})
 	for path, want := range map[string]int{
 		"/v1/rules": 503, "/v1/rules/x": 503, "/v1/usage?rule=x": 503, "/v1/owner?rule=x": 503, "/v1/cluster": 200, "/metrics": 200, "/healthz": 200, "/v1/top": 200, "/readyz": 503,
@@ -325,7 +326,7 @@ func TestMetrics(t *testing.T) {
 		`rlnode_check_seconds_count 8`, `rlnode_check_seconds_bucket{le="1e-06"}`,
 		`rlnode_headroom_ratio_bucket{rule="login",le="0"} 2`, `rlnode_headroom_ratio_bucket{rule="login",le="0.2"} 3`, `rlnode_headroom_ratio_count{rule="login"} 6`,
 		`rlnode_counters 1`, `rlnode_counters_max 100000`, `rlnode_counters_bytes`, `rlnode_counters_evicted_total 0`, `rlnode_counters_expired_total 0`,
-		`rlnode_counters_refused_total 0`, `rlnode_ring_epoch 1`, `rlnode_rules_version 1`, `rlnode_ready 1`, `rlnode_panics_total 0`,
+		`rlnode_counters_refused_total 0`, `rlnode_rules_version 1`, `rlnode_ready 1`, `rlnode_panics_total 0`,
 		`rlnode_build_info{go="go`, `go_goroutines`, `process_resident_memory_bytes`,
 	} {
 		if !strings.Contains(body, want) {

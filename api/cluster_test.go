@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -175,11 +176,9 @@ func TestNoOwner(t *testing.T) {
 
 func TestClusterMetrics(t *testing.T) {
 	n := startNode(t, func(c *Config) {
-		c.ClusterStats = func() limiter.ClusterStats {
-			s := limiter.ClusterStats{Forwards: 3, Sum: 2 * time.Second, Acted: 7}
-			s.Seconds[0], s.Seconds[len(s.Seconds)-1], s.Fallback[rules.Full] = 2, 1, 5
-			return s
-		}
+		s := limiter.ClusterStats{Forwards: 3, Sum: 2 * time.Second, Acted: 7}
+		s.Seconds[0], s.Seconds[len(s.Seconds)-1], s.Fallback[rules.Full] = 2, 1, 5
+		c.Figures = append(c.Figures, s.Figures)
 	})
 	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
 	for _, want := range []string{
@@ -192,71 +191,52 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-func TestClusterFigures(t *testing.T) {
+// Figures of each kind are shown, but for labels that are not UTF-8, which Prometheus does not take.
+func TestFigures(t *testing.T) {
 	n := startNode(t, func(c *Config) {
-		c.ClusterFigures = func() ClusterFigures {
-			return ClusterFigures{
-				Connected: true,
-				Members:   MemberFigures{Alive: 3, Failed: 1},
-				Refused:   9,
-				Raft: RaftFigures{
-					State: "leader", LeaderKnown: true, Term: 7, Commit: 90, Applied: 89, Last: 91, LastContact: 20 * time.Millisecond,
-					Voters: 3, LeaderChanges: 2,
-				},
-				Store: StoreFigures{Bytes: 4096},
-				Partitions: PartitionFigures{
-					Owned: 1365, Standby: 1366, Behind: 4, Lagging: 1, Pushed: 77, Unacked: 5, HandOffs: 10, Frozen: 250 * time.Millisecond,
-					Begun: 1, Debts: 6, Dropped: 8,
-				},
-			}
-		}
+		c.Figures = append(c.Figures, func(s figures.Sink) {
+			s.Flag("on", "help", true)
+			s.Level("up", "help", 7, "region", "eu")
+			s.Level("up", "help", 9, "region", "no\xfftext")
+			s.Count("all_total", "help", 3, "a", "x", "b", "y")
+			s.Histogram("took_seconds", "help", []float64{1, 2}, []int64{5, 0, 2}, 30)
+			s.Summary("frozen_seconds", "help", 4, 0.25)
+		})
 	})
 	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
 	for _, want := range []string{
-		`rlnode_raft_state{state="leader"} 1`, `rlnode_raft_state{state="follower"} 0`, "rlnode_raft_term 7",
-		"rlnode_raft_commit_index 90", "rlnode_raft_applied_index 89", "rlnode_raft_last_index 91", "rlnode_raft_last_contact_seconds 0.02",
-		"rlnode_raft_voters 3", "rlnode_raft_leader_changes_total 2", "rlnode_raft_log_bytes 4096", "rlnode_raft_store_hung 0",
-		"rlnode_raft_store_failing 0", `rlnode_members{state="alive"} 3`, `rlnode_members{state="failed"} 1`,
-		`rlnode_members{state="left"} 0`, "rlnode_gossip_refused_total 9", "rlnode_connected 1", `rlnode_partitions{as="owner"} 1365`,
-		`rlnode_partitions{as="standby"} 1366`, "rlnode_partitions_behind 4", "rlnode_standbys_lagging 1", "rlnode_replica_bytes_total 77",
-		"rlnode_replica_unacked_bytes 5", "rlnode_handoffs_total 10", "rlnode_handoff_seconds_sum 0.25",
-		"rlnode_handoff_seconds_count 10", "rlnode_lineages_begun_total 1", "rlnode_standby_debts 6",
-		"rlnode_debts_dropped_total 8",
+		"rlnode_on 1", `rlnode_up{region="eu"} 7`, `rlnode_all_total{a="x",b="y"} 3`, `rlnode_took_seconds_bucket{le="1"} 5`,
+		`rlnode_took_seconds_bucket{le="2"} 5`, `rlnode_took_seconds_bucket{le="+Inf"} 7`, "rlnode_took_seconds_sum 30",
+		"rlnode_frozen_seconds_sum 0.25", "rlnode_frozen_seconds_count 4", "# TYPE rlnode_all_total counter", "# HELP rlnode_on help",
 	} {
-		if !strings.Contains(body, "\n"+want+"\n") {
+		if !strings.Contains(body, "\n"+want+"\n") && !strings.HasPrefix(body, want+"\n") {
 			t.Errorf("%s is missing", want)
 		}
 	}
-}
-
-// A node whose Raft is not there yet tells nothing about it, rather than zeros.
-func TestClusterFiguresEarly(t *testing.T) {
-	n := startNode(t, func(c *Config) { c.ClusterFigures = func() ClusterFigures { return ClusterFigures{} } })
-	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
-	if strings.Contains(body, "rlnode_raft_term") || !strings.Contains(body, "rlnode_connected 0") {
-		t.Errorf("have %s", body)
+	if strings.Contains(body, "text\"") {
+		t.Error("a name that is not UTF-8 is a label")
 	}
 }
 
 // A node that can't do its part in the cluster says so, and is ready all the same: it decides.
 func TestClusterHealth(t *testing.T) {
-	well := ClusterFigures{Connected: true, Raft: RaftFigures{LeaderKnown: true}}
+	well := ClusterHealth{Connected: true, LeaderKnown: true}
 	tests := map[string]struct {
-		harm func(*ClusterFigures)
+		harm func(*ClusterHealth)
 		want string
 	}{
-		"well":      {func(*ClusterFigures) {}, `{"view":"connected","leader_known":true,"raft_store":"ok"}`},
-		"cut off":   {func(f *ClusterFigures) { f.Connected = false }, `{"view":"cut-off","leader_known":true,"raft_store":"ok"}`},
-		"no leader": {func(f *ClusterFigures) { f.Raft.LeaderKnown = false }, `{"view":"connected","leader_known":false,"raft_store":"ok"}`},
-		"hung":      {func(f *ClusterFigures) { f.Store.Hung = true }, `"raft_store":"hung","error":"the disk`},
-		"full": {func(f *ClusterFigures) { f.Store.Full, f.Store.Err = true, errors.New("no space left") },
+		"well":      {func(*ClusterHealth) {}, `{"view":"connected","leader_known":true,"raft_store":"ok"}`},
+		"cut off":   {func(f *ClusterHealth) { f.Connected = false }, `{"view":"cut-off","leader_known":true,"raft_store":"ok"}`},
+		"no leader": {func(f *ClusterHealth) { f.LeaderKnown = false }, `{"view":"connected","leader_known":false,"raft_store":"ok"}`},
+		"hung":      {func(f *ClusterHealth) { f.StoreHung = true }, `"raft_store":"hung","error":"the disk`},
+		"full": {func(f *ClusterHealth) { f.StoreFull, f.StoreErr = true, errors.New("no space left") },
 			`"raft_store":"failing","error":"no space left"}`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			have := well
 			test.harm(&have)
-			n := startNode(t, func(c *Config) { c.ClusterFigures = func() ClusterFigures { return have } })
+			n := startNode(t, func(c *Config) { c.Health = func() ClusterHealth { return have } })
 			status := `"status":"degraded"`
 			if name == "well" {
 				status = `"status":"ok"`

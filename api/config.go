@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/tracing"
-	"github.com/rlnode/rlnode/usage"
 )
 
 // Subjects tells and resets what subjects have used. *limiter.Limiter is one.
@@ -124,15 +124,14 @@ var (
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 )
 
-// CheckpointStatus is how saving the counters goes.
-type CheckpointStatus struct {
-	Last     time.Time     // when the last completed checkpoint began; zero: none yet
-	Took     time.Duration // the last completed one
-	Counters int64         // written by the last completed one
-	Failures int64         // failed since the last completed one
-	Err      error         // of the last one; nil when it completed
-	FileSize int64         // bytes
-	SetAside int64         // damaged files set aside since the process began
+// ClusterHealth is what keeps a node from doing its part in the cluster.
+type ClusterHealth struct {
+	Connected   bool  // it may act as an owner
+	LeaderKnown bool  // without one nothing new can be agreed on
+	StoreHung   bool  // a write of Raft's log has been under way for too long
+	StoreFull   bool  // the last write failed, for want of room or otherwise
+	StoreErr    error // why
+	Stuck       error // why the node applies nothing more that the cluster agrees on; nil: it does
 }
 
 // Config says what an API stands on and how it is reached.
@@ -164,26 +163,23 @@ type Config struct {
 	Subjects    Subjects
 	Rules       RuleStore
 	Cluster     Cluster
-	RuleStats   func() []limiter.RuleStats
 	Activity    func() []limiter.NodeActivity
-	Counters    func() counters.Stats
-	Checkpoints func() CheckpointStatus // nil: counters are not saved
+	Checkpoints func() persist.Status // nil: counters are not saved
+	Figures     []figures.Source      // of all that the node is made of; shown as metrics
 
 	// Loads are what adaptive rules follow; nil: none is told.
 	Loads  Loads
 	Tracer *tracing.Tracer // is told of checks; nil: nothing is traced
 
-	Levels     Levels             // nil: there are none
-	Months     Months             // nil: usage is not counted by month
-	UsageStats func() usage.Stats // nil as Months
+	Levels Levels // nil: there are none
+	Months Months // nil: usage is not counted by month
 
 	// In a cluster; all nil for a node by itself.
 
-	Membership   Membership
-	Regions      RegionRemover
-	ClusterStats func() limiter.ClusterStats
-	// ClusterFigures are asked for by metrics and probes. It must not wait for anything, a disk least of all.
-	ClusterFigures func() ClusterFigures
+	Membership Membership
+	Regions    RegionRemover
+	// Health says how the node does among others. It must not wait for anything, a disk least of all.
+	Health func() ClusterHealth
 	// Catch returns when this node has all that was agreed before. A read of the rules calls it, so that it shows
 	// what was written at another node; where it fails, the answer says that it may be stale.
 	Catch func(context.Context) error
@@ -210,8 +206,6 @@ func (c *Config) Validate() error {
 	need(c.Subjects != nil, "Subjects")
 	need(c.Rules != nil, "Rules")
 	need(c.Cluster != nil, "Cluster")
-	need(c.RuleStats != nil, "RuleStats")
 	need(c.Activity != nil, "Activity")
-	need(c.Counters != nil, "Counters")
 	return errors.Join(errs...)
 }

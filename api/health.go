@@ -38,17 +38,17 @@ func (a *API) health() []byte {
 	}
 	if a.config.Checkpoints != nil {
 		s := a.config.Checkpoints()
-		c := &checkpointReport{OK: s.Err == nil, AgeMS: -1, Failures: s.Failures}
-		if !s.Last.IsZero() {
-			c.AgeMS = max(0, time.Since(s.Last).Milliseconds())
+		c := &checkpointReport{OK: s.Err == nil, AgeMS: -1, Failures: int64(s.Failures)}
+		if !s.Completed.IsZero() {
+			c.AgeMS = max(0, time.Since(s.Completed).Milliseconds())
 		}
 		if s.Err != nil {
 			r.Status, c.Error = "degraded", s.Err.Error()
 		}
 		r.Checkpoint = c
 	}
-	if a.config.ClusterFigures != nil {
-		c, good := reportCluster(a.config.ClusterFigures())
+	if a.config.Health != nil {
+		c, good := reportCluster(a.config.Health())
 		if r.Cluster = c; !good {
 			r.Status = "degraded"
 		}
@@ -62,22 +62,22 @@ func (a *API) health() []byte {
 }
 
 // reportCluster reports how the node does among others, and whether all of it is as it should be.
-func reportCluster(f ClusterFigures) (r *clusterReport, good bool) {
-	r = &clusterReport{View: "connected", LeaderKnown: f.Raft.LeaderKnown, RaftStore: "ok"}
-	if !f.Connected {
+func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
+	r = &clusterReport{View: "connected", LeaderKnown: h.LeaderKnown, RaftStore: "ok"}
+	if !h.Connected {
 		r.View = "cut-off"
 	}
 	switch {
-	case f.Store.Hung:
+	case h.StoreHung:
 		r.RaftStore, r.Error = "hung", "the disk of Raft's log does not answer"
-	case f.Store.Full:
+	case h.StoreFull:
 		r.RaftStore = "failing"
 	}
-	if f.Store.Err != nil {
-		r.Error = f.Store.Err.Error()
+	if h.StoreErr != nil {
+		r.Error = h.StoreErr.Error()
 	}
-	if f.Stuck != nil {
-		r.Error = f.Stuck.Error()
+	if h.Stuck != nil {
+		r.Error = h.Stuck.Error()
 	}
-	return r, f.Connected && f.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
+	return r, h.Connected && h.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
 }

@@ -45,21 +45,16 @@ func (s *latencyStripe) observe(d time.Duration) {
 	s.sum.Add(int64(d))
 }
 
-// read sums the copies: how many took at most each bound, how many there were, and how long all took in seconds.
-func (l *latency) read() (atMost map[float64]uint64, count uint64, sum float64) {
-	var buckets [len(latencyBounds) + 1]uint64
+// read sums the copies: how many checks took as long as each bound, and beyond all; and how long all took, in seconds.
+func (l *latency) read() (counts []int64, sum float64) {
+	counts = make([]int64, len(latencyBounds)+1)
 	var nanos int64
 	for i := range l.stripes {
 		s := &l.stripes[i]
 		for n := range s.buckets {
-			buckets[n] += s.buckets[n].Load()
+			counts[n] += int64(s.buckets[n].Load())
 		}
 		nanos += s.sum.Load()
 	}
-	atMost = make(map[float64]uint64, len(latencyBounds))
-	for i, bound := range latencyBounds {
-		count += buckets[i]
-		atMost[bound.Seconds()] = count
-	}
-	return atMost, count + buckets[len(latencyBounds)], time.Duration(nanos).Seconds()
+	return counts, time.Duration(nanos).Seconds()
 }

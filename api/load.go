@@ -195,20 +195,3 @@ func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	}
 	return append(appendDecimal(append(b, `,"factor":`...), s.api.config.Subjects.Factor(r)), '}')
 }
-
-// loadFigures sends what adaptive rules follow: only sources that the rules in force name, since anybody may tell of others.
-func (c *collector) loadFigures(s sink) {
-	told := map[string]bool{}
-	for _, r := range c.api.admin.adaptive() {
-		s.gauge(c.factor, c.api.config.Subjects.Factor(r), r.Name)
-		told[r.Adaptive.Source] = true
-	}
-	if c.api.config.Loads == nil {
-		return
-	}
-	for _, l := range c.api.config.Loads.Sources() {
-		if told[l.Name] || l.Name == loads.NodeCPU {
-			s.gauge(c.load, l.Load, l.Name)
-		}
-	}
-}

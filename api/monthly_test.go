@@ -26,7 +26,7 @@ func (deaf) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte, err
 // startMeteredNode starts a node that counts usage, in a cluster with members that never answer.
 func startMeteredNode(t *testing.T, members ...usage.Member) *node {
 	t.Helper()
-	return startNode(t, func(c *Config) {
+	n := startNode(t, func(c *Config) {
 		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n1", Months: 1, Rows: 1000,
 			Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -34,7 +34,7 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *node {
 		}
 		cluster := usage.Join(m, deaf{}, func() []usage.Member { return members })
 		c.Decider.(*limiter.Limiter).UseMeter(m)
-		c.Months, c.UsageStats = cluster, m.Stats
+		c.Months, c.Figures = cluster, append(c.Figures, m.Figures)
 		t.Cleanup(func() {
 			if err := cluster.Close(); err != nil {
 				t.Error(err)
@@ -44,6 +44,9 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *node {
 			}
 		})
 	})
+	monthly := strings.ReplaceAll(testRules, "    limits:", "    usage: monthly\n    limits:")
+	n.useRules(strings.Replace(monthly, "rules:\n", "rules:\n  - {name: not-billed, key: [user], limits: [{limit: 1000, per: 1h}]}\n", 1))
+	return n
 }
 
 type monthAnswer struct {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -163,7 +164,7 @@ func startNode(t testing.TB, change func(*Config)) *node {
 	config := Config{
 		DataAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Node: "n1", Version: "test",
 		Decider: l, Subjects: l, Rules: store, Cluster: Alone{Name: "n1", ID: "id", Address: "127.0.0.1", Region: "default"},
-		RuleStats: l.Stats, Activity: l.Activity, Counters: table.Stats,
+		Activity: l.Activity, Figures: []figures.Source{l.Figures, table.Figures},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	if change != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // world is a RegionRemover.
@@ -50,25 +49,5 @@ func TestRemoveRegion(t *testing.T) {
 	alone := startNode(t, nil)
 	if resp, body := alone.do(call{method: "DELETE", url: alone.adm + "/v1/regions/x"}); resp.StatusCode != 404 {
 		t.Errorf("a node that knows no regions: have %d %s", resp.StatusCode, body)
-	}
-}
-
-func TestRegionFigures(t *testing.T) {
-	f := RegionFigures{
-		Others:   []Region{{Name: "eu", Reachable: true, Members: 3}, {Name: "ap"}, {Name: "no\xfftext"}},
-		Recorded: 7, Follows: true, FollowAge: 1500 * time.Millisecond,
-	}
-	n := startNode(t, func(c *Config) { c.ClusterFigures = func() ClusterFigures { return ClusterFigures{Regions: f} } })
-	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
-	for _, want := range []string{
-		`rlnode_region_reachable{region="eu"} 1`, `rlnode_region_reachable{region="ap"} 0`, `rlnode_region_members{region="eu"} 3`,
-		"rlnode_rules_recorded_version 7", "rlnode_follow_age_seconds 1.5",
-	} {
-		if !strings.Contains(body, want+"\n") {
-			t.Errorf("the metrics lack %s", want)
-		}
-	}
-	if strings.Contains(body, "text\"") {
-		t.Error("a name that is not UTF-8 is a label")
 	}
 }

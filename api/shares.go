@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -49,29 +47,4 @@ func appendShares(b []byte, list []limiter.ShareUsage) []byte {
 		b = append(appendInt(b, `,"remaining":`, l.Remaining), '}')
 	}
 	return b
-}
-
-// loanDescs describe the figures about loans between regions.
-type loanDescs struct{ loans, units, failed, lost *prometheus.Desc }
-
-func newLoanDescs(desc func(name, help string, labels ...string) *prometheus.Desc) loanDescs {
-	return loanDescs{
-		loans:  desc("loans_total", "Loans of shares between regions that this owner made, or got.", "direction"),
-		units:  desc("loan_units_total", "Units that were in them.", "direction"),
-		failed: desc("loans_failed_total", "Requests for a loan that another region did not answer."),
-		lost:   desc("loan_units_lost_total", "Units that were lent to this owner and found no room: lost until the window ends."),
-	}
-}
-
-func (d *loanDescs) all() []*prometheus.Desc {
-	return []*prometheus.Desc{d.loans, d.units, d.failed, d.lost}
-}
-
-func (d *loanDescs) send(s sink, st *limiter.ClusterStats) {
-	s.count(d.loans, st.Lent, "lent")
-	s.count(d.loans, st.Borrowed, "borrowed")
-	s.count(d.units, st.LentUnits, "lent")
-	s.count(d.units, st.BorrowedUnits, "borrowed")
-	s.count(d.failed, st.LoansFailed)
-	s.count(d.lost, st.LoanUnitsLost)
 }

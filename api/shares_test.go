@@ -24,9 +24,8 @@ rules:
 		c.Decider.(*limiter.Limiter).Use(set.WithShares(&rules.Shares{
 			Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}},
 		}))
-		c.ClusterStats = func() limiter.ClusterStats {
-			return limiter.ClusterStats{Lent: 1, LentUnits: 2, Borrowed: 3, BorrowedUnits: 4, LoansFailed: 5, LoanUnitsLost: 6}
-		}
+		st := limiter.ClusterStats{Lent: 1, LentUnits: 2, Borrowed: 3, BorrowedUnits: 4, LoansFailed: 5, LoanUnitsLost: 6}
+		c.Figures = append(c.Figures, st.Figures)
 	})
 	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check", body: `{"rule":"world","key":"x","detail":true}`})
 	if resp.Header.Get("X-RateLimit-Limit") != "900" || resp.Header.Get("X-RateLimit-Remaining") != "449" ||

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/agreement"
 	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -186,6 +187,52 @@ type Stats struct {
 	LeaderChanges uint64 // of this node: leadership won or lost
 	UnsavedBytes  int64  // of entries since the last snapshot
 	GossipRefused uint64 // messages that no node sends
+}
+
+// Figures shows how this node does among others.
+func (c *Cluster) Figures(s figures.Sink) {
+	v, st := c.View(), c.Stats()
+	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
+	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
+	s.Flag("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0.", c.Stuck() != nil)
+	s.Flag("states_differ",
+		"1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0.", c.Split())
+	s.Flag("behind",
+		"1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0.", c.Behind())
+	s.Level("suspended", "Nodes that were taken out of the ring within the last hour though they live, and have to do well for a while before they come back.", c.Suspended())
+	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
+	for i := range v.Members {
+		members[v.Members[i].State]++
+	}
+	for state, n := range members {
+		s.Level("members", "Members as this node sees them.", n, "state", state.String())
+	}
+	s.Count("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such.", int64(st.GossipRefused))
+	following := c.Following()
+	s.Gauge("rules_recorded_version",
+		"Newest version of the rules that all regions are known to go by, as known here; 0 for none.", float64(following.Recorded))
+	if following.Leads {
+		s.Gauge("follow_age_seconds",
+			"Time since the primary region answered what is new; of the leader of another region only.", following.Age.Seconds())
+	}
+	st.showRaft(s)
+}
+
+// showRaft shows Raft's figures, once it has been started.
+func (st *Stats) showRaft(s figures.Sink) {
+	if st.State == "" {
+		return
+	}
+	for _, state := range []string{"follower", "candidate", "leader", "shutdown"} {
+		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", st.State == state, "state", state)
+	}
+	s.Gauge("raft_term", "Raft's term.", float64(st.Term))
+	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(st.Commit))
+	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(st.Applied))
+	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(st.Last))
+	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", st.LastContact.Seconds())
+	s.Level("raft_voters", "Nodes that vote.", st.Voters)
+	s.Count("raft_leader_changes_total", "Times that this node won or lost leadership.", int64(st.LeaderChanges))
 }
 
 // Stats tells how Raft and gossip do here.

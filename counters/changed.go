@@ -69,49 +69,55 @@ func (t *Table) mark(batch []Record, by readers) {
 	}
 }
 
-// MarkAll marks every counter as changed for Changed: for a store that begins anew.
-func (t *Table) MarkAll() {
-	for i := range t.shards {
-		s := &t.shards[i]
+// Mark marks counters as changed for Changed: those of as many parts of the table, from part on, as it takes for n of them.
+// It returns the part to go on with, 0 after the last, and how many it marked.
+func (t *Table) Mark(part, n int) (next, marked int) {
+	for ; part < len(t.shards) && marked < n; part++ {
+		s := &t.shards[part]
 		s.visit(func(r *records) {
-			for j := range r.groups {
-				for slot, tag := range r.groups[j].tags {
+			for i := range r.groups {
+				for slot, tag := range r.groups[i].tags {
 					if tag >= tagUsed {
-						s.soil(r.at(j, slot), checkpoints)
+						s.soil(r.at(i, slot), checkpoints)
 					}
 				}
 			}
 			for k, e := range r.logs {
 				s.soilLog(k, e, checkpoints)
 			}
+			marked += r.count()
 		})
 	}
+	if part == len(t.shards) {
+		part = 0
+	}
+	return part, marked
 }
 
 // Restore puts back a record read from disk, as unchanged, unless the table already has that counter or the
-// record has expired. It reports false when there was no room.
-func (t *Table) Restore(now algorithms.Now, r Record) bool {
+// record has expired. It reports whether it did. It fails with ErrFull.
+func (t *Table) Restore(now algorithms.Now, r Record) (bool, error) {
 	if r.FreshAt <= now.Steady/1e9 {
-		return true
+		return false, nil
 	}
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.log(r.Key) != nil || s.find(r.Key).found() {
-		return true
+		return false, nil
 	}
 	if !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
-		return false
+		return false, ErrFull
 	}
 	freshAt := uint32(min(r.FreshAt, 1<<32-1))
 	if r.Kind == algorithms.SlidingLog {
 		e := t.logSlot(s, r.Key)
 		e.log, e.mark, e.freshAt = *algorithms.NewLog(r.Log), newMark(r.Kind, r.Level), freshAt
 		t.logEntries.Add(int64(e.log.Len()))
-		return true
+		return true, nil
 	}
 	p := s.insert(r.Key)
 	g := p.home()
 	g.records[p.slot()].state, g.marks[p.slot()], g.freshAt[p.slot()] = r.State, newMark(r.Kind, r.Level), freshAt
-	return true
+	return true, nil
 }

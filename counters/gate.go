@@ -84,6 +84,9 @@ func (t *Table) Shut(p int) {
 // IsOpen reports whether the gate of p is open.
 func (t *Table) IsOpen(p int) bool { return !t.gates.isShut(p) }
 
+// AllOpen reports whether the gates of all partitions of ops are open.
+func (t *Table) AllOpen(ops []Op) bool { return !t.gates.anyShut(ops) }
+
 // wait returns when those that held the shard have let it go.
 func (s *shard) wait() {
 	s.mu.Lock()

@@ -125,7 +125,10 @@ func (t *Table) Forget(now algorithms.Now, k Key) {
 	}
 	for i := range memoNotes(int(head[0].Detail >> 32)) {
 		if p := s.find(memoKey(k, i)); p.found() {
-			s.note(&Note{Key: memoKey(k, i)}, 0)
+			// As after a reset: it stays until it has replaced its copies.
+			g := p.home()
+			g.records[p.slot()].state, g.marks[p.slot()] = algorithms.State{}, newMark(noteKind, 0)
+			s.soil(p, everyone)
 		}
 	}
 }

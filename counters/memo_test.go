@@ -70,6 +70,40 @@ func TestAmendOnce(t *testing.T) {
 	expect("reset", table, late, reset, false, nil, 0)
 }
 
+// A memo that was forgotten stays, as a fresh counter, until it has replaced its copies.
+func TestForgottenMemoIsHandedOut(t *testing.T) {
+	table := New(1000)
+	defer table.Close()
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	memo := amendment(now, 5, 77, 50).Memo
+	saved := func() map[Key]Record {
+		out := map[Key]Record{}
+		table.Changed(func(b []Record) error {
+			for _, r := range b {
+				out[r.Key] = r
+			}
+			return nil
+		})
+		return out
+	}
+	if err := table.Amend(now, amendment(now, 5, 77, 50)); err != nil {
+		t.Fatal(err)
+	}
+	before := saved()
+	table.Forget(now, memo.Key)
+	table.Sweep(now, 1)
+	after := saved()
+	for i := range memoNotes(50) {
+		k := memoKey(memo.Key, i)
+		if r, found := after[k]; !found || !r.State.Fresh() || r.FreshAt != before[k].FreshAt {
+			t.Errorf("note %d: have %+v (%t) after %+v", i, r, found, before[k])
+		}
+	}
+	if table.Sweep(now, 1); table.Stats().Counters != 1 {
+		t.Errorf("%d counters are left, want the one that was amended", table.Stats().Counters)
+	}
+}
+
 // What can't be read any more is there all the same: nothing happens twice.
 func TestDamagedMemo(t *testing.T) {
 	table := New(1000)

@@ -166,7 +166,7 @@ func (s *shard) notes(notes []Note, now algorithms.Now) bool {
 	for i := range notes {
 		n := &notes[i]
 		p := s.find(n.Key)
-		if !p.found() || int64(p.home().freshAt[p.slot()]) <= now.Steady/1e9 {
+		if !p.found() || p.state().Fresh() || int64(p.home().freshAt[p.slot()]) <= now.Steady/1e9 {
 			if i == 0 {
 				return false
 			}

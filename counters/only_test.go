@@ -58,7 +58,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		verdict := one.Take(now, ops)
 		counts[verdict]++
 		held := listed.lock(byList, nil)
-		third := listed.takeOpen(now, byList)
+		third := listed.take(now, byList, true)
 		listed.unlock(held)
 		if second := many.Take(now, byMany); verdict != second || verdict != third {
 			t.Fatalf("seed %d, step %d: have %s, %s and %s", seed, step, verdict, second, third)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 const (
@@ -100,36 +101,31 @@ func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	if s := t.only(ops); s != nil {
 		s.mu.Lock()
-		v := t.takeOpen(now, ops)
+		v := t.take(now, ops, true)
 		s.mu.Unlock()
 		return v
 	}
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
-	v := t.takeOpen(now, ops)
+	v := t.take(now, ops, true)
 	t.unlock(held)
 	return v
-}
-
-// takeOpen is take where no gate is shut. The shards of ops are held.
-func (t *Table) takeOpen(now algorithms.Now, ops []Op) Verdict {
-	if t.gates.anyShut(ops) {
-		return Shut
-	}
-	return t.take(now, ops)
 }
 
 // Act is Take without a look at the gates: for a standby that acts from its copy.
 func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
-	v := t.take(now, ops)
+	v := t.take(now, ops, false)
 	t.unlock(held)
 	return v
 }
 
-// take decides ops and stores what they take. Their shards are held.
-func (t *Table) take(now algorithms.Now, ops []Op) Verdict {
+// take decides ops and stores what they take; gated: only where no gate is shut. Their shards are held.
+func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
+	if gated && t.gates.anyShut(ops) {
+		return Shut
+	}
 	blocks := false
 	for i := range ops {
 		op := &ops[i]
@@ -400,6 +396,19 @@ type Stats struct {
 	Evicted    int64 // since the start: dropped before they were fresh, for want of room
 	Expired    int64 // since the start: dropped as fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refused counters were left
+}
+
+// Figures shows the present figures.
+func (t *Table) Figures(s figures.Sink) {
+	st := t.Stats()
+	s.Gauge("counters", "Counters held.", float64(st.Counters))
+	s.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
+	s.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
+	s.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
+	s.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
+	s.Count("counters_evicted_total", "Counters dropped before they were fresh, for want of room.", st.Evicted)
+	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
+	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
 }
 
 // Stats returns the present figures.

@@ -2,6 +2,7 @@ package counters
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -471,7 +472,7 @@ func TestChangedAndRestore(t *testing.T) {
 		return nil
 	}
 	// The first batch was accepted; it comes again only once changed.
-	table.MarkAll()
+	table.Mark(0, math.MaxInt)
 	if err := table.Changed(collect); err != nil || len(seen) != n {
 		t.Fatalf("have %d records, %v", len(seen), err)
 	}
@@ -489,12 +490,15 @@ func TestChangedAndRestore(t *testing.T) {
 		t.Errorf("have %d counters, want the reset ones gone", table.Stats().Counters)
 	}
 
-	table.MarkAll()
+	table.Mark(0, math.MaxInt)
 	table.Changed(collect)
 	again := newTable(t, 1_000_000)
 	for _, r := range seen {
-		if !again.Restore(epoch, r) {
-			t.Fatal("no room")
+		if there, err := again.Restore(epoch, r); !there || err != nil {
+			t.Fatalf("have %v, %v", there, err)
+		}
+		if there, err := again.Restore(epoch, r); there || err != nil {
+			t.Fatalf("once more: have %v, %v", there, err)
 		}
 	}
 	for i := range uint64(n) {

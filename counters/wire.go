@@ -9,9 +9,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A record, on its way to another node or on disk, is its key, which is Hi and Lo, big endian, and its value:
+// A record, on its way to another node or on disk:
 //
 //	byte 0      algorithm (3 bits; 7: a fixed window with a Part) and level (5 bits)
+//	8 + 8       Key.Hi, Key.Lo, big endian
 //	uvarint     seconds until it is fresh, rounded up; 0: it has expired
 //	state       Count and Part as uvarints; then, unless both are 0, of a bucket how long ago the last change was, as a
 //	            uvarint, of windows the number of the window as a varint. Part is left out for fixed windows, unless there is one
@@ -33,7 +34,7 @@ const (
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
 
-// AppendKey writes a key. Keys are in the order of their bytes.
+// AppendKey writes a key.
 func AppendKey(b []byte, k Key) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, k.Hi), k.Lo)
 }
@@ -46,18 +47,13 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 	return k
 }
 
-// AppendRecord writes a record as of now: its key and its value.
+// AppendRecord writes a record as of now. Levels are rounded to those that a table keeps.
 func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
-	return AppendValue(AppendKey(b, r.Key), r, now)
-}
-
-// AppendValue writes a record without its key. Levels are rounded to those that a table keeps.
-func AppendValue(b []byte, r *Record, now algorithms.Now) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
 		kind = widened
 	}
-	b = append(b, byte(newMark(kind, r.Level)))
+	b = AppendKey(append(b, byte(newMark(kind, r.Level))), r.Key)
 	left := uint64(0)
 	if second := now.Steady / 1e9; r.FreshAt > second {
 		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
@@ -106,16 +102,9 @@ func age(at int64, now algorithms.Now) uint64 {
 // DecodeRecord reads what AppendRecord wrote, as of now. A log's entries are put into r.Log, as far as it has room. After a
 // failure r is not to be used; else, whatever the bytes were, it may be put into a table.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
-	k := DecodeKey(d)
-	DecodeValue(d, r, now)
-	r.Key = k
-}
-
-// DecodeValue is DecodeRecord without the key.
-func DecodeValue(d *wire.Decoder, r *Record, now algorithms.Now) {
 	m := mark(d.Byte())
 	log := r.Log[:0]
-	*r = Record{Kind: m.kind(), Level: m.publicLevel(), FreshAt: now.Steady / 1e9}
+	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.publicLevel(), FreshAt: now.Steady / 1e9}
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}

@@ -129,10 +129,6 @@ func settle() error {
 	if err := unix.Mount("tmpfs", filesDir(), "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount a tmpfs: %w", err)
 	}
-	// What killed nodes leave in shared memory ends with the tests.
-	if err := unix.Mount("tmpfs", "/dev/shm", "tmpfs", 0, ""); err != nil {
-		return fmt.Errorf("mount /dev/shm: %w", err)
-	}
 	return run("ip", "link", "set", "lo", "up")
 }
 

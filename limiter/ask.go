@@ -134,8 +134,8 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// ask sends a's question. If it may, it travels with others alike.
-func (l *Limiter) send(a *ask, together bool) {
+// dispatch sends a's question. If it may, it travels with others alike.
+func (l *Limiter) dispatch(a *ask, together bool) {
 	key := a.q.appendBody(append(make([]byte, 0, 256), a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
 		l.post(nil, key[keyPrefix:], []*ask{a})
@@ -277,7 +277,7 @@ func (l *Limiter) giveBack(a *ask) {
 
 // receive puts back what another node's check took here, where this process still holds it.
 func (l *Limiter) receive(g *gift) {
-	if g.process != l.member.process {
+	if g.process != l.process {
 		return
 	}
 	now := l.clock.Now()

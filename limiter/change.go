@@ -80,7 +80,7 @@ func (l *Limiter) apply(c *change) error {
 		if ticket != nil {
 			ticket.sent = true
 		}
-		if l.send(a, false); !a.wait() {
+		if l.dispatch(a, false); !a.wait() {
 			return ErrNoOwner
 		}
 		if ticket != nil && isUnread(a.err) {

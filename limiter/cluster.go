@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +31,9 @@ const (
 	maxServing = 4096
 	// maxTurns bounds how often a check looks again at where its counters are, in a cluster that is moving them.
 	maxTurns = 64
-	// newsTime is how long a check waits for news of the ring where nobody says to be the owner.
-	newsTime = 10 * time.Millisecond
+	// newsTime is how long a check waits for news of the ring where nobody says to be the owner; it doubles up to maxNewsTime.
+	newsTime    = 200 * time.Microsecond
+	maxNewsTime = 10 * time.Millisecond
 	// inlineResults is how much work a question may be for the connection's reader to do it itself.
 	inlineResults = 1024
 	// defaultLeases bounds the subjects with leases.
@@ -131,10 +131,9 @@ func (c *Cluster) Validate() error {
 // member is a limiter's part in a cluster.
 type member struct {
 	Cluster
-	process uint64 // marks readings of this process's clock
 	flights flights
 	visits  sync.Pool // of *visit
-	figures figures
+	figures tallies
 	leases  *localcache.Leases // held here
 	book    *grants.Book       // granted here
 	loans   loans              // under way to this node's counters
@@ -155,7 +154,7 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &member{Cluster: c, process: rand.Uint64(), serving: make(chan struct{}, maxServing)}
+	m := &member{Cluster: c, serving: make(chan struct{}, maxServing)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }

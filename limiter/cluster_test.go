@@ -528,13 +528,13 @@ func TestGiftsAreLooked(t *testing.T) {
 			gift gift
 			want int64
 		}{
-			{"another process", gift{process: n.member.process + 1, lineage: []uint64{lineage}}, 5},
-			{"another lineage", gift{process: n.member.process, lineage: []uint64{lineage + 1}}, 5},
-			{"no lineage", gift{process: n.member.process, lineage: []uint64{0}}, 5},
-			{"as it was taken", gift{process: n.member.process, lineage: []uint64{lineage}}, 0},
+			{"another process", gift{process: n.process + 1, lineage: []uint64{lineage}}, 5},
+			{"another lineage", gift{process: n.process, lineage: []uint64{lineage + 1}}, 5},
+			{"no lineage", gift{process: n.process, lineage: []uint64{0}}, 5},
+			{"as it was taken", gift{process: n.process, lineage: []uint64{lineage}}, 0},
 		} {
 			tt.gift.steady, tt.gift.window, tt.gift.ops = a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.serve(w.nodes[0].id, MethodGive, tt.gift.append(nil), &worldAnswer{})
+			n.ServeFor(w.nodes[0].id, MethodGive, tt.gift.append(nil), &worldAnswer{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}

@@ -19,7 +19,7 @@ import (
 func (l *Limiter) grantFor(v *visit, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, l.member
 	last := len(r.admitted) - 1
-	if len(q.wishes) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
+	if len(q.wishes) == 0 || q.verb != verbCheck || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
 	nodes, _ := m.place()
@@ -56,7 +56,7 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == m.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
+	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = m.book.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
@@ -123,7 +123,7 @@ func (l *Limiter) takeBack(o *leftover) {
 			m.figures.returned.Add(1)
 		}
 	}
-	if o.source.Process == m.process {
+	if o.source.Process == l.process {
 		used := func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used

@@ -124,27 +124,18 @@ func (c *journey) enlist() *subject {
 	return s
 }
 
-// run waits for the replies and goes on until the check is decided. It reports false when it has to be asked anew,
-// by newer rules.
-func (c *journey) run() bool {
-	for {
-		c.collect()
-		if c.behind > 0 && !c.last {
-			c.giveBack()
-			return false
-		}
-		if c.fold() {
-			return true
-		}
-		c.decide()
-	}
-}
-
 // decide routes the open subjects, decides those that need no other node, and asks others about the rest.
 func (c *journey) decide() {
-	// What a Take here decides may let subjects with blocks go on; where a gate was shut meanwhile, its subject is routed again.
-	for c.route() && !c.refused {
-		c.here(c.list)
+	for {
+		for i := range c.subjects {
+			if s := &c.subjects[i]; s.way == wayOpen && !c.held(i) {
+				c.find(s, &c.answer.scratch.match.Hits[i])
+			}
+		}
+		if c.refused || !c.pick(wayHere) {
+			break
+		}
+		c.here(c.list) // subjects with blocks may go on then; where a gate was shut meanwhile, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return
@@ -154,19 +145,9 @@ func (c *journey) decide() {
 			return
 		}
 	}
-	if !c.send() {
+	if !c.askOthers() {
 		c.act()
 	}
-}
-
-// route finds the way of the open subjects, and lists those that are to be decided here. It reports whether there are any.
-func (c *journey) route() bool {
-	for i := range c.subjects {
-		if s := &c.subjects[i]; s.way == wayOpen && !c.held(i) {
-			c.find(s, &c.answer.scratch.match.Hits[i])
-		}
-	}
-	return c.pick(wayHere)
 }
 
 // pick lists the subjects with that way.
@@ -208,7 +189,7 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit more than the limit
 		// in a healthy cluster. They are asked again when there is news of the ring, or in a moment.
 		s.passed, s.hint = s.passed[:0], ring.NodeID{}
-		c.wait(now.Add(newsTime), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+		c.wait(now.Add(min(newsTime<<min(s.turns, 6), maxNewsTime)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
@@ -286,9 +267,9 @@ func (c *journey) lease(s *subject, h *rules.Hit) bool {
 	return outcome != localcache.Unknown
 }
 
-// send asks other nodes: at first each one about all that is its own, later about each subject by itself. It reports whether
+// askOthers asks other nodes: at first each one about all that is its own, later about each subject by itself. It reports whether
 // there is anything to ask.
-func (c *journey) send() bool {
+func (c *journey) askOthers() bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
 		if w := c.subjects[i].way; w == wayAsk || w == wayStandby {
@@ -311,7 +292,7 @@ func (c *journey) send() bool {
 	together := !c.apart && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
 		c.apart = true
-		c.limiter.send(a, together)
+		c.limiter.dispatch(a, together)
 	}
 	return c.apart && last != nil
 }

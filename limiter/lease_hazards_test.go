@@ -298,7 +298,7 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 					body = body[:max(1, i)]
 				}
 			}
-			owner.serve(holder.id, m, body, ignored{})
+			owner.ServeFor(holder.id, m, body, ignored{})
 		}
 	}
 }

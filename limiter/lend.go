@@ -22,12 +22,8 @@ const (
 	maxLending = 1024
 )
 
-// ServeFarFor is ServeFor for a message from another region.
+// ServeFarFor answers a message from another region that came over no connection: for networks in memory. body holds until it returns.
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
-	l.serveFar(method, body, to)
-}
-
-func (l *Limiter) serveFar(method peer.Method, body []byte, to Answerer) {
 	switch {
 	case l.member == nil:
 		to.Fail(CodeMessage, "this node is in no cluster")

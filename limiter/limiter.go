@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"math/bits"
@@ -24,7 +23,7 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // seen so far; see stripes
 	member  *member       // nil: a node by itself
-	process uint64        // marks this process's counts
+	process uint64        // marks this process's counts, and readings of its clock
 	began   time.Time
 	rounds  rounds
 	meter   Meter // nil: what is admitted is not counted for bills
@@ -40,9 +39,10 @@ type Limiter struct {
 
 // book is a version of the rules with the figures kept by its rules.
 type book struct {
-	set   *rules.Set
-	stats []*ruleStats // by Rule.Index
-	whole *ruleStats   // whole checks, by their decision, however many rules applied to them
+	set     *rules.Set
+	stats   []*ruleStats // by Rule.Index
+	whole   *ruleStats   // whole checks, by their decision, however many rules applied to them
+	monthly bool         // some rule of the set counts usage by month
 	// global: the set has limits that regions divide. recorded is the last version that the primary has recorded as honoured
 	// by all of them; 0: none.
 	global   bool
@@ -66,7 +66,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.opened.Note(set, l.authorityAt())
-	next := &book{set: set, whole: newRuleStats()}
+	next := &book{set: set, whole: newRuleStats(), monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
 	next.divide()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole
@@ -132,12 +132,20 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 	return nil
 }
 
-// prepare matches q by the rules in force, and reports whether no counter needs to be asked.
+// prepare matches q by the rules in force, and lists the counters that are to be asked. It reports whether there are none.
 func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
 	b := l.inForce.Load()
 	a.begin(b, now)
 	m := &a.scratch.match
-	if _, err := b.match(q, m); err != nil {
+	var rule *rules.Rule
+	if q.Rule != "" || q.ByKey {
+		if rule = b.set.Rule(q.Rule); rule == nil {
+			return false, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+		}
+	}
+	if !q.ByKey {
+		b.set.Match(q.Attributes, rule, m)
+	} else if err := b.set.MatchKey(rule, q.Key, m); err != nil {
 		return false, err
 	}
 	switch {
@@ -159,7 +167,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 // finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, powerless := &a.scratch, false
-	if l.member == nil || !s.local && !s.reserving && l.hasAll(s.match.Hits) {
+	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
 		verdict, powerful := l.take(a.Now, s.ops, q.Peek)
 		if verdict != counters.Shut {
 			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
@@ -178,75 +186,54 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	return len(c.asks) == 0 && c.fold()
 }
 
-// hasAll reports whether this node decides the subjects of all hits: most checks need to know no more.
-func (l *Limiter) hasAll(hits []rules.Hit) bool {
-	for i := range hits {
-		if !l.table.IsOpen(partitionOf(hits[i].Subject.Hi)) {
-			return false
-		}
-	}
-	return true
-}
-
 // take asks the counters here, as their owner. Authority is looked at before and after; without it the verdict is Shut, and what was
 // taken meanwhile stays taken: nobody can tell any more whose cost it is.
 func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, powerful bool) {
 	m := l.member
-	if m == nil {
-		return l.verdict(now, ops, peek), true
-	}
-	if !m.Authority() {
+	if m != nil && !m.Authority() {
 		return counters.Shut, false
 	}
 	began := m.clock()
-	verdict = l.verdict(now, ops, peek)
-	if !m.Authority() {
-		return counters.Shut, false
+	if peek {
+		verdict = l.table.Peek(now, ops)
+	} else {
+		verdict = l.table.Take(now, ops)
 	}
-	if verdict != counters.Shut {
+	switch {
+	case m == nil:
+	case !m.Authority():
+		return counters.Shut, false
+	case verdict != counters.Shut:
 		m.record(ByOwner, ops, began, 1)
 	}
 	return verdict, true
 }
 
-// finish waits for a check that start has put on its way.
+// finish waits for a check that start has put on its way: for replies, and for what the next ones bring, until it is decided.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.journey
-	for !c.run() {
-		ctx, cancel := context.WithTimeout(l.member.ctx, catchUpTime)
-		l.member.Await(ctx, 0, c.behind)
-		cancel()
-		c.now, c.last = l.clock.Now(), true
-		over, err := l.prepare(c.now, q, a)
-		if err != nil {
-			return err
+	for {
+		c.collect()
+		if c.behind > 0 && !c.last { // it is asked anew, by newer rules
+			c.giveBack()
+			l.catchUp(l.member.ctx, c.behind)
+			c.now, c.last = l.clock.Now(), true
+			if over, err := l.prepare(c.now, q, a); err != nil {
+				return err
+			} else if over {
+				break
+			}
+			c.book = a.scratch.book
+			c.begin(false)
+			continue
 		}
-		if over {
+		if c.fold() {
 			break
 		}
-		c.book = a.scratch.book
-		c.begin(false)
+		c.decide()
 	}
 	l.count(q, a)
 	return nil
-}
-
-// match finds what applies to q, and the rule that q names.
-func (b *book) match(q *Query, m *rules.Match) (*rules.Rule, error) {
-	var rule *rules.Rule
-	if q.Rule != "" || q.ByKey {
-		if rule = b.set.Rule(q.Rule); rule == nil {
-			return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
-		}
-	}
-	if !q.ByKey {
-		b.set.Match(q.Attributes, rule, m)
-		return rule, nil
-	}
-	if err := b.set.MatchKey(rule, q.Key, m); err != nil {
-		return nil, err
-	}
-	return rule, nil
 }
 
 func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {

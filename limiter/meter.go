@@ -17,13 +17,13 @@ type Meter interface {
 // UseMeter has what is admitted from now on counted by m. It is called before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// measure has an admitted check counted: its cost once for each rule and unit, however many limits there are in it.
-// Shadow rules bill nothing.
+// measure counts an admitted check for rules with `usage: monthly`: its cost once for each rule and unit, however many
+// limits there are in it.
 func (l *Limiter) measure(q *Query, a *Answer) {
 	ops := a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		if !h.Rule.Shadow {
+		if h.Rule.Monthly {
 			for j, limit := range h.Limits {
 				if !unitBefore(h.Limits[:j], limit.UnitID) {
 					l.bill(a.Now, h, q, limit.Unit, ops[j].Cost)

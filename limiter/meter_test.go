@@ -44,18 +44,21 @@ func (c *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit
 	c.Add(wall, s, unit, cost, checks)
 }
 
-// What is admitted is billed once for each rule and unit; what is refused, looked at, in the shadow or on a list is not.
+// What is admitted is billed once for each rule with `usage: monthly` and unit; what is refused, looked at, in the shadow or on a
+// list is not, nor is what other rules admit.
 func TestMeterHearsWhatIsAdmitted(t *testing.T) {
 	l := open(t, `
 lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}
 rules:
   - name: a
     key: [user]
+    usage: monthly
     cost: {by: endpoint, values: {/big: 5}, default: 1}
     limits: [{limit: 10, per: 1m, algorithm: fixed-window}, {limit: 100, per: 1h, algorithm: fixed-window}, {limit: 1000, per: 1h, unit: tokens}]
-  - {name: b, key: [user, endpoint], limits: [{limit: 1000, per: 1h}]}
-  - {name: s, key: [user], shadow: true, limits: [{limit: 1, per: 1h}]}
-  - {name: all, key: [], match: {user: v}, limits: [{limit: 1000, per: 1h}]}`)
+  - {name: b, key: [user, endpoint], usage: monthly, limits: [{limit: 1000, per: 1h}]}
+  - {name: n, key: [user], limits: [{limit: 1000, per: 1h}, {limit: 1000, per: 1h, unit: tokens}]}
+  - {name: s, key: [user], shadow: true, usage: monthly, limits: [{limit: 1, per: 1h}]}
+  - {name: all, key: [], match: {user: v}, usage: monthly, limits: [{limit: 1000, per: 1h}]}`)
 	have := newBilled()
 	l.UseMeter(have)
 	for _, q := range []Query{
@@ -88,35 +91,35 @@ rules:
 	}
 }
 
-// metered is a limiter whose answers are billed, or not.
-func metered(t testing.TB, on bool) *Limiter {
-	l := open(t, "rules:\n  - {name: r, key: [ip], limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
-	if on {
-		m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n", Months: 1, Rows: 10_000,
-			Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { m.Close() })
-		l.UseMeter(m)
+// metered is a limiter that counts for bills, of a rule that asks for it or does not.
+func metered(t testing.TB, usages string) *Limiter {
+	l := open(t, "rules:\n  - {name: r, key: [ip], "+usages+"limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
+	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n", Months: 1, Rows: 10_000,
+		Now: func() int64 { return time.Now().UnixNano() }, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { m.Close() })
+	l.UseMeter(m)
 	return l
 }
 
 func TestMeterAllocatesNothing(t *testing.T) {
-	l := metered(t, true)
-	q := byKey("r", "198.51.100.7")
-	var a Answer
-	l.Check(&q, &a)
-	if n := testing.AllocsPerRun(1000, func() { l.Check(&q, &a) }); n != 0 || !a.Allowed {
-		t.Errorf("have %v allocations a check, want 0", n)
+	for _, usages := range []string{"", "usage: monthly, "} {
+		l := metered(t, usages)
+		q := byKey("r", "198.51.100.7")
+		var a Answer
+		l.Check(&q, &a)
+		if n := testing.AllocsPerRun(1000, func() { l.Check(&q, &a) }); n != 0 || !a.Allowed {
+			t.Errorf("%q: have %v allocations a check, want 0", usages, n)
+		}
 	}
 }
 
 func BenchmarkMeter(b *testing.B) {
-	for _, on := range []bool{false, true} {
-		b.Run(fmt.Sprint("counted=", on), func(b *testing.B) {
-			l := metered(b, on)
+	for _, usages := range []string{"", "usage: monthly, "} {
+		b.Run(fmt.Sprint("counted=", usages != ""), func(b *testing.B) {
+			l := metered(b, usages)
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				q := byKey("r", "198.51.100.7")

@@ -82,7 +82,7 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 		first := 0
 		for i := range a.scratch.match.Hits {
 			n := len(a.scratch.match.Hits[i].Limits)
-			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, steady: a.Now.Steady}
+			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, process: l.process, steady: a.Now.Steady}
 			for j := first; j < first+n; j++ {
 				r.reserve(&s, a, j, takenAt(&a.scratch.ops[j], a.Now).Window)
 			}
@@ -106,12 +106,12 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 
 // reserved is what the i-th subject took, and of whom.
 func (c *journey) reserved(r *reservation, i int) reserved {
-	m, s := c.limiter.member, &c.subjects[i]
+	s := &c.subjects[i]
 	out := reserved{hi: s.hi}
 	at, subject := 0, 0 // in the question
 	switch s.undo {
 	case undoHere:
-		out.lineage, out.process, out.steady = s.lineage, m.process, s.when.Steady
+		out.lineage, out.process, out.steady = s.lineage, c.limiter.process, s.when.Steady
 	case undoAsked:
 		at, subject = s.from.find(s.hi)
 		out.lineage, out.process, out.steady = s.from.lineages[subject], s.from.process, s.from.steady
@@ -130,17 +130,21 @@ func (c *journey) reserved(r *reservation, i int) reserved {
 	return out
 }
 
-// name says what the subjects are called, since whoever settles may never have heard of them. Shadow rules bill nothing.
+// name says what the subjects of rules with `usage: monthly` are called, since the node that settles may never have heard
+// of them.
 func (r *reservation) name(q *Query, a *Answer) {
 	total := 0
 	for i := range r.subjects {
 		h := &a.scratch.match.Hits[i]
+		if !h.Rule.Monthly {
+			continue
+		}
 		key := keyText(h.Rule, q)
 		size := len(h.Rule.Name)
 		for _, value := range key {
 			size += len(value)
 		}
-		if !h.Rule.Shadow && total+size <= maxNames {
+		if total+size <= maxNames {
 			total += size
 			r.subjects[i].lo, r.subjects[i].rule, r.subjects[i].key = h.Subject.Lo, h.Rule.Name, key
 		}

@@ -298,15 +298,16 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 	})
 }
 
-// The bill is what was used, of each rule that is no shadow, wherever it is settled.
+// The bill is what was used, of each rule with `usage: monthly` that is no shadow, wherever it is settled.
 func TestReservationsAreBilledAsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
 		w := newWorld(t, 3, `rules:
-  - {name: a, key: [a], limits: [{limit: 1000, per: 1h, unit: tokens}, {limit: 9000, per: 5h, unit: tokens}, {limit: 50, per: 1h}]}
-  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
-  - {name: all, key: [], match: {a: "*"}, limits: [{limit: 1000, per: 1h, unit: tokens}]}
-  - {name: s, key: [a], shadow: true, limits: [{limit: 1000, per: 1h, unit: tokens}]}`)
+  - {name: a, key: [a], usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}, {limit: 9000, per: 5h, unit: tokens}, {limit: 50, per: 1h}]}
+  - {name: b, key: [b], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: n, key: [a], limits: [{limit: 1000, per: 1h, unit: tokens}]}
+  - {name: all, key: [], match: {a: "*"}, usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}]}
+  - {name: s, key: [a], shadow: true, usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}]}`)
 		bills := make([]*billed, 3)
 		for i, n := range w.nodes {
 			bills[i] = newBilled()

@@ -56,19 +56,15 @@ func (l *Limiter) Handle(p *peer.Peers) {
 		MethodAsk, MethodGive, MethodTop, MethodLeftover, MethodForget, MethodSettle, MethodRefund, MethodActivity, MethodBorrow,
 		MethodLendHere, MethodReserve, MethodKeep,
 	} {
-		p.Handle(m, peer.Near, func(c *peer.Call) { l.serve(c.From.Node, c.Method, c.Body, c) })
+		p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
 	}
 	for _, m := range []peer.Method{MethodLend, MethodShare} {
-		p.Handle(m, peer.Far, func(c *peer.Call) { l.serveFar(c.Method, c.Body, c) })
+		p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFarFor(c.Method, c.Body, c) })
 	}
 }
 
 // ServeFor answers a message that came over no connection: for networks in memory. body holds until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
-	l.serve(from, method, body, to)
-}
-
-func (l *Limiter) serve(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	if l.member == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")
 		return
@@ -134,12 +130,6 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
-	if q.verb == verbCheck && l.stale(q.version) {
-		v.reply.status = behind
-		v.answer(to)
-		m.leave(v)
-		return
-	}
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
 	if l.ahead(v) || !waits && l.decideFor(v) {
 		v.answer(to)
@@ -164,10 +154,10 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// ahead tells an asker whose rules are older than those here, once.
+// ahead tells an asker whose rules are older than those here: once, or, where shares may have grown elsewhere since, for good.
 func (l *Limiter) ahead(v *visit) bool {
 	q := &v.question
-	if q.version >= v.reply.version || q.flags&flagLast != 0 || q.verb != verbCheck {
+	if q.verb != verbCheck || !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
 		return false
 	}
 	v.reply.status = behind
@@ -248,11 +238,11 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to A
 			return false
 		}
 	}
-	if r.Owner != v.from && r.Owner != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Owner, to) {
-		return true
+	next := r.Owner
+	if next == v.from { // it asks others only when it may not decide: without authority, or after it has handed over
+		next = r.Other
 	}
-	// An owner asks others only when it may not decide: because it has no authority, or because it has handed over.
-	if r.Owner == v.from && !r.Other.IsZero() && r.Other != m.Self && q.hops < maxHops && l.relay(ctx, v, r.Other, to) {
+	if !next.IsZero() && next != m.Self && q.hops < maxHops && l.relay(ctx, v, next, to) {
 		return true
 	}
 	why := partitions.Unreachable
@@ -296,7 +286,7 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 // or has no authority; what was taken then stays taken, since nobody may say whose it is.
 func (l *Limiter) decideFor(v *visit) bool {
 	m, q, r := l.member, &v.question, &v.reply
-	if !m.Authority() {
+	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
 	now := l.clock.Now()
@@ -309,30 +299,34 @@ func (l *Limiter) decideFor(v *visit) bool {
 		}
 	}
 	r.status = decided
-	if q.verb == verbCheck {
-		if !l.takeFor(v, now) {
+	take := l.table.Take
+	if q.flags&flagPeek != 0 {
+		take = l.table.Peek
+	}
+	if q.verb != verbCheck {
+		if !l.changeFor(v, now) {
 			return false
 		}
-		l.grantFor(v, now)
-	} else if !l.changeFor(v, now) {
+	} else if !v.each(now, take) {
 		return false
 	}
+	l.grantFor(v, now)
 	if !m.Authority() {
 		return false
 	}
 	m.record(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
-	r.standby, r.decider, r.process, r.steady = false, m.Self, m.process, now.Steady
+	r.standby, r.decider, r.process, r.steady = false, m.Self, l.process, now.Steady
 	return true
 }
 
-// takeFor takes for one check after another until one is refused.
-func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
+// each decides one of the checks alike after another until one is refused. It reports false where none was decided; those that are
+// left ask anew.
+func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &v.question, &v.reply
 	for range q.count {
-		verdict := l.verdict(now, q.ops, q.flags&flagPeek != 0)
+		verdict := decide(now, q.ops)
 		if verdict == counters.Shut {
-			// If the gate was shut in between, those that are left ask anew.
 			return len(r.admitted) > 0
 		}
 		r.note(verdict == counters.Admitted, q.ops, now)
@@ -341,14 +335,6 @@ func (l *Limiter) takeFor(v *visit, now algorithms.Now) bool {
 		}
 	}
 	return true
-}
-
-// verdict asks the counters here.
-func (l *Limiter) verdict(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
-	if peek {
-		return l.table.Peek(now, ops)
-	}
-	return l.table.Take(now, ops)
 }
 
 // note adds the decisions of ops to the reply.
@@ -365,20 +351,16 @@ func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
-	for range q.count {
-		verdict := l.act(now, q.ops, q.flags&flagPeek != 0, why)
-		if verdict == counters.Shut {
-			return false
-		}
-		r.note(verdict == counters.Admitted, q.ops, now)
-		if verdict != counters.Admitted {
-			break
-		}
+	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
+		return l.act(now, ops, q.flags&flagPeek != 0, why)
+	}
+	if !v.each(now, act) {
+		return false
 	}
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, m.process, now.Steady
+	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, l.process, now.Steady
 	return true
 }
 
@@ -432,7 +414,7 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 
 // clock reads the recorder's clock.
 func (m *member) clock() int64 {
-	if m.Recorder == nil {
+	if m == nil || m.Recorder == nil {
 		return 0
 	}
 	return m.Recorder.Clock()

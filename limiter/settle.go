@@ -192,18 +192,10 @@ func (l *Limiter) rest(r *reservation, s *reserved, rc *reservedCost, now algori
 	if rc.limit.Kind.Windowed() {
 		return 0
 	}
-	if s.process == l.clockMark() {
+	if s.process == l.process {
 		return time.Duration(rc.when - (now.Steady - s.steady))
 	}
 	return time.Duration(rc.when - max(0, now.Wall-r.made) - int64(strangeClock))
-}
-
-// clockMark marks readings of this process's clock.
-func (l *Limiter) clockMark() uint64 {
-	if l.member == nil {
-		return 0
-	}
-	return l.member.process
 }
 
 // settlement is what c's notes say.
@@ -265,7 +257,7 @@ func (l *Limiter) charge(c *change) {
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
-		for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, checkTime) {
+		for pause := newsTime; ctx.Err() == nil; pause = min(2*pause, checkTime) {
 			if l.apply(c) == nil {
 				return
 			}

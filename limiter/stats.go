@@ -134,7 +134,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	}
 	stripe := a.scratch.stripe - 1
 	if a.DecidedBy < ByList {
-		if l.meter != nil && a.Allowed {
+		if b.monthly && a.Allowed && l.meter != nil {
 			l.measure(q, a)
 		}
 		if b.global {

@@ -41,14 +41,14 @@ type LimitUsage struct {
 func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	var m rules.Match
 	b := l.inForce.Load()
-	r, err := b.match(&Query{Rule: rule, Key: key, ByKey: true}, &m)
-	if err != nil {
+	r := b.set.Rule(rule)
+	if r == nil {
+		return nil, fmt.Errorf("%w %q", ErrUnknownRule, rule)
+	}
+	if err := b.set.MatchKey(r, key, &m); err != nil {
 		return nil, err
 	}
-	if b.global {
-		b.set.Share(&m, l.clock.Now().Wall)
-	}
-	b.lower(&m)
+	b.enforce(&m, l.clock.Now().Wall)
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block

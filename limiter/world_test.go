@@ -299,7 +299,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 			<-time.After(pause)
 		}
 		a.stop = func() { timer.Stop() }
-		n.w.node(to).serve(n.id, m, body, a)
+		n.w.node(to).ServeFor(n.id, m, body, a)
 		if m != MethodAsk && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLendHere && m != MethodReserve && m != MethodKeep {
 			timer.Stop()
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/loads"
 	"github.com/rlnode/rlnode/localcache"
@@ -259,39 +260,41 @@ func (n *Node) nodes() int {
 func (n *Node) listen() (err error) {
 	c := n.config
 	config := api.Config{
-		DataAddr:       c.DataAddr,
-		AdminAddr:      c.AdminAddr,
-		CertFile:       c.CertFile,
-		KeyFile:        c.KeyFile,
-		APIToken:       c.APIToken,
-		AdminToken:     c.AdminToken,
-		TokensFile:     c.TokensFile,
-		AdminHosts:     c.AdminHosts,
-		Node:           c.Name,
-		Version:        Version(),
-		Decider:        n.limiter,
-		Subjects:       n.limiter,
-		Rules:          n,
-		Cluster:        n,
-		Membership:     n,
-		Levels:         n,
-		Regions:        n,
-		Loads:          n.loads,
-		RuleStats:      n.limiter.Stats,
-		Activity:       n.limiter.Activity,
-		ClusterStats:   n.limiter.ClusterStats,
-		Condition:      n.condition,
-		ClusterFigures: n.figures,
-		Counters:       n.table.Stats,
-		Catch:          n.catch,
-		Tracer:         n.tracer,
-		Logger:         n.log,
+		DataAddr:   c.DataAddr,
+		AdminAddr:  c.AdminAddr,
+		CertFile:   c.CertFile,
+		KeyFile:    c.KeyFile,
+		APIToken:   c.APIToken,
+		AdminToken: c.AdminToken,
+		TokensFile: c.TokensFile,
+		AdminHosts: c.AdminHosts,
+		Node:       c.Name,
+		Version:    Version(),
+		Decider:    n.limiter,
+		Subjects:   n.limiter,
+		Rules:      n,
+		Cluster:    n,
+		Membership: n,
+		Levels:     n,
+		Regions:    n,
+		Loads:      n.loads,
+		Activity:   n.limiter.Activity,
+		Condition:  n.condition,
+		Health:     n.clusterHealth,
+		Figures: []figures.Source{
+			n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
+			func(s figures.Sink) { n.storeStatus().Figures(s) },
+		},
+		Catch:  n.catch,
+		Tracer: n.tracer,
+		Logger: n.log,
 	}
 	if n.checkpoints {
-		config.Checkpoints = n.fileStatus
+		config.Checkpoints = n.files[0].Status
+		config.Figures = append(config.Figures, n.files[0].Figures)
 	}
 	if n.usage != nil {
-		config.Months, config.UsageStats = n.usage, n.meter.Stats
+		config.Months, config.Figures = n.usage, append(config.Figures, n.meter.Figures)
 	}
 	if n.api, err = api.Open(config); err != nil {
 		return err

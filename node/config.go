@@ -100,9 +100,6 @@ type Config struct {
 	// UsageSubjects bounds the rows of usage a month, 1 to 30,000,000: a rule, a subject and a unit. Beyond it subjects are counted
 	// together. 0: 1,000,000.
 	UsageSubjects int
-	// UsageSharedMemory is a folder in memory that outlives the process, such as /dev/shm, where the current months are counted.
-	// Empty: they are counted in pages of files in DataDir, and a disk that hangs holds checks up.
-	UsageSharedMemory string
 
 	// OTLPEndpoint is the URL of an OpenTelemetry collector, OTLP over HTTP, that spans of checks over HTTP are sent to. Empty: none.
 	OTLPEndpoint string
@@ -226,24 +223,6 @@ func (c *settings) checkNode(m *mistakes) {
 	if c.UsageSubjects < 1 || c.UsageSubjects > maxUsageSubjects {
 		m.note("UsageSubjects", "%d is not in 1…%d", c.UsageSubjects, maxUsageSubjects)
 	}
-	if c.UsageSharedMemory != "" {
-		dir, err := filepath.Abs(c.UsageSharedMemory)
-		if err == nil {
-			err = isFolder(dir)
-		}
-		if err != nil {
-			m.note("UsageSharedMemory", "%w", err)
-		}
-		c.UsageSharedMemory = dir
-	}
-}
-
-func isFolder(dir string) error {
-	info, err := os.Stat(dir)
-	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is not a directory", dir)
-	}
-	return err
 }
 
 // checkPlanes checks where and by what the node is asked over HTTP.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/persist"
 )
 
@@ -40,7 +39,7 @@ func (n *Node) openFiles() error {
 		return nil
 	}
 	config := persist.DefaultCountersConfig()
-	config.Dir, config.Source, config.Now, config.Logger, config.FreeMemory = n.dir, n.table, n.clock.Now, n.log, n.config.FreeMemory
+	config.Dir, config.Source, config.Now, config.Logger = n.dir, n.table, n.clock.Now, n.log
 	if err := n.openFile(config, "counters"); err != nil {
 		return err
 	}
@@ -110,15 +109,6 @@ func (n *Node) closeFiles(ctx context.Context) error {
 		errs = append(errs, f.Close(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// fileStatus tells the API how saving the counters goes.
-func (n *Node) fileStatus() api.CheckpointStatus {
-	status := n.files[0].Status()
-	return api.CheckpointStatus{
-		Last: status.Completed, Took: status.Duration, Counters: status.Counters, Failures: int64(status.Failures), Err: status.Err,
-		FileSize: status.FileSize, SetAside: status.SetAside,
-	}
 }
 
 // debts is how far what owners are yet to be told is written down, so that a restart forgets it no more than counters.

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/persist"
 )
 
 const (
@@ -106,4 +109,21 @@ func (n *Node) firstBy() string {
 		}
 	}
 	return ""
+}
+
+// storeStatus is how Raft's store does; a node without a disk has nothing to tell.
+func (n *Node) storeStatus() (st persist.RaftStatus) {
+	if n.disk != nil {
+		st = n.disk()
+	}
+	return st
+}
+
+// clusterHealth says what keeps this node from doing its part in the cluster.
+func (n *Node) clusterHealth() api.ClusterHealth {
+	view, st := n.cluster.View(), n.storeStatus()
+	return api.ClusterHealth{
+		Connected: view.Connected, LeaderKnown: view.Leader != "", Stuck: n.cluster.Stuck(),
+		StoreHung: !st.HungSince.IsZero(), StoreFull: !st.FullSince.IsZero(), StoreErr: st.Err,
+	}
 }

@@ -73,13 +73,3 @@ func (n *Node) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	version, err := n.cluster.RemoveRegion(ctx, name)
 	return version, inWordsOfAPI(err)
 }
-
-// regionFigures tell the metrics how the regions do.
-func (n *Node) regionFigures() api.RegionFigures {
-	following := n.cluster.Following()
-	f := api.RegionFigures{Recorded: following.Recorded, Follows: following.Leads, FollowAge: following.Age}
-	for _, far := range n.wan.Regions() {
-		f.Others = append(f.Others, api.Region{Name: far.Name, Primary: far.Primary, Reachable: far.Reachable, Members: far.Members})
-	}
-	return f
-}

@@ -71,7 +71,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		if by[limiter.ByForward] != 100 || slowest > 100*time.Millisecond {
 			t.Errorf("it does not forward: %v, the slowest in %v", by, slowest)
 		}
-		if f := odd.node.figures(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
+		if f := odd.node.clusterHealth(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
 			t.Errorf("have %+v", f)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -23,7 +24,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// planet is a cluster in this process, on virtual time: the whole of a node but its HTTP and its disk.
+// planet is a cluster in this process, on virtual time: the whole of a node but its HTTP and, other than for bills, its disk.
 type planet struct {
 	t     *testing.T
 	net   *memnet.Net
@@ -42,6 +43,7 @@ type planet struct {
 	secret  []secret.Secret           // of the cluster; nil: none
 	build   func(i int) cluster.Build // what a node can read; nil: what this source can
 	silence time.Duration             // makes a node unreachable; 0: as always
+	months  int                       // --usage-months
 	stopped atomic.Bool               // the clocks that authority is counted on stand still
 	// pen makes the recorder of a node that starts, which passes on what it hears to another one; nil: it is that.
 	pen func(*virtual, limiter.Recorder) limiter.Recorder
@@ -154,6 +156,7 @@ func (p *planet) settings(i, n int) *Config {
 		Name: fmt.Sprintf("n%d", i+1), ClusterBind: p.address(i), GossipPort: 7946, PeerPort: 7947, Region: p.region,
 		WANPort: 7948, WANJoin: p.far, PrimaryRegion: p.primary, InsecureCluster: p.secret == nil,
 		Rules: []byte(p.rules), MaxCounters: 100_000, BootstrapExpect: cmp.Or(p.expect, n),
+		UsageMonths: p.months, UsageSubjects: 1000,
 	}
 	c.DataDir = filepath.Join(p.dir, c.Name)
 	if p.secret != nil {
@@ -210,7 +213,9 @@ func (v *virtual) up() {
 		p.t.Fatal(err)
 	}
 	for _, r := range v.memory.table {
-		n.table.Restore(n.clock.Now(), r)
+		if _, err := n.table.Restore(n.clock.Now(), r); err != nil {
+			p.t.Fatal(err)
+		}
 	}
 	v.node = n
 	v.alive.Store(true)
@@ -249,8 +254,19 @@ func (v *virtual) down(clean bool) {
 	}
 	v.alive.Store(false)
 	close(v.disk.over)
+	file := filepath.Join(n.dir, "usage.db")
+	var written []byte
+	if n.meter != nil && !clean {
+		synctest.Wait() // nobody is writing
+		written, _ = os.ReadFile(file)
+	}
 	_ = n.release(context.Background())
 	v.ready.Store(false) // it may have become ready meanwhile
+	if written != nil {  // a killed process would not have written the rest
+		if err := os.WriteFile(file, written, 0o600); err != nil {
+			v.planet.t.Error(err)
+		}
+	}
 }
 
 func (p *planet) end() {

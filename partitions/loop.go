@@ -3,6 +3,7 @@ package partitions
 import (
 	"time"
 
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -48,6 +49,23 @@ type Stats struct {
 	Lagging     int   // followers that answer none of this node's messages, though they can be reached
 	Debts       int   // counters whose owners are to be told what was admitted without them
 	Dropped     int64 // checks of fallbacks that owners will not be told of, for want of room
+}
+
+// Figures shows the present figures.
+func (k *Keeper) Figures(s figures.Sink) {
+	st := k.Stats()
+	const here = "Partitions whose counters are here, as their owner or as a standby."
+	s.Level("partitions", here, st.Held, "as", "owner")
+	s.Level("partitions", here, st.Copies, "as", "standby")
+	s.Level("partitions_behind", "Partitions owned of which some standby has no whole copy.", st.Behind)
+	s.Level("standbys_lagging", "Nodes that can be reached and have taken no copies from this one for five seconds.", st.Lagging)
+	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
+	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
+	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
+	s.Summary("handoff_seconds", "Time that partitions were frozen to be handed over.", st.HandOffs, st.Frozen.Seconds())
+	s.Count("lineages_begun_total", "Partitions whose counters began anew.", st.Begun)
+	s.Level("standby_debts", "Counters whose owners are to be told what was admitted without them.", st.Debts)
+	s.Count("debts_dropped_total", "Checks in fallback that owners will not be told of, for want of room.", st.Dropped)
 }
 
 // Stats returns the present figures.

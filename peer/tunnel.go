@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -134,6 +135,13 @@ func (p *Peers) copy(to, from *socket) {
 			return
 		}
 	}
+}
+
+// Figures shows what this node carries for others.
+func (p *Peers) Figures(s figures.Sink) {
+	bytes, tunnels := p.Relayed()
+	s.Count("relayed_bytes_total", "Bytes carried between other nodes whose direct way is broken.", bytes)
+	s.Gauge("tunnels", "Tunnels between other nodes that this one carries.", float64(tunnels))
 }
 
 // Relayed is how many bytes this node has carried for others, and how many tunnels there are.

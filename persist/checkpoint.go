@@ -2,6 +2,7 @@ package persist
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -13,14 +14,17 @@ import (
 )
 
 const (
-	dropsEach = 8 // expired buckets dropped in one checkpoint; at most one more expires every 16 s
 	// tolerance is how far, in nanoseconds, the wall clock may move against the steady one unnoticed: less than what
 	// expiries are rounded up by.
 	tolerance  = int64(time.Second)
 	maxBackoff = 2 // intervals between two tries while checkpoints fail
-	// Writing that many counters leaves garbage of tens of megabytes, more than all else that a node has on the
-	// heap. It is given back at once rather than at the collector's leisure.
-	muchGarbage = 50_000
+
+	commitBytes = 8 << 20 // of frames in one transaction, and one frame more
+	keptBuffer  = 2 << 20 // bytes; enough for frames without large logs
+
+	// The loop's checkpoints rest nine times as long as they worked, each time that they worked so long.
+	restFactor = 9
+	workBefore = 200 * time.Microsecond
 )
 
 // Start begins the checkpoints. Load comes before it.
@@ -48,6 +52,8 @@ func (c *Counters) acquire(ctx context.Context) error {
 		return nil
 	default:
 	}
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
 	select {
 	case c.lock <- struct{}{}:
 		return nil
@@ -69,17 +75,19 @@ func (c *Counters) loop() {
 		case <-timer.C:
 		}
 		begin := time.Now()
-		// Checkpoint logs and records its error.
-		_ = c.Checkpoint(c.ctx)
+		// checkpointNow logs and records its error.
+		_ = c.checkpointNow(c.ctx, true)
 		// On a full disk each try makes bbolt walk the whole file.
 		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxBackoff))
 		timer.Reset(max(0, pause-time.Since(begin)))
 	}
 }
 
-// Checkpoint writes what changed since the last one. What could not be written counts as changed still. When ctx
-// ends, it stops between two batches.
-func (c *Counters) Checkpoint(ctx context.Context) error {
+// Checkpoint writes what changed since the last one, as fast as it can. What could not be written counts as changed
+// still. When ctx ends, it stops between two frames.
+func (c *Counters) Checkpoint(ctx context.Context) error { return c.checkpointNow(ctx, false) }
+
+func (c *Counters) checkpointNow(ctx context.Context, paced bool) error {
 	if err := c.acquire(ctx); err != nil {
 		return err
 	}
@@ -87,43 +95,24 @@ func (c *Counters) Checkpoint(ctx context.Context) error {
 	if c.closed {
 		return ErrClosed
 	}
-	return c.checkpoint(ctx)
+	return c.checkpoint(ctx, paced)
 }
 
-func (c *Counters) checkpoint(ctx context.Context) error {
+func (c *Counters) checkpoint(ctx context.Context, paced bool) error {
 	if !c.loaded {
 		return ErrNotLoaded
 	}
 	begin := time.Now()
+	c.paced, c.resumed = paced, begin
 	n, err := c.write(ctx)
 	if damaged(err) {
-		if again := c.discard(err); again != nil {
-			err = errors.Join(err, again)
-		}
-		c.cfg.Source.MarkAll()
+		err = errors.Join(err, c.discard(err))
 	}
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
 	c.report(begin, n, err)
-	if n == 0 {
-		c.giveBack(0) // what is left of busier times
-	}
 	return err
-}
-
-// giveBack returns memory that writing or reading n counters took.
-func (c *Counters) giveBack(n int64) {
-	if n > 0 && c.file != nil {
-		c.file.forgetPages(c.used)
-	}
-	idle := n == 0 && c.garbage >= muchGarbage/10
-	if c.garbage += n; c.garbage >= muchGarbage || idle {
-		if c.cfg.FreeMemory != nil {
-			c.cfg.FreeMemory()
-		}
-		c.garbage = 0
-	}
 }
 
 // report records the outcome of a checkpoint, and logs the first of several failures and the recovery.
@@ -154,36 +143,108 @@ func (c *Counters) report(begin time.Time, n int64, err error) {
 
 // write makes one checkpoint and returns how many counters it wrote.
 func (c *Counters) write(ctx context.Context) (int64, error) {
-	if c.file == nil {
+	fresh := c.file == nil // the one before was lost, or there was no room for one
+	if fresh {
 		if err := c.open(); err != nil {
 			return 0, fmt.Errorf("open new counter file: %w", err)
 		}
 	}
-	now := c.cfg.Now()
-	if c.stepped(now) {
-		// What the file says of expiries is off by the step: all is written anew before anything is dropped.
-		c.cfg.Source.MarkAll()
-	} else if err := c.dropExpired(now); err != nil {
-		return 0, fmt.Errorf("drop expired counters: %w", err)
+	if c.stepped(c.cfg.Now()) || fresh {
+		c.renewAtOnce() // after a step, what the frames say of times is off by it
 	}
-	c.seq++
+	marked := c.renewMore()
 	var n int64
 	err := c.cfg.Source.Changed(func(records []counters.Record) error {
-		for len(records) > 0 {
+		if err := c.keep(ctx, records); err != nil {
+			return fmt.Errorf("write counters: %w", err)
+		}
+		n += int64(len(records))
+		return nil
+	})
+	c.base.changed = max(0, n-marked)
+	if err == nil {
+		err = c.renewed()
+	}
+	return n, err
+}
+
+// keep appends frames of the records, in one transaction unless they are large logs.
+func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
+	for len(records) > 0 {
+		frames, ends, n := c.buffer[:0], []int(nil), 0
+		for n < len(records) && len(frames) < commitBytes {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			taken := c.batch.fill(now, c.seq, records, c.buckets)
-			if err := c.put(); err != nil {
-				return fmt.Errorf("write counters: %w", err)
+			begin, taken := len(frames), 0
+			frames, taken = appendFrame(frames, records[n:], c.cfg.Now())
+			if n += taken; len(frames) == begin+frameHeader {
+				frames = frames[:begin] // all have expired
+			} else {
+				ends = append(ends, len(frames))
 			}
-			n += int64(taken)
-			c.giveBack(int64(taken))
-			records = records[taken:]
+			c.rest(ctx)
 		}
+		if err := c.commit(frames, ends); err != nil {
+			return err
+		}
+		if cap(frames) <= keptBuffer {
+			c.buffer = frames[:0]
+		}
+		c.base.add(int64(len(frames)), int64(n))
+		records = records[n:]
+	}
+	return nil
+}
+
+// commit writes frames, which end at ends, under the next numbers.
+func (c *Counters) commit(frames []byte, ends []int) error {
+	if len(ends) == 0 {
 		return nil
+	}
+	last, before := c.last, c.file.onDisk()
+	err := c.update(func(tx *bolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists(framesBucket)
+		if err != nil {
+			return err
+		}
+		b.FillPercent = 1 // nothing is put in between
+		begin := 0
+		for _, end := range ends {
+			last++
+			number, frame := binary.BigEndian.AppendUint64(nil, last), frames[begin:end:end]
+			sealFrame(number, frame)
+			if err := b.Put(number, frame); err != nil {
+				return err
+			}
+			begin = end
+		}
+		return b.SetSequence(last)
 	})
-	return n, err
+	if err != nil {
+		return err
+	}
+	c.last = last
+	// While the disk works, the processor does not.
+	c.resumed = c.resumed.Add(c.file.onDisk() - before)
+	return nil
+}
+
+// rest leaves nine tenths of a core to others, unless somebody waits for the store.
+func (c *Counters) rest(ctx context.Context) {
+	worked := time.Since(c.resumed)
+	if !c.paced || worked < workBefore {
+		return
+	}
+	if c.waiting.Load() == 0 {
+		timer := time.NewTimer(restFactor * worked)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	c.resumed = time.Now()
 }
 
 // stepped reports whether the wall clock has moved against the steady one since this was last asked, by more than
@@ -195,20 +256,6 @@ func (c *Counters) stepped(now algorithms.Now) bool {
 	}
 	c.lead = lead
 	return true
-}
-
-// dropExpired drops some of the buckets that have expired.
-func (c *Counters) dropExpired(now algorithms.Now) error {
-	for range dropsEach {
-		if len(c.buckets) == 0 || c.buckets[0] > seconds(now.Wall) {
-			break
-		}
-		if err := c.drop(); err != nil {
-			return err
-		}
-		c.file.forgetPages(c.used)
-	}
-	return nil
 }
 
 // update runs one guarded transaction.
@@ -224,17 +271,7 @@ func (c *Counters) update(f func(tx *bolt.Tx) error) error {
 	if err == nil {
 		// The size before this transaction's own pages: a lower bound is enough.
 		c.used = used
-	}
-	return err
-}
-
-// drop removes the first bucket, which has expired.
-func (c *Counters) drop() error {
-	name := bucketName(c.buckets[0])
-	err := c.update(func(tx *bolt.Tx) error { return tx.DeleteBucket(name) })
-	if err == nil {
-		delete(c.filters, c.buckets[0])
-		c.buckets = c.buckets[1:]
+		c.file.forgetPages(c.used)
 	}
 	return err
 }
@@ -252,17 +289,17 @@ func (c *Counters) Close(ctx context.Context) error {
 }
 
 func (c *Counters) close(ctx context.Context) error {
-	// A checkpoint under way stops at its next batch; the last one writes the rest.
+	// A checkpoint under way stops at its next frame; the last one writes the rest.
 	c.cancel()
 	if err := c.acquire(ctx); err != nil {
 		return err
 	}
 	var err error
 	if c.loaded {
-		err = c.checkpoint(ctx)
+		err = c.checkpoint(ctx, false)
 		if damaged(err) && ctx.Err() == nil {
 			// The file was set aside; there is still time for all counters to go into a new one.
-			err = c.checkpoint(ctx)
+			err = c.checkpoint(ctx, false)
 		}
 	}
 	if c.file != nil {

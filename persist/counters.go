@@ -1,30 +1,38 @@
 package persist
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 // Source is the table whose counters are kept.
 type Source interface {
-	// Changed hands over what changed since the last call; what yield fails on counts as changed still.
+	// Changed hands over what changed since the last call; what yield fails on counts as changed still. As long as the
+	// table has a counter, its FreshAt does not move to an earlier time.
 	Changed(yield func([]counters.Record) error) error
-	// Restore puts back a record, unless the table already has that counter; false when there was no room.
-	Restore(now algorithms.Now, r counters.Record) bool
-	// MarkAll makes every counter count as changed, after the file was lost.
-	MarkAll()
+	// Mark makes n counters or more count as changed, from a part of the table on. It returns the part to go on with,
+	// 0 after the last, and how many it marked.
+	Mark(part, n int) (next, marked int)
+	// Restore puts back a record, unless the table already has that counter, and reports whether it did. It fails
+	// where there is no room.
+	Restore(now algorithms.Now, r counters.Record) (bool, error)
 }
 
 // CountersConfig says where and how often counters are kept.
@@ -40,13 +48,11 @@ type CountersConfig struct {
 	// Interval is from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. While
 	// checkpoints fail, it is twice as long.
 	Interval time.Duration
-	// FreeMemory is called when writing or reading counters has left much garbage. nil: it is left to the collector.
-	FreeMemory func()
 	// Logger gets what an operator should know. Default slog.Default().
 	Logger *slog.Logger
 	// MaxSize bounds the file, in bytes; checkpoints fail beyond it. 0 is no bound.
 	MaxSize int
-	// CompactAbove is the size in bytes from which a file that is more than half free is rewritten when it is
+	// CompactAbove is the size in bytes from which a file that is more than three quarters free is rewritten when it is
 	// opened; 64 MiB by default.
 	CompactAbove int64
 }
@@ -97,6 +103,9 @@ type Counters struct {
 	cfg  CountersConfig
 	path string
 
+	leastLog int64 // the constants, but in tests
+	baseStep int
+
 	// lock holds one token for what follows, and with it the file: one checkpoint, Load or Close at a time. It is
 	// a channel so that waiting for a disk that hangs can end.
 	lock    chan struct{}
@@ -104,13 +113,15 @@ type Counters struct {
 	loaded  bool
 	started bool
 	closed  bool
-	seq     uint64            // number of the last checkpoint begun; none in the file is greater
-	buckets expiries          // the file's
-	filters map[int64]*filter // by bucket; what Load found and checkpoints added
-	used    int64             // bytes of the file that were in use after the last transaction
-	lead    int64             // of the wall clock on the steady one, as of the last step noticed
-	garbage int64             // counters written or read since memory was given back
-	batch   batch             // reused
+	last    uint64    // number of the newest frame
+	base    base      // what the frames are
+	used    int64     // bytes of the file that were in use after the last transaction
+	lead    int64     // of the wall clock on the steady one, as of the last step noticed
+	buffer  []byte    // of frames; reused
+	paced   bool      // the checkpoint under way leaves nine tenths of a core to others
+	resumed time.Time // when it last went on after it had
+
+	waiting atomic.Int32 // how many wait for lock
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -132,6 +143,22 @@ type Status struct {
 	Failures  int           // checkpoints that failed since the last completed one
 	FileSize  int64         // bytes
 	SetAside  int64         // how often the file was damaged and begun anew, since the process began
+	Damaged   int64         // frames that Load passed over because they were damaged
+}
+
+// Figures shows how saving the counters goes.
+func (c *Counters) Figures(s figures.Sink) {
+	st := c.Status()
+	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
+	if !st.Completed.IsZero() {
+		s.Gauge("checkpoint_age_seconds", "Time since the last completed checkpoint began.", time.Since(st.Completed).Seconds())
+	}
+	s.Gauge("checkpoint_duration_seconds", "Time that the last completed checkpoint took.", st.Duration.Seconds())
+	s.Level("checkpoint_failures", "Checkpoints that failed since the last completed one.", st.Failures)
+	s.Gauge("checkpoint_counters", "Counters written by the last completed checkpoint.", float64(st.Counters))
+	s.Gauge("checkpoint_file_bytes", "Size of the counter file.", float64(st.FileSize))
+	s.Count("checkpoint_set_aside_total", "Damaged counter files set aside.", st.SetAside)
+	s.Count("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
 }
 
 // OpenCounters opens the file in the data directory. A damaged file is set aside. If no new one can be made,
@@ -142,7 +169,8 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		return nil, err
 	}
 	c := &Counters{
-		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File), filters: map[int64]*filter{},
+		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File),
+		leastLog: leastLog, baseStep: baseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -183,7 +211,7 @@ func (c *Counters) options() bolt.Options {
 	}
 }
 
-// open opens the file and reads which buckets it has. It is used before Load or on a new file.
+// open opens the file and looks at what it is. It is used before Load or on a new file.
 func (c *Counters) open() error {
 	_, missing := os.Stat(c.path)
 	f, err := openFile(c.path, c.options(), anyMeta)
@@ -194,53 +222,48 @@ func (c *Counters) open() error {
 		}
 		return err
 	}
-	c.file, c.buckets, c.used = f, nil, 0
-	return c.readBuckets()
+	c.file = f
+	return c.inspect()
 }
 
-// errOlder: an earlier version has written the counters in the file, which finds them by other keys, or writes them otherwise.
-var errOlder = errors.New("counters of an earlier version of rlnode, which writes them otherwise")
+// errOlder: the file has counters in the form of an earlier version.
+var errOlder = errors.New("counters in the form of an earlier version of rlnode")
 
-func (c *Counters) readBuckets() error {
+// inspect checks that the file is one of frames, and finds the number of the newest.
+func (c *Counters) inspect() error {
+	c.last, c.base = 0, base{}
 	return c.file.view(func(tx *bolt.Tx) error {
 		c.used = tx.Size()
-		older, current := false, false
-		err := tx.ForEach(func(name []byte, b *bolt.Bucket) error {
-			e, ok := parseBucket(name)
-			if !ok || b == nil {
-				return fmt.Errorf("%w: unknown bucket %x", errPages, name)
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			switch {
+			case b != nil && bytes.Equal(name, framesBucket):
+				c.last = b.Sequence()
+				if number, _ := b.Cursor().Last(); len(number) == 8 {
+					c.last = max(c.last, binary.BigEndian.Uint64(number))
+				}
+				if c.last > math.MaxInt64 {
+					return pageError("frame %d", c.last)
+				}
+				return nil
+			case b != nil && len(name) == 8: // a time of expiry
+				return errOlder
 			}
-			c.buckets = c.buckets.add(e)
-			c.seq = max(c.seq, b.Sequence())
-			if key, value := b.Cursor().First(); intactValue(key, value) {
-				older, current = older || value[0] < valueVersion, current || value[0] == valueVersion
-			}
-			return nil
+			return pageError("unknown bucket %x", name)
 		})
-		if err == nil && older && !current {
-			return errOlder
-		}
-		return err
 	})
 }
 
-// tidy drops what has expired and rewrites a large file that is mostly free.
+// tidy rewrites a large file that is mostly free.
 func (c *Counters) tidy() error {
 	info, err := c.file.handle.Stat()
 	if err != nil || info.Size() <= c.cfg.CompactAbove {
 		return err
 	}
-	now := c.cfg.Now()
-	for len(c.buckets) > 0 && c.buckets[0] <= seconds(now.Wall) {
-		if err := c.drop(); err != nil {
-			return c.untidy(err)
-		}
-	}
 	stats := c.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
 	// Beyond what is in use the file has room that bbolt keeps to grow into.
 	free += info.Size() - c.used
-	if free <= info.Size()/2 {
+	if free <= info.Size()/4*3 {
 		return nil
 	}
 	err = c.file.compact(c.options())
@@ -271,13 +294,14 @@ func (c *Counters) discard(cause error) error {
 	} else if c.file != nil {
 		c.file.abandon()
 	}
-	c.file, c.buckets, c.filters, c.used = nil, nil, map[int64]*filter{}, 0
+	c.file, c.last, c.base, c.used = nil, 0, base{}, 0
 	aside, err := setAside(c.path, why, time.Now(), c.cfg.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if older {
-		c.cfg.Logger.Warn("the counter file is of an older version, which hashed subjects otherwise: it was set aside, and all counters begin anew",
+		c.cfg.Logger.Warn("the counter file is of an older version, which wrote it in another form: it was set aside, and its counters begin anew; "+
+			"to have them back, stop this node, give the file its name back and start the version that wrote it; otherwise remove it",
 			"path", c.path, "aside", aside)
 		return nil
 	}
@@ -294,24 +318,4 @@ func (c *Counters) Status() Status {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
 	return c.status
-}
-
-func seconds(nanos int64) int64 { return floorDiv(nanos, int64(time.Second)) }
-
-func floorDiv(a, b int64) int64 {
-	q := a / b
-	if a%b < 0 {
-		q--
-	}
-	return q
-}
-
-// filter is the filter of a bucket.
-func (c *Counters) filter(e int64) *filter {
-	f := c.filters[e]
-	if f == nil {
-		f = &filter{}
-		c.filters[e] = f
-	}
-	return f
 }

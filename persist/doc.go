@@ -1,9 +1,10 @@
 // Package persist keeps on disk what a node must find again: its counters, Raft's state and its name.
 //
-// [Counters] writes changed counters to counters.db, a checkpoint each second and one at a clean stop. The table
-// in memory is authoritative: the file is safe to lose, nothing else is in it, and a damaged one is set aside and
-// begun anew. A failing disk stops checkpoints, not checks; [Counters.Status] tells it. What a node decides by itself it
-// counts in a table of its own, kept in fallback.db in the same way. A [Note] is a small file that is replaced whole.
+// [Counters] writes changed counters to counters.db, a checkpoint each second and one at a clean stop: a log of frames
+// (see frame.go) and a base (see base.go). The table in memory is authoritative. The file is safe to lose, and nothing else is
+// in it. A damaged frame is passed over, a damaged file is set aside and begun anew. A failing disk stops checkpoints, not
+// checks; [Counters.Status] reports both. What a node decides by itself it counts in a table of its own, kept in
+// fallback.db in the same way. A [Note] is a small file that is replaced whole.
 //
 // [Raft] holds Raft's log, term, vote and snapshots in raft.db and snapshots/; what a cluster has agreed on, the rules
 // among it, is all there. They are not safe to lose: a node that has forgotten what it acknowledged can make two

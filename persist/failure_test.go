@@ -1,12 +1,14 @@
 package persist
 
 import (
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 )
 
@@ -232,35 +235,84 @@ func TestBreaksAtClose(t *testing.T) {
 	}
 }
 
-// A value that is damaged inside sound pages costs one counter.
-func TestBadValue(t *testing.T) {
-	dir, clk := t.TempDir(), newClock()
-	src := newTable()
-	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-	for _, r := range sample(clk.Now(), 100) {
-		src.set(r)
-	}
-	mustClose(t, c)
+// frames changes the frames of a closed file.
+func frames(t testing.TB, dir string, change func(tx *bolt.Tx, frames *bolt.Bucket) error) {
+	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		name, _ := tx.Cursor().First()
-		b := tx.Bucket(name)
-		k, v := b.Cursor().First()
-		if err := b.Put(k, v[:len(v)-1]); err != nil {
-			return err
-		}
-		return b.Put([]byte("odd key"), v)
-	})
+	err = db.Update(func(tx *bolt.Tx) error { return change(tx, tx.Bucket(framesBucket)) })
 	if err = errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
-	defer mustClose(t, c)
-	if stats.Restored != 99 || stats.Bad != 2 || stats.SetAside {
-		t.Errorf("have %+v", stats)
+}
+
+// A damaged frame loses the counters in it and nothing else, and the next base is without it.
+func TestDamagedFrames(t *testing.T) {
+	const each, many = 40, 5
+	for name, harm := range map[string]func(frames *bolt.Bucket, number, frame []byte) error{
+		"cut":    func(b *bolt.Bucket, number, frame []byte) error { return b.Put(number, frame[:len(frame)-1]) },
+		"empty":  func(b *bolt.Bucket, number, frame []byte) error { return b.Put(number, nil) },
+		"header": func(b *bolt.Bucket, number, frame []byte) error { return b.Put(number, frame[:frameHeader-1]) },
+		"noise": func(b *bolt.Bucket, number, frame []byte) error {
+			return b.Put(number, append(slices.Clone(frame[:20]), make([]byte, len(frame)-20)...))
+		},
+		"another's": func(b *bolt.Bucket, number, frame []byte) error {
+			_, first := b.Cursor().First()
+			return b.Put(number, slices.Clone(first))
+		},
+		"of another number": func(b *bolt.Bucket, number, frame []byte) error {
+			return errors.Join(b.Put(append(slices.Clone(number), 0), slices.Clone(frame)), b.Delete(number))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, clk := t.TempDir(), newClock()
+			src := newTable()
+			c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+			all := sample(clk.Now(), each*many)
+			for i, r := range all {
+				src.set(r)
+				if (i+1)%each == 0 {
+					mustCheckpoint(t, c)
+				}
+			}
+			// The last one repeats counters of the one before, so that those are as they were then if it is damaged.
+			for _, r := range all[each*(many-1):] {
+				r.State.Count += 1000
+				src.set(r)
+			}
+			mustClose(t, c)
+			frames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
+				for _, n := range []uint64{3, many + 1} {
+					number := binary.BigEndian.AppendUint64(nil, n)
+					if err := harm(b, number, b.Get(number)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			log := &lines{}
+			again := newTable()
+			cfg := testConfig(dir, again, clk.Now)
+			cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+			c, stats := openLoaded(t, cfg)
+			if s := c.Status(); s.Damaged != 2 || s.SetAside != 0 || stats.Bad != 2 || stats.SetAside || log.count("damaged frames") != 1 {
+				t.Errorf("have %+v, %+v, %s", s, stats, log.text.String())
+			}
+			for i, want := range all {
+				have, found := again.all[want.Key]
+				if lost := i/each == 2; found == lost || found && want.Kind != algorithms.SlidingLog && have.State.Count != want.State.Count {
+					t.Errorf("counter %d of frame %d: have %+v (%t), want %+v", i, i/each+1, have, found, want)
+				}
+			}
+			mustClose(t, c)
+			c, stats = openLoaded(t, testConfig(dir, newTable(), clk.Now))
+			if stats.Bad != 0 || stats.Restored != each*(many-1) {
+				t.Errorf("in the next base: have %+v", stats)
+			}
+			mustClose(t, c)
+		})
 	}
 }
 

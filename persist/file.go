@@ -117,6 +117,12 @@ func (f *file) view(read func(tx *bolt.Tx) error) error {
 	return guard(func() error { return f.db.View(read) })
 }
 
+// onDisk is how long transactions have waited for the disk, all together.
+func (f *file) onDisk() time.Duration {
+	stats := f.db.Stats()
+	return stats.TxStats.GetWriteTime()
+}
+
 // close closes the database.
 func (f *file) close() error {
 	err := guard(f.db.Close)

@@ -1,9 +1,10 @@
 package persist
 
 import (
-	"maps"
-	"slices"
+	"encoding/binary"
+	"reflect"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -12,27 +13,41 @@ import (
 
 // TestGolden: counters are on disk as ever.
 func TestGolden(t *testing.T) {
-	records := map[string]counters.Record{
-		"0-fixed-window":   {Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Level: 255},
-		"1-sliding-window": {Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 300, Part: 7, At: -3}},
-		"2-token-bucket":   {Kind: algorithms.TokenBucket, State: algorithms.State{Count: 300, Part: 7, At: 40}},
-		"3-leaky-bucket":   {Kind: algorithms.LeakyBucket, State: algorithms.State{Count: 300, Part: 7, At: 40}},
-		"4-sliding-log":    {Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: 5, N: 1}, {At: 100, N: 2}}},
+	now := algorithms.Now{Steady: 1_799_999_999_000_000_000, Wall: 1_800_000_000_000_000_000}
+	state := algorithms.State{Count: 300, Part: 7, At: now.Steady - 1000}
+	records := []counters.Record{
+		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 300, At: 29_000_000}, Level: 255},
+		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 300, Part: 7, At: -3}},
+		{Kind: algorithms.TokenBucket, State: state},
+		{Kind: algorithms.LeakyBucket, State: state},
+		{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady + 5, N: 1}}},
+		{Kind: algorithms.TokenBucket}, // reset
 	}
-	key := counters.AppendKey(nil, counters.Key{Hi: 1, Lo: 1 << 63})
-	now := algorithms.Now{Steady: 90}
-	var lines []golden.Line
-	for _, name := range slices.Sorted(maps.Keys(records)) {
-		r := records[name]
-		r.FreshAt = 60
-		lines = append(lines, golden.Line{Name: name, Bytes: appendValue(nil, key, &r, 1_800_000_000, now, 12)})
+	for i := range records {
+		records[i].Key, records[i].FreshAt = counters.Key{Hi: 1 << 63, Lo: uint64(i)}, now.Steady/1e9+60
 	}
-	lines = append(lines, golden.Line{Name: "key", Bytes: key})
-	for i, b := range golden.Check(t, "testdata/values.txt", lines...)[:len(records)] {
-		want := records[lines[i].Name]
-		have, err := parseValue(key, b, nil)
-		if err != nil || have.Kind != want.Kind || have.State.Count != want.State.Count || len(have.Log) != len(want.Log) || have.FreshAt != 1_800_000_060 {
-			t.Errorf("%s: have %+v, %v", lines[i].Name, have, err)
+	number := binary.BigEndian.AppendUint64(nil, 12)
+	frame, taken := appendFrame(nil, records, now)
+	sealFrame(number, frame)
+	frame = golden.Check(t, "testdata/frames.txt", golden.Line{Name: "12", Bytes: frame})[0]
+
+	then := now
+	then.Steady, then.Wall = then.Wall+int64(time.Second), then.Wall+int64(time.Second)
+	i := 0
+	whole := readFrame(number, frame, then, func(r *counters.Record, _ int) {
+		want := records[i]
+		if want.FreshAt++; want.Kind.Bucket() && want.State.Count > 0 {
+			want.State.At += int64(time.Second)
 		}
+		for j := range want.Log {
+			want.Log[j].At += int64(time.Second)
+		}
+		if !reflect.DeepEqual(*r, want) {
+			t.Errorf("have %+v, want %+v", *r, want)
+		}
+		i++
+	})
+	if !whole || i != len(records) || taken != i {
+		t.Errorf("have %d of %d records, %t", i, taken, whole)
 	}
 }

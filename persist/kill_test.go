@@ -3,17 +3,27 @@ package persist
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
 )
 
 const killCounters = 3000
@@ -35,41 +45,80 @@ func child(job string) {
 // wallClock is for tests that live in several processes.
 func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
 
-// killRecord is counter i as round n leaves it. Its bucket changes with the round.
-func killRecord(i, n int) counters.Record {
-	now := wallClock()
-	return counters.Record{
-		Key: counters.Key{Hi: mix(uint64(i))}, Kind: algorithms.TokenBucket, Level: 3,
-		State:   algorithms.State{Count: int64(n), At: now.Steady},
-		FreshAt: now.Steady/1e9 + 600 + int64(n%7)*300,
+// killRecord is what change n makes of the counter that it changes: one of a few hot ones, one of many, or a log at its bound.
+func killRecord(n int) counters.Record {
+	now, x := wallClock(), mix(uint64(n))
+	r := counters.Record{
+		Kind: algorithms.TokenBucket, Level: 255, State: algorithms.State{Count: int64(n), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
 	}
+	switch {
+	case x%1000 == 0:
+		r = full(now, counters.Key{Hi: 1<<63 + x>>10%2})
+		r.Level, r.Log[len(r.Log)-1].N = 255, int64(n)
+	case x%2 == 0:
+		r.Key.Hi = mix(x >> 10 % 50)
+	default:
+		r.Key.Hi = mix(50 + x>>10%killCounters)
+	}
+	return r
 }
 
+// changeOf is the change that left r.
+func changeOf(r counters.Record) int {
+	if n := len(r.Log); n > 0 {
+		return int(r.Log[n-1].N)
+	}
+	return int(r.State.Count)
+}
+
+// childCounters changes counters, one after the other, while checkpoints run, each second one of which rests as those of the
+// loop do. After each it says which change was the last before it began.
 func childCounters(dir string) error {
-	src := newTable()
-	src.batch = 500
-	cfg := testConfig(dir, src, wallClock)
-	c, err := OpenCounters(cfg)
+	src := counters.New(100_000)
+	c, last, err := openKilled(dir, src)
 	if err != nil {
 		return err
 	}
-	if _, err := c.Load(wallClock()); err != nil {
-		return err
-	}
-	round := 0
-	for _, r := range src.all {
-		round = max(round, int(r.State.Count))
-	}
-	for {
-		round++
-		for i := range killCounters {
-			src.set(killRecord(i, round))
+	var changes atomic.Int64
+	changes.Store(int64(last))
+	go func() {
+		for {
+			n := changes.Load() + 1
+			if !src.Put(wallClock(), killRecord(int(n))) {
+				panic("no room")
+			}
+			changes.Store(n)
 		}
-		if err := c.Checkpoint(context.Background()); err != nil {
+	}()
+	for paced := false; ; paced = !paced {
+		before := changes.Load()
+		if err := c.checkpointNow(context.Background(), paced); err != nil {
 			return err
 		}
-		fmt.Println(round)
+		fmt.Println(before)
 	}
+}
+
+// openKilled opens the store, with a new base every few checkpoints, and returns the last change that is in it.
+func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
+	c, err := OpenCounters(testConfig(dir, src, wallClock))
+	if err != nil {
+		return nil, 0, err
+	}
+	c.leastLog, c.baseStep = 1<<18, 500
+	if _, err = c.Load(wallClock()); err != nil {
+		return nil, 0, err
+	}
+	last := 0
+	for p := range ring.Partitions {
+		err = errors.Join(err, src.Copy(p, func(batch []counters.Record) error {
+			for _, r := range batch {
+				last = max(last, changeOf(r))
+			}
+			return nil
+		}))
+	}
+	return c, last, err
 }
 
 // killed runs a child, kills it after life, and returns the last number that it reported.
@@ -98,43 +147,158 @@ func killed(t *testing.T, job string, life time.Duration) int {
 	return last
 }
 
+var kills = flag.Int("kills", 0, "how often the tests of kill -9 kill; 0: 40 times, or 5 if short")
+
 func killRounds() int {
-	if testing.Short() {
+	switch {
+	case *kills > 0:
+		return *kills
+	case testing.Short():
 		return 5
 	}
 	return 40
 }
 
-// TestG7_KilledWhileCheckpointing: after a kill at any moment the file opens, is whole, and has at least the last
-// completed checkpoint.
+// TestG7_KilledWhileCheckpointing: after a kill at any moment, also while a new base is written, the file opens, is whole, and has
+// each counter as it was when the last completed checkpoint began, or as it was later.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
-	dir, done, newest := t.TempDir(), 0, 0
+	dir, done, bases := t.TempDir(), 0, 0
+	floor := map[counters.Key]int{} // the change that each counter must have
+	from := 0                       // the last change that floor has
+	var first uint64
 	// A slow machine gets nothing done in that time; then the next child lives longer.
 	for life, round := 150, 0; round < killRounds() || done == 0 && life < 20_000; round++ {
-		done = max(done, killed(t, "counters:"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond))
-		if done == 0 {
-			life += life / 2
+		last := killed(t, "counters:"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
+		if done = max(done, last); last == 0 {
+			life += life / 10
+		}
+		for n := from + 1; n <= last; n++ {
+			floor[killRecord(n).Key] = n
 		}
 		src := newTable()
 		c, stats := openLoaded(t, testConfig(dir, src, wallClock))
 		if s := c.Status(); s.SetAside != 0 || stats.Bad != 0 {
 			t.Fatalf("a kill damaged the file: %+v, %+v", s, stats)
 		}
-		if done > 0 && src.len() != killCounters {
-			t.Fatalf("%d counters, want %d", src.len(), killCounters)
+		before := first
+		if first = firstFrame(t, c); first > before {
+			bases++
 		}
-		// A child goes on after the newest that it finds, be it of a checkpoint that was not completed.
-		most := max(done, newest) + 1
-		for _, r := range src.all {
-			n := int(r.State.Count)
-			if n < done || n > most {
-				t.Fatalf("a counter is of round %d, after round %d was reported and %d begun", n, done, most)
+		for k, n := range floor {
+			if have := changeOf(src.all[k]); have < n {
+				t.Fatalf("round %d: counter %v is as change %d left it, not %d; %d were safe", round, k, have, n, last)
 			}
-			newest = max(newest, n)
+		}
+		for k, r := range src.all {
+			n := changeOf(r)
+			if killRecord(n).Key != k || len(r.Log) != 0 && len(r.Log) != algorithms.MaxLogEntries {
+				t.Fatalf("round %d: change %d never left counter %v with %d entries", round, n, k, len(r.Log))
+			}
+			floor[k], from = n, max(from, n)
 		}
 		mustClose(t, c)
 	}
 	if done == 0 {
 		t.Error("no child completed a checkpoint")
 	}
+	t.Logf("%d changes; the file had a new base after %d of %d kills", from, bases, killRounds())
+}
+
+func firstFrame(t *testing.T, c *Counters) (first uint64) {
+	t.Helper()
+	if err := c.file.view(func(tx *bolt.Tx) error {
+		if b := tx.Bucket(framesBucket); b != nil {
+			number, _ := b.Cursor().First()
+			first = binary.BigEndian.Uint64(number)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return first
+}
+
+// crashing is a table after each of whose batches, which are on disk then, a crash is tried.
+type crashing struct {
+	*table
+	crash func()
+}
+
+func (s *crashing) Changed(yield func([]counters.Record) error) error {
+	return s.table.Changed(func(batch []counters.Record) error {
+		err := yield(batch)
+		s.crash()
+		return err
+	})
+}
+
+// TestG7_CrashAtEachStep: a copy of the file as it is after each transaction, those that write a new base and drop the old one
+// among them, has each counter as it was when the last completed checkpoint began, or as it was later.
+func TestG7_CrashAtEachStep(t *testing.T) {
+	dir, clk := t.TempDir(), newClock()
+	src := &crashing{table: newTable(), crash: func() {}}
+	src.batch = 60
+	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
+	c.leastLog, c.baseStep = 40_000, 50
+	steps, bases, crashes := 40, 0, 0
+	if testing.Short() {
+		steps = 12
+	}
+	log := full(clk.Now(), counters.Key{Hi: 1})
+	saved, current := map[counters.Key]int64{}, map[counters.Key]int64{}
+	src.crash = func() {
+		crashes++
+		data, err := os.ReadFile(c.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied, again := t.TempDir(), newTable()
+		if err := os.WriteFile(filepath.Join(copied, countersFile), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		found, stats := openLoaded(t, testConfig(copied, again, clk.Now))
+		defer mustClose(t, found)
+		if stats.Bad > 0 || stats.SetAside {
+			t.Fatalf("have %+v", stats)
+		}
+		for k, least := range saved {
+			if n := int64(changeOf(again.all[k])); n < least || n > current[k] {
+				t.Fatalf("crash %d: counter %v is of step %d, want %d to %d", crashes, k, n, least, current[k])
+			}
+		}
+	}
+	set := func(r counters.Record, step int) {
+		src.set(r)
+		current[r.Key] = int64(step)
+	}
+	for step := 1; step <= steps; step++ {
+		clk.add(time.Second)
+		now := clk.Now()
+		for i := range 400 {
+			if i < 20 || step == 1 || mix(uint64(step*1000+i))%8 == 0 {
+				set(counters.Record{
+					Key: counters.Key{Hi: mix(uint64(i))}, Kind: algorithms.TokenBucket,
+					State: algorithms.State{Count: int64(step), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
+				}, step)
+			}
+		}
+		if step%10 == 2 {
+			changed := log
+			changed.Log = slices.Clone(log.Log)
+			changed.Log[len(changed.Log)-1].N = int64(step)
+			set(changed, step)
+		}
+		begun, first := maps.Clone(current), c.base.first
+		mustCheckpoint(t, c)
+		saved = begun
+		src.crash()
+		if first > 0 && c.base.first == 0 {
+			bases++
+		}
+	}
+	mustClose(t, c)
+	if bases < steps/12 {
+		t.Errorf("%d new bases in %d steps; the test wants more", bases, steps)
+	}
+	t.Logf("%d crashes, %d new bases", crashes, bases)
 }

@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"cmp"
 	"io"
 	"log/slog"
 	"maps"
@@ -45,9 +44,11 @@ func newTable() *table {
 	}
 }
 
+// set changes a counter. Like the real table, it does not move its expiry to an earlier time.
 func (t *table) set(r counters.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	r.FreshAt = max(r.FreshAt, t.all[r.Key].FreshAt)
 	t.all[r.Key], t.changed[r.Key] = r, r
 }
 
@@ -75,23 +76,34 @@ func (t *table) Changed(yield func([]counters.Record) error) error {
 	return nil
 }
 
-func (t *table) Restore(_ algorithms.Now, r counters.Record) bool {
+func (t *table) Restore(_ algorithms.Now, r counters.Record) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.full {
-		return false
+		return false, counters.ErrFull
 	}
-	if _, ok := t.all[r.Key]; !ok {
+	_, found := t.all[r.Key]
+	if !found {
 		r.Log = slices.Clone(r.Log)
 		t.all[r.Key] = r
 	}
-	return true
+	return !found, nil
 }
 
-func (t *table) MarkAll() {
+const tableParts = 16
+
+func (t *table) Mark(part, n int) (next, marked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.Copy(t.changed, t.all)
+	for ; part < tableParts && marked < n; part++ {
+		for k, r := range t.all {
+			if int(k.Hi%tableParts) == part {
+				t.changed[k] = r
+				marked++
+			}
+		}
+	}
+	return part % tableParts, marked
 }
 
 func (t *table) pending() int {
@@ -184,12 +196,12 @@ func sample(now algorithms.Now, n int) []counters.Record {
 		r := counters.Record{
 			Key:     counters.Key{Hi: mix(uint64(i)), Lo: mix(uint64(i) + 1<<40)},
 			Kind:    algorithms.Kind(i % 5),
-			Level:   uint8(i % 2 * 255), // others are rounded
+			Level:   uint8(i % 2 * 255),
 			FreshAt: second + 60 + int64(i%97)*31,
 			State:   algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
 		}
-		if r.Kind.Windowed() {
-			r.State.At = now.Steady/int64(time.Minute) - int64(i)
+		if !r.Kind.Bucket() {
+			r.State.At = second / 60
 		}
 		if r.Kind == algorithms.SlidingLog {
 			r.State = algorithms.State{}
@@ -209,24 +221,3 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>27) * 0x94D049BB133111EB
 	return x ^ x>>31
 }
-
-// records is a Source that costs next to nothing: for benchmarks. Like the table, it hands counters over in
-// order of their keys' first bits.
-type records struct {
-	all      []counters.Record
-	restored int
-}
-
-func (s *records) Changed(yield func([]counters.Record) error) error {
-	slices.SortFunc(s.all, func(a, b counters.Record) int { return cmp.Compare(a.Key.Hi>>50, b.Key.Hi>>50) })
-	for chunk := range slices.Chunk(s.all, 16<<10) {
-		if err := yield(chunk); err != nil {
-			return err
-		}
-	}
-	s.all = nil
-	return nil
-}
-
-func (s *records) Restore(algorithms.Now, counters.Record) bool { s.restored++; return true }
-func (s *records) MarkAll()                                     {}

@@ -2,7 +2,9 @@ package persist
 
 import (
 	"bytes"
+	"encoding/binary"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,41 +12,29 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Counters of a version that wrote them otherwise are never taken for those of others: the file is set aside, whole,
-// the log says so, and a new one begins.
+// A file of the form before frames, with a bucket for each time of expiry, does not stop a node. It is set aside, whole, the log
+// says so and what to do, and a new one begins.
 func TestOlderCountersAreSetAside(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
-	src := newTable()
-	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-	for _, r := range sample(clk.Now(), 1000) {
-		src.set(r)
-	}
-	mustCheckpoint(t, c)
-	mustClose(t, c)
-	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
+	path := filepath.Join(dir, countersFile)
+	db, err := bolt.Open(path, 0o600, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := 0
 	if err := db.Update(func(tx *bolt.Tx) error {
-		return tx.ForEach(func(_ []byte, b *bolt.Bucket) error {
-			values := map[string][]byte{}
-			_ = b.ForEach(func(k, v []byte) error {
-				values[string(k)] = append([]byte{valueVersion - 1}, v[1:]...)
-				return nil
-			})
-			for k, v := range values {
-				n++
-				if err := b.Put([]byte(k), v); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}); err != nil || n != 1000 {
-		t.Fatalf("have %d, %v", n, err)
+		b, err := tx.CreateBucket(binary.BigEndian.AppendUint64(nil, 1_800_000_000))
+		if err != nil {
+			return err
+		}
+		return b.Put(make([]byte, 16), []byte{2, 1, 2, 3, 4, 0, 9})
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
 		t.Fatal(err)
 	}
 
@@ -53,11 +43,15 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	cfg := testConfig(dir, again, clk.Now)
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	c, stats := openLoaded(t, cfg)
-	if stats.Restored != 0 || stats.Bad != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "older version") {
+	if stats.Restored != 0 || stats.Bad != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "give the file its name back") {
 		t.Errorf("have %+v, %d set aside, logged %s", stats, c.Status().SetAside, log.String())
 	}
-	if aside, _ := filepath.Glob(filepath.Join(dir, countersFile+".older-*")); len(aside) != 1 {
-		t.Errorf("have %q", aside)
+	aside, _ := filepath.Glob(path + ".older-*")
+	if len(aside) != 1 {
+		t.Fatalf("have %q", aside)
+	}
+	if after, err := os.ReadFile(aside[0]); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the file has changed, or %v", err)
 	}
 	for _, r := range sample(clk.Now(), 10) {
 		again.set(r)

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 const (
@@ -162,6 +164,13 @@ func (r *Raft) Empty() (bool, error) {
 		return false, fmt.Errorf("look for Raft's state: %w", err)
 	}
 	return !some, nil
+}
+
+// Figures shows how the store does.
+func (st RaftStatus) Figures(s figures.Sink) {
+	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(st.Size))
+	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !st.HungSince.IsZero())
+	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0.", !st.FullSince.IsZero())
 }
 
 // RaftStatus tells how the store does.

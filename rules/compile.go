@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/algorithms"
 )
 
 // Settings of rules that neither rule nor defaults give.
@@ -87,7 +89,7 @@ func (c *compiler) rules() error {
 
 func (c *compiler) rule(spec *RuleSpec) *Rule {
 	r := &Rule{
-		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Tiered: spec.Tiered,
+		Name: spec.Name, Key: spec.Key, Shadow: spec.Shadow, Monthly: spec.Usage == usageMonthly && !spec.Shadow, Tiered: spec.Tiered,
 		Regions: spec.Regions, Block: spec.Block.Duration, Adaptive: spec.Adaptive,
 		fallback: -1, bySubject: spec.Tiered,
 	}
@@ -126,7 +128,7 @@ func (c *compiler) rule(spec *RuleSpec) *Rule {
 func (c *compiler) settings(r *Rule, s *Settings) {
 	d := &c.doc.Defaults.Settings
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact, "local": Local}[cmp.Or(s.Consistency, d.Consistency)]
-	r.OnPartition = map[string]OnPartition{"": Share, "share": Share, "full": Full, "allow": AllowUncounted, "deny": RefuseUncounted}[cmp.Or(s.OnPartition, d.OnPartition)]
+	r.OnPartition = OnPartition(max(0, slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition)))) // "" is share
 	r.OnLimit, r.MaxDelay = c.onLimit(s)
 	r.IPv6Prefix = cmp.Or(s.IPv6Prefix, d.IPv6Prefix, defaultIPv6Prefix)
 	r.Lease = Lease{

@@ -99,6 +99,7 @@ type RuleSpec struct {
 	Scope    string // region or global
 	Regions  []Region
 	Shadow   bool
+	Usage    string // usageMonthly, or empty
 	Block    Span
 	Adaptive *Adaptive
 	Settings
@@ -107,6 +108,9 @@ type RuleSpec struct {
 	at     places
 	broken bool // was no map: there is nothing in it to check
 }
+
+// usageMonthly is the word of `usage`.
+const usageMonthly = "monthly"
 
 // LimitSpec is a limit as written.
 type LimitSpec struct {

@@ -260,6 +260,7 @@ func (r *RuleSpec) node() *yaml.Node {
 	if r.Shadow {
 		n.Set("shadow", boolean(true))
 	}
+	n.Set("usage", text(r.Usage))
 	n.Set("block", span(r.Block))
 	n.Set("on_limit", text(r.OnLimit))
 	n.Set("max_delay", span(r.MaxDelay))

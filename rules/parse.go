@@ -106,7 +106,7 @@ func (d *decoder) setting(key string, v *yaml.Node, s *Settings) {
 	case "consistency":
 		s.Consistency = d.word(v, "exact", "hybrid", "local")
 	case "on_partition":
-		s.OnPartition = d.word(v, "share", "full", "allow", "deny")
+		s.OnPartition = d.word(v, partitionWords[:]...)
 	case "lease":
 		s.Lease = d.lease(v)
 	case "on_limit":

@@ -8,8 +8,8 @@ import (
 )
 
 func ruleKeys() []string {
-	return []string{"name", "match", "key", "limits", "tiered", "cost", "scope", "regions", "shadow", "block", "on_limit",
-		"max_delay", "adaptive", "consistency", "on_partition", "lease", "ipv6_prefix", "tz"}
+	return []string{"name", "match", "key", "limits", "tiered", "cost", "scope", "regions", "shadow", "usage", "block",
+		"on_limit", "max_delay", "adaptive", "consistency", "on_partition", "lease", "ipv6_prefix", "tz"}
 }
 
 func limitKeys() []string {
@@ -48,6 +48,8 @@ func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 			r.Regions = d.regions(v)
 		case "shadow":
 			r.Shadow = d.boolean(v)
+		case "usage":
+			r.Usage = d.word(v, usageMonthly)
 		case "block":
 			r.Block = d.span(v, algorithms.MinWindow, algorithms.MaxWindow)
 		case "adaptive":

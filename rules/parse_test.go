@@ -155,6 +155,8 @@ func TestParse_mistakes(t *testing.T) {
 		{"too many regions", rule("scope: global", "regions: {"+manyRegions()+"}", "limits: [{limit: 1, per: day}]"), []string{"5:14 rules[0].regions|33 regions are more than 32"}},
 		{"regions sum", rule("scope: global", "regions: {us: 0.5, eu: 0.4}", "limits: [{limit: 1, per: day}]"), []string{"5:14 rules[0].regions|add up to 0.9"}},
 		{"block", rule(okLimits, "block: 1ms"), []string{"5:12 rules[0].block|1ms is not in"}},
+		{"usage", rule(okLimits, "usage: daily"), []string{`5:12 rules[0].usage|"daily" is not one of monthly`}},
+		{"usage is no word", rule(okLimits, "usage: true"), []string{"5:12 rules[0].usage|not one of monthly"}},
 		{"max_delay", rule(okLimits, "max_delay: 25h"), []string{"5:16 rules[0].max_delay|25h is not in 1ms…24h"}},
 		{"on_limit", rule(okLimits, "on_limit: wait"), []string{"5:15 rules[0].on_limit|not one of refuse, delay"}},
 		{"lease", rule(okLimits, "lease: {threshold: 0.4, ttl: 10s, idle: 0}"), []string{"5:24 rules[0].lease.threshold|0.5…0.95", "5:34 rules[0].lease.ttl|50ms…5s", "5:45 rules[0].lease.idle|above 0"}},
@@ -232,6 +234,7 @@ rules:
       - {limit: 3, per: 1m, algorithm: fixed-window, unit: x}
       - {limit: 100, per: 1m, algorithm: token-bucket, burst: 1}
   - {name: d, key: [tenant], scope: global, tiered: true, regions: {us: 0.9, eu: 0.1}}
+  - {name: e, key: [], shadow: true, usage: monthly, limits: [{limit: 1, per: 1m}]}
 tiers:
   small: {limits: [{limit: 1, per: day}]}
 `)
@@ -240,7 +243,8 @@ tiers:
 		"8:5 rules[0].consistency|with a cluster",
 		"16:9 rules[2].limits[0]|too small for its regions, in whole units: all is refused in ap",
 		"18:9 rules[2].limits[2]|all is refused in eu, ap",
-		"21:20 tiers.small.limits[0]|all is refused in eu",
+		"20:38 rules[4].usage|a shadow rule is not counted",
+		"22:20 tiers.small.limits[0]|all is refused in eu",
 	})
 }
 

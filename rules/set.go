@@ -75,6 +75,10 @@ const (
 	RefuseUncounted                    // deny
 )
 
+var partitionWords = [...]string{"share", "full", "allow", "deny"}
+
+func (p OnPartition) String() string { return partitionWords[p] }
+
 // Scope says where a limit holds.
 type Scope uint8
 
@@ -106,6 +110,7 @@ type Rule struct {
 	Index       int      // in Set.Rules
 	Key         []string // names of the key attributes, in order
 	Shadow      bool
+	Monthly     bool // what it admits is counted by month, for bills; never of a shadow rule
 	Tiered      bool
 	Consistency Consistency
 	OnPartition OnPartition

@@ -22,6 +22,9 @@ func (d *Document) Warnings() []Error {
 			}
 		}
 		r.warn(&w, path, r.place)
+		if r.Usage != "" && r.Shadow {
+			w.add(r.place("usage"), path+".usage", "a shadow rule is not counted for bills")
+		}
 	}
 	if d.source == "" {
 		for i := range w.errs {

@@ -1,17 +1,17 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -19,7 +19,7 @@ import (
 const (
 	MethodSources peer.Method = 128 + iota // what a node has of a month
 	MethodRows                             // a page of one source's rows
-	MethodTake                             // a part of a ledger that is handed over
+	MethodTake                             // a page of a ledger that is handed over
 )
 
 // CodeFailed is the failure of calls; callers take it as any other.
@@ -31,10 +31,6 @@ const (
 	pageSize = 256 << 10 // bytes, about
 	// maxServing bounds the questions that are answered here at once; one more is turned away.
 	maxServing = 8
-	// maxListings bounds the ledgers open for reading; each takes 4 bytes a row.
-	maxListings = 8
-	// listingTime is how long one that nobody reads is kept.
-	listingTime = time.Minute
 )
 
 // Member is a node of the cluster.
@@ -58,50 +54,47 @@ type Cluster struct {
 	done    sync.WaitGroup
 	gate    sync.Mutex // guards closed, and so that nothing is added to done after it
 	closed  bool
-	handing sync.Mutex // serialises HandOver
 
-	mu       sync.Mutex          // guards what follows, and reading from listings
-	listings map[string]*listing // by path
-	taking   map[string]*taking  // by file name: ledgers that are being handed over to this node
-	handed   handed
+	handing  sync.Mutex             // serialises HandOver, and guards what follows
+	to       ring.NodeID            // the member that took this node's ledgers last
+	sequence uint64                 // of the last HandOver
+	handed   map[copyID]ring.NodeID // copies that never change, and the member that they were handed to
+
+	mu     sync.Mutex         // guards what follows; held while a page that is handed over is written
+	taking map[copyID]*taking // copies on their way to this node
 }
 
 // Join makes m's months part of the cluster's.
 func Join(m *Meter, peers Peers, members func() []Member) *Cluster {
 	return &Cluster{
 		meter: m, peers: peers, members: members, serving: make(chan struct{}, maxServing),
-		listings: make(map[string]*listing), taking: make(map[string]*taking),
+		taking: make(map[copyID]*taking), handed: make(map[copyID]ring.NodeID),
 	}
 }
 
-// Close waits for the questions under way and closes what is read.
+// Close waits for the questions under way.
 func (c *Cluster) Close() error {
 	c.gate.Lock()
 	c.closed = true
 	c.gate.Unlock()
 	c.done.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var errs []error
-	for path, l := range c.listings {
-		errs = append(errs, l.close())
-		delete(c.listings, path)
-	}
-	for name, t := range c.taking {
-		t.drop()
-		delete(c.taking, name)
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// source is what one node has of a month that one node counted.
+// holding is what a node has of a month.
+type holding struct {
+	Sources []source `json:"sources"`
+	Damaged bool     `json:"damaged"` // or its file was, and what was set aside is there still
+}
+
+// source is a ledger that a node has a copy of.
 type source struct {
-	Source   ring.NodeID `json:"source"`
-	Node     string      `json:"node"` // that counted it
-	Own      bool        `json:"own"`  // by the node that answers: it is as new as can be
-	Sequence uint64      `json:"sequence"`
-	Damaged  bool        `json:"damaged"` // or was, and what was set aside is there still
-	at       Member      // who has it
+	Ledger   ledgerID `json:"ledger"`
+	Node     string   `json:"node"` // that counted it
+	Own      bool     `json:"own"`  // by the node that answers: it is as new as can be
+	Sequence uint64   `json:"sequence"`
+	Damaged  bool     `json:"damaged"`
+	at       Member   // has it
 }
 
 // better reports whether a is a newer copy than b.
@@ -112,123 +105,78 @@ func (a *source) better(b *source) bool {
 	return a.Sequence > b.Sequence
 }
 
-// here lists the sources that this node has of a month.
-func (c *Cluster) here(month Month) ([]source, error) {
-	list, err := entries(c.meter.dir)
+// here lists what this node has of a month, with all rows that there are now.
+func (c *Cluster) here(month Month) (h holding) {
+	m := c.meter
+	h.Damaged = m.file.SetAside()
+	for _, l := range m.inMemory() {
+		if l.id.Month == month {
+			l.refresh()
+			h.Sources = append(h.Sources, source{Ledger: l.id, Node: m.cfg.Name, Own: true, Damaged: l.damaged})
+		}
+	}
+	err := m.file.View(func(tx persist.Tx) error {
+		list, err := copies(tx)
+		for _, one := range list {
+			head, whole := readHead(tx, one)
+			known := slices.ContainsFunc(h.Sources, func(s source) bool { return s.Ledger == one.ledgerID && s.Own })
+			if whole && !known && one.Month == month && one.sequence != 0 {
+				h.Sources = append(h.Sources, source{
+					Ledger: one.ledgerID, Node: head.Node, Own: one.Source == m.cfg.Self, Sequence: one.sequence, Damaged: head.Damaged,
+				})
+			}
+		}
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list months of usage: %w", err)
+		m.cfg.Logger.Error("usage can't be read", "error", err)
+		h.Damaged = true
 	}
-	var out []source
-	self := &c.meter.cfg
-	if c.meter.onlyInMemory(month) { // which is not read from here: it is missing
-		out = append(out, source{Source: self.Self, Own: true, Node: self.Name, Damaged: true})
-		list = slices.DeleteFunc(list, func(e entry) bool { return e.source == self.Self })
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, e := range list {
-		if e.month != month {
-			continue
-		}
-		s := source{Source: e.source, Own: e.source == c.meter.cfg.Self, Node: e.source.String()}
-		l, err := c.open(e, fresh)
-		if err != nil {
-			c.meter.cfg.Logger.Error("a month of usage can't be read", "file", e.path, "error", err)
-			s.Damaged = true
-		} else {
-			s.Node, s.Sequence, s.Damaged = l.header.node, l.header.sequence, l.bad > 0 || len(setAsides(e.path)) > 0
-		}
-		out = append(out, s)
-	}
-	return out, nil
-}
-
-// age is what is wanted of a listing.
-type age bool
-
-const (
-	fresh age = true  // with all rows that there are now
-	kept  age = false // the one that was opened before will do
-)
-
-// open is the listing of a ledger. c.mu is held, here and while it is read.
-func (c *Cluster) open(e entry, want age) (*listing, error) {
-	now := time.Now()
-	path := c.meter.readable(e)
-	l := c.listings[path]
-	if l != nil && want == kept {
-		l.used = now
-		return l, nil
-	}
-	c.tidy(path, now)
-	l, err := openListing(path)
-	if errors.Is(err, fs.ErrNotExist) && path != e.path { // the month went out of shared memory just now
-		path = e.path
-		c.tidy(path, now)
-		l, err = openListing(path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	l.used = now
-	c.listings[path] = l
-	return l, nil
-}
-
-// tidy closes the listing of a path, those that nobody reads, and so many that there is room for one more.
-func (c *Cluster) tidy(path string, now time.Time) {
-	var oldest string
-	for p, l := range c.listings {
-		if p == path || now.Sub(l.used) > listingTime {
-			c.shut(p)
-		} else if oldest == "" || l.used.Before(c.listings[oldest].used) {
-			oldest = p
-		}
-	}
-	if len(c.listings) >= maxListings {
-		c.shut(oldest)
-	}
-}
-
-func (c *Cluster) shut(path string) {
-	if err := c.listings[path].close(); err != nil {
-		c.meter.cfg.Logger.Warn("a month of usage is not closed", "error", err)
-	}
-	delete(c.listings, path)
+	return h
 }
 
 // pageQuery asks for a page.
 type pageQuery struct {
-	Month  Month       `json:"month"`
-	Source ring.NodeID `json:"source"`
-	Rule   string      `json:"rule"`
-	After  []byte      `json:"after"` // names of the last row before; none: from the first
+	Ledger ledgerID `json:"ledger"`
+	Rule   string   `json:"rule"`
+	After  []byte   `json:"after"` // names of the last row before; none: from the first
 }
 
-// page reads a page here: a byte that says whether there are more, and rows.
-func (c *Cluster) page(q *pageQuery) (body []byte, err error) {
-	var after *Row
+// page reads a page here: a byte that is 1 if there are more, and rows.
+func (c *Cluster) page(q *pageQuery) ([]byte, error) {
+	p := pager{rule: q.Rule, limit: pageSize, page: []byte{0}}
 	if len(q.After) > 0 {
-		after = &Row{}
-		if err := after.readNames(q.After); err != nil {
-			return nil, err
+		p.after = &Row{}
+		d := wire.NewDecoder(q.After)
+		if p.after.decodeNames(d); d.Failed() {
+			return nil, errRow
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	path := filepath.Join(c.meter.dir, fileName(q.Month, q.Source))
-	l, err := c.open(entry{path, q.Month, q.Source}, kept)
-	if err != nil {
+	if err := c.meter.page(q.Ledger, &p); err != nil {
 		return nil, err
 	}
-	err = guarded(func() error {
-		var more bool
-		if body, more = l.appendPage([]byte{0}, q.Rule, after, pageSize); more {
-			body[0] = 1
+	if p.more {
+		p.page[0] = 1
+	}
+	return p.page, nil
+}
+
+// page puts rows of a ledger into p.
+func (m *Meter) page(id ledgerID, p *pager) error {
+	for _, l := range m.inMemory() {
+		if l.id == id {
+			l.page(p)
+			return nil
 		}
-		return nil
-	})
-	return body, err
+	}
+	err := errNoLedger // there is no file
+	if failed := m.file.View(func(tx persist.Tx) error {
+		err = pageOf(tx, id, p)
+		return nil // what is in a page is no reason to give the file up
+	}); failed != nil {
+		err = failed
+	}
+	return err
 }
 
 // Handle has p bring the messages of other nodes here.
@@ -270,17 +218,13 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 	case MethodSources:
 		var month Month
 		if err := json.Unmarshal(body, &month); err != nil {
-			return nil, errRecord
+			return nil, errRow
 		}
-		list, err := c.here(month)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(list)
+		return json.Marshal(c.here(month))
 	case MethodRows:
 		var q pageQuery
 		if err := json.Unmarshal(body, &q); err != nil {
-			return nil, errRecord
+			return nil, errRow
 		}
 		return c.page(&q)
 	case MethodTake:
@@ -289,41 +233,42 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 	return nil, errors.New("no such method")
 }
 
-// sourcesOf asks a node what it has of a month.
-func (c *Cluster) sourcesOf(ctx context.Context, m Member, month Month) (list []source, err error) {
+// holdingOf asks a node what it has of a month.
+func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holding, err error) {
 	if m.ID == c.meter.cfg.Self {
-		list, err = c.here(month)
+		h = c.here(month)
 	} else {
 		var body []byte
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
 		if body, err = json.Marshal(month); err == nil {
 			if body, err = c.peers.Call(ctx, m.ID, MethodSources, body); err == nil {
-				err = json.Unmarshal(body, &list)
+				err = json.Unmarshal(body, &h)
 			}
 		}
 	}
-	for i := range list {
-		list[i].at = m
-		list[i].Own = list[i].Own && list[i].Source == m.ID
+	for i := range h.Sources {
+		s := &h.Sources[i]
+		s.at = m
+		s.Own = s.Own && s.Ledger.Source == m.ID
 	}
-	return list, err
+	return h, err
 }
 
-// gather finds the newest copy of each source, and the nodes that may have more.
+// gather finds the newest copy of each ledger, and the nodes that may have more.
 func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
 	var mu sync.Mutex // guards best and missing
 	var group sync.WaitGroup
 	for _, m := range members {
 		group.Go(func() {
-			list, err := c.sourcesOf(ctx, m, month)
+			h, err := c.holdingOf(ctx, m, month)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
+			if err != nil || h.Damaged {
 				missing = append(missing, m.Name)
 			}
-			for _, s := range list {
-				i := slices.IndexFunc(best, func(b source) bool { return b.Source == s.Source })
+			for _, s := range h.Sources {
+				i := slices.IndexFunc(best, func(b source) bool { return b.Ledger == s.Ledger })
 				switch {
 				case i < 0:
 					best = append(best, s)
@@ -340,6 +285,8 @@ func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (be
 		}
 	}
 	slices.Sort(missing)
-	slices.SortFunc(best, func(a, b source) int { return a.Source.Compare(b.Source) })
+	slices.SortFunc(best, func(a, b source) int {
+		return cmp.Or(a.Ledger.Source.Compare(b.Ledger.Source), cmp.Compare(a.Ledger.Number, b.Ledger.Number))
+	})
 	return best, slices.Compact(missing)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // crew is a cluster whose messages are calls.
@@ -205,8 +206,8 @@ func TestHandOverFails(t *testing.T) {
 	if err := w.node(1).HandOver(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(w.node(2).dir, Folder, "*.part")); len(left) > 0 {
-		t.Errorf("have %v left over", left)
+	if list := w.node(2).meter.inFile(t); len(list) != 1 {
+		t.Errorf("have %v, want what was handed over once", list)
 	}
 	alone := newCrew(t, 1)
 	if alone.node(1).HandOver(t.Context()) == nil {
@@ -214,7 +215,7 @@ func TestHandOverFails(t *testing.T) {
 	}
 }
 
-// What strangers send is refused, and nothing is written outside of the folder.
+// What strangers send is refused, and nothing is written.
 func TestTakeOfStrangers(t *testing.T) {
 	w := newCrew(t, 2)
 	n := w.node(1)
@@ -223,12 +224,24 @@ func TestTakeOfStrangers(t *testing.T) {
 			t.Errorf("%q: want an error", body)
 		}
 	}
-	p := part{Month: thisMonth.Month, Source: ring.NodeID{9}, Node: "n9", Last: true}
-	if err := w.node(2).sendPart(t.Context(), w.names[0], &p, []byte("no ledger")); err == nil {
-		t.Error("a wrong sum: want an error")
+	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
+	for what, p := range map[string]part{
+		"no rows":       {Ledger: ledger, Sequence: 7, Last: true},
+		"a later page":  {Ledger: ledger, Sequence: 7, Page: 1, Last: true},
+		"no sequence":   {Ledger: ledger, Last: true},
+		"its own":       {Ledger: ledgerID{Month: thisMonth.Month, Source: ring.NodeID{1}}, Sequence: 7, Last: true},
+		"another month": {Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}, Sequence: 7, Last: true},
+	} {
+		page := []byte(nil)
+		if what == "no rows" {
+			page = []byte("rubbish")
+		}
+		if err := w.node(2).sendPart(t.Context(), w.names[0], &p, page); err == nil {
+			t.Errorf("%s: want an error", what)
+		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(n.dir, Folder, "*")); len(left) != 1 {
-		t.Errorf("have %v, want its own ledger only", left)
+	if left := n.meter.inFile(t); len(left) > 0 {
+		t.Errorf("have %v", left)
 	}
 	for _, m := range []peer.Method{MethodSources, MethodRows, 200} {
 		if _, err := n.answer(m, []byte("rubbish")); err == nil {
@@ -237,29 +250,64 @@ func TestTakeOfStrangers(t *testing.T) {
 	}
 }
 
-// A file that was damaged makes sums incomplete until a person has looked at what was set aside.
-func TestDamageIsTold(t *testing.T) {
+// What was damaged makes sums incomplete until a person has looked at what was set aside.
+func TestDamageIsReported(t *testing.T) {
 	w := newCrew(t, 2)
 	w.node(2).meter.count(november, "r", []string{"k"}, "requests", 1)
-	path := filepath.Join(w.node(2).dir, Folder, fileName(thisMonth.Month, ring.NodeID{2}))
-	aside := path + asideMark + "20261121"
+	aside := filepath.Join(w.node(2).dir, fileName+".corrupt-20261121")
 	os.WriteFile(aside, nil, 0o600)
 	if rows, missing := w.read(w.node(1), thisMonth); len(rows) != 1 || !slices.Equal(missing, []string{"n2"}) {
 		t.Errorf("have %d rows, missing %v", len(rows), missing)
 	}
-	meter := w.node(1).meter
-	meter.mu.Lock()
-	file := meter.live[thisMonth.Month]
-	meter.live[thisMonth.Month], _ = memoryLedger(thisMonth.Month, 10)
-	meter.mu.Unlock()
-	if _, missing := w.read(w.node(2), thisMonth); !slices.Equal(missing, []string{"n1", "n2"}) {
-		t.Errorf("in memory only: missing %v, want n1 too", missing)
-	}
-	meter.mu.Lock()
-	meter.live[thisMonth.Month] = file
-	meter.mu.Unlock()
 	os.Remove(aside)
 	if _, missing := w.read(w.node(1), thisMonth); len(missing) > 0 {
 		t.Errorf("missing %v", missing)
+	}
+	w.node(2).meter.inMemory()[0].damaged = true
+	if _, missing := w.read(w.node(1), thisMonth); !slices.Equal(missing, []string{"n2"}) {
+		t.Errorf("a damaged ledger: missing %v", missing)
+	}
+}
+
+// Rows with the same names, as there are in the month in which subjects came to be hashed otherwise, are all read, however
+// small the pages, in memory and from the file.
+func TestRowsWithTheSameNames(t *testing.T) {
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	want := int64(0)
+	for i := range uint64(30) {
+		want += int64(1 + i)
+		m.Enter(november.UnixNano(), rules.Hash{Hi: i, Lo: i}, "r", []string{string(rune('a' + i%10))}, "requests", int64(1+i), 1)
+	}
+	id := m.inMemory()[0].id
+	for _, place := range []string{"memory", "file"} {
+		if place == "file" {
+			m.writing.Lock()
+			if err := m.closeLedger(m.inMemory()[0]); err != nil {
+				t.Fatal(err)
+			}
+			m.writing.Unlock()
+		}
+		for _, limit := range []int{1, 30, 1 << 20} {
+			cost, n := int64(0), 0
+			for p := (&pager{limit: limit}); ; p = p.next() {
+				if err := m.page(id, p); err != nil {
+					t.Fatal(err)
+				}
+				rows, err := readPage(p.page)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range rows {
+					cost += rows[i].Cost
+				}
+				if n += len(rows); !p.more {
+					break
+				}
+			}
+			if cost != want || n != 30 {
+				t.Errorf("%s, pages of %d bytes: have %d in %d rows, want %d in 30", place, limit, cost, n, want)
+			}
+		}
 	}
 }

@@ -5,74 +5,47 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/persist"
 )
 
 const (
-	partSize = 1 << 20 // bytes of a ledger in one message
 	// maxTaking bounds the ledgers that are handed over to one node at once.
 	maxTaking = 16
-	// takeTime is how long one may take until its next part.
+	// takeTime is how long one may take until its next page.
 	takeTime = time.Minute
 )
 
-// handed is what this process has handed over.
-type handed struct {
-	to   ring.NodeID
-	what map[string]bool // files of others and of months that are over: they don't change any more
-}
-
-// part is the head of a MethodTake, before the bytes.
+// part is the head of a MethodTake, before a page of a ledger.
 type part struct {
-	Month    Month       `json:"month"`
-	Source   ring.NodeID `json:"source"`
-	Node     string      `json:"node"`
-	Sequence uint64      `json:"sequence"`
-	Offset   int64       `json:"offset"`
-	Last     bool        `json:"last"`
-	Sum      uint32      `json:"sum"` // with Last: CRC-32C of the whole file
+	Ledger   ledgerID `json:"ledger"`
+	Sequence uint64   `json:"sequence"`
+	Node     string   `json:"node"` // that counted it
+	Damaged  bool     `json:"damaged"`
+	Page     int      `json:"page"`
+	Last     bool     `json:"last"`
 }
 
-// taking is a ledger on its way to this node.
+// taking is a copy on its way to this node.
 type taking struct {
-	file *os.File
-	path string
-	head header
-	size int64
-	sum  uint32
-	last time.Time
+	pages int       // that are there
+	last  time.Time // when the last one came
 }
 
-func (t *taking) drop() {
-	_ = t.file.Close()
-	_ = os.Remove(t.path)
-}
-
-// HandOver gives all ledgers of this node to another member, which keeps them under the names of those who counted them.
-// It may be called again, for what was counted since: what was handed over before is replaced, not added. It returns nil
+// HandOver gives all ledgers that this node has to another member, which keeps them under the names of the nodes that counted
+// them. It may be called again, for what was counted since: what was handed over before is replaced, not added to. It returns nil
 // when the other has all on its disk.
 func (c *Cluster) HandOver(ctx context.Context) error {
 	c.handing.Lock()
 	defer c.handing.Unlock()
-	if err := c.meter.Sync(); err != nil {
-		return err
-	}
-	list, err := entries(c.meter.dir)
-	if err != nil {
-		return fmt.Errorf("hand usage over: %w", err)
-	}
-	c.mu.Lock()
-	first := c.handed.to
-	c.mu.Unlock()
+	c.sequence = max(c.sequence+1, uint64(c.meter.cfg.Now()))
 	errs := []error{errors.New("hand usage over: there is no other member")}
-	for _, m := range c.receivers(first) {
-		if err = c.handTo(ctx, m, list); err == nil {
+	for _, m := range c.receivers() {
+		err := c.handTo(ctx, m)
+		if err == nil {
+			c.to = m.ID
 			return nil
 		}
 		errs = append(errs, fmt.Errorf("hand usage over to %s: %w", m.Name, err))
@@ -84,11 +57,11 @@ func (c *Cluster) HandOver(ctx context.Context) error {
 }
 
 // receivers are the other members, the one that took this node's ledgers before in front.
-func (c *Cluster) receivers(first ring.NodeID) (list []Member) {
+func (c *Cluster) receivers() (list []Member) {
 	for _, m := range c.members() {
-		switch {
-		case m.ID == c.meter.cfg.Self:
-		case m.ID == first:
+		switch m.ID {
+		case c.meter.cfg.Self:
+		case c.to:
 			list = append([]Member{m}, list...)
 		default:
 			list = append(list, m)
@@ -97,183 +70,171 @@ func (c *Cluster) receivers(first ring.NodeID) (list []Member) {
 	return list
 }
 
-func (c *Cluster) handTo(ctx context.Context, to Member, list []entry) error {
-	c.mu.Lock()
-	if c.handed.to != to.ID {
-		c.handed = handed{to: to.ID, what: make(map[string]bool)}
+// handTo gives a member every ledger that is here, but for those that it has and that do not change.
+func (c *Cluster) handTo(ctx context.Context, to Member) error {
+	m := c.meter
+	var parts []part
+	for _, l := range m.inMemory() {
+		l.refresh()
+		parts = append(parts, part{Ledger: l.id, Sequence: c.sequence, Node: m.cfg.Name, Damaged: l.damaged})
 	}
-	what := c.handed.what
-	c.mu.Unlock()
-	now := c.meter.cfg.Now()
-	for _, e := range list {
-		c.mu.Lock()
-		had := what[e.path]
-		c.mu.Unlock()
-		if had {
+	counted := len(parts)
+	err := m.file.View(func(tx persist.Tx) error {
+		list, err := copies(tx)
+		for _, one := range list {
+			if head, whole := readHead(tx, one); whole && one.sequence != 0 {
+				parts = append(parts, part{Ledger: one.ledgerID, Sequence: one.sequence, Node: head.Node, Damaged: head.Damaged})
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range parts {
+		p := &parts[i]
+		what := copyID{p.Ledger, p.Sequence}
+		if c.handed[what] == to.ID {
 			continue
 		}
-		if err := c.handFile(ctx, to, e, uint64(now)); err != nil {
+		if p.Sequence == closed {
+			p.Sequence = c.sequence // above those of copies that were made while it was counted on
+		}
+		if err := c.handLedger(ctx, to, p); err != nil {
 			return err
 		}
-		if e.source != c.meter.cfg.Self || now >= (e.month+1).Begin()+int64(retireAfter) {
-			c.mu.Lock()
-			what[e.path] = true
-			c.mu.Unlock()
+		if i >= counted {
+			c.handed[what] = to.ID
 		}
 	}
 	return nil
 }
 
-// handFile sends one ledger as it is in the file.
-func (c *Cluster) handFile(ctx context.Context, to Member, e entry, sequence uint64) error {
-	l, err := openListing(e.path)
-	if err != nil {
-		return err
-	}
-	h, rows, end := l.header, len(l.order), l.end
-	if err := l.close(); err != nil {
-		return err
-	}
-	if rows == 0 {
-		return nil // as the month to come
-	}
-	if e.source == c.meter.cfg.Self {
-		h.sequence = sequence
-	}
-	f, err := os.Open(e.path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	p := part{Month: e.month, Source: e.source, Node: h.node, Sequence: h.sequence}
-	buffer := make([]byte, partSize)
-	for !p.Last {
-		// Rows that are entered meanwhile are beyond end: without their beginnings they would look like damage.
-		n, err := io.ReadFull(f, buffer[:min(partSize, end-p.Offset)])
-		if err != nil {
+// handLedger sends a ledger page by page.
+func (c *Cluster) handLedger(ctx context.Context, to Member, p *part) error {
+	for page := (&pager{limit: pageSize}); ; page = page.next() {
+		if err := c.meter.page(p.Ledger, page); err != nil {
 			return err
 		}
-		p.Last = p.Offset+int64(n) == end
-		p.Sum = wire.Sum(p.Sum, buffer[:n])
-		if err := c.sendPart(ctx, to, &p, buffer[:n]); err != nil {
+		p.Last = !page.more
+		if err := c.sendPart(ctx, to, p, page.page); err != nil || p.Last {
 			return err
 		}
-		p.Offset += int64(n)
+		p.Page++
 	}
-	return nil
 }
 
-func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, content []byte) error {
+func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, page []byte) error {
 	head, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	body := append(wire.AppendText(nil, head), content...)
+	body := append(wire.AppendText(nil, head), page...)
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	_, err = c.peers.Call(ctx, to.ID, MethodTake, body)
 	return err
 }
 
-// take puts a part of a ledger where it belongs; after the last one the ledger is one of this node's.
+// take puts a page of a ledger where it belongs; after the last one this node has the ledger.
 func (c *Cluster) take(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
 	var p part
 	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
-		return nil, errRecord
+		return nil, errRow
 	}
-	if p.Source == c.meter.cfg.Self || p.Source.IsZero() || p.Month < firstYear*12 || p.Month > lastYear*12+11 {
+	page, m, id := d.Rest(), c.meter, copyID{p.Ledger, p.Sequence}
+	if p.Ledger.Source == m.cfg.Self || p.Ledger.Source.IsZero() || p.Sequence <= closed ||
+		p.Ledger.Month < firstYear*12 || p.Ledger.Month > lastYear*12+11 {
 		return nil, errors.New("a ledger that can't be taken")
+	}
+	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := fileName(p.Month, p.Source)
-	t, err := c.takingOf(name, &p)
+	var had bool // this copy, or a newer one
+	if err := m.file.View(func(tx persist.Tx) error {
+		one, _, err := newest(tx, p.Ledger)
+		had = err == nil && one.sequence >= p.Sequence
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if had {
+		return []byte{}, nil
+	}
+	t, err := c.takingOf(id, p.Page)
 	if err != nil {
 		return nil, err
 	}
-	content := d.Rest()
-	if t.size != p.Offset || t.size+int64(len(content)) > mostBytes {
-		return nil, errors.New("a part is missing")
-	}
-	if _, err := t.file.Write(content); err != nil {
+	if err := m.file.Update(func(tx persist.Tx) error { return p.put(tx, page) }); err != nil {
 		return nil, err
 	}
-	t.size += int64(len(content))
-	t.sum = wire.Sum(t.sum, content)
-	t.last = time.Now()
+	t.pages++
 	if p.Last {
-		delete(c.taking, name)
-		if err := c.taken(t, &p, name); err != nil {
-			t.drop()
-			return nil, err
-		}
+		delete(c.taking, id)
+		m.cfg.Logger.Info("took over a month of usage", "month", p.Ledger.Month, "node", p.Node)
 	}
 	return []byte{}, nil
 }
 
-// takingOf is the ledger that a part belongs to; the first part begins it anew.
-func (c *Cluster) takingOf(name string, p *part) (*taking, error) {
-	t := c.taking[name]
-	if t != nil && (p.Offset == 0 || t.head.sequence != p.Sequence) {
-		t.drop()
-		delete(c.taking, name)
-		t = nil
-	}
-	if t != nil {
-		return t, nil
-	}
-	if p.Offset != 0 {
-		return nil, errors.New("a part is missing")
-	}
-	for n, old := range c.taking {
-		if time.Since(old.last) > takeTime {
-			old.drop()
-			delete(c.taking, n)
+// takingOf is the copy that a page belongs to; the first page begins it anew.
+func (c *Cluster) takingOf(id copyID, page int) (*taking, error) {
+	t := c.taking[id]
+	if page == 0 {
+		if err := c.dropTaking(); err != nil {
+			return nil, err
 		}
+		if t == nil && len(c.taking) >= maxTaking {
+			return nil, errors.New("too many ledgers are handed over at once")
+		}
+		t = &taking{}
+		c.taking[id] = t
 	}
-	if len(c.taking) >= maxTaking {
-		return nil, errors.New("too many ledgers are handed over at once")
+	if t == nil || t.pages != page {
+		return nil, errors.New("a page is missing")
 	}
-	path := filepath.Join(c.meter.dir, name+".part")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	t = &taking{file: f, path: path, last: time.Now(),
-		head: header{source: p.Source, month: p.Month, sequence: p.Sequence, node: p.Node}}
-	c.taking[name] = t
+	t.last = time.Now()
 	return t, nil
 }
 
-// taken makes a ledger that is whole one of this node's. An older copy of the same source gives way.
-func (c *Cluster) taken(t *taking, p *part, name string) error {
-	if t.sum != p.Sum || t.size < headerSize {
-		return errDamaged
+// dropTaking gives up copies whose next page does not come.
+func (c *Cluster) dropTaking() error {
+	var halves []copyID
+	for id, t := range c.taking {
+		if time.Since(t.last) > takeTime {
+			delete(c.taking, id)
+			halves = append(halves, id)
+		}
 	}
-	if _, err := t.file.WriteAt(t.head.append(nil), 0); err != nil {
-		return err
+	if len(halves) == 0 {
+		return nil
 	}
-	if err := errors.Join(t.file.Sync(), t.file.Close()); err != nil {
-		return err
-	}
-	path := filepath.Join(c.meter.dir, name)
-	if old, err := openListing(path); err == nil {
-		newer := old.header.sequence > p.Sequence
-		if err := old.close(); err != nil {
+	return c.meter.file.Update(func(tx persist.Tx) error { return drop(tx, halves) })
+}
+
+// put writes a page. The first one replaces what an attempt that failed has left; the last one, all older copies.
+func (p *part) put(tx persist.Tx, page []byte) error {
+	c := copyID{p.Ledger, p.Sequence}
+	if p.Page == 0 {
+		if err := tx.Drop(c.bucket()); err != nil {
 			return err
 		}
-		if newer {
-			return os.Remove(t.path)
-		}
 	}
-	if c.listings[path] != nil {
-		c.shut(path)
-	}
-	delete(c.handed.what, path)
-	if err := os.Rename(t.path, path); err != nil {
+	if err := tx.Put(c.bucket(), pageKey(p.Page), page); err != nil || !p.Last {
 		return err
 	}
-	c.meter.cfg.Logger.Info("took over a month of usage", "month", p.Month, "node", p.Node)
-	return syncDir(c.meter.dir)
+	list, err := copies(tx)
+	if err != nil {
+		return err
+	}
+	for _, old := range list {
+		if old.ledgerID == p.Ledger && old.sequence < p.Sequence {
+			if err := tx.Drop(old.bucket()); err != nil {
+				return err
+			}
+		}
+	}
+	return putHead(tx, c, head{Node: p.Node, Damaged: p.Damaged, Pages: p.Page + 1})
 }

@@ -1,262 +1,84 @@
 package usage
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
+	"encoding/binary"
+	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
 // Bounds of a ledger.
 const (
-	// rowBytes is the room for a row, on average.
+	// shards is how many locks a ledger has.
+	shards = 256
+	// maxShardRows is what an index can point to.
+	maxShardRows = 1<<24 - 1
+	// rowBytes is the room for a row's names, on average.
 	rowBytes = 512
-	// othersBytes is kept free for the rows of others: of some hundred rules and units.
-	othersBytes = 128 << 10
-	// A file grows by a quarter, within these bounds.
-	leastGrowth = 256 << 10
-	mostGrowth  = 8 << 20
-	// mostBytes bounds a file: what an index can point to.
-	mostBytes = 1 << 34
+	// maxOthers bounds the rows of others: one for each rule and unit.
+	maxOthers = 4096
+	// blockRows is how many rows are written together.
+	blockRows = 64
 )
 
-// ledger counts one month on this node. Rows that there are, are found and added to without a lock.
+// ledgerID is the identity of a ledger, wherever copies of it are.
+type ledgerID struct {
+	Month  Month       `json:"month"`
+	Source ring.NodeID `json:"source"` // the node that counted it
+	Number uint64      `json:"number"` // random: a node may have several of a month
+}
+
+// ledger counts one month on this node.
 type ledger struct {
-	month      Month
-	begin, end int64    // nanoseconds since 1970
-	file       *os.File // nil: in memory that ends with the process
-	mirror     *mirror  // of a file in shared memory; nil: the file is on the disk itself
-	head       header   // as it was opened with
-	data       []byte   // as long as the file may get
-	index      atomic.Pointer[index]
-	maxRows    int
+	id         ledgerID
+	begin, end int64 // of the month, in nanoseconds since 1970
+	maxRows    int64
 
-	mu      sync.Mutex // guards what follows, and entering rows
-	used    int64      // bytes; the next row begins there
-	size    int64      // bytes that may be touched
-	rows    int        // but for those of others
-	retired bool       // nothing is entered any more
-	full    bool       // the disk was, a moment ago: not asked again for every check
+	rows, others, names atomic.Int64 // rows, rows of others, and bytes of names; reserved before they are used
+	shards              [shards]shard
+	order               atomic.Pointer[order] // nil: no page was asked for lately
+
+	// What follows is for the one who writes.
+	damaged  bool      // rows that were written could not be read again
+	afresh   bool      // what is written is not what is counted on from: all of it is to be written anew
+	headless bool      // the head is not written yet
+	changed  time.Time // when a row that had changed was last seen
 }
 
-// openLedger opens a month's file, which is made if missing, and counts in shared memory in the folder shm (empty: in pages
-// of the file). What a killed process has left there goes on. A damaged file is set aside; what is whole of it goes on.
-func openLedger(path, shm string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
-	if shm != "" {
-		l, err = adopt(path, shm, h, maxRows)
-		if err == nil {
-			return l, 0, nil
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case errors.Is(err, errGone), errors.Is(err, errDamaged), errors.Is(err, fs.ErrPermission):
-			log.Error("usage that was counted last before a crash is missing", "file", path, "error", err)
-		default:
-			return nil, 0, err // it is there, and may be had another time
-		}
-	}
-	if l, setAsides, err = openOnDisk(path, shm, h, maxRows, log); err != nil || shm == "" {
-		return l, setAsides, err
-	}
-	if err := l.share(shm, h); err != nil {
-		log.Warn("usage is counted in pages of a file: a disk that hangs will hold checks up", "shared_memory", shm, "error", err)
-		if err := l.behead(h); err != nil {
-			return nil, setAsides, errors.Join(err, l.close())
-		}
-	}
-	return l, setAsides, nil
+// shard is a part of a ledger's rows, found by their hashes: open addressing. A slot has the number of a row and one, and above
+// these 24 bits eight of the row's hash; 0 is none.
+type shard struct {
+	mu     sync.Mutex // guards what follows
+	sealed bool       // nothing is counted here any more
+	slots  []uint32   // a power of two, at most three quarters full
+	rows   []record   // in order of entry; what a record is about never changes
+	names  []byte     // of the rows, one behind the other
+	dirty  []uint64   // a bit for each block of rows that is not written as it is
+	named  int        // rows whose names are written
+
+	_ [128 - 120]byte // shards share no cache line
 }
 
-// openOnDisk opens a ledger that is counted in its file, at first if shm is where it is going to be.
-func openOnDisk(path, shm string, h header, maxRows int, log *slog.Logger) (l *ledger, setAsides int, err error) {
-	for {
-		l, err = mapLedger(path, h, maxRows)
-		if err == nil && l.head != h {
-			if shm == "" && l.head.shm != (shmID{}) {
-				log.Error("usage that was counted last before a crash is missing: shared memory is not used any more", "file", path)
-			}
-			// What the file was a mirror of is given up: it must not be taken for the newer of the two at another start.
-			if err = l.behead(h); err != nil {
-				return nil, setAsides, errors.Join(err, l.close())
-			}
-		}
-		if !errors.Is(err, errDamaged) || setAsides > 0 {
-			return l, setAsides, err
-		}
-		setAsides++
-		kept, bad, err := salvage(path, h, log)
-		if err != nil {
-			return nil, setAsides, err
-		}
-		log.Error("a month of usage was damaged: it is set aside, and what is whole of it goes on", "file", path,
-			"rows", kept, "bad_bytes", bad)
-	}
+// record is a row's place and counts.
+type record struct {
+	hi, lo       uint64
+	cost, checks int64
+	name         uint32 // where its names begin
 }
 
-func mapLedger(path string, h header, maxRows int) (_ *ledger, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open month of usage: %w", err)
-	}
-	l := newLedger(h.month, maxRows)
-	l.file = f
-	defer func() {
-		if err != nil {
-			unmap(l.data)
-			err = errors.Join(fmt.Errorf("open month of usage: %w", err), f.Close())
-		}
-	}()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
-	}
-	l.size = info.Size() / 8 * 8
-	bound := min(max(int64(maxRows)*rowBytes+othersBytes+headerSize, l.size, 1<<20), mostBytes)
-	if l.data, err = mapFile(f, bound, true); err != nil {
-		return nil, err
-	}
-	if l.size < leastGrowth {
-		if err := allocate(f, l.size, leastGrowth); err != nil {
-			return nil, err
-		}
-		l.size = leastGrowth
-	}
-	if err := guarded(func() error { return l.load(h) }); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-// memoryLedger counts a month that has no file: better than not to count.
-func memoryLedger(month Month, maxRows int) (*ledger, error) {
-	l := newLedger(month, maxRows)
-	l.size = min(int64(maxRows)*rowBytes+othersBytes+headerSize, mostBytes)
-	var err error
-	if l.data, err = mapMemory(l.size); err != nil {
-		return nil, fmt.Errorf("make room for a month of usage: %w", err)
-	}
-	l.size, l.used = int64(len(l.data)), headerSize
-	return l, nil
-}
-
-func newLedger(month Month, maxRows int) *ledger {
-	l := &ledger{month: month, begin: month.Begin(), end: (month + 1).Begin(), maxRows: maxRows}
-	l.index.Store(newIndex(leastSlots))
-	return l
-}
-
-// load reads what the file has. A file that was just made, or whose maker was killed at that, has no header yet.
-func (l *ledger) load(want header) error {
-	var have header
-	err := have.read(l.data[:headerSize])
-	fresh := err != nil && blank(l.data[headerSize:l.size])
-	switch {
-	case fresh:
-		copy(l.data, want.append(nil))
-		have = want
-	case err != nil:
-		return err
-	case have.month != want.month || have.source != want.source:
-		return errDamaged
-	}
-	bad := l.enlist(have.rowsIn(l.data[:l.size]))
-	if bad > 0 && have.sure >= headerSize && have.sure < uint64(l.size) {
-		bad = l.enlist(l.data[:have.sure]) // a power cut: what was not synced is not whole
-	}
-	if bad > 0 {
-		return errDamaged
-	}
-	l.head = have
-	clear(l.data[l.used:l.size]) // a row that was being written at a kill
-	return nil
-}
-
-// enlist makes the index of the rows in content, the beginning of the ledger's data, and returns how many bytes are bad.
-func (l *ledger) enlist(content []byte) (bad int64) {
-	x := newIndex(leastSlots)
-	l.rows = 0
-	l.used, bad = scan(content, func(at, n int64) {
-		x = x.with(l.data, at)
-		var r Row
-		if r.readNames(l.data[at+recordHead:at+n]) == nil && !r.Other {
-			l.rows++
-		}
-	})
-	l.index.Store(x)
-	return bad
-}
-
-// blank reports whether there is nothing in b.
-func blank(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// salvage puts the whole rows of a damaged file into a new one.
-func salvage(path string, h header, log *slog.Logger) (kept int, bad int64, err error) {
-	old, err := os.ReadFile(path)
-	if err != nil {
-		return 0, 0, fmt.Errorf("read damaged month of usage: %w", err)
-	}
-	fresh := h.append(nil)
-	old = append(old, make([]byte, (8-len(old)%8)%8)...)
-	if len(old) > headerSize {
-		var have header
-		_ = have.read(old) // without a head all may be rows
-		_, bad = scan(have.rowsIn(old), func(at, n int64) {
-			fresh = append(fresh, old[at:at+n]...)
-			kept++
-		})
-	}
-	if err := setAside(path, old, log); err != nil {
-		return 0, 0, err
-	}
-	if err := writeWhole(path, fresh); err != nil {
-		return 0, 0, fmt.Errorf("write what is whole of a month of usage: %w", err)
-	}
-	return kept, bad, nil
-}
-
-// writeWhole writes a file of which there is all or nothing.
-func writeWhole(path string, content []byte) error {
-	temp := path + ".new"
-	err := os.WriteFile(temp, content, 0o600)
-	if err == nil {
-		err = syncFile(temp)
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	return err
-}
-
-func syncFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+func newLedger(id ledgerID, maxRows int) *ledger {
+	return &ledger{id: id, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), headless: true, changed: time.Now()}
 }
 
 // holds reports whether a time is in the month.
 func (l *ledger) holds(wall int64) bool { return wall >= l.begin && wall < l.end }
-
-// find is a subject's row; nil: there is none yet.
-func (l *ledger) find(hi, lo uint64) *record { return l.index.Load().find(l.data, hi, lo) }
 
 // place is where a row of a subject and a unit is looked for.
 func place(s rules.Hash, unit string) (hi, lo uint64) {
@@ -266,6 +88,84 @@ func place(s rules.Hash, unit string) (hi, lo uint64) {
 	return s.Hi, s.Lo ^ xxh3.HashString(unit)
 }
 
+func (l *ledger) shard(lo uint64) *shard { return &l.shards[lo%shards] }
+
+// find is the number of a row; −1: there is none.
+func (s *shard) find(hi, lo uint64) int {
+	if len(s.slots) == 0 {
+		return -1
+	}
+	mask := uint64(len(s.slots) - 1)
+	for i := lo / shards & mask; ; i = (i + 1) & mask {
+		slot := s.slots[i]
+		if slot == 0 {
+			return -1
+		}
+		if uint64(slot)>>24 == hi>>56 {
+			if r := &s.rows[slot&maxShardRows-1]; r.hi == hi && r.lo == lo {
+				return int(slot&maxShardRows) - 1
+			}
+		}
+	}
+}
+
+// add adds to a row. Costs stay where they would overflow.
+func (s *shard) add(row int, cost, checks int64) {
+	r := &s.rows[row]
+	r.cost = plus(r.cost, cost)
+	r.checks = plus(r.checks, checks)
+	s.mark(row / blockRows)
+}
+
+func (s *shard) mark(block int) {
+	if block/64 == len(s.dirty) {
+		s.dirty = append(s.dirty, 0)
+	}
+	s.dirty[block/64] |= 1 << (block % 64)
+}
+
+// put makes the last row known to the index.
+func (s *shard) put(hi, lo uint64, row int) {
+	if len(s.rows)*4 > len(s.slots)*3 {
+		larger := max(8, 2*len(s.slots))
+		s.slots = make([]uint32, larger)
+		for i := range s.rows[:row] {
+			s.point(s.rows[i].hi, s.rows[i].lo, i)
+		}
+	}
+	s.point(hi, lo, row)
+}
+
+func (s *shard) point(hi, lo uint64, row int) {
+	mask := uint64(len(s.slots) - 1)
+	i := lo / shards & mask
+	for s.slots[i] != 0 {
+		i = (i + 1) & mask
+	}
+	s.slots[i] = uint32(hi>>56)<<24 | uint32(row+1)
+}
+
+// namesOf are the names of a row, packed.
+func (s *shard) namesOf(row int) []byte {
+	if row+1 < len(s.rows) {
+		return s.names[s.rows[row].name:s.rows[row+1].name]
+	}
+	return s.names[s.rows[row].name:]
+}
+
+// add adds to the row at a place; false: there is none, or nothing is counted here any more.
+func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
+	s := l.shard(lo)
+	s.mu.Lock()
+	row := s.find(hi, lo)
+	found := row >= 0 && !s.sealed
+	if found {
+		s.add(row, cost, checks)
+	}
+	s.mu.Unlock()
+	return found
+}
+
 // outcome is what came of entering a row.
 type outcome uint8
 
@@ -273,133 +173,169 @@ const (
 	entered outcome = iota // under its own name
 	other                  // among the others
 	lost                   // there was no room for either
-	again                  // the ledger is retired
+	sealed                 // nothing is counted here any more
 )
 
-// enter adds to a row, which is made if missing. late: also if the ledger is retired.
-func (l *ledger) enter(hi, lo uint64, row *Row, late bool) outcome {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.retired && !late {
-		return again
-	}
-	if r := l.find(hi, lo); r != nil {
-		r.add(row.Cost, row.Checks)
-		return entered
-	}
-	if !row.Other && l.rows < l.maxRows && l.append(hi, lo, row, othersBytes) {
-		l.rows++
-		return entered
+// enter adds to the row at a place, which is made if missing, or to that of others. It returns the row's number in its shard.
+func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
+	if !row.Other {
+		if done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, entered); done != lost {
+			return done, number
+		}
 	}
 	rest := Row{Rule: row.Rule, Unit: row.Unit, Other: true, Cost: row.Cost, Checks: row.Checks}
-	sum := xxh3.Hash128(rest.appendNames(nil))
-	if r := l.find(sum.Hi, sum.Lo); r != nil {
-		r.add(row.Cost, row.Checks)
-		return other
-	}
-	if l.append(sum.Hi, sum.Lo, &rest, 0) {
-		return other
-	}
-	return lost
+	at := xxh3.Hash128(rest.appendNames(nil))
+	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, other)
 }
 
-// append writes a row behind the last one, leaving some bytes free behind it; false: there is no room.
-func (l *ledger) append(hi, lo uint64, row *Row, free int64) bool {
-	names := row.appendNames(make([]byte, 0, 128))
-	n := (recordHead + int64(len(names)) + 7) / 8 * 8
-	if n > maxRecord || !l.room(l.used+n+free) {
+// enterAt is enter for a row of which there may be as many as bound; lost: there is no room.
+func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
+	s := l.shard(lo)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sealed {
+		return sealed, 0
+	}
+	number := s.find(hi, lo)
+	if number < 0 {
+		names := row.appendNames(s.names)
+		size := int64(len(names) - len(s.names))
+		if size > maxNames || len(row.Key) > maxKeyParts || len(s.rows) >= maxShardRows || !reserve(count, 1, bound) {
+			return lost, 0
+		}
+		if !reserve(&l.names, size, (l.maxRows+maxOthers)*rowBytes) {
+			count.Add(-1)
+			return lost, 0
+		}
+		number = len(s.rows)
+		s.rows = append(s.rows, record{hi: hi, lo: lo, name: uint32(len(s.names))})
+		s.names = names
+		s.put(hi, lo, number)
+	}
+	s.add(number, row.Cost, row.Checks)
+	return done, number
+}
+
+// reserve adds n to count, unless that would be above bound.
+func reserve(count *atomic.Int64, n, bound int64) bool {
+	if count.Add(n) > bound {
+		count.Add(-n)
 		return false
 	}
-	b := l.data[l.used : l.used+n]
-	clear(b[recordHead+len(names):])
-	copy(b[recordHead:], names)
-	r := recordAt(l.data, l.used)
-	r.hi, r.lo = hi, lo
-	r.cost.Store(row.Cost)
-	r.checks.Store(row.Checks)
-	r.head.Store(sum(b)) // now it is a row
-	x := l.index.Load()
-	if next := x.with(l.data, l.used); next != x {
-		l.index.Store(next)
-	}
-	l.used += n
 	return true
 }
 
-// room sees to it that so many bytes of the file may be touched.
-func (l *ledger) room(need int64) bool {
-	if need <= l.size {
-		return true
-	}
-	if need > int64(len(l.data)) || l.file == nil || l.full {
-		return false
-	}
-	size := min(max(need, l.size+min(max(l.size/4, leastGrowth), mostGrowth)), int64(len(l.data)))
-	if allocate(l.file, l.size, size) != nil {
-		l.full = true // there is a figure that says so
-		return false
-	}
-	l.size = size
-	return true
-}
-
-// each visits all rows; what they refer to holds until visit returns.
-func (l *ledger) each(visit func(r *record, row *Row)) {
-	l.mu.Lock()
-	used := l.used
-	l.mu.Unlock()
-	var row Row
-	for at := int64(headerSize); at < used; {
-		r := recordAt(l.data, at)
-		n := int64(r.head.Load() >> 32)
-		if row.readNames(l.data[at+recordHead:at+n]) == nil {
-			visit(r, &row)
-		}
-		at += n
+// seal ends counting: every row is what it will be.
+func (l *ledger) seal() {
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		s.sealed = true
+		s.mu.Unlock()
 	}
 }
 
-// retire ends entering, or lets it begin again.
-func (l *ledger) retire(yes bool) {
-	l.mu.Lock()
-	l.retired = yes
-	l.mu.Unlock()
+// block is some rows as they are written: their places and names, which are written once, and their counts.
+type block struct {
+	shard, number int
+	rows          int // of the shard, when the block was taken
+	names, counts []byte
 }
 
-// sync brings the file to the disk, and lets a full one be tried again.
-func (l *ledger) sync() error {
-	l.mu.Lock()
-	l.full = false
-	l.mu.Unlock()
-	switch {
-	case l.file == nil:
-		return nil
-	case l.mirror == nil:
-		return l.file.Sync()
-	}
-	if err := l.copyOut(); err != nil {
-		return err
-	}
-	return l.mirror.sync()
+// blockKey is where a part of a block is in the ledger's bucket.
+func blockKey(part byte, shard, number int) []byte {
+	return binary.BigEndian.AppendUint32([]byte{part, byte(shard)}, uint32(number))
 }
 
-// close gives file and memory back. Nobody may look at a row any more.
-func (l *ledger) close() error {
-	unmap(l.data)
-	l.data = nil
-	return l.closeFile()
-}
+const (
+	namesPart  = 'n'
+	countsPart = 'c'
+)
 
-// closeFile closes the file; the rows stay.
-func (l *ledger) closeFile() error {
-	if l.file == nil {
-		return nil
-	}
-	err := l.file.Close()
-	if l.mirror != nil {
-		if of := l.mirror.file.Close(); !errors.Is(of, fs.ErrClosed) { // as it is when it has landed
-			err = errors.Join(err, of)
+// take appends the blocks of a shard that are not written as they are. They count as written from then on.
+func (l *ledger) take(blocks []block, shard int) []block {
+	s := &l.shards[shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, word := range s.dirty {
+		s.dirty[i] = 0
+		for ; word != 0; word &= word - 1 {
+			b := block{shard: shard, number: i*64 + bits.TrailingZeros64(word), rows: len(s.rows)}
+			begin := b.number * blockRows
+			rows := s.rows[begin:min(begin+blockRows, len(s.rows))]
+			for j := range rows {
+				b.counts = binary.AppendVarint(b.counts, rows[j].cost)
+				b.counts = binary.AppendVarint(b.counts, rows[j].checks)
+			}
+			if begin+len(rows) > s.named {
+				for j := range rows {
+					b.names = binary.LittleEndian.AppendUint64(b.names, rows[j].hi)
+					b.names = binary.LittleEndian.AppendUint64(b.names, rows[j].lo)
+					b.names = append(b.names, s.namesOf(begin+j)...)
+				}
+			}
+			blocks = append(blocks, b)
 		}
 	}
-	return err
+	return blocks
+}
+
+// finish takes note of what became of blocks that were taken.
+func (l *ledger) finish(blocks []block, written bool) {
+	for i := range blocks {
+		b := &blocks[i]
+		s := &l.shards[b.shard]
+		s.mu.Lock()
+		switch {
+		case !written:
+			s.mark(b.number)
+		case b.names != nil:
+			s.named = max(s.named, min((b.number+1)*blockRows, b.rows))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// markAll makes every row count as not written.
+func (l *ledger) markAll() {
+	l.headless, l.afresh = true, true
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		s.named = 0
+		for block := range (len(s.rows) + blockRows - 1) / blockRows {
+			s.mark(block)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// load puts back the rows of a block. It reports whether they are what was written, and whether they are where they were.
+func (l *ledger) load(b *block) (whole, inPlace bool) {
+	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
+	whole, inPlace = true, true
+	for i := b.number * blockRows; names.More(); i++ {
+		hi, lo := names.Uint64(), names.Uint64()
+		var row Row
+		if row.decodeNames(names); names.Failed() {
+			return false, false
+		}
+		if row.Cost, row.Checks = counts.Varint(), counts.Varint(); counts.Failed() {
+			whole = false
+		}
+		done, number := l.enter(hi, lo, &row)
+		whole = whole && done != lost
+		inPlace = inPlace && number == i && int(lo%shards) == b.shard && (done == other) == row.Other
+	}
+	return whole, inPlace
+}
+
+// loaded takes note that all that is written was loaded, into its place.
+func (l *ledger) loaded() {
+	l.headless = false
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.named = len(s.rows)
+		clear(s.dirty)
+	}
 }

@@ -2,9 +2,6 @@ package usage
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"sort"
 	"time"
@@ -12,123 +9,133 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// listing is a ledger's file, to be read in the order of its rows. It has a mapping of its own, so whoever counts
-// meanwhile is not in its way; rows that are entered after it was opened are not in it.
-type listing struct {
-	header header
-	file   *os.File
-	data   []byte
-	order  []uint32 // the rows' offsets in units of 8 bytes
-	end    int64    // of the rows
-	bad    int64    // bytes that can't be read
-	used   time.Time
+// order is the rows that a ledger in memory had when it was made, by rule, key and unit.
+type order struct {
+	names [shards][]byte
+	rows  [shards][]record // of which only what never changes is read
+	refs  []uint32         // shard << 24 | number
+	made  time.Time
 }
 
-// openListing reads a file. What is damaged of it is left out; bad says so.
-func openListing(path string) (_ *listing, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read month of usage: %w", err)
-	}
-	l := &listing{file: f}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("read month of usage: %w", errors.Join(err, l.close()))
+// sort makes the order of the rows that there are now.
+func (l *ledger) sort() *order {
+	o := &order{made: time.Now()}
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		o.names[i], o.rows[i] = s.names, s.rows
+		s.mu.Unlock()
+		for number := range o.rows[i] {
+			o.refs = append(o.refs, uint32(i)<<24|uint32(number))
 		}
-	}()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
 	}
-	size := info.Size() / 8 * 8
-	if size < headerSize || size > mostBytes {
-		return nil, errDamaged
-	}
-	if l.data, err = mapFile(f, size, false); err != nil {
-		return nil, err
-	}
-	err = guarded(func() error {
-		if err := l.header.read(l.data); err != nil {
-			return err
-		}
-		var names Row
-		l.end, l.bad = scan(l.header.rowsIn(l.data), func(at, n int64) {
-			if names.readNames(l.data[at+recordHead:at+n]) != nil {
-				l.bad += n
-				return
-			}
-			l.order = append(l.order, uint32(at/8))
-		})
-		var a, b Row
-		slices.SortFunc(l.order, func(x, y uint32) int {
-			l.names(x, &a)
-			l.names(y, &b)
-			return compareRows(&a, &b)
-		})
-		return nil
+	var a, b Row
+	slices.SortFunc(o.refs, func(x, y uint32) int {
+		o.about(x, &a)
+		o.about(y, &b)
+		return compareRows(&a, &b)
 	})
-	if err != nil {
-		return nil, err
+	l.order.Store(o)
+	return o
+}
+
+// refresh makes the order anew if rows were entered since.
+func (l *ledger) refresh() {
+	if o := l.order.Load(); o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
+		l.sort()
 	}
-	return l, nil
 }
 
-// names reads what the row at an offset is about; it was readable before.
-func (l *listing) names(at uint32, r *Row) *record {
-	head := recordAt(l.data, int64(at)*8)
-	_ = r.readNames(l.data[int64(at)*8+recordHead : int64(at)*8+int64(head.head.Load()>>32)])
-	return head
+// about reads what a row is about. It refers to the ledger's names.
+func (o *order) about(ref uint32, row *Row) {
+	i, number := ref>>24, ref&maxShardRows
+	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].name:])) // it was packed here
 }
 
-// row reads the i-th row; what it refers to holds until close.
-func (l *listing) row(i int, r *Row) {
-	head := l.names(l.order[i], r)
-	r.Cost, r.Checks = head.cost.Load(), head.checks.Load()
-}
-
-// appendPage packs the rows behind after (nil: from the first) of one rule (empty: of all), about limit bytes of them at
-// most, and reports whether there are more.
-func (l *listing) appendPage(b []byte, rule string, after *Row, limit int) (page []byte, more bool) {
-	var r Row
-	first := sort.Search(len(l.order), func(i int) bool {
-		l.names(l.order[i], &r)
-		return r.Rule >= rule && (after == nil || compareRows(&r, after) > 0)
+// page puts the ledger's rows into p.
+func (l *ledger) page(p *pager) {
+	o := l.order.Load()
+	if o == nil {
+		o = l.sort()
+	}
+	var row Row
+	first := sort.Search(len(o.refs), func(i int) bool {
+		o.about(o.refs[i], &row)
+		return p.wants(&row)
 	})
-	start := len(b)
-	var last Row
-	for i := first; i < len(l.order); i++ {
-		if l.row(i, &r); rule != "" && r.Rule != rule {
-			break
+	for _, ref := range o.refs[first:] {
+		o.about(ref, &row)
+		l.count(ref, &row)
+		if !p.put(&row) {
+			return
 		}
-		// Rows with the same names stay on one page, since the next one begins behind them: in the month in which subjects
-		// came to be hashed otherwise there are two of each.
-		if len(b)-start >= limit {
-			if l.names(l.order[i-1], &last); compareRows(&r, &last) != 0 {
-				return b, true
-			}
-		}
-		b = r.appendNames(b)
-		b = binary.AppendVarint(b, r.Cost)
-		b = binary.AppendVarint(b, r.Checks)
 	}
-	return b, false
 }
 
-// readPage reads what appendPage packed. The rows refer to b.
-func readPage(b []byte) (rows []Row, err error) {
-	for d := wire.NewDecoder(b); d.More(); {
-		var r Row
-		r.decodeNames(d)
-		if r.Cost, r.Checks = d.Varint(), d.Varint(); d.Failed() {
-			return nil, errRecord
-		}
-		rows = append(rows, r)
-	}
-	return rows, nil
+// count reads a row's counts.
+func (l *ledger) count(ref uint32, row *Row) {
+	s := &l.shards[ref>>24]
+	s.mu.Lock()
+	r := &s.rows[ref&maxShardRows]
+	row.Cost, row.Checks = r.cost, r.checks
+	s.mu.Unlock()
 }
 
-func (l *listing) close() error {
-	unmap(l.data)
-	l.data, l.order = nil, nil
-	return l.file.Close()
+// pager packs rows, which come in their order: those of one rule (empty: of all) behind after (nil: from the first), until
+// there are about limit bytes.
+type pager struct {
+	rule  string
+	after *Row
+	limit int
+
+	page []byte
+	last Row // on the page; refers to it
+	more bool
+}
+
+// wants reports whether a row is not before those that are to be packed.
+func (p *pager) wants(row *Row) bool {
+	return row.Rule >= p.rule && (p.after == nil || compareRows(row, p.after) > 0)
+}
+
+// put packs a row, and reports whether it wants another one.
+//
+// Rows with the same names stay on one page, since the next one begins behind them: there are two of each where subjects came to
+// be hashed otherwise within a month.
+func (p *pager) put(row *Row) bool {
+	switch {
+	case !p.wants(row):
+		return true
+	case p.rule != "" && row.Rule != p.rule:
+		return false
+	case len(p.page) >= p.limit && compareRows(row, &p.last) != 0:
+		p.more = true
+		return false
+	}
+	at := len(p.page)
+	p.page = row.appendNames(p.page)
+	p.last.decodeNames(wire.NewDecoder(p.page[at:]))
+	p.page = binary.AppendVarint(p.page, row.Cost)
+	p.page = binary.AppendVarint(p.page, row.Checks)
+	return true
+}
+
+// next is a pager for the page behind this one.
+func (p *pager) next() *pager {
+	last := p.last.clone()
+	return &pager{rule: p.rule, after: &last, limit: p.limit}
+}
+
+// eachRow visits the packed rows of a page until visit returns false. They refer to it.
+func eachRow(page []byte, visit func(row *Row) bool) error {
+	var row Row
+	for d := wire.NewDecoder(page); d.More(); {
+		if row.decode(d); d.Failed() {
+			return errRow
+		}
+		if !visit(&row) {
+			return nil
+		}
+	}
+	return nil
 }

@@ -4,17 +4,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 
+	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -29,37 +32,7 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 func config(dir string) (Config, *atomic.Int64) {
 	now := &atomic.Int64{}
 	now.Store(november.UnixNano())
-	shm := filepath.Join(dir, "shm")
-	_ = os.MkdirAll(shm, 0o700) // else months are counted in pages of files, which tests notice
-	return Config{Dir: dir, SharedMemory: shm, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: quiet()}, now
-}
-
-// everywhere runs a test on meters that count in shared memory, and on those that count in pages of their files.
-func everywhere(t *testing.T, test func(t *testing.T, c Config, now *atomic.Int64)) {
-	t.Run("shared memory", func(t *testing.T) {
-		c, now := config(t.TempDir())
-		t.Cleanup(func() { // after meters are closed
-			if left, err := os.ReadDir(c.SharedMemory); err != nil || len(left) > 0 {
-				t.Errorf("in shared memory %v is left, %v", left, err)
-			}
-		})
-		test(t, c, now)
-	})
-	t.Run("pages", func(t *testing.T) {
-		c, now := config(t.TempDir())
-		c.SharedMemory = ""
-		test(t, c, now)
-	})
-}
-
-// written brings what is counted to the files.
-func (m *Meter) written(t testing.TB) *Meter {
-	t.Helper()
-	m.turn(m.cfg.Now())
-	if err := m.copyOut(); err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: quiet()}, now
 }
 
 func open(t testing.TB, c Config) *Meter {
@@ -70,6 +43,19 @@ func open(t testing.TB, c Config) *Meter {
 	}
 	t.Cleanup(func() { m.Close() })
 	return m
+}
+
+// kill ends a meter as a kill does.
+func (m *Meter) kill(t testing.TB) {
+	t.Helper()
+	m.cancel()
+	m.done.Wait()
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.closed = true
+	if err := m.file.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func hashOf(rule string, key ...string) rules.Hash {
@@ -85,243 +71,381 @@ func (m *Meter) count(wall time.Time, rule string, key []string, unit string, co
 	}
 }
 
-// rowsOf reads all rows of a month from the files in dir.
-func rowsOf(t testing.TB, dir string, month string) map[string][2]int64 {
+// rows reads what this node counted in a month.
+func (m *Meter) rows(t testing.TB, month string) map[string][2]int64 {
 	t.Helper()
-	list, err := entries(filepath.Join(dir, Folder))
+	c := Join(m, nil, nil)
+	id, err := ParseMonth(month)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Open(t.Context(), Query{Month: id, Here: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := map[string][2]int64{}
-	for _, e := range list {
-		if e.month.String() != month {
-			continue
+	for {
+		r, ok := s.Next()
+		if !ok {
+			return out
 		}
-		l, err := openListing(e.path)
-		if err != nil {
-			t.Fatal(err)
+		name := fmt.Sprint(r.Rule, r.Key, r.Unit, r.Other)
+		if _, twice := out[name]; twice {
+			t.Errorf("%s comes twice", name)
 		}
-		for i := range l.order {
-			var r Row
-			l.row(i, &r)
-			name := fmt.Sprint(r.Rule, r.Key, r.Unit, r.Other)
-			out[name] = [2]int64{out[name][0] + r.Cost, out[name][1] + r.Checks}
-		}
-		l.close()
+		out[name] = [2]int64{r.Cost, r.Checks}
 	}
-	return out
 }
 
 func expectRows(t testing.TB, have, want map[string][2]int64) {
 	t.Helper()
-	for name, w := range want {
-		if have[name] != w {
-			t.Errorf("%s: have %v, want %v", name, have[name], w)
-		}
-	}
-	for name, h := range have {
-		if _, ok := want[name]; !ok {
-			t.Errorf("%s: have %v, want no row", name, h)
-		}
+	if !maps.Equal(have, want) {
+		t.Errorf("have %v\nwant %v", have, want)
 	}
 }
 
+func total(m map[string][2]int64) (cost, checks int64) {
+	for _, r := range m {
+		cost, checks = cost+r[0], checks+r[1]
+	}
+	return cost, checks
+}
+
+// inFile lists what is in the file.
+func (m *Meter) inFile(t testing.TB) (list []copyID) {
+	t.Helper()
+	if err := m.file.View(func(tx persist.Tx) (err error) {
+		list, err = copies(tx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
 func TestMeterCounts(t *testing.T) {
-	everywhere(t, func(t *testing.T, c Config, _ *atomic.Int64) {
-		dir := c.Dir
-		m := open(t, c)
-		m.count(november, "tenant", []string{"acme"}, "requests", 1)
-		m.count(november, "tenant", []string{"acme"}, "requests", 4)
-		m.count(november, "tenant", []string{"acme"}, "tokens", 900)
-		m.count(november, "pair", []string{"a:b", "c"}, "requests", 1)
-		m.count(november, "pair", []string{"a", "b:c"}, "requests", 2)
-		m.count(november, "all", []string{}, "requests", 7)
-		m.Enter(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
-		m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // not known
-		m.count(time.Date(2026, 10, 31, 23, 59, 59, 999_999_999, time.UTC), "tenant", []string{"acme"}, "requests", 3)
-		m.count(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), "tenant", []string{"acme"}, "requests", 5)
-		m.count(november, "tenant", []string{"acme"}, "requests", 1) // late
-		m.written(t)
-		expectRows(t, rowsOf(t, dir, "2026-10"), map[string][2]int64{"tenant[acme]requestsfalse": {3, 1}})
-		expectRows(t, rowsOf(t, dir, "2026-12"), map[string][2]int64{"tenant[acme]requestsfalse": {5, 1}})
-		want := map[string][2]int64{
-			"tenant[acme]requestsfalse": {6, 3}, "tenant[acme]tokensfalse": {800, 1}, "pair[a:b c]requestsfalse": {1, 1},
-			"pair[a b:c]requestsfalse": {2, 1}, "all[]requestsfalse": {7, 1}, "tenant[]tokenstrue": {-5, 0},
-		}
-		m.written(t)
-		expectRows(t, rowsOf(t, dir, "2026-11"), want)
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	m.count(november, "tenant", []string{"acme"}, "requests", 1)
+	m.count(november, "tenant", []string{"acme"}, "requests", 4)
+	m.count(november, "tenant", []string{"acme"}, "tokens", 900)
+	m.count(november, "pair", []string{"a:b", "c"}, "requests", 1)
+	m.count(november, "pair", []string{"a", "b:c"}, "requests", 2)
+	m.count(november, "all", []string{}, "requests", 7)
+	m.Enter(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
+	m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // not known
+	m.count(time.Date(2026, 10, 31, 23, 59, 59, 999_999_999, time.UTC), "tenant", []string{"acme"}, "requests", 3)
+	m.count(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), "tenant", []string{"acme"}, "requests", 5)
+	m.count(november, "tenant", []string{"acme"}, "requests", 1) // late
+	want := map[string][2]int64{
+		"tenant[acme]requestsfalse": {6, 3}, "tenant[acme]tokensfalse": {800, 1}, "pair[a:b c]requestsfalse": {1, 1},
+		"pair[a b:c]requestsfalse": {2, 1}, "all[]requestsfalse": {7, 1}, "tenant[]tokenstrue": {-5, 0},
+	}
+	for range 3 { // the last two times it goes on from the file
+		expectRows(t, m.rows(t, "2026-10"), map[string][2]int64{"tenant[acme]requestsfalse": {3, 1}})
+		expectRows(t, m.rows(t, "2026-12"), map[string][2]int64{"tenant[acme]requestsfalse": {5, 1}})
+		expectRows(t, m.rows(t, "2026-11"), want)
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
-
-		m = open(t, c) // goes on
+		m = open(t, c)
 		m.count(november, "tenant", []string{"acme"}, "requests", 1)
-		want["tenant[acme]requestsfalse"] = [2]int64{7, 4}
-		m.written(t)
-		expectRows(t, rowsOf(t, dir, "2026-11"), want)
+		r := want["tenant[acme]requestsfalse"]
+		want["tenant[acme]requestsfalse"] = [2]int64{r[0] + 1, r[1] + 1}
+	}
+	if list := m.inFile(t); len(list) != 3 {
+		t.Errorf("have %v, want a ledger for each month", list)
+	}
+	if left, _ := os.ReadDir(c.Dir); len(left) != 1 || left[0].Name() != fileName {
+		t.Errorf("have files %v", left)
+	}
+}
+
+// Where nothing is counted, there is no file, and no row.
+func TestMeterThatCountsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := config(t.TempDir())
+		m := open(t, c)
+		time.Sleep(time.Minute)
+		if m.working() || len(m.rows(t, "2026-11")) > 0 {
+			t.Error("there is something to do")
+		}
+		m.Close()
+		if left, _ := os.ReadDir(c.Dir); len(left) > 0 {
+			t.Errorf("have %v", left)
+		}
+	})
+}
+
+// A kill loses what was counted since the last write, a second at most, and never adds to a row.
+func TestKillLosesASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := config(t.TempDir())
+		var want [2]int64
+		for kill := range 20 {
+			m := open(t, c)
+			have := m.rows(t, "2026-11")["r[k]requestsfalse"]
+			if have != want {
+				t.Fatalf("kill %d: have %v, want %v", kill, have, want)
+			}
+			// What was counted until a second ago is there after the kill, and here nothing more.
+			began := time.Now()
+			for range kill*37%25 + 1 {
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
+				m.count(november, "r", []string{"k"}, "requests", 3)
+				have[0], have[1] = have[0]+3, have[1]+1
+			}
+			left := time.Since(began)
+			m.kill(t)
+			m = open(t, c)
+			want = m.rows(t, "2026-11")["r[k]requestsfalse"]
+			if lost := have[1] - want[1]; lost < 0 || lost > 11 || want[0] != 3*want[1] {
+				t.Fatalf("kill %d, after %v: have %v, want at most 11 checks less than %v", kill, left, want, have)
+			}
+			m.Close()
+		}
+		if want[1] < 50 {
+			t.Errorf("only %d checks were kept", want[1])
+		}
 	})
 }
 
 // At the bound on rows, and for names that are too long, counts go to one row of others; the sums stay right.
 func TestMeterAtItsBound(t *testing.T) {
-	everywhere(t, func(t *testing.T, c Config, _ *atomic.Int64) {
-		dir := c.Dir
-		c.Rows = 10
-		m := open(t, c)
-		for i := range 100 {
-			for range 2 {
-				m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 3)
-			}
+	c, _ := config(t.TempDir())
+	c.Rows = 10
+	m := open(t, c)
+	for i := range 100 {
+		for range 2 {
+			m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 3)
 		}
-		m.count(november, "r", []string{string(make([]byte, 70<<10))}, "tokens", 5)
-		m.written(t)
-		have := rowsOf(t, dir, "2026-11")
-		if len(have) != 12 || have["r[]requeststrue"] != [2]int64{540, 180} || have["r[]tokenstrue"] != [2]int64{5, 1} {
-			t.Errorf("have %d rows, others %v, %v", len(have), have["r[]requeststrue"], have["r[]tokenstrue"])
-		}
-		if s := m.Stats(); s.Rows != 10 || s.Others != 181 || s.Lost != 0 {
-			t.Errorf("have %+v", s)
+	}
+	m.count(november, "r", []string{string(make([]byte, 70<<10))}, "tokens", 5)
+	have := m.rows(t, "2026-11")
+	if len(have) != 12 || have["r[]requeststrue"] != [2]int64{540, 180} || have["r[]tokenstrue"] != [2]int64{5, 1} {
+		t.Errorf("have %d rows, others %v, %v", len(have), have["r[]requeststrue"], have["r[]tokenstrue"])
+	}
+	if s := m.Stats(); s.Rows != 10 || s.Others != 181 || s.Lost != 0 {
+		t.Errorf("have %+v", s)
+	}
+	m.Close()
+	m = open(t, c)
+	m.count(november, "r", []string{"another"}, "requests", 1)
+	if s := m.Stats(); s.Rows != 10 || s.Others != 1 {
+		t.Errorf("after a restart: have %+v", s)
+	}
+	m.Close()
+
+	// With a lower bound, what does not fit any more joins the others, and is written so.
+	c.Rows = 3
+	for range 2 {
+		m = open(t, c)
+		have := m.rows(t, "2026-11")
+		if cost, checks := total(have); len(have) != 5 || cost != 606 || checks != 202 || m.Stats().Rows != 3 {
+			t.Errorf("with 3 rows: have %v, %+v", have, m.Stats())
 		}
 		m.Close()
-		m = open(t, c)
-		m.count(november, "r", []string{"another"}, "requests", 1)
-		if s := m.Stats(); s.Rows != 10 || s.Others != 1 {
-			t.Errorf("after a restart: have %+v", s)
-		}
-	})
-}
+	}
 
-func TestMeterConcurrently(t *testing.T) {
-	everywhere(t, func(t *testing.T, c Config, _ *atomic.Int64) {
-		dir := c.Dir
-		c.Rows = 100_000
-		m := open(t, c)
-		var group sync.WaitGroup
-		const workers, rounds, subjects = 8, 20_000, 5000
-		for w := range workers {
-			group.Go(func() {
-				for i := range rounds {
-					m.count(november, "r", []string{fmt.Sprint((i*7 + w) % subjects)}, "requests", 1)
-				}
-			})
-		}
-		group.Wait()
-		var cost, checks int64
-		m.written(t)
-		have := rowsOf(t, dir, "2026-11")
-		for _, r := range have {
-			cost, checks = cost+r[0], checks+r[1]
-		}
-		if len(have) != subjects || cost != workers*rounds || checks != workers*rounds {
-			t.Errorf("have %d rows, cost %d, %d checks; want %d, %d", len(have), cost, checks, subjects, workers*rounds)
-		}
-	})
-}
-
-// A damaged file is set aside, and its whole rows go on.
-func TestMeterDamaged(t *testing.T) {
-	for name, damage := range map[string]func([]byte) []byte{
-		"header":  func(b []byte) []byte { b[20] ^= 1; return b },
-		"row":     func(b []byte) []byte { b[headerSize+30] ^= 0x40; return b },
-		"length":  func(b []byte) []byte { b[headerSize+4] = 0xff; return b },
-		"cut":     func(b []byte) []byte { return b[:headerSize+70] },
-		"rubbish": func(b []byte) []byte { return []byte(strings.Repeat("rubbish in place of a file", 50)) },
-		"hole":    func(b []byte) []byte { clear(b[headerSize : headerSize+56]); return b },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			c, _ := config(dir)
-			m := open(t, c)
-			for i := range 50 {
-				m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
-			}
-			m.Close()
-			path := filepath.Join(dir, Folder, fileName(MonthOf(november.UnixNano()), c.Self))
-			b, _ := os.ReadFile(path)
-			os.WriteFile(path, damage(b), 0o600)
-			m = open(t, c)
-			m.written(t)
-			have := rowsOf(t, dir, "2026-11")
-			least := map[string]int{"header": 50, "row": 49, "length": 49, "cut": 1, "rubbish": 0, "hole": 49}[name]
-			if s := m.Stats(); int(s.Rows) != least || len(have) != least || s.SetAside != 1 || s.InMemory {
-				t.Errorf("have %d rows, %+v, want %d rows and a file set aside", len(have), s, least)
-			}
-			m.count(november, "r", []string{"new"}, "requests", 1)
-			if aside, _ := filepath.Glob(path + ".corrupt-*"); len(aside) != 1 {
-				t.Errorf("have %v set aside, want 1", aside)
-			}
-			m.Close()
-			m = open(t, c)
-			if s := m.Stats(); int(s.Rows) != least+1 || s.SetAside != 0 {
-				t.Errorf("opened again: have %+v, want %d rows", s, least+1)
-			}
-		})
+	// Rules and units are bounded, too.
+	m = open(t, c)
+	for i := range maxOthers + 100 {
+		m.count(november, fmt.Sprint("rule ", i), []string{"k"}, "requests", 1)
+	}
+	if s := m.Stats(); s.Lost != 102 { // two were there
+		t.Errorf("have %+v", s)
 	}
 }
 
-// The months that are over are kept, as many as asked for, and read as they were.
+// The names of all rows together are bounded as well.
+func TestMeterBoundsNames(t *testing.T) {
+	c, _ := config(t.TempDir())
+	c.Rows = 1
+	m := open(t, c)
+	l := m.ledgerOf(november.UnixNano())
+	l.maxRows = 1000
+	for i := range 1000 {
+		m.count(november, "r", []string{fmt.Sprint(i, strings.Repeat("x", 20<<10))}, "requests", 1)
+	}
+	if bound := int64(maxOthers+1000) * rowBytes; l.names.Load() > bound || l.rows.Load() >= 1000 {
+		t.Errorf("have %d rows with names of %d bytes, want at most %d bytes", l.rows.Load(), l.names.Load(), bound)
+	}
+	if cost, checks := total(m.rows(t, "2026-11")); cost != 1000 || checks != 1000 {
+		t.Errorf("have cost %d and %d checks, want 1000", cost, checks)
+	}
+}
+
+// A subject's counts are right however many count, write and read at once.
+func TestMeterConcurrently(t *testing.T) {
+	c, _ := config(t.TempDir())
+	c.Rows = 100_000
+	m := open(t, c)
+	var group, others sync.WaitGroup
+	stop := make(chan struct{})
+	others.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := m.Sync(); err != nil {
+				t.Error(err)
+			}
+			m.rows(t, "2026-11")
+		}
+	})
+	const workers, rounds, subjects = 8, 20_000, 5000
+	for w := range workers {
+		group.Go(func() {
+			for i := range rounds {
+				m.count(november, "r", []string{fmt.Sprint((i*7 + w) % subjects)}, "requests", 1)
+			}
+		})
+	}
+	group.Wait()
+	close(stop)
+	others.Wait()
+	want := m.rows(t, "2026-11")
+	if cost, checks := total(want); len(want) != subjects || cost != workers*rounds || checks != workers*rounds {
+		t.Errorf("have %d rows, cost %d, %d checks; want %d, %d", len(want), cost, checks, subjects, workers*rounds)
+	}
+	m.Close()
+	expectRows(t, open(t, c).rows(t, "2026-11"), want)
+}
+
+// A month that is over is closed when nothing was counted in it for a while, and read as before; what is counted in it afterwards
+// is added. The oldest months go.
 func TestMonthsTurn(t *testing.T) {
-	everywhere(t, func(t *testing.T, c Config, now *atomic.Int64) {
-		dir := c.Dir
+	synctest.Test(t, func(t *testing.T) {
+		c, now := config(t.TempDir())
 		c.Months = 3
 		m := open(t, c)
 		at := november
 		for month := range 5 {
 			now.Store(at.UnixNano())
-			m.turn(at.UnixNano())
-			m.count(at, "r", []string{"k"}, "requests", int64(month+1))
+			for i := range 300 { // so that blocks and shards are several
+				m.count(at, "r", []string{fmt.Sprint(i)}, "requests", int64(month+1))
+			}
+			time.Sleep(closeAfter + 10*time.Second)
 			at = at.AddDate(0, 1, 0)
 		}
-		for range graceRounds + 1 {
-			m.turn(now.Load())
+		if list := m.inMemory(); len(list) != 1 {
+			t.Errorf("have %d months in memory, want 1", len(list))
 		}
-		m.mu.Lock()
-		live, going := len(m.live), len(m.going)
-		m.mu.Unlock()
-		if live != 1 || going != 0 {
-			t.Errorf("have %d months open and %d on their way out, want 1 and 0", live, going)
-		}
-		m.count(november.AddDate(0, 3, 0), "r", []string{"k"}, "requests", 10) // a late one
-		m.Close()
-		m = open(t, c)
-		for month, want := range map[string]int64{"2026-11": 0, "2026-12": 0, "2027-01": 3, "2027-02": 14, "2027-03": 5} {
-			m.written(t)
-			if have := rowsOf(t, dir, month)["r[k]requestsfalse"][0]; have != want {
-				t.Errorf("%s: have %d, want %d", month, have, want)
+		for round := range 3 {
+			m.count(november.AddDate(0, 3, 0), "r", []string{"1"}, "requests", 10) // a late one
+			time.Sleep(time.Second * 2)
+			for month, want := range map[string]int64{"2026-11": 0, "2026-12": 0, "2027-01": 900, "2027-02": 1200 + 10*int64(round+1), "2027-03": 1500} {
+				if cost, _ := total(m.rows(t, month)); cost != want {
+					t.Errorf("round %d: %s: have %d, want %d", round, month, cost, want)
+				}
 			}
+			if round == 1 {
+				time.Sleep(closeAfter + 10*time.Second)
+			}
+			m.Close()
+			m = open(t, c)
 		}
-		// The last hour of a month makes the file of the next one.
-		end := (MonthOf(now.Load()) + 1).Begin()
-		m.turn(end - int64(time.Minute))
-		if _, err := os.Stat(filepath.Join(dir, Folder, fileName(MonthOf(end), c.Self))); err != nil {
-			t.Error(err)
+		// February was closed twice, and begun once more after that.
+		if n := len(m.inFile(t)); n != 5 {
+			t.Errorf("have %d ledgers in the file: %v, want 5", n, m.inFile(t))
 		}
 	})
 }
 
-// A month without a file is counted in memory, and moves into its file when there can be one.
+// What is counted while a ledger is closed goes to it or to the next one.
+func TestCloseWhileCounting(t *testing.T) {
+	c, now := config(t.TempDir())
+	m := open(t, c)
+	now.Store(november.AddDate(0, 1, 0).UnixNano())
+	var group sync.WaitGroup
+	for w := range 4 {
+		group.Go(func() {
+			for i := range 5000 {
+				m.count(november, "r", []string{fmt.Sprint(w, i%50)}, "requests", 1)
+			}
+		})
+	}
+	for range 5 {
+		m.writing.Lock()
+		for _, l := range m.inMemory() {
+			if err := m.closeLedger(l); err != nil {
+				t.Error(err)
+			}
+		}
+		m.writing.Unlock()
+	}
+	group.Wait()
+	if cost, checks := total(m.rows(t, "2026-11")); cost != 20_000 || checks != 20_000 {
+		t.Errorf("have cost %d and %d checks, want 20000", cost, checks)
+	}
+}
+
+// While there is no file, months are counted in memory, and added to what the file has when it can be opened.
 func TestMeterWithoutDisk(t *testing.T) {
-	everywhere(t, func(t *testing.T, c Config, now *atomic.Int64) {
-		dir := c.Dir
-		blocker := filepath.Join(dir, Folder)
-		os.WriteFile(blocker, nil, 0o600) // a file where the folder should be
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	m.count(november, "r", []string{"k"}, "requests", 2)
+	m.Close()
+	path := filepath.Join(c.Dir, fileName)
+	os.Rename(path, path+".away")
+	os.Mkdir(path, 0o700) // a directory where the file should be
+	m = open(t, c)
+	m.count(november, "r", []string{"k"}, "requests", 3)
+	if err := m.Sync(); err == nil || !m.Stats().InMemory || m.Stats().SyncFailures < 2 {
+		t.Errorf("have %v, %+v; want it to be in memory", err, m.Stats())
+	}
+	m.writing.Lock() // else it may look in between
+	os.Remove(path)
+	os.Rename(path+".away", path)
+	m.writing.Unlock()
+	for range 2 {
+		if err := m.Sync(); err != nil || m.Stats().InMemory || m.Stats().SyncFailures != 0 {
+			t.Errorf("have %v, %+v", err, m.Stats())
+		}
+		expectRows(t, m.rows(t, "2026-11"), map[string][2]int64{"r[k]requestsfalse": {5, 2}})
+		m.Close()
+		m = open(t, c)
+	}
+}
+
+// Counting waits for nobody who waits for the disk.
+func TestCountingWaitsForNoDisk(t *testing.T) {
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	m.writing.Lock()
+	for i := range 100 {
+		m.count(november, "r", []string{fmt.Sprint(i % 10)}, "requests", 1)
+		m.count(november.AddDate(0, 1, 0), "r", []string{fmt.Sprint(i)}, "requests", 1)
+	}
+	m.Stats()
+	m.writing.Unlock()
+	if _, checks := total(m.rows(t, "2026-11")); checks != 100 {
+		t.Errorf("have %d checks, want 100", checks)
+	}
+}
+
+// Files and goroutines are given back.
+func TestMeterGivesFilesBack(t *testing.T) {
+	files := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(list)
+	}
+	before := files()
+	for range 3 {
+		c, _ := config(t.TempDir())
 		m := open(t, c)
-		m.count(november, "r", []string{"k"}, "requests", 2)
-		if m.Sync(); !m.Stats().InMemory {
-			t.Errorf("have %+v, want it to be in memory", m.Stats())
-		}
-		os.Remove(blocker)
-		old := m.current.Load()
-		m.turn(now.Load())
-		m.count(november, "r", []string{"k"}, "requests", 3)
-		old.find(place(hashOf("r", "k"), "requests")).add(100, 1) // a straggler's
-		m.turn(now.Load())
-		m.written(t)
-		expectRows(t, rowsOf(t, dir, "2026-11"), map[string][2]int64{"r[k]requestsfalse": {105, 3}})
-		if err := m.Sync(); err != nil || m.Stats().InMemory {
-			t.Errorf("have %+v, %v", m.Stats(), err)
-		}
-	})
+		m.count(november, "r", []string{"k"}, "requests", 1)
+		m.Close()
+	}
+	if after := files(); after > before {
+		t.Errorf("%d files are open, %d were before", after, before)
+	}
 }
 
 func TestMonth(t *testing.T) {
@@ -360,5 +484,38 @@ func BenchmarkAdd(b *testing.B) {
 				m.Add(wall, hashes[i%n], "requests", 1, 1)
 			}
 		})
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	for _, rows := range []int{10_000, 1_000_000} {
+		c, _ := config(b.TempDir())
+		c.Rows = rows
+		m := open(b, c)
+		m.cancel() // so that nothing else writes
+		m.done.Wait()
+		hashes := make([]rules.Hash, rows)
+		for i := range rows {
+			key := []string{fmt.Sprint("subject number ", i)}
+			hashes[i] = hashOf("tenant", key...)
+			m.count(november, "tenant", key, "requests", 1)
+		}
+		if err := m.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		for _, changed := range []int{1000, rows / 2} {
+			b.Run(fmt.Sprintf("rows=%d/changed=%d", rows, changed), func(b *testing.B) {
+				for b.Loop() {
+					b.StopTimer()
+					for i := range changed {
+						m.Add(november.UnixNano(), hashes[i*(rows/changed)], "requests", 1, 1)
+					}
+					b.StartTimer()
+					if err := m.Sync(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
 	}
 }

@@ -3,9 +3,9 @@ package usage
 import (
 	"cmp"
 	"errors"
+	"hash/crc32"
 	"math"
 	"slices"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -22,63 +22,17 @@ type Row struct {
 	Checks int64 // admitted
 }
 
-// Bounds of a record.
 const (
-	recordHead  = 40
-	maxRecord   = 64 << 10 // bytes; a subject with longer names is counted with the others
+	maxNames    = 64 << 10 // bytes of a row's names; a subject with longer ones is counted with the others
 	maxKeyParts = 32
 )
 
-// record is the beginning of a row in a ledger; names follow.
-type record struct {
-	// head is the record's length << 32 | CRC-32C of hash and names. 0: no record.
-	head         atomic.Uint64
-	cost, checks atomic.Int64
-	hi, lo       uint64
-}
+var (
+	// errRow: what was read is no row.
+	errRow = errors.New("a row of usage is damaged")
 
-// recordAt is the record at an offset, of which recordHead bytes are there.
-func recordAt(data []byte, at int64) *record { return (*record)(unsafe.Pointer(&data[at])) }
-
-// sum is the head of a record of n bytes.
-func sum(b []byte) uint64 {
-	return uint64(len(b))<<32 | uint64(wire.Sum(0, b[24:]))
-}
-
-// recordLength checks the record that data has at an offset and returns its length; 0: there is none. The error is
-// errRecord.
-func recordLength(data []byte, at int64) (int64, error) {
-	if at+recordHead > int64(len(data)) {
-		return 0, nil
-	}
-	head := recordAt(data, at).head.Load()
-	if head == 0 {
-		return 0, nil
-	}
-	n := int64(head >> 32)
-	if n <= recordHead || n > maxRecord || n%8 != 0 || at+n > int64(len(data)) || sum(data[at:at+n]) != head {
-		return 0, errRecord
-	}
-	return n, nil
-}
-
-var errRecord = errors.New("record is damaged")
-
-// add adds to a row. Costs stay where they would overflow.
-func (r *record) add(cost, checks int64) {
-	const small = 1 << 32 // so small ones do not overflow in a month
-	if cost < small && cost > -small {
-		r.cost.Add(cost)
-	} else {
-		for {
-			old := r.cost.Load()
-			if r.cost.CompareAndSwap(old, plus(old, cost)) {
-				break
-			}
-		}
-	}
-	r.checks.Add(checks)
-}
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
 
 // plus is a + b, held within int64.
 func plus(a, b int64) int64 {
@@ -101,27 +55,25 @@ func (r *Row) appendNames(b []byte) []byte {
 	return wire.AppendTexts(b, r.Key)
 }
 
-// readNames is decodeNames of bytes that may be longer.
-func (r *Row) readNames(b []byte) error {
-	d := wire.NewDecoder(b)
-	r.decodeNames(d)
-	return d.Err()
-}
-
 // decodeNames reads names. What it makes refers to what d reads.
 func (r *Row) decodeNames(d *wire.Decoder) {
-	r.Rule, r.Unit = decodeName(d), decodeName(d)
+	name := func() string {
+		b := d.View(d.Len())
+		return unsafe.String(unsafe.SliceData(b), len(b))
+	}
+	r.Rule, r.Unit = name(), name()
 	r.Other, r.Key = d.Bool(), r.Key[:0]
 	if !r.Other {
 		for range d.Count(maxKeyParts, 1) {
-			r.Key = append(r.Key, decodeName(d))
+			r.Key = append(r.Key, name())
 		}
 	}
 }
 
-func decodeName(d *wire.Decoder) string {
-	b := d.View(maxRecord)
-	return unsafe.String(unsafe.SliceData(b), len(b))
+// decode reads names and counts.
+func (r *Row) decode(d *wire.Decoder) {
+	r.decodeNames(d)
+	r.Cost, r.Checks = d.Varint(), d.Varint()
 }
 
 // clone is r with memory of its own.

@@ -19,12 +19,12 @@ type Stream struct {
 	ctx     context.Context
 	cluster *Cluster
 	query   Query
-	heads   []*reader
+	heads   []*decoder
 	missing []string
 }
 
-// reader reads one source's rows.
-type reader struct {
+// decoder reads one ledger's rows.
+type decoder struct {
 	source source
 	page   []Row
 	last   []byte // names of the last row of the page; nil before the first
@@ -50,7 +50,7 @@ func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 		if q.Here && !one.Own {
 			continue
 		}
-		r := &reader{source: one, more: true}
+		r := &decoder{source: one, more: true}
 		if s.fill(r); len(r.page) > 0 {
 			s.heads = append(s.heads, r)
 		}
@@ -91,14 +91,14 @@ func (s *Stream) Next() (row Row, ok bool) {
 }
 
 // fill reads the next page of r. What fails is missing from there on.
-func (s *Stream) fill(r *reader) {
+func (s *Stream) fill(r *decoder) {
 	if !r.more {
 		return
 	}
-	q := pageQuery{Month: s.query.Month, Source: r.source.Source, Rule: s.query.Rule, After: r.last}
+	q := pageQuery{Ledger: r.source.Ledger, Rule: s.query.Rule, After: r.last}
 	body, err := s.cluster.ask(s.ctx, r.source.at, &q)
 	if err == nil && len(body) == 0 {
-		err = errRecord
+		err = errRow
 	}
 	if err == nil {
 		r.more = body[0] == 1
@@ -122,6 +122,16 @@ func (s *Stream) miss(node string) {
 		s.missing = append(s.missing, node)
 		slices.Sort(s.missing)
 	}
+}
+
+// readPage reads all rows of a page. They refer to it.
+func readPage(page []byte) (rows []Row, err error) {
+	err = eachRow(page, func(row *Row) bool {
+		rows = append(rows, *row)
+		rows[len(rows)-1].Key = slices.Clone(row.Key)
+		return true
+	})
+	return rows, err
 }
 
 // ask reads a page wherever it is.

@@ -1,299 +1,276 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/rlnode/rlnode/persist"
 )
 
-// start opens what is counted at first: the month of now, and what a killed process has left in shared memory.
-func (m *Meter) start(now int64) {
-	m.turning.Lock()
-	defer m.turning.Unlock()
-	month := MonthOf(now)
-	if m.provide(month) == nil {
-		m.ledgerOf(now) // in memory
-	}
-	if m.cfg.SharedMemory != "" {
-		for _, old := range abandoned(m.dir, m.cfg.Self, month) {
-			m.provide(old) // and turn lets it go
-		}
-	}
-	m.drop()
-}
+const (
+	// writeInterval is how much of a bill a kill may lose.
+	writeInterval = time.Second
+	// hangTime is how long writing may take before the disk counts as failing.
+	hangTime = 5 * time.Second
+	// closeAfter is how long nothing was counted in a month that is not the current one before its ledger is closed. Costs of
+	// reservations are corrected for an hour.
+	closeAfter = 2 * time.Hour
+	// orderTime is how long the order of a ledger's rows is kept for those who read pages.
+	orderTime = time.Minute
+	// maxBlocks is how many blocks are written in one transaction, of some kilobytes each.
+	maxBlocks = 4096
+)
 
-// provide opens a month's file, which takes over what was counted without; nil: it can't be opened now. m.turning is held.
-func (m *Meter) provide(month Month) *ledger {
-	m.mu.Lock()
-	l := m.revive(month)
-	m.mu.Unlock()
-	if l != nil {
-		return l // never two of one file
-	}
-	l, err := m.openFile(month)
-	if err != nil {
-		if !m.failed {
-			m.cfg.Logger.Error("usage of a month is counted in memory until it has a file", "month", month, "error", err)
-		}
-		m.failed = true
-		return nil
-	}
-	m.mu.Lock()
-	old := m.live[month]
-	m.live[month] = l
-	if old == nil {
-		if c := m.current.Load(); c == nil {
-			m.current.Store(l)
-		}
-	} else {
-		m.current.CompareAndSwap(old, l)
-		m.going = append(m.going, parting{ledger: old, into: l})
-	}
-	m.mu.Unlock()
-	if old != nil {
-		old.retire(true) // after it was published who follows: whoever finds it retired looks there
-		m.move(old, l)
-	}
-	if m.failed {
-		m.cfg.Logger.Info("usage of a month has its file", "month", month)
-	}
-	m.failed = false
-	return l
-}
-
-func (m *Meter) openFile(month Month) (*ledger, error) {
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(m.dir, fileName(month, m.cfg.Self))
-	h := header{source: m.cfg.Self, month: month, node: m.cfg.Name}
-	l, asides, err := openLedger(path, m.cfg.SharedMemory, h, m.cfg.Rows, m.cfg.Logger)
-	m.figures.setAside.Add(int64(asides))
-	return l, err
-}
-
-// tend keeps shared memory, files and disk in step.
+// tend writes what has changed, once a second, and nothing while there is nothing.
 func (m *Meter) tend(ctx context.Context) {
-	tick := time.NewTimer(copyInterval)
-	defer tick.Stop()
-	synced := time.Now()
-	for failing := false; ; {
+	timer := time.NewTimer(writeInterval)
+	defer timer.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.wake:
-			m.turning.Lock()
-			m.fileAll()
-			m.turning.Unlock()
-			continue
-		case <-tick.C:
+		case <-timer.C:
 		}
-		began, pause := time.Now(), copyInterval
-		m.figures.busy.Store(&began)
-		var err error
-		if began.Sub(synced) < syncInterval {
-			err = m.copyOut()
-			pause = min(max(pause, copyShare*time.Since(began)), syncInterval)
-		} else {
-			m.turn(m.cfg.Now())
-			err, synced = m.Sync(), began
-			failing = failing && err != nil
-		}
-		if err != nil && !failing {
-			m.cfg.Logger.Error("usage is not on the disk: a power cut would forget it", "error", err)
-			failing = true
-		}
-		m.figures.busy.Store(nil)
-		tick.Reset(pause)
-	}
-}
-
-// turn opens the month to come and what has no file yet, and lets those go that are over.
-func (m *Meter) turn(now int64) {
-	m.turning.Lock()
-	defer m.turning.Unlock()
-	m.part()
-	m.fileAll()
-	m.mu.Lock()
-	next := MonthOf(now + int64(ahead))
-	known := m.live[next] != nil || m.revive(next) != nil
-	for month, l := range m.live {
-		if l.file != nil && now >= l.end+int64(retireAfter) {
-			delete(m.live, month)
-			m.current.CompareAndSwap(l, nil)
-			m.going = append(m.going, parting{ledger: l})
-			l.retire(true) // after nobody finds it any more
-		}
-	}
-	m.mu.Unlock()
-	if !known && m.provide(next) != nil {
-		m.drop()
-	}
-}
-
-// fileAll gives the months that are counted in memory their files, if those can be made. m.turning is held.
-func (m *Meter) fileAll() {
-	m.mu.Lock()
-	var list []Month
-	for month, l := range m.live {
-		if l.file == nil {
-			list = append(list, month)
-		}
-	}
-	m.mu.Unlock()
-	for _, month := range list {
-		if m.provide(month) != nil {
-			m.drop()
+		began := time.Now()
+		_ = m.Sync() // logs its error
+		if m.working() {
+			timer.Reset(max(0, writeInterval-time.Since(began)))
 		}
 	}
 }
 
-// part moves what is counted in ledgers on their way out, and closes those that nobody can look at any more. m.turning is
-// held.
-func (m *Meter) part() {
-	m.mu.Lock()
-	var moving, ended []parting
-	left := m.going[:0]
-	for _, p := range m.going {
-		if p.into != nil {
-			moving = append(moving, p)
-		}
-		if p.rounds++; p.rounds < graceRounds {
-			left = append(left, p)
-		} else {
-			ended = append(ended, p)
-		}
-	}
-	m.going = left
-	m.mu.Unlock()
-	for _, p := range moving {
-		m.move(p.ledger, p.into)
-	}
-	for _, p := range ended {
-		if err := p.ledger.land(); err != nil { // it is still where it is counted, and tried again
-			m.cfg.Logger.Error("a month of usage that is over is not on the disk", "month", p.ledger.month, "error", err)
-			m.mu.Lock()
-			m.going = append(m.going, p)
-			m.mu.Unlock()
-			continue
-		}
-		if err := p.ledger.close(); err != nil {
-			m.cfg.Logger.Warn("a month of usage is not closed", "error", err)
-		}
-	}
-}
+// working reports whether there is something to look after.
+func (m *Meter) working() bool { return len(m.inMemory()) > 0 || m.figures.failures.Load() > 0 }
 
-// move brings over what is counted in a ledger.
-func (m *Meter) move(from, into *ledger) {
-	from.each(func(r *record, row *Row) {
-		row.Cost, row.Checks = r.cost.Swap(0), r.checks.Swap(0)
-		if (row.Cost != 0 || row.Checks != 0) && into.enter(r.hi, r.lo, row, true) == lost {
-			m.figures.lost.Add(row.Checks)
-		}
-	})
-}
-
-// drop removes the oldest months beyond those kept. They are counted by the files there are: a clock that was wrong once
-// does not make every month an old one.
-func (m *Meter) drop() {
-	list, err := entries(m.dir)
-	if err != nil {
-		return // there is no folder, which was logged
-	}
-	slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(b.month, a.month) })
-	kept, last := 0, Month(-1)
+func (m *Meter) inMemory() []*ledger {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, e := range list {
-		if e.month != last {
-			kept, last = kept+1, e.month
+	return slices.Clone(m.ledgers)
+}
+
+// Sync writes what has changed. When it returns nil, a crash forgets nothing that was counted before.
+func (m *Meter) Sync() error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	if m.closed {
+		return persist.ErrClosed
+	}
+	return m.sync()
+}
+
+func (m *Meter) sync() error {
+	began := time.Now()
+	m.figures.busy.Store(&began)
+	defer m.figures.busy.Store(nil)
+	err := m.write()
+	switch failed := m.figures.failures.Load(); {
+	case err != nil && m.figures.failures.Add(1) == 1:
+		m.cfg.Logger.Error("usage is not written: a crash would forget what was counted since", "error", err)
+	case err == nil && failed > 0:
+		m.cfg.Logger.Info("usage is written again", "failures", failed)
+		m.figures.failures.Store(0)
+	}
+	return err
+}
+
+// write brings the file up to date. m.writing is held.
+func (m *Meter) write() error {
+	if err := m.load(); err != nil {
+		return err
+	}
+	lost := m.file.Lost()
+	var errs []error
+	now := m.cfg.Now()
+	for _, l := range m.inMemory() {
+		if lost != m.seen { // the file is a new one
+			l.markAll()
 		}
-		if e.source == m.cfg.Self && m.live[e.month] != nil {
-			continue // it is being counted in
+		if err := m.writeLedger(l); err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		if kept > m.cfg.Months+1 || kept > m.cfg.Months && list[0].month <= MonthOf(m.cfg.Now()) {
-			if err := os.Remove(e.path); err != nil {
-				m.cfg.Logger.Warn("an old month of usage is not removed", "error", err)
+		if o := l.order.Load(); o != nil && time.Since(o.made) > orderTime {
+			l.order.CompareAndSwap(o, nil)
+		}
+		if time.Since(l.changed) > closeAfter && (l.id.Month != MonthOf(now) || !m.isLive(l)) {
+			errs = append(errs, m.closeLedger(l))
+		}
+	}
+	m.seen = lost
+	if month := MonthOf(now); len(errs) == 0 && month != m.dropped {
+		errs = append(errs, m.dropOld())
+		m.dropped = month
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Meter) isLive(l *ledger) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.live[l.id.Month] == l
+}
+
+// load puts what this node counted before into memory, once, and removes what a killed process had begun to write. m.writing
+// is held.
+func (m *Meter) load() error {
+	if m.loaded {
+		return nil
+	}
+	var found []*ledger
+	var halves []copyID
+	err := m.file.View(func(tx persist.Tx) error {
+		list, err := copies(tx)
+		for _, c := range list {
+			if c.sequence == 0 && c.Source == m.cfg.Self {
+				l, err := getCounted(tx, c.ledgerID, m.cfg.Rows)
+				if err != nil {
+					return err
+				}
+				found = append(found, l)
+			} else if _, whole := readHead(tx, c); !whole {
+				halves = append(halves, c)
 			}
 		}
+		return err
+	})
+	if err == nil && len(halves) > 0 {
+		err = m.file.Update(func(tx persist.Tx) error { return drop(tx, halves) })
 	}
-}
-
-// counting lists the ledgers that may still be added to.
-func (m *Meter) counting() (list []*ledger) {
+	if err != nil {
+		return fmt.Errorf("read usage: %w", err)
+	}
+	m.loaded, m.seen = true, m.file.Lost()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, l := range m.live {
-		list = append(list, l)
-	}
-	for _, p := range m.going {
-		if p.into == nil {
-			list = append(list, p.ledger)
+	for _, l := range found {
+		if l.damaged {
+			m.cfg.Logger.Error("a month of usage is damaged: what is whole of it goes on", "month", l.id.Month)
+		}
+		m.ledgers = append(m.ledgers, l)
+		if m.live[l.id.Month] == nil {
+			m.live[l.id.Month] = l
+		}
+		if c := m.current.Load(); c == nil || c.id.Month < l.id.Month {
+			m.current.Store(m.live[l.id.Month])
 		}
 	}
-	return list
+	return nil
 }
 
-// copyOut brings what is counted in shared memory to the files.
-func (m *Meter) copyOut() error {
-	m.turning.Lock()
-	defer m.turning.Unlock()
-	var errs []error
-	for _, l := range m.counting() {
-		errs = append(errs, l.copyOut())
-	}
-	if err := errors.Join(errs...); err != nil {
-		m.figures.syncFailures.Add(1)
-		return fmt.Errorf("copy usage: %w", err)
+func drop(tx persist.Tx, list []copyID) error {
+	for _, c := range list {
+		if err := tx.Drop(c.bucket()); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// Sync brings what is counted to the disk, so that a power cut does not forget it either.
-func (m *Meter) Sync() error {
-	m.turning.Lock()
-	defer m.turning.Unlock()
-	m.fileAll()
-	errs := []error{syncDir(m.dir)}
-	for _, l := range m.counting() {
-		errs = append(errs, l.sync())
+// writeLedger writes the blocks of l that have changed.
+func (m *Meter) writeLedger(l *ledger) error {
+	var blocks []block
+	for shard := range shards {
+		blocks = l.take(blocks, shard)
+		// Written afresh it is written at once: half of it would replace all of it.
+		if len(blocks) == 0 || shard < shards-1 && (l.afresh || len(blocks) < maxBlocks) {
+			continue
+		}
+		l.changed = time.Now()
+		err := m.file.Update(func(tx persist.Tx) error { return l.putCounted(tx, m.cfg.Name, blocks) })
+		l.finish(blocks, err == nil)
+		if err != nil {
+			return fmt.Errorf("write usage: %w", err)
+		}
+		l.headless, l.afresh, blocks = false, false, blocks[:0]
 	}
-	if err := errors.Join(errs...); err != nil {
-		m.figures.syncFailures.Add(1)
-		return fmt.Errorf("sync usage: %w", err)
-	}
-	m.figures.syncFailures.Store(0)
 	return nil
 }
 
-// Close brings all to the disk, gives shared memory back and ends the goroutine. The rows stay where they are, so whoever
-// still counts does no harm; what is counted then is lost.
+// closeLedger replaces a ledger by pages that never change, and forgets it.
+func (m *Meter) closeLedger(l *ledger) error {
+	m.mu.Lock()
+	if m.live[l.id.Month] == l {
+		delete(m.live, l.id.Month)
+		m.current.CompareAndSwap(l, nil)
+	}
+	m.mu.Unlock()
+	l.seal() // after no call finds it any more
+	if err := m.writeLedger(l); err != nil {
+		return err
+	}
+	l.refresh()
+	c := copyID{l.id, closed}
+	pages := 0
+	for p := (&pager{limit: pageSize}); p != nil; {
+		l.page(p)
+		err := m.file.Update(func(tx persist.Tx) error {
+			if pages == 0 { // what is left of an attempt that failed
+				if err := tx.Drop(c.bucket()); err != nil {
+					return err
+				}
+			}
+			if err := tx.Put(c.bucket(), pageKey(pages), p.page); err != nil || p.more {
+				return err
+			}
+			if err := putHead(tx, c, head{Node: m.cfg.Name, Damaged: l.damaged, Pages: pages + 1}); err != nil {
+				return err
+			}
+			return tx.Drop(copyID{ledgerID: l.id}.bucket())
+		})
+		if err != nil {
+			return fmt.Errorf("close a month of usage: %w", err)
+		}
+		if pages++; p.more {
+			p = p.next()
+		} else {
+			p = nil
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ledgers = slices.DeleteFunc(m.ledgers, func(other *ledger) bool { return other == l })
+	return nil
+}
+
+// dropOld removes the oldest months beyond those kept. They are counted by what there is: a clock that was wrong once does not
+// make every month an old one.
+func (m *Meter) dropOld() error {
+	var old []copyID
+	err := m.file.View(func(tx persist.Tx) error {
+		list, err := copies(tx)
+		kept, last := 0, Month(-1)
+		for _, c := range slices.Backward(list) { // by month
+			if c.Month != last {
+				kept, last = kept+1, c.Month
+			}
+			if kept > m.cfg.Months && c.sequence != 0 {
+				old = append(old, c)
+			}
+		}
+		return err
+	})
+	if err == nil && len(old) > 0 {
+		err = m.file.Update(func(tx persist.Tx) error { return drop(tx, old) })
+	}
+	if err != nil {
+		return fmt.Errorf("drop old months of usage: %w", err)
+	}
+	return nil
+}
+
+// Close writes what has changed, closes the file and ends the goroutine. What is counted afterwards is lost.
 func (m *Meter) Close() error {
 	m.cancel()
 	m.done.Wait()
-	m.turning.Lock()
-	defer m.turning.Unlock()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	if m.closed {
 		return nil
 	}
 	m.closed = true
-	m.fileAll()
-	m.mu.Lock()
-	going := slices.Clone(m.going)
-	m.mu.Unlock()
-	for _, p := range going {
-		if p.into != nil {
-			m.move(p.ledger, p.into)
-		}
-	}
-	errs := []error{syncDir(m.dir)}
-	for _, l := range m.counting() {
-		errs = append(errs, l.land(), l.closeFile())
-	}
-	return errors.Join(errs...)
+	return errors.Join(m.sync(), m.file.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -181,6 +182,14 @@ func (p *Pool) Accept(remote peer.Identity) error {
 		}
 	}
 	return nil
+}
+
+// Figures shows how the other regions do. Their names are few, and only nodes of the cluster choose them.
+func (p *Pool) Figures(s figures.Sink) {
+	for _, r := range p.Regions() {
+		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
+		s.Level("region_members", "Nodes of another region, as it says itself.", r.Members, "region", r.Name)
+	}
 }
 
 // Regions lists the other regions by name, at most 31.

@@ -19,8 +19,7 @@ func TestMillionKeys(t *testing.T) {
 		t.Skip("takes a million checks, and measures the memory of the real thing")
 	}
 	dir := t.TempDir()
-	// Rows of usage by month are pages of a file, which the system takes back when it needs them.
-	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(10)), "--usage-months", "0")
+	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(10)))
 	before := resident(t, s)
 	const keys, batch = 1_000_000, 1000
 	var body bytes.Buffer

@@ -20,10 +20,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-var (
-	binary string // the program, built once for all tests
-	shmDir string // where nodes count usage
-)
+var binary string // the program, built once for all tests
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "rlnode-test-*")
@@ -39,18 +36,14 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if shmDir, err = os.MkdirTemp(sharedMemory, "rlnode-test-*"); err != nil { // there is none here
-		shmDir = dir
-	}
 	code := m.Run()
-	os.RemoveAll(shmDir)
 	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
-// cleanEnv is the environment without any setting of rlnode, but that nodes that are killed leave nothing behind.
+// cleanEnv is the environment without any setting of rlnode.
 func cleanEnv(more ...string) []string {
-	env := []string{"RLNODE_USAGE_SHM_DIR=" + shmDir}
+	var env []string
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "RLNODE_") {
 			env = append(env, e)

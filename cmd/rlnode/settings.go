@@ -56,9 +56,8 @@ type serveCmd struct {
 	Rules       string `type:"path" env:"RLNODE_RULES" placeholder:"FILE" help:"Rules that a new cluster begins with (default: built-in starter rules). Not used once there are rules: apply changes them."`
 	MaxCounters int64  `default:"10000000" env:"RLNODE_MAX_COUNTERS" placeholder:"N" help:"Bound on counters in memory (default ${default})."`
 
-	UsageMonths   int    `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage that are kept, for bills; 0 counts none (default ${default})."`
-	UsageSHMDir   string `name:"usage-shm-dir" env:"RLNODE_USAGE_SHM_DIR" placeholder:"DIR" help:"Where the months that are under way are counted: a directory in memory that outlives the process (default: /dev/shm if that is one); none: in pages of files in --data-dir, and a disk that hangs holds checks up."`
-	UsageSubjects int    `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage a month: a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
+	UsageMonths   int `default:"13" env:"RLNODE_USAGE_MONTHS" placeholder:"N" help:"Months of usage that are kept, for rules with usage: monthly; 0 counts none (default ${default})."`
+	UsageSubjects int `default:"1000000" env:"RLNODE_USAGE_SUBJECTS" placeholder:"N" help:"Bound on rows of usage a month: a rule, a subject and a unit. Beyond it, subjects are counted together (default ${default})."`
 
 	HTTPCert string `name:"http-cert" type:"path" env:"RLNODE_HTTP_CERT" placeholder:"FILE" help:"Certificate for HTTPS on both planes, PEM; read again when it changes."`
 	HTTPKey  string `name:"http-key" type:"path" env:"RLNODE_HTTP_KEY" placeholder:"FILE" help:"The certificate's key, PEM."`
@@ -70,6 +69,9 @@ type serveCmd struct {
 
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
+
+	// UsageSHMDir is a flag that is gone.
+	UsageSHMDir string `name:"usage-shm-dir" env:"RLNODE_USAGE_SHM_DIR" hidden:""`
 
 	alone     bool   // complete found that no other node can join this one
 	gossipKey []byte // complete has read it
@@ -128,7 +130,10 @@ func (c *serveCmd) complete() error {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
 	}
-	c.findSharedMemory()
+	if c.UsageSHMDir != "" {
+		wrong("--usage-shm-dir, RLNODE_USAGE_SHM_DIR: there is no such setting any more, leave it out; usage by month is counted in memory, " +
+			"for rules that say usage: monthly, and kept in usage.db in --data-dir")
+	}
 	c.placeCluster()
 	errs = append(errs, c.tokenSettings.complete()...)
 	if c.gossipKey, err = c.readGossipKey(); err != nil {
@@ -147,7 +152,7 @@ var flagNames = map[string]string{
 	"Region": "--region", "Zone": "--zone", "PrimaryRegion": "--primary-region", "WANJoin": "--wan-join",
 	"ClusterSecretFile": "--cluster-secret-file", "GossipKey": "--gossip-key", "TLSCert": "--tls-cert", "TLSKey": "--tls-key",
 	"TLSCA": "--tls-ca", "InsecureCluster": "--insecure-cluster",
-	"UsageMonths": "--usage-months", "UsageSubjects": "--usage-subjects", "UsageSharedMemory": "--usage-shm-dir",
+	"UsageMonths": "--usage-months", "UsageSubjects": "--usage-subjects",
 	"OTLPEndpoint": "--otlp-endpoint", "TraceRatio": "--trace-ratio",
 }
 
@@ -165,7 +170,7 @@ func (c *serveCmd) config() node.Config {
 		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
 		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
 		InsecureCluster: c.InsecureCluster,
-		UsageMonths:     c.UsageMonths, UsageSubjects: c.UsageSubjects, UsageSharedMemory: c.UsageSHMDir,
+		UsageMonths:     c.UsageMonths, UsageSubjects: c.UsageSubjects,
 		OTLPEndpoint: c.OTLPEndpoint, TraceRatio: c.TraceRatio,
 		FreeMemory: debug.FreeOSMemory,
 		FieldName:  func(field string) string { return flagNames[field] },

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -248,32 +247,18 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-func TestSharedMemory(t *testing.T) {
+// A flag that is gone is refused with what replaced it.
+func TestSettingsThatAreGone(t *testing.T) {
 	clearEnv(t)
-	dir := t.TempDir()
-	standard := ""
-	if inMemory(sharedMemory) {
-		standard = sharedMemory
+	c, err := parseServe("--usage-shm-dir", "/dev/shm")
+	if err == nil {
+		err = c.complete()
 	}
-	for _, test := range []struct{ flag, want, wrong string }{
-		{"", standard, ""},
-		{"none", "", ""},
-		{dir, dir, ""},
-		{filepath.Join(dir, "missing"), "", "--usage-shm-dir: "},
-		{file(t, "no-folder", ""), "", "not a directory"},
-	} {
-		c, err := parseServe("--usage-shm-dir", test.flag)
-		if err == nil {
-			err = c.complete()
-		}
-		switch {
-		case test.wrong != "" && (err == nil || !strings.Contains(err.Error(), test.wrong)):
-			t.Errorf("%q: have %v, want %s", test.flag, err, test.wrong)
-		case test.wrong == "" && (err != nil || c.UsageSHMDir != test.want):
-			t.Errorf("%q: have %q, %v; want %q", test.flag, c.UsageSHMDir, err, test.want)
-		}
+	if err == nil || !strings.Contains(err.Error(), "--usage-shm-dir") || !strings.Contains(err.Error(), "usage: monthly") {
+		t.Errorf("have %v", err)
 	}
-	if inMemory(filepath.Join(dir, "missing")) || inMemory("/proc") {
-		t.Error("a directory that can't be written to is taken")
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"help", "serve"}, strings.NewReader(""), &out, &out); code != 0 || strings.Contains(out.String(), "usage-shm-dir") {
+		t.Errorf("help: have %d, %s", code, out.String())
 	}
 }

@@ -14,13 +14,15 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
+const billed = "version: 1\nrules:\n  - {name: bills, key: [ip], usage: monthly, limits: [{limit: 100, per: 1m}]}\n"
+
 // No file that a node makes, or a command for it, is for others to read, whatever the shell's umask and the directories' modes;
 // Raft's snapshots have a mode of the library's.
 func TestFilesAreTheNodesOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	made := map[string]string{} // directories that anyone may look into, as a careless operator makes them
-	for _, name := range []string{"data", "shm", "out"} {
+	for _, name := range []string{"data", "out"} {
 		made[name] = filepath.Join(dir, name)
 		if err := os.Mkdir(made[name], 0o755); err != nil {
 			t.Fatal(err)
@@ -32,7 +34,7 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	// shell runs the node's program as a shell does that is not careful.
 	shell := func(env []string, args ...string) *exec.Cmd {
 		cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 0022; exec "$0" "$@"`, binary}, args...)...)
-		cmd.Env = cleanEnv(append(env, "RLNODE_USAGE_SHM_DIR="+made["shm"])...)
+		cmd.Env = cleanEnv(env...)
 		return cmd
 	}
 	command := func(args ...string) {
@@ -43,22 +45,23 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	}
 
 	log := &process.Output{}
-	serve := shell(nil, "serve", "--data-dir", made["data"], "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0", "--gossip-port", "0", "--peer-port", "0")
+	serve := shell(nil, "serve", "--rules", file(t, "bills.yaml", billed), "--data-dir", made["data"], "--bind", "127.0.0.1", "--http-port", "0", "--admin-port", "0", "--gossip-port", "0", "--peer-port", "0")
 	serve.Stdout, serve.Stderr = log, log
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer serve.Wait()
 	defer serve.Process.Kill() // if it still runs
-	var admin string
-	process.Eventually(t, "the node is ready", func() (ok bool) { _, admin, ok = log.Ready(); return ok })
+	var data, admin string
+	process.Eventually(t, "the node is ready", func() (ok bool) { data, admin, ok = log.Ready(); return ok })
+	command("check", "--addr", data, "--rule", "bills", "--key", "k")
 	command("backup", "--admin", admin, "-o", filepath.Join(made["out"], "backup.json"))
 	record := file(t, "log.json", `{"time": "2015-05-17T10:05:09Z", "attributes": {"ip": "198.51.100.7"}}`+"\n")
 	command("replay", "--rules", file(t, "rules.yaml", yearRules(1)), "--decisions", filepath.Join(made["out"], "decisions.json"), record)
 	process.Eventually(t, "the node counts usage, and has noted where its log is applied", func() bool {
-		files, _ := os.ReadDir(made["shm"])
 		_, err := os.Stat(filepath.Join(made["data"], "applied"))
-		return len(files) > 0 && err == nil
+		_, missing := os.Stat(filepath.Join(made["data"], "usage.db"))
+		return errors.Join(err, missing) == nil
 	})
 	private(t, made)
 	if err := serve.Process.Signal(os.Interrupt); err != nil {

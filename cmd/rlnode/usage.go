@@ -14,19 +14,6 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// sharedMemory is where files are in memory that outlives processes, on most systems that have any.
-const sharedMemory = "/dev/shm"
-
-// findSharedMemory sets where usage is counted; empty: in pages of files.
-func (c *serveCmd) findSharedMemory() {
-	switch {
-	case c.UsageSHMDir == "none":
-		c.UsageSHMDir = ""
-	case c.UsageSHMDir == "" && inMemory(sharedMemory):
-		c.UsageSHMDir = sharedMemory
-	}
-}
-
 // usageCmd prints what subjects were admitted in a month.
 type usageCmd struct {
 	Month      string `placeholder:"YYYY-MM" help:"Which month, in UTC (default: the current one)."`
@@ -40,8 +27,8 @@ type usageCmd struct {
 
 // Help has examples.
 func (usageCmd) Help() string {
-	return `What was admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked the exit code is 1, and
-standard error says which: its part is missing.
+	return `What rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked
+the exit code is 1, and standard error says which: its part is missing.
 
 Examples:
 

@@ -23,7 +23,6 @@ func Start(t testing.TB, program string, args ...string) *Node {
 	n := &Node{exited: make(chan struct{})}
 	n.cmd = exec.Command(program, append([]string{
 		"serve", "--data-dir", t.TempDir(), "--http-port", "0", "--admin-port", "0",
-		"--usage-shm-dir", t.TempDir(), // which would be left behind in memory
 	}, args...)...)
 	n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = []string{"PATH=" + os.Getenv("PATH")}, log, log
 	if err := n.cmd.Start(); err != nil {

@@ -127,7 +127,7 @@ func (c *cluster) start(i int) {
 	cmd := exec.Command(filepath.Join(c.dir, "rlnode"), "serve", "--name", fmt.Sprintf("n%d", i+1), "--zone", fmt.Sprintf("zone-%c", 'a'+i),
 		"--bind", c.ip(i), "--data-dir", filepath.Join(c.dir, fmt.Sprintf("n%d", i+1)), "--bootstrap-expect", "3",
 		"--join", strings.Join([]string{c.ip((i + 1) % 3), c.ip((i + 2) % 3)}, ","), "--rules", filepath.Join(c.dir, "rules.yaml"),
-		"--usage-shm-dir", c.dir, "--admin-token", adminToken, "--tokens-file", filepath.Join(c.dir, "tokens.yaml"), "--max-counters", "100000")
+		"--admin-token", adminToken, "--tokens-file", filepath.Join(c.dir, "tokens.yaml"), "--max-counters", "100000")
 	log, err := os.OpenFile(c.log(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		c.t.Fatal(err)

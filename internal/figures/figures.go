@@ -1,0 +1,78 @@
+// Package figures is how packages show what they count. Each figure is defined once, by the package that owns it, as one call
+// of a [Sink] that says its name, its help and its value. Who collects figures, and in which format, the packages don't know.
+//
+// Names have no prefix, and end in _total where they only grow. Labels are pairs of a name and a value.
+package figures
+
+import "time"
+
+// Kind says how a figure behaves.
+type Kind uint8
+
+const (
+	Gauge     Kind = iota // goes up and down
+	Counter               // only grows while the process lives
+	Histogram             // of observations: see [Figure.Bounds]
+	Summary               // how many observations there were, and their sum
+)
+
+// Figure is one figure with one set of labels, as it stands now.
+type Figure struct {
+	Name, Help string
+	Kind       Kind
+	Labels     []string // name, value, name, value, …
+	Value      float64  // of a Gauge or a Counter
+
+	Bounds []float64 // of a Histogram: upper bounds of its buckets, ascending
+	Counts []int64   // observations in each bucket; one more than Bounds may be there, for those beyond. Of a Summary: one element
+	Sum    float64   // of all observations
+}
+
+// Sink takes figures.
+type Sink func(Figure)
+
+// Source shows its figures to a sink. It must not wait for anything, a disk least of all.
+type Source func(Sink)
+
+// Gauge shows a value that goes up and down.
+func (s Sink) Gauge(name, help string, value float64, labels ...string) {
+	s(Figure{Name: name, Help: help, Kind: Gauge, Value: value, Labels: labels})
+}
+
+// Level is Gauge for whole numbers.
+func (s Sink) Level(name, help string, value int, labels ...string) {
+	s.Gauge(name, help, float64(value), labels...)
+}
+
+// Flag is a Gauge of 1 or 0.
+func (s Sink) Flag(name, help string, on bool, labels ...string) {
+	value := 0.0
+	if on {
+		value = 1
+	}
+	s.Gauge(name, help, value, labels...)
+}
+
+// Count shows a value that only grows.
+func (s Sink) Count(name, help string, value int64, labels ...string) {
+	s(Figure{Name: name, Help: help, Kind: Counter, Value: float64(value), Labels: labels})
+}
+
+// Histogram shows observations by the first of bounds that holds; counts has one element more, for those beyond all.
+func (s Sink) Histogram(name, help string, bounds []float64, counts []int64, sum float64, labels ...string) {
+	s(Figure{Name: name, Help: help, Kind: Histogram, Bounds: bounds, Counts: counts, Sum: sum, Labels: labels})
+}
+
+// Summary shows how often something happened, and how much it was in all.
+func (s Sink) Summary(name, help string, count int64, sum float64, labels ...string) {
+	s(Figure{Name: name, Help: help, Kind: Summary, Counts: []int64{count}, Sum: sum, Labels: labels})
+}
+
+// Seconds are durations as bounds.
+func Seconds(bounds []time.Duration) []float64 {
+	list := make([]float64, len(bounds))
+	for i, b := range bounds {
+		list[i] = b.Seconds()
+	}
+	return list
+}

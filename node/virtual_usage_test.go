@@ -1,0 +1,151 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/usage"
+)
+
+// billedRules count one rule by month, and another one, which asks for nothing of the kind, not.
+const billedRules = `version: 1
+rules:
+  - {name: year, key: [user], usage: monthly, limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}
+  - {name: free, key: [user], limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}
+`
+
+// month is what a node says of what all nodes counted this month, by subject, and the nodes that are missing.
+func (v *virtual) month() (rows map[string]int64, missing []string) {
+	t := v.planet.t
+	t.Helper()
+	s, err := v.node.usage.Open(t.Context(), usage.Query{Month: usage.MonthOf(time.Now().UnixNano())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows = map[string]int64{}
+	for {
+		row, ok := s.Next()
+		if !ok {
+			return rows, s.Missing()
+		}
+		if row.Rule != "year" {
+			t.Errorf("have a row of %s", row.Rule)
+		}
+		rows[row.Key[0]] += row.Cost
+	}
+}
+
+// bills is what rows there have to be, by subject.
+type bills struct {
+	planet *planet
+	want   map[string]int64
+}
+
+// during has a crowd ask while something changes, and compares bills with answers, to the unit, but for what a kill may have
+// lost: change says how many checks were answered by then that may be.
+func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
+	const workers = 4
+	p, t := b.planet, b.planet.t
+	t.Helper()
+	c := p.crowd("year", 21, workers)
+	time.Sleep(2 * time.Second)
+	lost := change(c)
+	time.Sleep(2 * time.Second)
+	c.leave()
+	p.whole()
+	for i := range c.admitted {
+		b.want[fmt.Sprintf("k%d", i)] += c.admitted[i].Load()
+	}
+	var first map[string]int64
+	for _, v := range p.nodes {
+		rows, missing := v.month()
+		less, more := int64(0), int64(0)
+		for key, want := range b.want {
+			less, more = less+max(0, want-rows[key]), more+max(0, rows[key]-want)
+		}
+		unknown := int64(0) // was under way when a node was killed: counted, and its answer never arrived
+		if lost > 0 {
+			unknown = workers
+		}
+		if len(missing) > 0 || len(rows) != len(b.want) || less > lost || more > unknown || first != nil && !maps.Equal(rows, first) {
+			t.Errorf("%s: at %s: %v are missing, %d rows, %d of %d too few, want at most %d, and %d too many",
+				what, v.settings.Name, missing, len(rows), less, c.total(), lost, more)
+		}
+		first = rows
+	}
+	b.want = first
+}
+
+// aside stops asking a node, as a load balancer does before it stops, and waits for what is under way.
+func (v *virtual) aside() {
+	v.ready.Store(false)
+	time.Sleep(time.Second)
+}
+
+// Bills are right to the unit over nodes that restart, join and leave. A killed node loses of what it answered at most the last
+// second, and nothing is ever billed twice. What a rule without `usage: monthly` admits is in no bill.
+func TestBillsToTheUnitInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newSpace(t).planet("default", "default", 0)
+		p.months = 13
+		p.settle(3, billedRules)
+		p.whole()
+		b := &bills{planet: p, want: map[string]int64{}}
+		free := p.crowd("free", 5, 1)
+		b.during("all restart", func(*crowd) int64 {
+			for _, v := range p.nodes {
+				v.aside()
+				v.down(true)
+				v.up()
+				p.whole()
+			}
+			return 0
+		})
+		b.during("a node joins", func(*crowd) int64 {
+			p.newcomer()
+			p.whole()
+			return 0
+		})
+		b.during("a node is killed", func(c *crowd) int64 {
+			v := p.followers()[0]
+			before := c.total()
+			time.Sleep(writeTime)
+			lost := c.total() - before
+			v.down(false)
+			time.Sleep(time.Second)
+			if _, missing := p.nodes[0].month(); v != p.nodes[0] && !slices.Equal(missing, []string{v.settings.Name}) {
+				t.Errorf("while a node is down: %v are missing", missing)
+			}
+			v.up()
+			p.whole()
+			return lost
+		})
+		b.during("a node leaves", func(*crowd) int64 {
+			v := p.followers()[0]
+			ctx, cancel := context.WithTimeout(t.Context(), leaveBound)
+			defer cancel()
+			if err := v.node.stepBack(ctx, true); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Second) // it answers still
+			v.aside()
+			if err := v.node.handLast(ctx); err != nil {
+				t.Error(err)
+			}
+			v.down(false)
+			p.nodes = slices.DeleteFunc(p.nodes, func(other *virtual) bool { return other == v })
+			return 0
+		})
+		free.leave()
+		p.end()
+	})
+}
+
+// writeTime is how much of a bill a kill may lose, and a little more.
+const writeTime = 1100 * time.Millisecond

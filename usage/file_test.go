@@ -1,0 +1,160 @@
+package usage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/rlnode/rlnode/internal/golden"
+	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// A damaged file is set aside, and says so in every sum; what is in memory is written into a new one.
+func TestDamagedFile(t *testing.T) {
+	c, _ := config(t.TempDir())
+	path := filepath.Join(c.Dir, fileName)
+	m := open(t, c)
+	for i := range 50 {
+		m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
+	}
+	if err := m.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	want := m.rows(t, "2026-11")
+	if err := os.Truncate(path, 4096); err != nil { // under a node that runs
+		t.Fatal(err)
+	}
+	m.count(november, "r", []string{"0"}, "requests", 1)
+	want["r[0]requestsfalse"] = [2]int64{2, 2}
+	for m.Sync() != nil { // by the second time it has set the file aside
+	}
+	if s := m.Stats(); s.SetAside != 1 || !m.file.SetAside() {
+		t.Errorf("have %+v, want a file set aside", s)
+	}
+	m.Close()
+	m = open(t, c)
+	expectRows(t, m.rows(t, "2026-11"), want)
+	m.Close()
+
+	if err := os.WriteFile(path, bytes.Repeat([]byte("rubbish"), 5000), 0o600); err != nil { // under one that does not
+		t.Fatal(err)
+	}
+	m = open(t, c)
+	m.count(november, "r", []string{"new"}, "requests", 1)
+	expectRows(t, m.rows(t, "2026-11"), map[string][2]int64{"r[new]requestsfalse": {1, 1}})
+	if s := m.Stats(); s.SetAside != 1 {
+		t.Errorf("have %+v, want a file set aside", s)
+	}
+}
+
+// Rows that can't be read are lost, and nothing else is. The month stays marked, through restarts, as the month is closed, and
+// wherever it is handed over.
+func TestDamagedRows(t *testing.T) {
+	w := newCrew(t, 2)
+	h := w.node(1)
+	m := h.meter
+	for i := range 3000 {
+		m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
+	}
+	m.Close()
+	damage := func(m *Meter, part byte) {
+		t.Helper()
+		if err := m.file.Update(func(tx persist.Tx) error {
+			list, err := copies(tx)
+			if err != nil {
+				return err
+			}
+			return tx.Put(list[0].bucket(), blockKey(part, 7, 0), []byte{1, 2, 3})
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m = open(t, h.config)
+	damage(m, namesPart)
+	m.kill(t)
+	rows := -1
+	for range 2 {
+		m = open(t, h.config)
+		have := m.rows(t, "2026-11")
+		if cost, checks := total(have); cost >= 3000 || cost < 2900 || checks != cost || rows >= 0 && len(have) != rows {
+			t.Errorf("have cost %d and %d checks in %d rows", cost, checks, len(have))
+		}
+		rows = len(have)
+		if !m.inMemory()[0].damaged {
+			t.Error("the month is not marked")
+		}
+		m.Close()
+	}
+	h.Cluster = Join(open(t, h.config), w, func() []Member { return w.names })
+	h.meter.writing.Lock()
+	if err := h.meter.closeLedger(h.meter.inMemory()[0]); err != nil {
+		t.Fatal(err)
+	}
+	h.meter.writing.Unlock()
+	if err := h.HandOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.names = w.names[1:] // and it is gone
+	if have, missing := w.read(w.node(2), thisMonth); len(have) != rows || !slices.Equal(missing, []string{"n1"}) {
+		t.Errorf("handed over: have %d rows, missing %v; want %d rows, and n1", len(have), missing, rows)
+	}
+}
+
+// TestGoldenFile: what is written to usage.db and between nodes is written as ever.
+func TestGoldenFile(t *testing.T) {
+	id := ledgerID{Month: MonthOf(november.UnixNano()), Source: ring.NodeID{1, 2}, Number: 77}
+	l := newLedger(id, 100)
+	for i := range 3 {
+		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens", Cost: int64(1000*i - 5), Checks: int64(i)}
+		hi, lo := place(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
+		l.enter(hi, lo, &row)
+	}
+	other := Row{Rule: "r", Unit: "requests", Other: true, Cost: 9, Checks: 1}
+	l.enter(0, 0, &other)
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	var lines []golden.Line
+	write := func(what string, change func(tx persist.Tx) error) {
+		t.Helper()
+		var all []byte
+		if err := m.file.Update(func(tx persist.Tx) error {
+			if err := change(tx); err != nil {
+				return err
+			}
+			names, err := tx.Names()
+			for _, name := range names {
+				all = append(all, name...)
+				if err = tx.Scan(name, nil, func(key, value []byte) error {
+					all = append(append(all, key...), binary.AppendUvarint(nil, uint64(len(value)))...)
+					all = append(all, value...)
+					return nil
+				}); err != nil {
+					return err
+				}
+				if err = tx.Drop(name); err != nil {
+					return err
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, golden.Line{Name: what, Bytes: all})
+	}
+	var blocks []block
+	for shard := range shards {
+		blocks = l.take(blocks, shard)
+	}
+	write("counted", func(tx persist.Tx) error { return l.putCounted(tx, "n1", blocks) })
+	p := pager{limit: pageSize}
+	l.page(&p)
+	handed := part{Ledger: id, Sequence: 5, Node: "n1", Last: true}
+	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
+	golden.Check(t, "testdata/file.txt", lines...)
+}
