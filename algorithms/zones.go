@@ -22,30 +22,27 @@ var ErrZone = errors.New("not the name of a time zone such as UTC or Europe/Berl
 //go:embed zones.zip
 var zonesFile []byte
 
-// zoneIndex finds the zones of the database by name; there are about 600.
-var zoneIndex = sync.OnceValues(func() (map[string]*zip.File, error) {
-	r, err := zip.NewReader(bytes.NewReader(zonesFile), int64(len(zonesFile)))
-	if err != nil {
-		return nil, fmt.Errorf("open the database of time zones: %w", err)
-	}
-	index := make(map[string]*zip.File, len(r.File))
-	for _, f := range r.File {
-		index[f.Name] = f
-	}
-	return index, nil
-})
-
 // knownZone is a time zone of the database with its calendars: one of each unit, since a calendar remembers the window found last.
 type knownZone struct {
+	read      func() error // sets what follows, once
 	location  *time.Location
 	calendars [Year + 1]Calendar
 }
 
-// knownZones are those that were asked for; no more than the database has.
-var knownZones struct {
-	sync.RWMutex // guards byName
-	byName       map[string]*knownZone
-}
+// zoneIndex finds the zones of the database by name; there are about 600.
+var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
+	r, err := zip.NewReader(bytes.NewReader(zonesFile), int64(len(zonesFile)))
+	if err != nil {
+		return nil, fmt.Errorf("open the database of time zones: %w", err)
+	}
+	index := make(map[string]*knownZone, len(r.File))
+	for _, f := range r.File {
+		z := &knownZone{}
+		z.read = sync.OnceValue(func() error { return z.readFrom(f) })
+		index[f.Name] = z
+	}
+	return index, nil
+})
 
 // Zone returns a time zone of the database that is part of this package: every node of a build has the same one, whatever
 // its host knows. [time.LoadLocation] would ask the host first. The error wraps [ErrZone].
@@ -66,58 +63,37 @@ func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
 	return &z.calendars[unit], nil
 }
 
-// zoneOf looks a name up without allocating anything for one that was asked for before.
+// zoneOf allocates nothing for a zone that was asked for before.
 func zoneOf(name []byte) (*knownZone, error) {
-	knownZones.RLock()
-	z := knownZones.byName[string(name)]
-	knownZones.RUnlock()
-	if z != nil {
-		return z, nil
-	}
-	location, err := readZone(string(name))
-	if err != nil {
-		return nil, err
-	}
-	knownZones.Lock()
-	defer knownZones.Unlock()
-	if z = knownZones.byName[string(name)]; z != nil {
-		return z, nil
-	}
-	z = &knownZone{location: location}
-	for u := range z.calendars {
-		z.calendars[u].unit, z.calendars[u].zone = CalendarUnit(u), location
-	}
-	if knownZones.byName == nil {
-		knownZones.byName = make(map[string]*knownZone)
-	}
-	knownZones.byName[string(name)] = z
-	return z, nil
-}
-
-func readZone(name string) (*time.Location, error) {
-	if name == "UTC" {
-		return time.UTC, nil
-	}
 	index, err := zoneIndex()
 	if err != nil {
 		return nil, err
 	}
-	file := index[name]
-	if file == nil {
+	z := index[string(name)]
+	if z == nil {
 		return nil, fmt.Errorf("%.80q is %w", name, ErrZone)
 	}
-	r, err := file.Open()
+	return z, z.read()
+}
+
+func (z *knownZone) readFrom(f *zip.File) error {
+	r, err := f.Open()
 	if err != nil {
-		return nil, fmt.Errorf("open the time zone %s: %w", name, err)
+		return fmt.Errorf("open the time zone %s: %w", f.Name, err)
 	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("read the time zone %s: %w", name, err)
+		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
-	z, err := time.LoadLocationFromTZData(name, data)
-	if err != nil {
-		return nil, fmt.Errorf("read the time zone %s: %w", name, err)
+	if z.location, err = time.LoadLocationFromTZData(f.Name, data); err != nil {
+		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
-	return z, nil
+	if f.Name == "UTC" {
+		z.location = time.UTC
+	}
+	for u := range z.calendars {
+		z.calendars[u].unit, z.calendars[u].zone = CalendarUnit(u), z.location
+	}
+	return nil
 }
