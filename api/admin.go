@@ -203,7 +203,7 @@ func (s *adminServer) endpoint(m methods) http.Handler {
 			return
 		}
 		if err := f(w, who.mark(r)); err != nil {
-			s.refuse(w, r, asError(err))
+			s.refuse(w, r, AsError(err))
 		}
 	})
 }

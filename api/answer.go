@@ -13,8 +13,8 @@ import (
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
-// tightest is the limit that a describes, nil where none but shadow limits were looked at.
-func tightest(a *limiter.Answer) *limiter.LimitAnswer {
+// Tightest is the limit that a describes, nil where none but shadow limits were looked at.
+func Tightest(a *limiter.Answer) *limiter.LimitAnswer {
 	if a.Tightest < 0 || a.DecidedBy >= limiter.ByList {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 	a := &x.answer
 	b = append(b, '{')
 	if !a.Allowed {
-		x.spare = appendReason(x.spare[:0], a, tightest(a))
+		x.spare = appendReason(x.spare[:0], a, Tightest(a))
 		b = append(b, quotaExceeded...)
 		b = strconv.AppendInt(b, int64(x.status), 10)
 		b = append(b, `,"detail":`...)
@@ -56,7 +56,7 @@ func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 
 // appendDecision appends what a says of q, and ends its object.
 func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) []byte {
-	t := tightest(a)
+	t := Tightest(a)
 	b = appendBool(b, `"allowed":`, a.Allowed)
 	b = append(b, `,"rule":`...)
 	if t != nil {
@@ -87,7 +87,7 @@ func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) [
 
 // appendTightest appends the fields that describe one limit, in the contract's order.
 func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
-	b = appendInt(b, `,"limit":`, whole(t.Limit))
+	b = appendInt(b, `,"limit":`, Whole(t.Limit))
 	b = appendInt(b, `,"remaining":`, t.Remaining)
 	b = append(b, `,"unit":`...)
 	b = appendString(b, t.Limit.Unit)
@@ -135,8 +135,8 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 	return append(b, ']')
 }
 
-// whole is the capacity that an answer tells of a limit: of one that regions divide, what they have together.
-func whole(l *rules.Limit) int64 {
+// Whole is the capacity that an answer tells of a limit: of one that regions divide, what they have together.
+func Whole(l *rules.Limit) int64 {
 	if l.Whole > 0 {
 		return l.Whole
 	}
@@ -151,7 +151,7 @@ func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
 	b = append(b, l.Kind.String()...)
 	b = append(b, `","unit":`...)
 	b = appendString(b, l.Unit)
-	b = appendInt(b, `,"limit":`, whole(l))
+	b = appendInt(b, `,"limit":`, Whole(l))
 	return appendInt(b, `,"window_ms":`, millis(window))
 }
 
@@ -168,6 +168,9 @@ func appendViolated(b []byte, a *limiter.Answer) []byte {
 	}
 	return b
 }
+
+// Reason is a sentence for a person on why a check was refused.
+func Reason(a *limiter.Answer) string { return string(appendReason(nil, a, Tightest(a))) }
 
 // appendReason appends a sentence for a person on why a check was refused.
 func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {

@@ -267,7 +267,7 @@ func (p *dataPlane) needsKey(rule string) *Error {
 
 // explain makes an answer of what the decider said.
 func (p *dataPlane) explain(err error) *Error {
-	e := asError(err)
+	e := AsError(err)
 	if e.Code == Internal {
 		p.log.Error("check not decided", "error", err)
 	}

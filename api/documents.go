@@ -214,7 +214,7 @@ func (s *adminServer) warnings(version int64) (list []Mistake) {
 
 // writeError keeps a failure of the store from looking like a bug.
 func writeError(err error) error {
-	if e := asError(err); e.Code != Internal {
+	if e := AsError(err); e.Code != Internal {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -118,8 +118,11 @@ func errorf(code Code, format string, args ...any) *Error {
 
 func errInternal() *Error { return errorf(Internal, "something went wrong; the node's log says what") }
 
-// asError gives an error its code. What it does not know is Internal, and told to nobody.
-func asError(err error) *Error {
+// Title says what kind of error e is.
+func (e *Error) Title() string { return kinds[e.Code].title }
+
+// AsError gives an error its code. What it does not know is Internal, and told to nobody.
+func AsError(err error) *Error {
 	var known *Error
 	var invalid rules.Errors
 	var report loads.ReportError

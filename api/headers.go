@@ -12,7 +12,7 @@ const maxHeaderItems = 64
 // rateHeaders adds the headers that tell what is left.
 func (x *exchange) rateHeaders() {
 	a := &x.answer
-	t := tightest(a)
+	t := Tightest(a)
 	if t == nil {
 		return
 	}
@@ -21,7 +21,7 @@ func (x *exchange) rateHeaders() {
 		x.ietfHeaders()
 	}
 	if a.Set.Headers.XRateLimit {
-		x.set("X-RateLimit-Limit", x.intValue(whole(t.Limit)))
+		x.set("X-RateLimit-Limit", x.intValue(Whole(t.Limit)))
 		x.set("X-RateLimit-Remaining", x.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
@@ -40,7 +40,7 @@ func (x *exchange) rateHeaders() {
 
 // retryAfter adds Retry-After to a refusal that ends.
 func (x *exchange) retryAfter() {
-	if t := tightest(&x.answer); t != nil && t.RetryAfter >= 0 {
+	if t := Tightest(&x.answer); t != nil && t.RetryAfter >= 0 {
 		x.set("Retry-After", x.intValue(max(1, seconds(t.RetryAfter))))
 	}
 }
@@ -59,7 +59,7 @@ func (x *exchange) ietfHeaders() {
 			x.values = append(x.values, ", "...)
 		}
 		x.values = appendQuoted(x.values, l.Limit.Name)
-		x.values = appendInt(x.values, ";q=", whole(l.Limit))
+		x.values = appendInt(x.values, ";q=", Whole(l.Limit))
 		x.values = appendInt(x.values, ";w=", max(1, seconds(l.Limit.WindowAt(x.answer.Now))))
 	}
 	policy := x.values[from:len(x.values):len(x.values)]

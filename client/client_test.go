@@ -188,7 +188,7 @@ func TestHostileValuesAreDecided(t *testing.T) {
 		t.Errorf("64 KiB and more: have %+v, %v, want a refusal", d, err)
 	}
 	for _, v := range []string{strings.Repeat("€", 1000), strings.Repeat("a", 511) + strings.Repeat("€", 600), "x" + strings.Repeat("é", 600), strings.Repeat("\xff", 3000)} {
-		if have := fit(v); len(have) > maxValue || !utf8.ValidString(have) || len(have) < 1020 && len(v) > 1024 && v[0] != 0xff {
+		if have := Fit(v); len(have) > maxValue || !utf8.ValidString(have) || len(have) < 1020 && len(v) > 1024 && v[0] != 0xff {
 			t.Errorf("fit of %d bytes: have %d bytes, valid %t", len(v), len(have), utf8.ValidString(have))
 		}
 	}

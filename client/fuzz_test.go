@@ -49,7 +49,7 @@ func FuzzRequest(f *testing.F) {
 		if err := json.Unmarshal(body, &have); err != nil || !utf8.Valid(body) {
 			t.Fatalf("have %q, %v", body, err)
 		}
-		if v := have.Attributes["ip"]; v != fit(value) || len(v) > maxValue || have.Cost > maxAmount {
+		if v := have.Attributes["ip"]; v != Fit(value) || len(v) > maxValue || have.Cost > maxAmount {
 			t.Errorf("have %q, %d", v, have.Cost)
 		}
 	})

@@ -97,6 +97,12 @@ func (c *Client) derive(d *Decision) {
 	s.stale = s.stale || d.RulesVersion != s.version
 	ietf, x, delta := s.ietf, s.x, s.delta
 	c.mu.Unlock()
+	d.MakeHeaders(ietf, x, delta)
+}
+
+// MakeHeaders makes the headers that SetHeaders sets, for a decision that came without: RateLimit-Policy and RateLimit, which are of
+// Limits, if ietf is set, and X-RateLimit-… if x is; delta has X-RateLimit-Reset say seconds from now in place of Unix time.
+func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	if d.Rule == "" {
 		return
 	}

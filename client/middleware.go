@@ -50,12 +50,18 @@ type MiddlewareOptions struct {
 	NoHeaders bool
 }
 
+// Checker decides checks. *Client is one, and so is *node.Node, which is a node in this process.
+type Checker interface {
+	// Check decides q as Client.Check does.
+	Check(ctx context.Context, q Request) (Decision, error)
+}
+
 // Middleware checks each request before next gets it. On every answer it sets the rate headers that the rules have turned
 // on. A request that is refused gets 429, or what OnRefuse makes of it. One that is to be delayed is held until its turn,
 // and dropped if its context ends before. The Decision is in the context of those that pass: FromContext.
 //
 // It panics if Key is given without Rule.
-func Middleware(c *Client, o MiddlewareOptions) func(next http.Handler) http.Handler {
+func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {
 	if o.Key != nil && o.Rule == "" {
 		panic("client: MiddlewareOptions.Key needs Rule")
 	}
@@ -68,7 +74,7 @@ func Middleware(c *Client, o MiddlewareOptions) func(next http.Handler) http.Han
 	o.MaxDelay = cmp.Or(o.MaxDelay, DefaultMaxDelay)
 	o.MaxHeld = cmp.Or(o.MaxHeld, DefaultMaxHeld)
 	return func(next http.Handler) http.Handler {
-		return &guard{client: c, options: o, next: next}
+		return &guard{checker: c, options: o, next: next}
 	}
 }
 
@@ -92,7 +98,7 @@ func FromContext(ctx context.Context) (Decision, bool) {
 
 // guard is the handler that Middleware makes.
 type guard struct {
-	client  *Client
+	checker Checker
 	options MiddlewareOptions
 	next    http.Handler
 	held    atomic.Int64 // requests that wait for their turn
@@ -105,7 +111,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
-	d, err := g.client.Check(r.Context(), g.request(r))
+	d, err := g.checker.Check(r.Context(), g.request(r))
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}

@@ -54,15 +54,23 @@ type Request struct {
 	RequestID string
 }
 
-// append appends q as JSON.
-func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error) {
+// Validate says why no node could decide q. The error wraps ErrRequest.
+func (q *Request) Validate() error {
 	switch {
 	case q.Rule == "" && q.Attributes == nil:
-		return nil, fmt.Errorf("%w: neither Rule nor Attributes are given", ErrRequest)
+		return fmt.Errorf("%w: neither Rule nor Attributes are given", ErrRequest)
 	case q.Key != nil && q.Attributes != nil:
-		return nil, fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
+		return fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
 	case q.Cost < 0:
-		return nil, fmt.Errorf("%w: Cost is %d; it must not be negative", ErrRequest, q.Cost)
+		return fmt.Errorf("%w: Cost is %d; it must not be negative", ErrRequest, q.Cost)
+	}
+	return nil
+}
+
+// append appends q as JSON.
+func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error) {
+	if err := q.Validate(); err != nil {
+		return nil, err
 	}
 	b = append(b, '{')
 	if q.Rule != "" {
@@ -77,7 +85,7 @@ func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error)
 		b = append(b, `"attributes":{`...)
 		for name, value := range q.Attributes {
 			b = appendString(b, name)
-			b = appendString(append(b, ':'), fit(value))
+			b = appendString(append(b, ':'), Fit(value))
 			b = append(b, ',')
 		}
 		b = append(end(b, '}'), ',')
@@ -146,11 +154,11 @@ func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 // appendKey appends a key as a node wants it: a string where there is one value, else an array.
 func appendKey(b []byte, key []string) []byte {
 	if len(key) == 1 {
-		return appendString(b, fit(key[0]))
+		return appendString(b, Fit(key[0]))
 	}
 	b = append(b, '[')
 	for _, v := range key {
-		b = append(appendString(b, fit(v)), ',')
+		b = append(appendString(b, Fit(v)), ',')
 	}
 	return end(b, ']')
 }
@@ -163,8 +171,8 @@ func end(b []byte, bracket byte) []byte {
 	return append(b, bracket)
 }
 
-// fit makes a value one that a node takes. Its beginning and its end both stay, since rules match by either.
-func fit(v string) string {
+// Fit makes a value of a key or an attribute one that a node takes, as Request says. Its beginning and its end both stay, since rules match by either.
+func Fit(v string) string {
 	if !utf8.ValidString(v) {
 		v = strings.ToValidUTF8(v, "\uFFFD")
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// alone is the address of a node without ports for others. Nobody is told of it.
+// The address of a node without ports for others. Nobody is told of it.
 const (
 	aloneIP   = "127.0.0.1"
 	alonePort = 1

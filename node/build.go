@@ -307,6 +307,7 @@ func (n *Node) listen() (err error) {
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
+	n.over.Store(true)
 	err := n.api.Close(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		n.log.Info("clients that did not finish were cut off")

@@ -95,7 +95,7 @@ type Config struct {
 	// InsecureCluster opens the ports between nodes to a network without a secret: anyone who reaches them can take the cluster over.
 	InsecureCluster bool
 
-	// UsageMonths is how many months of usage are kept, for bills: 0 to 1,200. 0 counts none; more need DataDir.
+	// UsageMonths is how many months are kept of what rules with `usage: monthly` count: 0 to 1,200. 0 counts none; more need DataDir.
 	UsageMonths int
 	// UsageSubjects bounds the rows of usage a month, 1 to 30,000,000: a rule, a subject and a unit. Beyond it subjects are counted
 	// together. 0: 1,000,000.
@@ -218,7 +218,7 @@ func (c *settings) checkNode(m *mistakes) {
 	if c.UsageMonths < 0 || c.UsageMonths > maxUsageMonths {
 		m.note("UsageMonths", "%d is not in 0…%d", c.UsageMonths, maxUsageMonths)
 	} else if c.UsageMonths > 0 && c.DataDir == "" {
-		m.note("UsageMonths", "usage is kept in a folder: set %s", m.name("DataDir"))
+		m.note("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
 	if c.UsageSubjects < 1 || c.UsageSubjects > maxUsageSubjects {
 		m.note("UsageSubjects", "%d is not in 1…%d", c.UsageSubjects, maxUsageSubjects)
@@ -286,7 +286,7 @@ func (c *settings) checkCluster(m *mistakes) {
 		if company != "" {
 			m.note(company, "there are no other nodes without a port for them: set %s", m.name("ClusterBind"))
 		}
-		c.Advertise = "127.0.0.1" // where it listens in its own world
+		c.Advertise, c.GossipPort, c.WANPort = aloneIP, alonePort, alonePort
 		return
 	}
 	bind, err := netip.ParseAddr(c.ClusterBind)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
@@ -65,7 +66,9 @@ type Node struct {
 	api    *api.API
 	recent recent
 
+	inquiries sync.Pool     // of *inquiry
 	opened    chan struct{} // closed once checks are decided
+	over      atomic.Bool   // they are not any more
 	left      atomic.Bool   // this node has left the cluster for good
 	gone      atomic.Bool   // as left, also at a stop
 	replacing atomic.Bool   // this node has just started, and may have to wait until a dead voter is replaced
@@ -78,9 +81,6 @@ type Node struct {
 	closing  sync.Once
 	closeErr error
 }
-
-// ErrClosed is an error of what is asked of a node that was closed.
-var ErrClosed = errors.New("node: closed")
 
 // Start starts a node. It returns when the node takes part; [Node.WaitReady] returns when it decides checks. If ctx ends before, or
 // something fails, all that was opened is closed again.
@@ -156,7 +156,7 @@ func (n *Node) ready() {
 }
 
 // WaitReady returns when the node decides checks: at once in a cluster that is well, and not before a new one is founded. The
-// error is the context's, or ErrClosed.
+// error is the context's, or client.ErrClosed.
 func (n *Node) WaitReady(ctx context.Context) error {
 	select {
 	case <-n.opened:
@@ -164,7 +164,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-n.ctx.Done():
-		return ErrClosed
+		return client.ErrClosed
 	}
 }
 

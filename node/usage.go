@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// openMeter begins to count what is admitted, unless that is turned off.
+// openMeter begins to count what rules with `usage: monthly` admit, unless that is turned off.
 func (n *Node) openMeter() (err error) {
 	c := n.config
 	if c.UsageMonths == 0 {

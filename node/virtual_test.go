@@ -254,19 +254,19 @@ func (v *virtual) down(clean bool) {
 	}
 	v.alive.Store(false)
 	close(v.disk.over)
-	file := filepath.Join(n.dir, "usage.db")
+	file := filepath.Join(v.settings.DataDir, "usage.db")
 	var written []byte
 	if n.meter != nil && !clean {
 		synctest.Wait() // nobody is writing
 		written, _ = os.ReadFile(file)
 	}
 	_ = n.release(context.Background())
-	v.ready.Store(false) // it may have become ready meanwhile
-	if written != nil {  // a killed process would not have written the rest
+	if written != nil { // a killed process would not have written the rest
 		if err := os.WriteFile(file, written, 0o600); err != nil {
 			v.planet.t.Error(err)
 		}
 	}
+	v.ready.Store(false) // it may have become ready meanwhile
 }
 
 func (p *planet) end() {

@@ -112,14 +112,14 @@ func (c *Cluster) here(month Month) (h holding) {
 	for _, l := range m.inMemory() {
 		if l.id.Month == month {
 			l.refresh()
-			h.Sources = append(h.Sources, source{Ledger: l.id, Node: m.cfg.Name, Own: true, Damaged: l.damaged})
+			h.Sources = append(h.Sources, source{Ledger: l.id, Node: l.node, Own: l.id.Source == m.cfg.Self, Damaged: l.damaged})
 		}
 	}
 	err := m.file.View(func(tx persist.Tx) error {
 		list, err := copies(tx)
 		for _, one := range list {
 			head, whole := readHead(tx, one)
-			known := slices.ContainsFunc(h.Sources, func(s source) bool { return s.Ledger == one.ledgerID && s.Own })
+			known := slices.ContainsFunc(h.Sources, func(s source) bool { return s.Ledger == one.ledgerID && s.Sequence == 0 })
 			if whole && !known && one.Month == month && one.sequence != 0 {
 				h.Sources = append(h.Sources, source{
 					Ledger: one.ledgerID, Node: head.Node, Own: one.Source == m.cfg.Self, Sequence: one.sequence, Damaged: head.Damaged,

@@ -189,6 +189,55 @@ func TestHandOver(t *testing.T) {
 	expect("n3 is back")
 }
 
+// What a node had counted stays in the sums when its directory becomes another node's, as without its node.json.
+func TestDirectoryOfAnotherNode(t *testing.T) {
+	w := newCrew(t, 2)
+	h := w.node(1)
+	h.meter.count(november, "r", []string{"k"}, "requests", 5)
+	h.meter.Close()
+	c := h.config
+	c.Self, c.Name = ring.NodeID{7}, "n7"
+	m := open(t, c)
+	m.count(november, "r", []string{"k"}, "requests", 2)
+	w.nodes[c.Self] = &hand{Cluster: Join(m, w, func() []Member { return w.names }), dir: c.Dir, config: c}
+	w.names = []Member{w.names[1], {ID: c.Self, Name: c.Name}}
+	for _, what := range []string{"counted on", "closed", "handed over"} {
+		if what == "closed" {
+			m.writing.Lock()
+			for _, l := range m.inMemory() {
+				if err := m.closeLedger(l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.writing.Unlock()
+		}
+		if what == "handed over" {
+			if err := w.nodes[c.Self].HandOver(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.names = w.names[:1]
+		}
+		if rows, missing := w.read(w.node(2), thisMonth); len(rows) != 1 || rows[0].Cost != 7 || len(missing) > 0 {
+			t.Errorf("%s: have %v, missing %v", what, rows, missing)
+		}
+	}
+}
+
+// A node that has copies of another one's ledgers hands its own to that one: what that one counted it has itself.
+func TestHandOverToTheSource(t *testing.T) {
+	w := newCrew(t, 2)
+	for i := range 2 {
+		w.node(i+1).meter.count(november, "r", []string{"k"}, "requests", 5)
+		if err := w.node(i + 1).HandOver(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.names = w.names[:1]
+	if rows, missing := w.read(w.node(1), thisMonth); len(rows) != 1 || rows[0].Cost != 10 || len(missing) > 0 {
+		t.Errorf("have %v, missing %v", rows, missing)
+	}
+}
+
 func TestHandOverFails(t *testing.T) {
 	w := newCrew(t, 2)
 	for i := range 30_000 {

@@ -133,7 +133,7 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) error {
 }
 
 // putCounted writes blocks of a ledger that is counted on.
-func (l *ledger) putCounted(tx persist.Tx, node string, blocks []block) error {
+func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
 	c := copyID{ledgerID: l.id}
 	if l.afresh {
 		if err := tx.Drop(c.bucket()); err != nil {
@@ -141,7 +141,7 @@ func (l *ledger) putCounted(tx persist.Tx, node string, blocks []block) error {
 		}
 	}
 	if l.headless {
-		if err := putHead(tx, c, head{Node: node, Damaged: l.damaged}); err != nil {
+		if err := putHead(tx, c, head{Node: l.node, Damaged: l.damaged}); err != nil {
 			return err
 		}
 	}
@@ -162,8 +162,9 @@ func (l *ledger) putCounted(tx persist.Tx, node string, blocks []block) error {
 
 // getCounted loads a ledger that is to be counted on.
 func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
-	l, c := newLedger(id, maxRows), copyID{ledgerID: id}
+	c := copyID{ledgerID: id}
 	h, ok := readHead(tx, c)
+	l := newLedger(id, h.Node, maxRows)
 	whole, inPlace := ok && !h.Damaged, ok
 	err := tx.Scan(c.bucket(), []byte{namesPart}, func(key, names []byte) error {
 		b := block{names: names}

@@ -109,7 +109,7 @@ func TestDamagedRows(t *testing.T) {
 // TestGoldenFile: what is written to usage.db and between nodes is written as ever.
 func TestGoldenFile(t *testing.T) {
 	id := ledgerID{Month: MonthOf(november.UnixNano()), Source: ring.NodeID{1, 2}, Number: 77}
-	l := newLedger(id, 100)
+	l := newLedger(id, "n1", 100)
 	for i := range 3 {
 		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens", Cost: int64(1000*i - 5), Checks: int64(i)}
 		hi, lo := place(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
@@ -151,7 +151,7 @@ func TestGoldenFile(t *testing.T) {
 	for shard := range shards {
 		blocks = l.take(blocks, shard)
 	}
-	write("counted", func(tx persist.Tx) error { return l.putCounted(tx, "n1", blocks) })
+	write("counted", func(tx persist.Tx) error { return l.putCounted(tx, blocks) })
 	p := pager{limit: pageSize}
 	l.page(&p)
 	handed := part{Ledger: id, Sequence: 5, Node: "n1", Last: true}

@@ -70,13 +70,13 @@ func (c *Cluster) receivers() (list []Member) {
 	return list
 }
 
-// handTo gives a member every ledger that is here, but for those that it has and that do not change.
+// handTo gives a member every ledger that is here, but for those that it counted, or has and that do not change.
 func (c *Cluster) handTo(ctx context.Context, to Member) error {
 	m := c.meter
 	var parts []part
 	for _, l := range m.inMemory() {
 		l.refresh()
-		parts = append(parts, part{Ledger: l.id, Sequence: c.sequence, Node: m.cfg.Name, Damaged: l.damaged})
+		parts = append(parts, part{Ledger: l.id, Sequence: c.sequence, Node: l.node, Damaged: l.damaged})
 	}
 	counted := len(parts)
 	err := m.file.View(func(tx persist.Tx) error {
@@ -94,7 +94,7 @@ func (c *Cluster) handTo(ctx context.Context, to Member) error {
 	for i := range parts {
 		p := &parts[i]
 		what := copyID{p.Ledger, p.Sequence}
-		if c.handed[what] == to.ID {
+		if c.handed[what] == to.ID || p.Ledger.Source == to.ID { // which has the newest itself
 			continue
 		}
 		if p.Sequence == closed {

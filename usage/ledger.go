@@ -38,7 +38,8 @@ type ledgerID struct {
 // ledger counts one month on this node.
 type ledger struct {
 	id         ledgerID
-	begin, end int64 // of the month, in nanoseconds since 1970
+	node       string // the source's name
+	begin, end int64  // of the month, in nanoseconds since 1970
 	maxRows    int64
 
 	rows, others, names atomic.Int64 // rows, rows of others, and bytes of names; reserved before they are used
@@ -73,8 +74,8 @@ type record struct {
 	name         uint32 // where its names begin
 }
 
-func newLedger(id ledgerID, maxRows int) *ledger {
-	return &ledger{id: id, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), headless: true, changed: time.Now()}
+func newLedger(id ledgerID, node string, maxRows int) *ledger {
+	return &ledger{id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), headless: true, changed: time.Now()}
 }
 
 // holds reports whether a time is in the month.

@@ -137,7 +137,7 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	defer m.mu.Unlock()
 	l := m.live[month]
 	if l == nil {
-		l = newLedger(ledgerID{Month: month, Source: m.cfg.Self, Number: rand.Uint64()}, m.cfg.Rows)
+		l = newLedger(ledgerID{Month: month, Source: m.cfg.Self, Number: rand.Uint64()}, m.cfg.Name, m.cfg.Rows)
 		m.live[month], m.ledgers = l, append(m.ledgers, l)
 		select {
 		case m.wake <- struct{}{}:

@@ -125,7 +125,7 @@ func (m *Meter) load() error {
 	err := m.file.View(func(tx persist.Tx) error {
 		list, err := copies(tx)
 		for _, c := range list {
-			if c.sequence == 0 && c.Source == m.cfg.Self {
+			if c.sequence == 0 {
 				l, err := getCounted(tx, c.ledgerID, m.cfg.Rows)
 				if err != nil {
 					return err
@@ -151,6 +151,9 @@ func (m *Meter) load() error {
 			m.cfg.Logger.Error("a month of usage is damaged: what is whole of it goes on", "month", l.id.Month)
 		}
 		m.ledgers = append(m.ledgers, l)
+		if l.id.Source != m.cfg.Self {
+			continue // the directory was another node's: its months are kept, and closed when nothing was counted for a while
+		}
 		if m.live[l.id.Month] == nil {
 			m.live[l.id.Month] = l
 		}
@@ -180,7 +183,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 			continue
 		}
 		l.changed = time.Now()
-		err := m.file.Update(func(tx persist.Tx) error { return l.putCounted(tx, m.cfg.Name, blocks) })
+		err := m.file.Update(func(tx persist.Tx) error { return l.putCounted(tx, blocks) })
 		l.finish(blocks, err == nil)
 		if err != nil {
 			return fmt.Errorf("write usage: %w", err)
@@ -216,7 +219,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 			if err := tx.Put(c.bucket(), pageKey(pages), p.page); err != nil || p.more {
 				return err
 			}
-			if err := putHead(tx, c, head{Node: m.cfg.Name, Damaged: l.damaged, Pages: pages + 1}); err != nil {
+			if err := putHead(tx, c, head{Node: l.node, Damaged: l.damaged, Pages: pages + 1}); err != nil {
 				return err
 			}
 			return tx.Drop(copyID{ledgerID: l.id}.bucket())

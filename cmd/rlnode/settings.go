@@ -131,8 +131,8 @@ func (c *serveCmd) complete() error {
 		}
 	}
 	if c.UsageSHMDir != "" {
-		wrong("--usage-shm-dir, RLNODE_USAGE_SHM_DIR: there is no such setting any more, leave it out; usage by month is counted in memory, " +
-			"for rules that say usage: monthly, and kept in usage.db in --data-dir")
+		errs = append(errs, errors.New("--usage-shm-dir, RLNODE_USAGE_SHM_DIR: there is no such setting any more, leave it out; "+
+			"usage by month is counted in memory, for rules that say usage: monthly, and kept in usage.db in --data-dir"))
 	}
 	c.placeCluster()
 	errs = append(errs, c.tokenSettings.complete()...)

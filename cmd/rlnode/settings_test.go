@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/rlnode/rlnode/node"
 )
 
 // parseServe parses a command line of serve, without running it.
@@ -116,6 +120,28 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestFlagNames: a mistake in any field of a node's Config is told with the name of a flag.
+func TestFlagNames(t *testing.T) {
+	flags := reflect.TypeFor[node.Config]()
+	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, command := range parser.Model.Children {
+		for _, f := range command.Flags {
+			known["--"+f.Name] = known["--"+f.Name] || command.Name == "serve"
+		}
+	}
+	none := []string{"RulesFrom", "OnError", "AnyPort", "LeaveOnClose", "Logger", "FreeMemory", "FieldName"} // nothing can be wrong with these
+	for i := range flags.NumField() {
+		field := flags.Field(i)
+		if field.IsExported() && !known[flagNames[field.Name]] && !slices.Contains(none, field.Name) {
+			t.Errorf("%s has no flag", field.Name)
+		}
+	}
 }
 
 func TestAdminBind(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/process"
@@ -108,22 +107,5 @@ func private(t *testing.T, dirs map[string]string) {
 	}
 	if files < 8 {
 		t.Errorf("there are only %d files", files)
-	}
-}
-
-// Programs that import the packages keep their own umask: only the command changes the process's.
-func TestOnlyTheCommandSetsTheUmask(t *testing.T) {
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasPrefix(path, "../../cmd/") || path == "umask_test.go" {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if strings.Contains(string(text), ".Umask(") {
-			t.Errorf("%s changes the process's umask", path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }

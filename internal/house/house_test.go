@@ -178,3 +178,45 @@ func TestZonesAreOurs(t *testing.T) {
 		}
 	})
 }
+
+// TestProcessIsTheCommands: a Go program that embeds a node keeps its signals, its umask, its defaults and its memory.
+func TestProcessIsTheCommands(t *testing.T) {
+	commands := []string{"cmd/rlnode", "bench", "bench/curves", "internal/process", "faults"}
+	eachSource(t, func(path string, text []byte, file *ast.File) {
+		if slices.Contains(commands, packageOf(path)) || file.Name.Name == "main" {
+			return
+		}
+		for _, call := range []string{
+			"signal.Notify", ".Umask(", "os.Exit(", "log.Fatal", "slog.SetDefault(", "log.SetOutput(", "debug.FreeOSMemory(", "debug.SetGCPercent(",
+			"debug.SetMemoryLimit(", "DefaultServeMux", "DefaultRegisterer", "otel.SetErrorHandler(",
+		} {
+			// The one exception is called by the command alone.
+			if bytes.Contains(text, []byte(call)) && !(path == "tracing/tracing.go" && call == "otel.SetErrorHandler(") {
+				t.Errorf("%s: %s is for commands", path, call)
+			}
+		}
+		if packageOf(path) != "tracing" && bytes.Contains(text, []byte("tracing.LogFailures(")) {
+			t.Errorf("%s: tracing.LogFailures is for commands", path)
+		}
+	})
+}
+
+// TestExamplesUseWhatIsPublic: a program outside of this module needs nothing but client and node.
+func TestExamplesUseWhatIsPublic(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "examples", "*", "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			name, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
+			if ours && !slices.Contains([]string{"client", "node"}, name) && !strings.HasSuffix(path, "_test.go") {
+				t.Errorf("%s imports %s", path, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,47 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestAsTyped types what the comment of the package says.
+func TestAsTyped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("three processes, and go run builds each")
+	}
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip(err)
+	}
+	source, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As in a shell that somebody types into, each job is a group of processes, and kill reaches all of it.
+	script := "set -m\ntrap 'for job in $(jobs -p); do kill -- -$job; done' EXIT TERM\n"
+	for line := range strings.Lines(string(source)) {
+		if command, ok := strings.CutPrefix(line, "//\t"); ok {
+			script += command
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-c", script+"wait\n")
+	shell.Dir, shell.WaitDelay = "../..", time.Minute
+	shell.Cancel = func() error { return shell.Process.Signal(syscall.SIGTERM) }
+	var said strings.Builder
+	shell.Stderr = &said
+	out, err := shell.Output()
+	have := strings.Fields(string(out))
+	want := "hello from web-1 hello from web-2 hello from web-3 200 200 200 200 200 200 200 429 429"
+	if strings.Join(have, " ") != want {
+		t.Errorf("have %q, %v; want %q\n%s", have, err, want, said.String())
+	}
+}

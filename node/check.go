@@ -1,0 +1,314 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of a check, as the data plane has them.
+const (
+	maxAttributes = 32   // attributes of a check, and values of a key
+	maxNamed      = 16   // units named in Costs
+	maxWord       = 1024 // bytes of an attribute's name and of a unit
+	maxRequestID  = limiter.MaxRequestID
+	defaultTTL    = time.Minute
+)
+
+var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
+
+// inquiry is a check on its way. It is reused.
+type inquiry struct {
+	limiter.Query
+	answer     limiter.Answer
+	key        []string
+	attributes []rules.Attribute
+	costs      []limiter.UnitCost
+}
+
+// Check asks whether q may happen now, and takes its cost if so: from all limits of all rules that apply, or from none. It is
+// decided here, or by the node that owns the subject, within 900 ms.
+//
+// It is what client.Client's Check is, without the way there: the Decision can always be followed, also with an error. The error is
+// client.ErrUnavailable before the node is ready, client.ErrClosed after Close (Config.OnError decides then), client.ErrRequest,
+// a *client.Error that a node would answer, or the context's.
+func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
+	d, err := n.decide(ctx, &q, func(i *inquiry) error { return n.limiter.Check(&i.Query, &i.answer) })
+	if err == nil && q.Wait && d.Allowed {
+		err = hold(ctx, d.Delay)
+	}
+	return d, err
+}
+
+// Peek returns the decision that Check would have made, and takes nothing.
+func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, error) {
+	return n.decide(ctx, &q, func(i *inquiry) error {
+		i.Peek = true
+		return n.limiter.Check(&i.Query, &i.answer)
+	})
+}
+
+// Reserve takes q's costs as an estimate, for Settle to correct; see client.Client. ttl is up to an hour; 0 is a minute.
+func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
+	id := ""
+	d, err := n.decide(ctx, &q, func(i *inquiry) (err error) {
+		if ttl == 0 {
+			ttl = defaultTTL
+		}
+		if ttl < 0 || ttl > limiter.MaxReservationTime || len(q.RequestID) > maxRequestID {
+			return fmt.Errorf("%w: ttl is %v, up to %v; RequestID has %d bytes, up to %d", client.ErrRequest, ttl,
+				limiter.MaxReservationTime, len(q.RequestID), maxRequestID)
+		}
+		i.RequestID = q.RequestID
+		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
+		return err
+	})
+	if err == nil && q.Wait && d.Allowed {
+		err = hold(ctx, d.Delay)
+	}
+	return client.Reservation{Decision: d, ID: id}, err
+}
+
+// Settle replaces a reservation's estimate by what was really used, by unit; see client.Client. It may have been made at any node.
+func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (client.Settlement, error) {
+	if id == "" {
+		return client.Settlement{}, nil
+	}
+	if err := n.able(ctx); err != nil {
+		return client.Settlement{}, err
+	}
+	list, err := unitCosts(nil, costs)
+	if err != nil {
+		return client.Settlement{}, err
+	}
+	out, err := n.limiter.Settle(id, list)
+	if err != nil {
+		return client.Settlement{}, n.explain(err)
+	}
+	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(out.Costs)), Remaining: max(0, out.Remaining)}
+	for _, c := range out.Costs {
+		s.Costs[c.Unit] = c.Cost
+	}
+	return s, nil
+}
+
+// Adjust adds a cost to what a subject has used of a rule's limits in requests, without a decision; see client.Client.
+func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64) (client.Usage, error) {
+	return n.AdjustOnce(ctx, "", rule, key, cost)
+}
+
+// AdjustOnce is Adjust for a caller who may repeat it: with an id of at most 64 bytes, calls about one subject within a minute are
+// made once.
+func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
+	if rule == "" || cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount || len(id) > maxRequestID {
+		return client.Usage{}, fmt.Errorf("%w: rule %q, cost %d, an id of %d bytes: a rule is needed, a number that is not 0 within ±%d, and an id of "+
+			"at most %d bytes", client.ErrRequest, rule, cost, len(id), int64(algorithms.MaxAmount), maxRequestID)
+	}
+	if err := n.able(ctx); err != nil {
+		return client.Usage{}, err
+	}
+	values := make([]string, len(key))
+	for i, v := range key {
+		values[i] = client.Fit(v)
+	}
+	u, err := n.limiter.Adjust(rule, values, cost, id)
+	if err != nil {
+		return client.Usage{}, n.explain(err)
+	}
+	out := client.Usage{Rule: u.Rule.Name, Key: u.Key}
+	for _, l := range u.Limits {
+		out.Limits = append(out.Limits, client.LimitUsage{
+			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: api.Whole(l.Limit), Window: millis(l.Window),
+			Used: max(0, l.Used), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter),
+		})
+	}
+	return out, nil
+}
+
+// able is why the node can't decide anything now; nil: it can.
+func (n *Node) able(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	if n.over.Load() {
+		return client.ErrClosed
+	}
+	select {
+	case <-n.opened:
+		return nil
+	default:
+		return errNotReady
+	}
+}
+
+// decide asks about q by a function.
+func (n *Node) decide(ctx context.Context, q *client.Request, ask func(*inquiry) error) (client.Decision, error) {
+	if err := n.able(ctx); err != nil {
+		return n.undecided(err), err
+	}
+	i, ok := n.inquiries.Get().(*inquiry)
+	if !ok {
+		i = &inquiry{}
+	}
+	defer func() {
+		// The caller's strings are not kept.
+		clear(i.key)
+		clear(i.attributes)
+		clear(i.costs)
+		n.inquiries.Put(i)
+	}()
+	err := i.read(q)
+	if err == nil {
+		err = ask(i)
+	}
+	if err != nil {
+		err = n.explain(err)
+		return n.undecided(err), err
+	}
+	return n.decision(q, &i.answer), nil
+}
+
+// read makes a query of q.
+func (i *inquiry) read(q *client.Request) (err error) {
+	if err := q.Validate(); err != nil {
+		return err
+	}
+	i.key, i.attributes = i.key[:0], i.attributes[:0]
+	for _, v := range q.Key {
+		i.key = append(i.key, client.Fit(v))
+	}
+	for name, value := range q.Attributes {
+		if len(name) > maxWord {
+			return fmt.Errorf("%w: Attributes: a name has %d bytes, more than %d", client.ErrRequest, len(name), maxWord)
+		}
+		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
+	}
+	if len(i.key) > maxAttributes || len(i.attributes) > maxAttributes {
+		return fmt.Errorf("%w: more than %d values of Key, or Attributes", client.ErrRequest, maxAttributes)
+	}
+	if i.costs, err = unitCosts(i.costs[:0], q.Costs); err != nil {
+		return err
+	}
+	if q.Cost > 0 {
+		if _, both := q.Costs[rules.Requests]; both {
+			return fmt.Errorf("%w: Cost and Costs[%q] exclude each other", client.ErrRequest, rules.Requests)
+		}
+		i.costs = append(i.costs, limiter.UnitCost{Unit: rules.Requests, Cost: min(q.Cost, algorithms.MaxAmount)})
+	}
+	i.Query = limiter.Query{Rule: q.Rule, Key: i.key, ByKey: q.Attributes == nil, Attributes: i.attributes, Costs: i.costs}
+	return nil
+}
+
+// unitCosts appends costs by unit, in order.
+func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitCost, error) {
+	if len(costs) > maxNamed {
+		return nil, fmt.Errorf("%w: Costs names more than %d units", client.ErrRequest, maxNamed)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(costs)) {
+		if costs[unit] < 0 || len(unit) > maxWord {
+			return nil, fmt.Errorf("%w: Costs[%.80q] is %d: it must not be negative, nor the name longer than %d bytes", client.ErrRequest, unit,
+				costs[unit], maxWord)
+		}
+		list = append(list, limiter.UnitCost{Unit: unit, Cost: min(costs[unit], algorithms.MaxAmount)})
+	}
+	return list, nil
+}
+
+// explain is an error as a client would get it.
+func (n *Node) explain(err error) error {
+	if errors.Is(err, client.ErrRequest) {
+		return err
+	}
+	e := api.AsError(err)
+	if e.Code == api.Internal {
+		n.log.Error("check not decided", "error", err)
+	}
+	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
+}
+
+// undecided is the decision where none was made. What a stranger could bring about is refused.
+func (n *Node) undecided(err error) client.Decision {
+	d := client.Decision{DecidedBy: client.ByError}
+	var answered *client.Error
+	switch {
+	case errors.Is(err, client.ErrRequest), errors.As(err, &answered) && answered.Status < 500:
+		d.Reason = "The rate limiter can't decide this."
+	case n.config.OnError == client.Open:
+		d.Allowed = true
+	default:
+		d.Reason = "Nothing passes while the rate limiter does not answer."
+	}
+	return d
+}
+
+// decision is what a says of q.
+func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
+	d := client.Decision{
+		Allowed: a.Allowed, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
+	}
+	if t := api.Tightest(a); t != nil {
+		d.Rule, d.Unit, d.Limit, d.Remaining = t.Rule.Name, t.Limit.Unit, api.Whole(t.Limit), t.Remaining
+		d.Window, d.ResetAfter, d.RetryAfter, d.Delay = millis(t.Limit.WindowAt(a.Now)), millis(t.ResetAfter), millis(t.RetryAfter), millis(a.Delay())
+	} else if !a.Allowed {
+		d.RetryAfter = client.Never
+	}
+	if !a.Allowed {
+		d.Reason = api.Reason(a)
+		for i := range a.Limits {
+			if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
+				d.Violated = append(d.Violated, l.Limit.Name)
+			}
+		}
+	}
+	if !q.Detail && !q.Headers {
+		return d
+	}
+	d.Limits = make([]client.LimitDecision, len(a.Limits))
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		d.Limits[i] = client.LimitDecision{
+			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: api.Whole(l.Limit),
+			Window: millis(l.Limit.WindowAt(a.Now)), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter), RetryAfter: millis(l.RetryAfter),
+			Allowed: l.Allowed, Shadow: l.Rule.Shadow,
+		}
+	}
+	if q.Headers {
+		d.MakeHeaders(a.Set.Headers.IETF, a.Set.Headers.XRateLimit, a.Set.Headers.ResetDelta)
+	}
+	if !q.Detail {
+		d.Limits = nil
+	}
+	return d
+}
+
+// millis is d in whole milliseconds, rounded up, as a node answers it over HTTP. Never stays that.
+func millis(d time.Duration) time.Duration {
+	if d <= 0 {
+		return d
+	}
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// hold returns after d, or with an error when the context ends before.
+func hold(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,422 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/process"
+	"github.com/rlnode/rlnode/persist"
+)
+
+var (
+	_ client.Checker = (*Node)(nil)
+	_ client.Checker = (*client.Client)(nil)
+)
+
+const startBound = time.Minute
+
+// begin starts a node, which is closed with the test, and waits until it is ready.
+func begin(t *testing.T, c Config) *Node {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startBound)
+	defer cancel()
+	n, err := Start(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// leakless fails the test for goroutines that are left when it is over, nodes closed.
+func leakless(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+// The zero Config with rules is a node that decides, opens no port and leaves nothing.
+func TestNodeByItself(t *testing.T) {
+	leakless(t)
+	sockets := openSockets(t)
+	n := begin(t, Config{Rules: []byte(exactRules(3))})
+	if have := openSockets(t); have > sockets {
+		t.Errorf("it has opened %d sockets", have-sockets)
+	}
+	for i := range 5 {
+		d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
+		if err != nil || d.Allowed != (i < 3) || d.DecidedBy != client.ByOwner {
+			t.Errorf("check %d: have %+v, %v", i, d, err)
+		}
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
+	if !errors.Is(err, client.ErrClosed) || !d.Allowed || d.DecidedBy != client.ByError {
+		t.Errorf("after Close: have %+v, %v", d, err)
+	}
+}
+
+// openSockets counts the sockets of this process.
+func openSockets(t *testing.T) (count int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // there is no /proc here
+	}
+	for _, fd := range fds {
+		if link, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(link, "socket:") {
+			count++
+		}
+	}
+	return count
+}
+
+// together starts n nodes in this process that are one cluster, on loopback.
+func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startBound)
+	defer cancel()
+	var nodes []*Node
+	var join []string
+	for i := range n {
+		c := Config{
+			Name: fmt.Sprintf("n%d", i+1), Rules: []byte(rules), ClusterBind: "127.0.0.1", GossipPort: process.FreePort(t), Join: join,
+			BootstrapExpect: 1,
+		}
+		if i > 0 {
+			c.BootstrapExpect = 0
+		}
+		if adjust != nil {
+			adjust(i, &c)
+		}
+		join = append(join, fmt.Sprintf("127.0.0.1:%d", c.GossipPort))
+		one, err := Start(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := one.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := one.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, one)
+	}
+	return nodes
+}
+
+// Nodes in one process are a cluster like any other: together they admit the limit.
+func TestNodesInOneProcess(t *testing.T) {
+	leakless(t)
+	nodes := together(t, 2, exactRules(100), nil)
+	process.Eventually(t, "both own partitions", func() bool {
+		s := nodes[0].cluster.State()
+		return s.Settled && len(s.To.Members()) == 2
+	})
+	admitted, by := 0, map[client.DecidedBy]int{}
+	for i := range 2 * 3 * 100 {
+		d, err := nodes[i%2].Check(t.Context(), client.Request{Rule: "year", Key: []string{fmt.Sprint(i / 2 % 3)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed {
+			admitted++
+		}
+		by[d.DecidedBy]++
+	}
+	if admitted != 3*100 || by[client.ByOwner] == 0 || by[client.ByForward] == 0 {
+		t.Errorf("%d admitted, want 300; decided by %v", admitted, by)
+	}
+	// What one counted the other has when it is closed.
+	if err := nodes[0].Close(); err != nil {
+		t.Error(err)
+	}
+	for i := range 3 {
+		if d, err := nodes[1].Check(t.Context(), client.Request{Rule: "year", Key: []string{fmt.Sprint(i)}}); err != nil || d.Allowed {
+			t.Errorf("key %d after the other one was closed: have %+v, %v", i, d, err)
+		}
+	}
+}
+
+// A start that fails leaves nothing: no goroutine, no socket, no lock.
+func TestStartLeavesNothing(t *testing.T) {
+	leakless(t)
+	sockets := openSockets(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := taken.Addr().(*net.TCPAddr).Port
+	dir := t.TempDir()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		config Config
+		ctx    context.Context
+		want   string
+	}{
+		"a rule that is none":     {config: Config{Rules: []byte("rules: 1")}, want: "Rules: "},
+		"a port that is taken":    {config: Config{ClusterBind: "127.0.0.1", PeerPort: port}, want: "in use"},
+		"gossip that is taken":    {config: Config{ClusterBind: "127.0.0.1", GossipPort: port}, want: "in use"},
+		"a plane that is taken":   {config: Config{DataAddr: "127.0.0.1:0", AdminAddr: taken.Addr().String()}, want: "in use"},
+		"a secret that is none":   {config: Config{ClusterSecretFile: "/nowhere"}, want: "ClusterSecretFile: "},
+		"a folder that is a file": {config: Config{DataDir: "/dev/null"}, want: "not a directory"},
+		"a context that is over":  {config: Config{}, ctx: over, want: context.Canceled.Error()},
+	} {
+		if test.ctx == nil {
+			test.ctx = t.Context()
+		}
+		if test.config.DataDir == "" {
+			test.config.DataDir = dir
+		}
+		n, err := Start(test.ctx, test.config)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: have %v, want %q", name, err, test.want)
+		}
+		if n != nil {
+			n.Close()
+		}
+	}
+	if have := openSockets(t); have > sockets+1 {
+		t.Errorf("%d sockets are left", have-sockets-1)
+	}
+	begin(t, Config{DataDir: dir}) // nobody has its lock
+	if _, err := Start(t.Context(), Config{DataDir: dir}); !errors.Is(err, persist.ErrInUse) {
+		t.Errorf("a folder that another node has: have %v", err)
+	}
+}
+
+// What a node with a folder has counted is there after a restart.
+func TestNodeKeepsItsCounters(t *testing.T) {
+	leakless(t)
+	dir := t.TempDir()
+	for restart := range 3 {
+		n := begin(t, Config{DataDir: dir, Rules: []byte(exactRules(3)), UsageMonths: 1})
+		d, err := n.Check(t.Context(), client.Request{Rule: "year", Key: []string{"k"}})
+		if err != nil || d.Remaining != int64(2-restart) {
+			t.Errorf("after %d restarts: have %+v, %v", restart, d, err)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const embedRules = `
+version: 1
+default: deny
+headers: {ietf: true, x_ratelimit: true}
+lists: {deny: [{ip: 192.0.2.0/24}]}
+rules:
+  - {name: few, key: [ip], limits: [{limit: 2, per: 1h, algorithm: fixed-window}, {name: tokens, limit: 100, per: 1h, unit: tokens, algorithm: token-bucket}]}
+  - {name: slow, key: [ip], match: {endpoint: /slow}, max_delay: 1h, limits: [{limit: 1, per: 1m, algorithm: leaky-bucket, burst: 5}]}
+  - {name: shadow, key: [ip], shadow: true, limits: [{limit: 1, per: 1h}]}
+  - {name: all, key: [], match: {endpoint: /all}, limits: [{limit: 1000, per: 1h}]}
+`
+
+// In process and over HTTP the same is decided, word for word.
+func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
+	n := begin(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
+	c, err := client.New(client.Options{Nodes: []string{"http://" + n.DataAddr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ask := func(q client.Request) {
+		t.Helper()
+		q.Detail, q.Headers = true, true
+		here, herr := n.Peek(t.Context(), q)
+		there, terr := c.Peek(t.Context(), q)
+		headers := [2]*httptest.ResponseRecorder{httptest.NewRecorder(), httptest.NewRecorder()}
+		here.SetHeaders(headers[0].Header())
+		there.SetHeaders(headers[1].Header())
+		for i := range headers {
+			headers[i].Header().Del("X-Ratelimit-Reset") // which may be another second
+		}
+		if have, want := steady(here), steady(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
+			t.Errorf("%+v:\nhave %+v %v\nwant %+v %v", q, have, headers[0].Header(), want, headers[1].Header())
+		}
+		var mine, its *client.Error
+		if errors.As(terr, &its) != errors.As(herr, &mine) || its != nil && (mine.Status != its.Status || mine.Code != its.Code || mine.Detail != its.Detail) {
+			t.Errorf("%+v: have %v, want %v", q, herr, terr)
+		}
+		if (herr == nil) != (terr == nil) || errors.Is(herr, client.ErrRequest) != errors.Is(terr, client.ErrRequest) {
+			t.Errorf("%+v: have %v, want %v", q, herr, terr)
+		}
+	}
+	attributes := func(endpoint, ip string) map[string]string { return map[string]string{"endpoint": endpoint, "ip": ip} }
+	for _, q := range []client.Request{
+		{Attributes: attributes("/x", "198.51.100.7")},
+		{Attributes: attributes("/slow", "198.51.100.7")},
+		{Attributes: attributes("/all", "198.51.100.7")},
+		{Attributes: attributes("/x", "192.0.2.1")},
+		{Attributes: map[string]string{"other": "x"}},
+		{Rule: "few", Key: []string{"198.51.100.8"}},
+		{Rule: "few", Key: []string{strings.Repeat("ü", 2000)}, Cost: 5},
+		{Rule: "few", Key: []string{"k"}, Costs: map[string]int64{"tokens": 101}},
+		{Rule: "few", Key: []string{"k"}, Costs: map[string]int64{"tokens": 1 << 60, "requests": 0}},
+		{Rule: "few", Key: []string{"a", "b"}},
+		{Rule: "nobody", Key: []string{"k"}},
+		{Rule: "all"},
+		{},
+		{Rule: "few", Key: []string{"k"}, Cost: -1},
+	} {
+		ask(q)
+		if _, err := n.Check(t.Context(), q); err == nil {
+			ask(q)
+		}
+		n.Check(t.Context(), q)
+		ask(q)
+	}
+}
+
+// steady is d without what differs from call to call.
+func steady(d client.Decision) client.Decision {
+	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		l.ResetAfter, l.RetryAfter = l.ResetAfter.Round(time.Minute), l.RetryAfter.Round(time.Minute)
+	}
+	out := client.Decision{}
+	have, want := reflect.ValueOf(&out).Elem(), reflect.ValueOf(d)
+	for i := range want.NumField() {
+		if want.Type().Field(i).IsExported() {
+			have.Field(i).Set(want.Field(i))
+		}
+	}
+	out.Reason, _, _ = strings.Cut(out.Reason, "retry in")
+	if len(out.Violated) == 0 {
+		out.Violated = nil
+	}
+	return out
+}
+
+// Reservations and adjustments in process, and a middleware.
+func TestEmbeddedCalls(t *testing.T) {
+	n := begin(t, Config{Rules: []byte(embedRules)})
+	q := client.Request{Rule: "few", Key: []string{"k"}, Costs: map[string]int64{"tokens": 60}}
+	r, err := n.Reserve(t.Context(), q, 0)
+	if err != nil || !r.Allowed || r.ID == "" {
+		t.Fatalf("have %+v, %v", r, err)
+	}
+	for range 2 {
+		s, err := n.Settle(t.Context(), r.ID, map[string]int64{"tokens": 10})
+		if err != nil || !s.Settled || s.Costs["tokens"] != 10 || s.Remaining != 90 {
+			t.Errorf("have %+v, %v", s, err)
+		}
+	}
+	if _, err := n.Settle(t.Context(), "nothing", nil); err == nil {
+		t.Error("what was never reserved is settled")
+	}
+	u, err := n.Adjust(t.Context(), "few", []string{"k"}, 1)
+	if err != nil || len(u.Limits) != 2 || u.Limits[0].Used != 2 {
+		t.Errorf("have %+v, %v", u, err)
+	}
+	var passed atomic.Int64
+	handler := client.Middleware(n, client.MiddlewareOptions{Rule: "few", Key: func(*http.Request) []string { return []string{"m"} }})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed.Add(1) }))
+	last := 0
+	for range 3 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if last = w.Code; w.Header().Get("RateLimit") == "" {
+			t.Errorf("no rate headers: %v", w.Header())
+		}
+	}
+	if passed.Load() != 2 || last != http.StatusTooManyRequests {
+		t.Errorf("%d passed, and the last answer was %d", passed.Load(), last)
+	}
+}
+
+// Before it is ready a node decides nothing: OnError does.
+func TestNotReady(t *testing.T) {
+	leakless(t)
+	for _, test := range []struct {
+		onError client.OnError
+		want    bool
+	}{{client.Open, true}, {client.Closed, false}} {
+		n, err := Start(t.Context(), Config{ClusterBind: "127.0.0.1", BootstrapExpect: 3, Join: []string{"127.0.0.1:1"}, OnError: test.onError})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := n.Check(t.Context(), client.Request{Attributes: map[string]string{"ip": "198.51.100.7"}})
+		if !errors.Is(err, client.ErrUnavailable) || d.Allowed != test.want {
+			t.Errorf("have %+v, %v", d, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if err := n.WaitReady(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("have %v", err)
+		}
+		cancel()
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := n.WaitReady(t.Context()); !errors.Is(err, client.ErrClosed) {
+			t.Errorf("have %v", err)
+		}
+	}
+}
+
+// Each mistake is told with the name of its field.
+func TestMistakes(t *testing.T) {
+	for _, test := range []struct {
+		config Config
+		want   []string
+	}{
+		{Config{}, nil},
+		{Config{Name: "a\nb"}, []string{"Name: "}},
+		{Config{MaxCounters: -1, BootstrapExpect: 6, ClusterBind: "127.0.0.1"}, []string{"MaxCounters: ", "BootstrapExpect: "}},
+		{Config{Join: []string{"n2"}}, []string{"Join: ", "ClusterBind"}},
+		{Config{BootstrapExpect: 3}, []string{"BootstrapExpect: ", "ClusterBind"}},
+		{Config{ClusterBind: "0.0.0.0"}, []string{"ClusterBind: ", "ClusterSecretFile", "InsecureCluster"}},
+		{Config{ClusterBind: "127.0.0.1", Join: []string{"10.0.0.1"}}, []string{"Join: 10.0.0.1"}},
+		{Config{ClusterBind: "127.0.0.1", Join: []string{"127.0.0.1:0"}}, []string{"Join: "}},
+		{Config{ClusterBind: "here"}, []string{"ClusterBind: "}},
+		{Config{ClusterBind: "127.0.0.1", Advertise: "0.0.0.0", PeerPort: 70000}, []string{"Advertise: ", "PeerPort: 70000"}},
+		{Config{DataAddr: "8080"}, []string{"DataAddr: "}},
+		{Config{CertFile: "x"}, []string{"CertFile: ", "KeyFile"}},
+		{Config{UsageMonths: 1}, []string{"UsageMonths: ", "DataDir"}},
+		{Config{UsageSubjects: -1, UsageSharedMemory: "/nowhere"}, []string{"UsageSubjects: ", "UsageSharedMemory: "}},
+		{Config{APIToken: "a b", AdminHosts: []string{"a:b"}}, []string{"APIToken: ", "AdminHosts: "}},
+		{Config{Region: strings.Repeat("x", 65), Zone: "a\x00"}, []string{"Region: ", "Zone: "}},
+		{Config{GossipKey: []byte("short")}, []string{"GossipKey: it has 5 bytes", "TLSCert"}},
+		{Config{OTLPEndpoint: "nowhere", TraceRatio: 2}, []string{"OTLPEndpoint: "}},
+		{Config{OnError: 7}, []string{"OnError: "}},
+		{Config{Rules: []byte("version: 1\nrules: [{name: a}]")}, []string{"Rules: ", "2"}},
+	} {
+		err := test.config.Validate()
+		if (err == nil) != (test.want == nil) {
+			t.Errorf("%+v: have %v", test.config, err)
+			continue
+		}
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in %q", want, err)
+			}
+		}
+	}
+}
