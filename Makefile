@@ -12,7 +12,7 @@ test:
 
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
-VIRTUAL = cluster|cmd/rlnode|limiter|partitions|wan
+VIRTUAL = cluster|cmd/rlnode|limiter|node|partitions|wan
 PURE = agreement|algorithms|counters|grants|localcache|replay|ring|rules
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
@@ -20,7 +20,7 @@ race-real: # those that wait for sockets, disks and timers
 	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|simulation)$$')
 
 race-processes: # those that start programs of their own, which have the detector too
-	$(GO) test -race -short -skip InOneProcess ./cmd/rlnode
+	$(GO) test -race -short ./cmd/rlnode
 
 race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
@@ -28,11 +28,11 @@ race-pure: # those that only compute, most of them in one goroutine
 
 # Minutes of virtual time in which nothing happens but heartbeats tell the detector nothing.
 race-virtual: # those on virtual time
-	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -v cmd/) \
+	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^(TestALongCutHealsSoon|TestAFailedVoterIsReplaced)$$'
 
 race-program: # whole nodes on virtual time
-	$(GO) test -race -short -timeout 30m -cpu 1 -run InOneProcess -skip '^(TestG4_NothingOwedIsLostInOneProcess|TestG8_LoansInOneProcess)$$' ./cmd/rlnode
+	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^(TestG4_NothingOwedIsLostInOneProcess|TestG8_LoansInOneProcess)$$' ./node
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target
@@ -52,7 +52,7 @@ PAIRS_SEED ?= 1
 PAIRS_SEEDS ?= 20
 PAIRS_RUN ?= .
 pairs: ## something stays broken and something else happens: all pairs, with whole nodes on virtual time; an hour
-	$(GO) test -count 1 -timeout 6h -run 'TestPairsOfFaultsInOneProcess/$(PAIRS_RUN)' ./cmd/rlnode -args -pairs 0 -pair-seed $(PAIRS_SEED) -pair-seeds $(PAIRS_SEEDS)
+	$(GO) test -count 1 -timeout 6h -run 'TestPairsOfFaultsInOneProcess/$(PAIRS_RUN)' ./node -args -pairs 0 -pair-seed $(PAIRS_SEED) -pair-seeds $(PAIRS_SEEDS)
 
 # RELEASES_FLAGS=-short is for each change. CONTRIBUTING.md says what the base commit is.
 releases: ## a cluster of the base commit's build is rolled to this tree under load, and back; some minutes
@@ -72,9 +72,9 @@ SIMULATION ?= -sim-nodes 20 -sim-minutes 10 -sim-seeds 3
 # REGIONS chooses how much of a model of several regions: so many nodes in each, and the checks of all together.
 REGIONS ?= -regions 10 -nodes 20 -minutes 10 -seeds 100 -rate 80 -calm 30s
 simulation: ## many nodes on virtual time, broken at random; some minutes
-	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./cmd/rlnode -args -sim-sabotage $(SIMULATION)
+	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./node -args -sim-sabotage $(SIMULATION)
 	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./simulation -args $(REGIONS)
-	$(GO) test -count 1 -tags nodebit -run Debit ./simulation ./limiter ./cmd/rlnode
+	$(GO) test -count 1 -tags nodebit -run Debit ./simulation ./limiter ./node
 
 # BENCH selects: -only S1,S4 -time 500ms -rounds 3 -json FILE; bin/bench -help has all flags. A module of its own, so that
 # what it compares with is no dependency of the product: see docs/performance.md.
@@ -94,7 +94,7 @@ curves: ## plots of how cost grows with keys, rules, subjects, nodes and gorouti
 lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
 	$(GO) vet ./...
-	$(GO) vet -tags faults ./cmd/rlnode ./faults
+	$(GO) vet -tags faults ./cmd/rlnode ./node ./faults
 	bin/staticcheck ./...
 
 DOCKER ?= docker

@@ -39,6 +39,7 @@ type node struct {
 	zone   string
 	id     ring.NodeID
 	boot   uint64
+	idle   bool // its part is not started
 	expect int
 	join   []string
 	region string // "here" if empty
@@ -149,7 +150,12 @@ func (n *node) run() *node {
 	}
 	c.Handle(peers)
 	peers.Start()
-	if err := c.Start(); err != nil {
+	if n.idle {
+		err = transport.Shutdown() // gossip would have taken it
+	} else {
+		err = c.Start()
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	n.peers, n.running = peers, true

@@ -162,11 +162,7 @@ func (f *flood) meets(expect int) {
 			})
 		})
 		until(f.t, 30*time.Second, "it is on its way to as many as it should: Close would wait for that", func() bool {
-			free := g.announcing.TryLock()
-			if free {
-				g.announcing.Unlock()
-			}
-			return free
+			return len(g.announcing) == 0
 		})
 	}
 }

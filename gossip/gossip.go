@@ -41,9 +41,9 @@ type Gossip struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	// announcing is held while this node announces itself. memberlist reads its own address without its lock there,
-	// so two announcements at once would race.
-	announcing sync.Mutex
+	// announcing has its one place taken while this node announces itself: memberlist reads its own address without its lock
+	// there, so two announcements at once would race. It is no mutex: no virtual time passes while one is waited for.
+	announcing chan struct{}
 	// ending has its one place taken while memberlist leaves or shuts down: to leave after it shut down is a panic. To wait
 	// for a channel, unlike a mutex, is waiting in virtual time too.
 	ending chan struct{}
@@ -83,7 +83,7 @@ func Open(c Config) (*Gossip, error) {
 	}
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
-		ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
+		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
 		table: newTable(maxMembers), notes: notes{said: said[noteKey]{every: repeatAfter}},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
@@ -260,8 +260,8 @@ func (g *Gossip) writeNotes() {
 
 // announce tells the others what this node is now, and waits at most so long until it is on its way.
 func (g *Gossip) announce(wait time.Duration) {
-	g.announcing.Lock()
-	defer g.announcing.Unlock()
+	g.announcing <- struct{}{}
+	defer func() { <-g.announcing }()
 	if err := g.list.UpdateNode(wait); err != nil {
 		g.config.Logger.Debug("announcement is not on its way yet", "error", err)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -66,42 +65,28 @@ func (l *Limiter) look(c *change, now algorithms.Now) error {
 // apply does c at the owner of its counters, be that this node. An owner that may have done it already is asked again: c has a
 // ticket. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
 func (l *Limiter) apply(c *change) error {
-	until, ticket := time.Now().Add(checkTime), c.ticket
+	until, t := time.Now().Add(checkTime), c.ticket
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	return l.do(ctx, &errand{hi: c.ops[0].Key.Hi, here: func() error {
-		if c.ticket = ticket; ticket.idle() {
+		if c.ticket = t; t.idle() {
 			c.ticket = nil
 		}
 		return l.changeHere(c)
-	}, ask: func(to ring.NodeID, t *trail) error {
+	}, ask: func(to ring.NodeID, way *trail) error {
 		a := &ask{to: to, until: until, done: make(chan struct{}, 1)}
-		a.q = question{verb: c.verb, ticket: ticket, revision: t.route.Revision, version: l.version(), ops: slices.Clone(c.ops)}
-		if ticket != nil {
-			ticket.sent = true
+		a.q = question{verb: c.verb, ticket: t, revision: way.route.Revision, version: l.version(), ops: slices.Clone(c.ops)}
+		if t != nil {
+			t.sent = true
 		}
-		if l.dispatch(a, false); !a.wait() {
+		if l.dispatch(a, false); !a.wait() || a.err != nil {
 			return ErrNoOwner
 		}
-		if ticket != nil && isUnread(a.err) {
-			ticket = nil // a node of a release that knows no tickets
-			t.untry(to)
-		}
-		if a.err != nil {
-			return ErrNoOwner
-		}
-		t.hint = a.hint
-		if a.status == decided {
+		if way.hint = a.hint; a.status == decided {
 			c.ops, c.used = a.q.ops, a.used
 		}
 		return a.status.err()
 	}})
-}
-
-// isUnread says that a node could not read a message, and so did nothing.
-func isUnread(err error) bool {
-	var remote *peer.RemoteError
-	return errors.As(err, &remote) && (remote.Code == CodeMessage || remote.Code == peer.CodeNoMethod)
 }
 
 // changeHere does c as the owner, or as a node by itself.

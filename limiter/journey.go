@@ -304,7 +304,7 @@ func (c *journey) ask(s *subject) *ask {
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if c.last {
+	if c.last && c.limiter.member.Authority() { // without, it may be behind for long
 		a.q.flags |= flagLast
 	}
 	if s.way == wayStandby {
@@ -318,6 +318,7 @@ func (c *journey) ask(s *subject) *ask {
 func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
 	s.try(s.to)
 	s.turns++
+	s.leant = s.leant || s.way == wayStandby
 	s.way, s.ask = wayAsked, a
 	var terms localcache.Terms
 	if !c.peek && !c.answer.scratch.reserving {
@@ -390,6 +391,8 @@ func (c *journey) answered(s *subject, a *ask, came bool) {
 		c.rule(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
 		s.why = partitions.Powerless
+	case a.status == unreachable:
+		c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
 	case a.status == undecided:
 		s.untry(a.to)
 	case a.status == notMine:

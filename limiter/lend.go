@@ -22,7 +22,7 @@ const (
 	maxLending = 1024
 )
 
-// ServeFarFor answers a message from another region that came over no connection: for networks in memory. body holds until it returns.
+// ServeFarFor answers a message from another region. It does not block; body holds until it returns.
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	switch {
 	case l.member == nil:

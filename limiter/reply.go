@@ -68,7 +68,7 @@ type reply struct {
 	status   status
 	revision int64
 	version  int64       // of the rules at the one who answers
-	hint     ring.NodeID // notMine: the owner as far as is known; zero: not known
+	hint     ring.NodeID // notMine, unreachable: the owner as far as is known; zero: not known
 
 	// Of decided.
 	standby  bool        // a standby acted

@@ -108,23 +108,6 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
-// A node of a release that can't read tickets is asked without.
-func TestRequestsAndOlderNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, requestRules)
-		key := w.keyOf("r", w.nodes[0], nil)
-		u, err := w.nodes[1].Locate("r", []string{key})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := changeOf(verbAdjust, u, 4)
-		c.ticket = &ticket{id: 1, life: 2 * requestTime} // which is refused as a message that can't be read
-		if err := w.nodes[1].apply(c); err != nil || c.used[0] != 4 {
-			t.Errorf("have %v, %d", err, c.used)
-		}
-	})
-}
-
 // A node keeps so many answers. Beyond, the oldest of a check is forgotten; where all are of writes, further writes are refused.
 func TestAnswersAreBounded(t *testing.T) {
 	table := counters.New(10_000_000)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/partitions"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -90,11 +89,20 @@ func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64,
 // can't be kept is not: a retry costs then.
 func (l *Limiter) remember(r *reserveRequest, hi uint64, a *Answer, id string) string {
 	answer := a.pack(id)
-	first, here := l.rememberHere(r.ticket, hi, answer)
-	if !here && l.member != nil {
-		first = l.rememberElsewhere(r.ticket, hi, answer)
-	}
-	if len(first) == 0 {
+	var first []byte
+	ctx, cancel := context.WithTimeout(context.Background(), catchUpTime)
+	defer cancel()
+	err := l.do(ctx, &errand{hi: hi, here: func() (err error) {
+		first, err = l.rememberHere(r.ticket, hi, answer)
+		return err
+	}, ask: func(to ring.NodeID, _ *trail) (err error) {
+		body := append(r.ticket.append(binary.LittleEndian.AppendUint64(nil, hi)), answer...)
+		if first, err = l.member.call(ctx, to, MethodKeep, body); err != nil {
+			return ErrNoOwner
+		}
+		return nil
+	}})
+	if err != nil || len(first) == 0 {
 		return id
 	}
 	if id != "" {
@@ -106,37 +114,25 @@ func (l *Limiter) remember(r *reserveRequest, hi uint64, a *Answer, id string) s
 	return id
 }
 
-func (l *Limiter) rememberElsewhere(t *ticket, hi uint64, answer []byte) (first []byte) {
-	m, p := l.member, partitionOf(hi)
-	ctx, cancel := context.WithTimeout(m.ctx, catchUpTime)
-	defer cancel()
-	m.Ownership.Wait(ctx, p)
-	r := m.Ownership.Route(p)
-	if r.Place != partitions.Elsewhere || r.Owner == m.Self {
-		first, _ = l.rememberHere(t, hi, answer)
-		return first
-	}
-	body := append(t.append(binary.LittleEndian.AppendUint64(nil, hi)), answer...)
-	first, _ = m.call(ctx, r.Owner, MethodKeep, body)
-	return first
-}
-
-// rememberHere keeps an answer here, or tells the one that there is, if it is another one. here is false where this node is not
-// the owner.
-func (l *Limiter) rememberHere(t *ticket, hi uint64, answer []byte) (first []byte, here bool) {
+// rememberHere keeps an answer here, or tells the one that there is, if it is another one. It fails with counters.ErrShut where this
+// node is not the owner.
+func (l *Limiter) rememberHere(t *ticket, hi uint64, answer []byte) (first []byte, err error) {
 	now := l.clock.Now()
 	memo := t.memo(hi, now)
 	found, err := l.table.Recall(now, memo)
 	switch {
 	case errors.Is(err, counters.ErrShut):
-		return nil, false
+		return nil, err
 	case found && err == nil && !bytes.Equal(memo.Answer, answer):
-		return memo.Answer, true
+		return memo.Answer, nil
 	case found || !l.enter(ofCheck, memo, now):
-		return nil, true
+		return nil, nil
 	}
 	memo.Answer = answer
-	return nil, !errors.Is(l.table.Remember(now, memo), counters.ErrShut)
+	if err := l.table.Remember(now, memo); errors.Is(err, counters.ErrShut) {
+		return nil, err
+	}
+	return nil, nil
 }
 
 // serveKeep keeps an answer that another node made, and replies with the one that there is, if there is one.

@@ -14,8 +14,8 @@ const (
 	wayOpen    way = iota // not known yet
 	wayHere               // from the counters here
 	wayAsk                // another node is asked, as the owner
-	wayStandby            // another node is asked, as the standby
-	wayAct                // this node is the standby
+	wayStandby            // another node is asked, as the standby, or as the one that has handed over to the owner
+	wayAct                // this node is that one
 	wayAlone              // by this node alone
 	wayAsked              // the answer is waited for
 	wayDecided
@@ -30,6 +30,7 @@ type trail struct {
 	passed []ring.NodeID    // named another one
 	hint   ring.NodeID      // whom the last of these named
 	acted  bool             // this node could not decide as the standby
+	leant  bool             // another one was asked to
 	turns  int              // at most maxTurns
 }
 
@@ -54,8 +55,14 @@ func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
 			return wayAsk, id
 		}
 	}
+	// While the partition moves, the node that has handed it over keeps a copy.
+	other, moving := t.route.Other, !t.route.Other.IsZero() && slices.Contains(t.tried, t.route.Owner)
 	switch id := t.route.Standby; {
 	case !standby:
+	case moving && other == m.Self && !t.acted:
+		return wayAct, other
+	case moving && other != m.Self && !t.leant && m.Peers.Reachable(other):
+		return wayStandby, other
 	case id == m.Self:
 		if !t.acted && !t.hasTried(id) {
 			return wayAct, id

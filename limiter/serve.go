@@ -63,7 +63,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 	}
 }
 
-// ServeFor answers a message that came over no connection: for networks in memory. body holds until it returns.
+// ServeFor answers a message from another limiter of this region. It does not block; body holds until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	if l.member == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")

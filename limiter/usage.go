@@ -48,7 +48,10 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	if err := b.set.MatchKey(r, key, &m); err != nil {
 		return nil, err
 	}
-	b.enforce(&m, l.clock.Now().Wall)
+	if b.global { // else a clock is not needed
+		b.set.Share(&m, l.clock.Now().Wall)
+	}
+	b.lower(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block

@@ -290,6 +290,10 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 	}
 	body = bytes.Clone(body)
 	a := &worldAnswer{done: done}
+	if m == MethodGive && pause == 0 && n.w.pause == nil {
+		n.w.node(to).ServeFor(n.id, m, body, a) // a connection keeps order: no later question is there before
+		return
+	}
 	n.w.calls.Go(func() {
 		timer := time.AfterFunc(timeout, func() { a.once.Do(func() { done(nil, peer.ErrTimeout) }) })
 		if n.w.pause != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type inquiry struct {
 // client.ErrUnavailable before the node is ready, client.ErrClosed after Close (Config.OnError decides then), client.ErrRequest,
 // a *client.Error that a node would answer, or the context's.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
-	d, err := n.decide(ctx, &q, func(i *inquiry) error { return n.limiter.Check(&i.Query, &i.answer) })
+	d, _, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && d.Allowed {
 		err = hold(ctx, d.Delay)
 	}
@@ -51,27 +52,13 @@ func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, er
 
 // Peek returns the decision that Check would have made, and takes nothing.
 func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, error) {
-	return n.decide(ctx, &q, func(i *inquiry) error {
-		i.Peek = true
-		return n.limiter.Check(&i.Query, &i.answer)
-	})
+	d, _, err := n.decide(ctx, &q, look, 0)
+	return d, err
 }
 
 // Reserve takes q's costs as an estimate, for Settle to correct; see client.Client. ttl is up to an hour; 0 is a minute.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
-	id := ""
-	d, err := n.decide(ctx, &q, func(i *inquiry) (err error) {
-		if ttl == 0 {
-			ttl = defaultTTL
-		}
-		if ttl < 0 || ttl > limiter.MaxReservationTime || len(q.RequestID) > maxRequestID {
-			return fmt.Errorf("%w: ttl is %v, up to %v; RequestID has %d bytes, up to %d", client.ErrRequest, ttl,
-				limiter.MaxReservationTime, len(q.RequestID), maxRequestID)
-		}
-		i.RequestID = q.RequestID
-		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
-		return err
-	})
+	d, id, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, defaultTTL))
 	if err == nil && q.Wait && d.Allowed {
 		err = hold(ctx, d.Delay)
 	}
@@ -150,31 +137,50 @@ func (n *Node) able(ctx context.Context) error {
 	}
 }
 
-// decide asks about q by a function.
-func (n *Node) decide(ctx context.Context, q *client.Request, ask func(*inquiry) error) (client.Decision, error) {
+// purpose is what is done with the costs of a request.
+type purpose int
+
+const (
+	take purpose = iota
+	look
+	reserve // for a time
+)
+
+// decide decides q. id names a reservation, and ttl is its time.
+func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (d client.Decision, id string, err error) {
 	if err := n.able(ctx); err != nil {
-		return n.undecided(err), err
+		return n.undecided(err), "", err
 	}
 	i, ok := n.inquiries.Get().(*inquiry)
 	if !ok {
 		i = &inquiry{}
 	}
-	defer func() {
-		// The caller's strings are not kept.
-		clear(i.key)
-		clear(i.attributes)
-		clear(i.costs)
-		n.inquiries.Put(i)
-	}()
-	err := i.read(q)
-	if err == nil {
-		err = ask(i)
+	err = i.read(q)
+	switch {
+	case err != nil:
+	case what != reserve:
+		i.Peek = what == look
+		err = n.limiter.Check(&i.Query, &i.answer)
+	case ttl < 0 || ttl > limiter.MaxReservationTime || len(q.RequestID) > maxRequestID:
+		err = fmt.Errorf("%w: ttl is %v, up to %v; RequestID has %d bytes, up to %d", client.ErrRequest, ttl,
+			limiter.MaxReservationTime, len(q.RequestID), maxRequestID)
+	default:
+		i.RequestID = q.RequestID
+		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
 	}
 	if err != nil {
 		err = n.explain(err)
-		return n.undecided(err), err
+		d = n.undecided(err)
+	} else {
+		d = n.decision(q, &i.answer)
 	}
-	return n.decision(q, &i.answer), nil
+	// The caller's strings are let go.
+	clear(i.key)
+	clear(i.attributes)
+	clear(i.costs)
+	i.Query = limiter.Query{}
+	n.inquiries.Put(i)
+	return d, id, err
 }
 
 // read makes a query of q.
@@ -210,6 +216,9 @@ func (i *inquiry) read(q *client.Request) (err error) {
 
 // unitCosts appends costs by unit, in order.
 func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitCost, error) {
+	if len(costs) == 0 {
+		return list, nil
+	}
 	if len(costs) > maxNamed {
 		return nil, fmt.Errorf("%w: Costs names more than %d units", client.ErrRequest, maxNamed)
 	}

@@ -63,7 +63,7 @@ func (n *Node) load() error {
 			return fmt.Errorf("load the %s: %w", f.what, err)
 		}
 		if found.Bad > 0 || found.NoRoom > 0 {
-			n.log.Warn("not all "+f.what+" came back; those begin anew", "restored", found.Restored, "damaged", found.Bad,
+			n.log.Warn("not all "+f.what+" came back; those begin anew", "restored", found.Restored, "damaged_frames", found.Bad,
 				"no_room", found.NoRoom)
 		} else {
 			n.log.Info(f.what+" loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)

@@ -128,8 +128,8 @@ func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) 
 	return nodes
 }
 
-// Nodes in one process are a cluster like any other: together they admit the limit.
-func TestNodesInOneProcess(t *testing.T) {
+// Nodes in one program are a cluster like any other: together they admit the limit.
+func TestNodesInOneProgram(t *testing.T) {
 	leakless(t)
 	nodes := together(t, 2, exactRules(100), nil)
 	process.Eventually(t, "both own partitions", func() bool {
@@ -329,6 +329,11 @@ func TestEmbeddedCalls(t *testing.T) {
 			t.Errorf("have %+v, %v", s, err)
 		}
 	}
+	for _, ttl := range []time.Duration{-1, -2, 2 * time.Hour} {
+		if r, err := n.Reserve(t.Context(), q, ttl); !errors.Is(err, client.ErrRequest) || r.Allowed || r.ID != "" {
+			t.Errorf("for %v: have %+v, %v", ttl, r, err)
+		}
+	}
 	if _, err := n.Settle(t.Context(), "nothing", nil); err == nil {
 		t.Error("what was never reserved is settled")
 	}
@@ -381,6 +386,16 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
+func TestDefaults(t *testing.T) {
+	c, err := Config{Region: "us", ClusterBind: "127.0.0.1"}.complete()
+	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 || c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters || c.Name == "" {
+		t.Errorf("have %+v, %v", c, err)
+	}
+	if c, err = (Config{ClusterBind: "127.0.0.1", Join: []string{"localhost"}}).complete(); err != nil || c.BootstrapExpect != 0 || c.Region != "default" {
+		t.Errorf("have %+v, %v", c, err)
+	}
+}
+
 // Each mistake is told with the name of its field.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct {
@@ -400,7 +415,7 @@ func TestMistakes(t *testing.T) {
 		{Config{DataAddr: "8080"}, []string{"DataAddr: "}},
 		{Config{CertFile: "x"}, []string{"CertFile: ", "KeyFile"}},
 		{Config{UsageMonths: 1}, []string{"UsageMonths: ", "DataDir"}},
-		{Config{UsageSubjects: -1, UsageSharedMemory: "/nowhere"}, []string{"UsageSubjects: ", "UsageSharedMemory: "}},
+		{Config{UsageSubjects: -1}, []string{"UsageSubjects: "}},
 		{Config{APIToken: "a b", AdminHosts: []string{"a:b"}}, []string{"APIToken: ", "AdminHosts: "}},
 		{Config{Region: strings.Repeat("x", 65), Zone: "a\x00"}, []string{"Region: ", "Zone: "}},
 		{Config{GossipKey: []byte("short")}, []string{"GossipKey: it has 5 bytes", "TLSCert"}},
@@ -419,4 +434,48 @@ func TestMistakes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A check in process that this node owns allocates nothing.
+func TestCheckAllocatesNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector drops what a pool has")
+	}
+	n := begin(t, Config{Rules: []byte(exactRules(1 << 30))})
+	q := client.Request{Rule: "year", Key: []string{"k"}}
+	if have := testing.AllocsPerRun(1000, func() { n.Check(t.Context(), q) }); have != 0 {
+		t.Errorf("have %g allocations", have)
+	}
+}
+
+// BenchmarkCheck is a check in process that this node owns, from one goroutine and from all.
+func BenchmarkCheck(b *testing.B) {
+	ctx, cancel := context.WithTimeout(b.Context(), startBound)
+	defer cancel()
+	n, err := Start(ctx, Config{Rules: []byte(exactRules(1 << 30))})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer n.Close()
+	if err := n.WaitReady(ctx); err != nil {
+		b.Fatal(err)
+	}
+	q := client.Request{Rule: "year", Key: []string{"k"}}
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if d, err := n.Check(ctx, q); !d.Allowed {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if d, err := n.Check(ctx, q); !d.Allowed {
+					b.Fatal(err)
+				}
+			}
+		})
+	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Levels tells the feature level; see api.Levels.
-func (n *Node) Levels() api.LevelView {
+func (n admin) Levels() api.LevelView {
 	l := n.cluster.Levels()
 	view := api.LevelView{Level: int64(l.Agreed), Highest: int64(l.Highest), Members: []api.MemberLevel{}}
 	for _, one := range l.Members {
@@ -21,7 +21,7 @@ func (n *Node) Levels() api.LevelView {
 }
 
 // Raise raises the feature level; see api.Levels.
-func (n *Node) Raise(ctx context.Context, level int64) (int64, error) {
+func (n admin) Raise(ctx context.Context, level int64) (int64, error) {
 	raised, err := n.cluster.Raise(ctx, cluster.Level(level))
 	if errors.Is(err, cluster.ErrRefused) {
 		return 0, &worded{kind: api.ErrLevel, err: err}

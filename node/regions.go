@@ -69,7 +69,7 @@ func (n *Node) regions(view cluster.View) []api.Region {
 }
 
 // RemoveRegion takes a region that is gone for good out of the world; see api.RegionRemover.
-func (n *Node) RemoveRegion(ctx context.Context, name string) (int64, error) {
+func (n admin) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	version, err := n.cluster.RemoveRegion(ctx, name)
 	return version, inWordsOfAPI(err)
 }

@@ -12,8 +12,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
+// admin is a node as the admin plane sees it.
+type admin struct{ *Node }
+
 // Write makes a change of the rules; see api.RuleStore.
-func (n *Node) Write(ctx context.Context, change rules.Change, o api.WriteOptions) (int64, error) {
+func (n admin) Write(ctx context.Context, change rules.Change, o api.WriteOptions) (int64, error) {
 	version, err := n.cluster.Write(ctx, change, cluster.WriteOptions{IfMatch: o.IfMatch, By: o.By})
 	return version, inWordsOfAPI(err)
 }
@@ -45,7 +48,7 @@ func (w *worded) Error() string { return w.err.Error() }
 func (w *worded) Unwrap() []error { return []error{w.kind, w.err} }
 
 // Versions lists the last versions, newest first.
-func (n *Node) Versions(context.Context) ([]api.RuleVersion, error) {
+func (n admin) Versions(context.Context) ([]api.RuleVersion, error) {
 	var list []api.RuleVersion
 	for _, v := range n.cluster.Last().History.Versions() {
 		list = append(list, api.RuleVersion{Version: v.Number, When: v.When, By: v.By, What: v.What, Size: int64(v.Size)})
@@ -54,7 +57,7 @@ func (n *Node) Versions(context.Context) ([]api.RuleVersion, error) {
 }
 
 // Version returns the document that had a number.
-func (n *Node) Version(_ context.Context, number int64) (*rules.Document, error) {
+func (n admin) Version(_ context.Context, number int64) (*rules.Document, error) {
 	doc, err := n.cluster.Last().History.Version(number)
 	if errors.Is(err, rules.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", api.ErrNoVersion, err)
@@ -64,7 +67,7 @@ func (n *Node) Version(_ context.Context, number int64) (*rules.Document, error)
 
 // Leave hands this node's counters over and takes it out of the cluster for good. It asks the others about each check
 // from then on, until it is stopped.
-func (n *Node) Leave(ctx context.Context) error {
+func (n admin) Leave(ctx context.Context) error {
 	switch members := n.cluster.View().Members; {
 	case n.left.Load():
 		return nil
@@ -101,12 +104,12 @@ func (n *Node) condition() error {
 var errLeft = errors.New("the node has left the cluster; stop it")
 
 // Remove takes a node that is gone for good out of the cluster; by force also one that is alive.
-func (n *Node) Remove(ctx context.Context, name string, force bool) error {
+func (n admin) Remove(ctx context.Context, name string, force bool) error {
 	return inWordsOfAPI(n.cluster.Remove(ctx, name, force))
 }
 
 // View is the cluster as this node sees it.
-func (n *Node) View() api.ClusterView {
+func (n admin) View() api.ClusterView {
 	v := n.cluster.View()
 	view := api.ClusterView{
 		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []api.Member{}, Decided: n.recent.since(),
@@ -140,7 +143,7 @@ func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 }
 
 // Owner names a partition's owner and standby.
-func (n *Node) Owner(partition int) (owner, standby string, epoch int64) {
+func (n admin) Owner(partition int) (owner, standby string, epoch int64) {
 	r := n.keeper.Route(partition)
 	members := n.cluster.Last().Members
 	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch

@@ -203,7 +203,7 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 				t.Errorf("%s: %d admitted, by %v, slowest %v", key, n, by, slowest)
 			}
 		}
-		if v := lone.node.View(); v.View != "cut-off" || len(v.Members) != 3 {
+		if v := lone.admin().View(); v.View != "cut-off" || len(v.Members) != 3 {
 			t.Errorf("have %+v", v)
 		}
 		p.nodes[0].up()

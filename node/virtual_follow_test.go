@@ -20,7 +20,7 @@ func worldRules(limit int) string {
 
 // write replaces the rules through a node.
 func (v *virtual) write(text string) (int64, error) {
-	return v.node.Write(context.Background(), rules.Change{Body: []byte(text)}, api.WriteOptions{By: v.settings.Name})
+	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, api.WriteOptions{By: v.settings.Name})
 }
 
 // TestRegionsMeet: three regions find one another, take over the rules of the first, and can be written to anywhere.
@@ -36,7 +36,7 @@ func TestRegionsMeet(t *testing.T) {
 			return func() bool {
 				for _, p := range all {
 					for _, v := range p.nodes {
-						if set := v.node.limiter.Rules(); set == nil || set.Version != version || v.node.View().Recorded != version {
+						if set := v.node.limiter.Rules(); set == nil || set.Version != version || v.admin().View().Recorded != version {
 							return false
 						}
 					}
@@ -54,7 +54,7 @@ func TestRegionsMeet(t *testing.T) {
 		}
 		all[0].eventually("all go by the last one", same(6))
 		for _, p := range all {
-			have := p.nodes[1].node.View().Regions
+			have := p.nodes[1].admin().View().Regions
 			want := []api.Region{
 				{Name: "ap", Reachable: true, Members: 2, Committed: true},
 				{Name: "eu", Primary: true, Reachable: true, Members: 2, Committed: true},
@@ -80,7 +80,7 @@ func TestRegionsMeet(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Second)
-		if have := us.nodes[0].node.View().Regions[1]; have.Reachable || !have.Committed {
+		if have := us.nodes[0].admin().View().Regions[1]; have.Reachable || !have.Committed {
 			t.Errorf("have %+v, want eu, committed and not reachable", have)
 		}
 		us.net.HealAll()

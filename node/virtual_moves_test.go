@@ -3,10 +3,12 @@ package node
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -121,6 +123,82 @@ func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string,
 		t.Fatal("the move is over")
 	}
 	return p, from, to, standby, key, partition
+}
+
+// An end of a move dies in the middle of it: the newcomer, when it has the partition, or who has still to hand it over. The other end
+// acts from its copy until that is ended, so nobody decides alone.
+func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, newcomer := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the newcomer %v", newcomer), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { endOfAMoveDies(t, newcomer) })
+		})
+	}
+}
+
+func endOfAMoveDies(t *testing.T, newcomer bool) {
+	const few, before = 30, 20
+	p := newPlanet(t, 4, exactRules(few))
+	followers := p.followers()
+	from, standby := followers[0], followers[1]
+	for _, v := range p.nodes {
+		p.net.DelayBetween(v.ip, p.address(4), 100*time.Millisecond) // it takes a while
+	}
+	to := p.newcomer()
+	p.eventually("the ring moves", func() bool {
+		return !slices.ContainsFunc(p.nodes, func(v *virtual) bool { return v.state().To.Rank(to.node.id) < 0 })
+	})
+	key, partition := p.keyMoving("year", from, to, standby)
+	dies, owner := from, from
+	if newcomer {
+		dies, owner = to, to
+		p.eventually("it is handed over", func() bool {
+			return from.node.keeper.Route(partition).Owner == to.node.id
+		})
+	}
+	admitted, by, _ := owner.ask("year", key, before)
+	if admitted != before || by[limiter.ByOwner] != before {
+		t.Fatalf("%d admitted, by %v", admitted, by)
+	}
+	other := to
+	if newcomer {
+		other = from
+	}
+	p.eventually("the other end has a copy", func() (has bool) {
+		_ = other.node.table.Copy(partition, func(records []counters.Record) error {
+			has = has || slices.ContainsFunc(records, func(r counters.Record) bool { return r.State.Count == before })
+			return nil
+		})
+		return has
+	})
+	if has := owner.node.keeper.Route(partition).Owner; has != owner.node.id || from.state().Settled {
+		t.Fatal("the move is over")
+	}
+	dies.down(false)
+	time.Sleep(500 * time.Millisecond)
+	alive := slices.DeleteFunc(slices.Clone(p.nodes), func(v *virtual) bool { return v == dies })
+	ended := func() bool { return !standby.state().InRing(dies.node.id) }
+	for turn := 0; turn < 50 && !ended(); turn++ { // what is asked right after the end may find an owner that has not been told all yet: see G5
+		for _, v := range alive {
+			n, by, _ := v.ask("year", key, 1)
+			if admitted += n; by[limiter.ByFallback] > 0 && !ended() {
+				t.Errorf("%s decides alone", v.name())
+			}
+		}
+	}
+	p.eventually("it is ended", ended)
+	p.owner(partition, dies)
+	time.Sleep(time.Second) // what was admitted meanwhile is told
+	for _, v := range alive {
+		n, _, _ := v.ask("year", key, few)
+		admitted += n
+	}
+	// A question that was on its way may count twice.
+	if used := p.owner(partition, dies).usedAt("year", key); admitted > few || admitted < few-4 || used < admitted {
+		t.Errorf("%d of %d admitted, %d used", admitted, few, used)
+	}
+	p.peaceful()
+	p.end()
 }
 
 // A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides for a

@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/pairs"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -424,7 +425,7 @@ func (s *scene) writes(at int, within time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var err error
-		version, err = v.node.Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, api.WriteOptions{By: v.name()})
+		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, api.WriteOptions{By: v.name()})
 		if err != nil {
 			return err.Error()
 		}
@@ -439,6 +440,15 @@ func (s *scene) writes(at int, within time.Duration) {
 			if v.connected() && v.node.limiter.Rules().Version < version {
 				s.t.Errorf("%s is connected and goes by version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
 				return
+			}
+			// Who can't catch up has no owner decide by older rules.
+			if v.server.limiter.Rules().Version < version && v.alive.Load() {
+				var a limiter.Answer
+				_, err := v.check("year", "written", &a)
+				if err == nil && a.DecidedBy != limiter.ByFallback && v.server.limiter.Rules().Version < version {
+					s.t.Errorf("%s goes by version %d, not %d, and was answered by %s", v.name(), v.server.limiter.Rules().Version, version, a.DecidedBy)
+					return
+				}
 			}
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -175,7 +175,7 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
 			t.Errorf("x says that it is ready: %v", why)
 		}
-		for _, m := range leader.node.View().Members {
+		for _, m := range leader.admin().View().Members {
 			if m.Behind != (m.Name == x.name()) {
 				t.Errorf("%s is said to be behind: %t", m.Name, m.Behind)
 			}
@@ -251,17 +251,17 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if err := others[1].node.Remove(ctx, x.name(), false); !errors.Is(err, api.ErrMemberThere) {
+		if err := others[1].admin().Remove(ctx, x.name(), false); !errors.Is(err, api.ErrMemberThere) {
 			t.Fatalf("have %v, want that it is there", err)
 		}
-		if err := others[1].node.Remove(ctx, x.name(), true); err != nil {
+		if err := others[1].admin().Remove(ctx, x.name(), true); err != nil {
 			t.Fatal(err)
 		}
 		if used := p.used("year", key); used != 50 {
 			t.Errorf("have %d used, want 50", used)
 		}
 		time.Sleep(time.Minute)
-		for _, m := range leader.node.View().Members {
+		for _, m := range leader.admin().View().Members {
 			if m.Name == x.name() && (m.InRing || m.Voter) {
 				t.Errorf("it is a member again: %+v", m)
 			}

@@ -385,7 +385,7 @@ func (s *system) ownerOf(region int, rule, key string) *virtual {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	owner, _, _ := p.nodes[0].node.Owner(ring.PartitionOf(u.Hash.Hi))
+	owner, _, _ := p.nodes[0].admin().Owner(ring.PartitionOf(u.Hash.Hi))
 	for _, v := range p.nodes {
 		if v.settings.Name == owner {
 			return v

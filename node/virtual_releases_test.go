@@ -56,7 +56,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		lacks[i].Store(true)
 		change := rules.Change{Part: rules.TierPart, Name: "new", Body: []byte("limits: [{limit: 1, per: 1m}]")}
 		for _, v := range others {
-			if _, err := v.node.Write(t.Context(), change, api.WriteOptions{}); err != nil {
+			if _, err := v.admin().Write(t.Context(), change, api.WriteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := odd.node.Write(ctx, change, api.WriteOptions{}); err == nil {
+		if _, err := odd.admin().Write(ctx, change, api.WriteOptions{}); err == nil {
 			t.Error("it says that a write is in force on it")
 		}
 		odd.down(true)
@@ -121,11 +121,11 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 			roll(p.nodes[[]int{0, 1, 0, 0, 2}[i]], to)
 			p.whole()
 		}
-		level := p.nodes[2].node.Levels()
+		level := p.nodes[2].admin().Levels()
 		if level.Level != int64(old.Level) || level.Highest != int64(young.Level) || level.Members[0].Release != "young" {
 			t.Errorf("have %+v", level)
 		}
-		if have, err := p.nodes[2].node.Raise(t.Context(), 0); err != nil || have != int64(young.Level) {
+		if have, err := p.nodes[2].admin().Raise(t.Context(), 0); err != nil || have != int64(young.Level) {
 			t.Fatalf("have %d, %v", have, err)
 		}
 		decided := crowd.leave()

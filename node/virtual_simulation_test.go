@@ -672,7 +672,7 @@ func (s *trial) write() {
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
 		var err error
-		if version, err = v.node.Write(ctx, rules.Change{Body: s.text(s.version + 1)}, api.WriteOptions{By: v.name()}); err != nil {
+		if version, err = v.admin().Write(ctx, rules.Change{Body: s.text(s.version + 1)}, api.WriteOptions{By: v.name()}); err != nil {
 			return fmt.Sprintf("at %s: %v", v.name(), err)
 		}
 		return ""
@@ -701,7 +701,7 @@ func (s *trial) join() {
 func (s *trial) leave(v *virtual) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
-	if err := v.node.Leave(ctx); err != nil {
+	if err := v.admin().Leave(ctx); err != nil {
 		s.fail("%s leaves: not within %v: %v", v.name(), simDone, err)
 	}
 	s.stop(v)

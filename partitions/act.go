@@ -15,7 +15,8 @@ const (
 	Powerless                  // it was asked, and said that it has no authority
 )
 
-// Act decides ops as a standby whose owner does not: from the copy here, and within shares, which are the
+// Act decides ops as a standby whose owner does not, or as the node that has handed them over to it while the ring moves: from
+// the copy here, and within shares, which are the
 // limits cut down to what one node may spend (an Amount of 0 is no share at all). The answer is Shut where this node
 // has no business to act. All ops are of partitions whose owner is the same.
 func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
@@ -73,15 +74,19 @@ func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 	for i := range ops {
 		p := ring.PartitionOf(ops[i].Key.Hi)
 		pt := &k.parts[p]
-		from, to := v.Owner(p)
-		if pt.phase != away || !pt.whole || pt.source.IsZero() || pt.source == k.cfg.Self {
+		if pt.phase != away && pt.phase != handed || !pt.whole || pt.source.IsZero() || pt.source == k.cfg.Self {
 			return false
 		}
-		for _, owner := range [...]ring.NodeID{from, to} {
-			// An owner that handed the token over is powerless too; then the other end decides.
-			if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && !(why == Powerless && owner == from) {
-				return false
-			}
+		owner, other := v.Owner(p)
+		if pt.phase == handed {
+			owner, other = other, owner
+		}
+		// An owner that handed the token over is powerless too; then the other end decides.
+		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && why != Powerless {
+			return false
+		}
+		if pt.phase == away && other != owner && other != k.cfg.Self && k.cfg.Calls.Reachable(other) {
+			return false
 		}
 	}
 	return true

@@ -207,7 +207,7 @@ func (k *Keeper) payDebts() {
 	k.forgetDebts(now)
 	for p := range k.debts.of {
 		owner, to := v.Owner(p)
-		if owner != to && k.learned[p].Load() == v.Revision {
+		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handed) {
 			owner = to
 		}
 		if k.parts[p].phase == held {

@@ -149,3 +149,50 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 		}
 	})
 }
+
+// Who has handed a partition over acts while the ring is not settled and the next owner can't be reached. What it admits is debited
+// once: by the next owner when it is back, or by itself, when that is ended.
+func TestWhoHandedOverActs(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := three(t)
+			defer f.closeAll()
+			a, d := f.nodes[0], f.add()
+			f.bring(d)
+			f.ring(f.nodes...)
+			f.waitSettled()
+			var keys []int
+			for i := 0; len(keys) < 20; i++ {
+				if from, to := f.state.Owner(ringPartition(i)); from == a.id && to == d.id {
+					keys = append(keys, i)
+				}
+			}
+			for _, i := range keys {
+				if by, ok, err := f.take(a, keyOf(i)); by != d || !ok || err != nil {
+					t.Fatal(by.ip, ok, err)
+				}
+				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
+				if v := a.keeper.Act(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
+					t.Fatalf("it acts for an owner that can be reached: %v", v)
+				}
+			}
+			time.Sleep(200 * time.Millisecond) // pushed
+			if f.net.Isolate(d.ip); ends {
+				d.kill()
+			}
+			time.Sleep(400 * time.Millisecond)
+			for _, i := range keys {
+				act(t, a, i)
+			}
+			if ends {
+				f.end(d)
+			} else {
+				f.net.Rejoin(d.ip)
+			}
+			f.eventually("all debts are debited", func() bool { return a.keeper.Stats().Debts == 0 })
+			if !f.usedIs(keys, 2) {
+				t.Errorf("key %d: have %d used, want 2", keys[0], f.used(keyOf(keys[0])))
+			}
+		})
+	}
+}

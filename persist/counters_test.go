@@ -544,3 +544,35 @@ func TestCloseWhileResting(t *testing.T) {
 		t.Errorf("have %+v", stats)
 	}
 }
+
+// However long a node runs, what its file needs is a small multiple of what the table holds. bbolt rounds that up to a power of two.
+func TestFileIsBounded(t *testing.T) {
+	const all, each = 30_000, 3000
+	clk, src := newClock(), counters.New(2*all)
+	defer src.Close()
+	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
+	c.leastLog, c.baseStep = 100_000, 1000
+	records := sample(clk.Now(), all)
+	bases, before := 0, uint64(0)
+	for round := range 120 {
+		clk.add(time.Second)
+		for i := range each {
+			r := records[mix(uint64(round*each+i))%all]
+			if r.Kind.Bucket() {
+				r.State.At = clk.Now().Steady
+			}
+			r.FreshAt = clk.Now().Steady/1e9 + 600
+			src.Put(clk.Now(), r)
+		}
+		mustCheckpoint(t, c)
+		if before > 0 && c.base.first == 0 {
+			bases++
+		}
+		before = c.base.first
+	}
+	if most := 7 * c.base.size; c.used > most || bases < 3 {
+		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.used, most, bases, c.base.size)
+	}
+	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.used, bases, c.base.size)
+	mustClose(t, c)
+}

@@ -45,22 +45,31 @@ func child(job string) {
 // wallClock is for tests that live in several processes.
 func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
 
-// killRecord is what change n makes of the counter that it changes: one of a few hot ones, one of many, or a log at its bound.
-func killRecord(n int) counters.Record {
-	now, x := wallClock(), mix(uint64(n))
-	r := counters.Record{
-		Kind: algorithms.TokenBucket, Level: 255, State: algorithms.State{Count: int64(n), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
-	}
-	switch {
+// killKey is the counter that change n changes: one of a few hot ones, one of many, or a log at its bound.
+func killKey(n int) (k counters.Key, log bool) {
+	switch x := mix(uint64(n)); {
 	case x%1000 == 0:
-		r = full(now, counters.Key{Hi: 1<<63 + x>>10%2})
-		r.Level, r.Log[len(r.Log)-1].N = 255, int64(n)
+		return counters.Key{Hi: 1<<63 + x>>10%2}, true
 	case x%2 == 0:
-		r.Key.Hi = mix(x >> 10 % 50)
+		return counters.Key{Hi: mix(x >> 10 % 50)}, false
 	default:
-		r.Key.Hi = mix(50 + x>>10%killCounters)
+		return counters.Key{Hi: mix(50 + x>>10%killCounters)}, false
 	}
-	return r
+}
+
+// killRecord is what change n makes of its counter.
+func killRecord(n int) counters.Record {
+	now := wallClock()
+	k, log := killKey(n)
+	if log {
+		r := full(now, k)
+		r.Level, r.Log[len(r.Log)-1].N = 255, int64(n)
+		return r
+	}
+	return counters.Record{
+		Key: k, Kind: algorithms.TokenBucket, Level: 255,
+		State: algorithms.State{Count: int64(n), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
+	}
 }
 
 // changeOf is the change that left r.
@@ -173,7 +182,8 @@ func TestG7_KilledWhileCheckpointing(t *testing.T) {
 			life += life / 10
 		}
 		for n := from + 1; n <= last; n++ {
-			floor[killRecord(n).Key] = n
+			k, _ := killKey(n)
+			floor[k] = n
 		}
 		src := newTable()
 		c, stats := openLoaded(t, testConfig(dir, src, wallClock))
@@ -191,7 +201,7 @@ func TestG7_KilledWhileCheckpointing(t *testing.T) {
 		}
 		for k, r := range src.all {
 			n := changeOf(r)
-			if killRecord(n).Key != k || len(r.Log) != 0 && len(r.Log) != algorithms.MaxLogEntries {
+			if own, log := killKey(n); own != k || log != (len(r.Log) == algorithms.MaxLogEntries) {
 				t.Fatalf("round %d: change %d never left counter %v with %d entries", round, n, k, len(r.Log))
 			}
 			floor[k], from = n, max(from, n)

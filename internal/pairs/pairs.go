@@ -1,4 +1,4 @@
-// Package pairs lists what may happen to a cluster while something stays broken. Whole nodes on virtual time (cmd/rlnode)
+// Package pairs lists what may happen to a cluster while something stays broken. Whole nodes on virtual time (node)
 // and real processes (faults) go through the same list.
 package pairs
 

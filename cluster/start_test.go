@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Before Start a node's part knows nobody, leads nobody and changes nothing, whatever it is asked, and it can be closed.
+func TestBeforeStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.add(1)
+		n.idle = true
+		n.run()
+		c := n.c.Load()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if v := c.View(); len(v.Members) > 0 || v.Connected || c.Authority() || !c.Leader().IsZero() || len(c.Entries()) > 0 || c.Stats().Voters > 0 {
+			t.Errorf("have %+v, %+v", v, c.Stats())
+		}
+		if err := c.Ready(); err == nil {
+			t.Error("it is ready")
+		}
+		if c.Await(ctx, 1, 1) || c.Behind() || c.Split() || c.Condition() != nil || c.Replacing() != nil {
+			t.Error("it says something of what it does not know")
+		}
+		if err := c.Catch(ctx); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("catch: have %v", err)
+		}
+		for what, ask := range map[string]func() error{
+			"write": func() error {
+				_, err := c.Write(ctx, rules.Change{Body: []byte(firstRules)}, WriteOptions{})
+				return err
+			},
+			"raise":         func() error { _, err := c.Raise(ctx, 0); return err },
+			"remove":        func() error { return c.Remove(ctx, "n2", false) },
+			"remove region": func() error { _, err := c.RemoveRegion(ctx, "there"); return err },
+		} {
+			if err := ask(); err == nil || errors.Is(err, ErrUnknown) {
+				t.Errorf("%s: have %v", what, err)
+			}
+		}
+		w.end()
+	})
+}
