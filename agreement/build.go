@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Level is a feature level: what all members of a cluster have to know before any of it may be written.
@@ -63,28 +65,16 @@ func (b *Build) unreadable(needs Level, release string, err error) *Unreadable {
 // signature is what entries and snapshots of all releases, also of those to come, begin with after their first bytes: the
 // level that it takes to read the rest, and the release that wrote it.
 func (b *Build) signature(to []byte, needs Level) []byte {
-	release := b.Release[:min(len(b.Release), MaxRelease)]
-	to = binary.AppendUvarint(to, uint64(needs))
-	to = binary.AppendUvarint(to, uint64(len(release)))
-	return append(to, release...)
+	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 
 var errSignature = errors.New("it does not say who wrote it")
 
-// parseSignature is the inverse of signature.
-func parseSignature(b []byte) (needs Level, release string, rest []byte, err error) {
-	level, size := binary.Uvarint(b)
-	if size <= 0 || level == 0 || level > 1<<31 {
-		return 0, "", nil, errSignature
+// decodeSignature reads what signature wrote.
+func decodeSignature(d *wire.Decoder) (needs Level, release string, err error) {
+	needs, release = Level(d.UpTo(1<<31)), d.Text(MaxRelease)
+	if d.Failed() || needs == 0 || strings.ContainsFunc(release, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return 0, "", errSignature
 	}
-	b = b[size:]
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > MaxRelease || n > uint64(len(b)-size) {
-		return 0, "", nil, errSignature
-	}
-	release, rest = string(b[size:size+int(n)]), b[size+int(n):]
-	if strings.ContainsFunc(release, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return 0, "", nil, errSignature
-	}
-	return Level(level), release, rest, nil
+	return needs, release, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -70,43 +71,42 @@ type rulesHead struct {
 	When      int64      `json:"when"` // Unix milliseconds
 }
 
-// kindOf is the number of an entry's kind; 0: it is no entry.
-func kindOf(e Entry) byte {
-	switch e.(type) {
-	case Found:
-		return foundKind
-	case Empty:
-		return emptyKind
-	case Ring:
-		return ringKind
-	case Leave:
-		return leaveKind
-	case Settled:
-		return settledKind
-	case Ended:
-		return endedKind
-	case Forget:
-		return forgetKind
-	case Boot:
-		return bootKind
-	case Reign:
-		return reignKind
-	case Primary:
-		return primaryKind
-	case Region:
-		return regionKind
-	case Mark:
-		return markKind
-	case Rules:
-		return rulesKind
-	case Adopt:
-		return adoptKind
-	case Skipped:
-		return skippedKind
-	case Raise:
-		return raiseKind
-	}
-	return 0
+// entryKind is one kind of entries.
+type entryKind struct {
+	is     func(Entry) bool
+	decode func([]byte) (Entry, error)
+}
+
+func kindOfType[E Entry](decode func([]byte) (Entry, error)) entryKind {
+	return entryKind{is: func(e Entry) bool { _, ok := e.(E); return ok }, decode: decode}
+}
+
+// plainKind is a kind that is all JSON.
+func plainKind[E Entry]() entryKind { return kindOfType[E](decode[E]) }
+
+// kinds are those that there are, by their number.
+var kinds = [...]entryKind{
+	foundKind:   plainKind[Found](),
+	emptyKind:   kindOfType[Empty](decodeEmpty),
+	ringKind:    plainKind[Ring](),
+	leaveKind:   plainKind[Leave](),
+	settledKind: plainKind[Settled](),
+	endedKind:   plainKind[Ended](),
+	forgetKind:  plainKind[Forget](),
+	rulesKind:   kindOfType[Rules](decodeRules),
+	bootKind:    plainKind[Boot](),
+	reignKind:   plainKind[Reign](),
+	primaryKind: plainKind[Primary](),
+	regionKind:  plainKind[Region](),
+	markKind:    plainKind[Mark](),
+	adoptKind:   kindOfType[Adopt](adoptOrError),
+	skippedKind: plainKind[Skipped](),
+	raiseKind:   plainKind[Raise](),
+}
+
+// kindOf is the number of an entry's kind; below 1: it is no entry.
+func kindOf(e Entry) int {
+	return slices.IndexFunc(kinds[:], func(k entryKind) bool { return k.is != nil && k.is(e) })
 }
 
 // needs is the feature level that it takes to read an entry.
@@ -128,12 +128,11 @@ func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
 func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
 	kind := kindOf(e)
-	if kind == 0 {
+	if kind < 1 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
-	head := b.signature([]byte{entryMark, kind, entryFormat}, needs(e))
-	if head = append(head, 0); terms != nil {
-		head[len(head)-1] = 1
+	head := b.signature([]byte{entryMark, byte(kind), entryFormat}, needs(e))
+	if head = wire.AppendBool(head, terms != nil); terms != nil {
 		head = terms.append(head)
 	}
 	switch e := e.(type) {
@@ -142,11 +141,7 @@ func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
 	case Rules:
 		return appendRules(head, e)
 	case Adopt:
-		out, err := appendAdopt(head, e)
-		if err != nil {
-			return nil, err
-		}
-		return out, nil
+		return appendAdopt(head, e)
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -173,8 +168,8 @@ func appendRules(b []byte, e Rules) ([]byte, error) {
 	case len(c.Body) > rules.MaxDocument:
 		return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(c.Body), rules.MaxDocument)
 	}
-	b = binary.AppendUvarint(slices.Grow(b, binary.MaxVarintLen64+len(head)+len(c.Body)), uint64(len(head)))
-	return append(append(b, head...), c.Body...), nil
+	b = slices.Grow(b, binary.MaxVarintLen64+len(head)+len(c.Body))
+	return append(wire.AppendText(b, head), c.Body...), nil
 }
 
 // Decode is the inverse of [Encode]. The body of a change is a part of b. The error is an [*Unreadable] that wraps [ErrEntry].
@@ -198,7 +193,8 @@ func (b *Build) decode(entry []byte) (written, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
 		return written{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
-	level, release, body, err := parseSignature(entry[3:])
+	d := wire.NewDecoder(entry[3:])
+	level, release, err := decodeSignature(d)
 	w := written{level: level, release: release}
 	switch {
 	case err != nil:
@@ -208,8 +204,10 @@ func (b *Build) decode(entry []byte) (written, error) {
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
-		if body, err = w.parseTerms(body); err == nil {
-			w.Entry, err = decodeKind(entry[1], body)
+		if w.terms = decodeTerms(d); d.Failed() {
+			err = fmt.Errorf("%w: its terms are cut off, or unknown", ErrEntry)
+		} else {
+			w.Entry, err = decodeKind(entry[1], d.Rest())
 		}
 		if err == nil && needs(w.Entry) > level {
 			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(w.Entry), level)
@@ -224,18 +222,6 @@ func (b *Build) decode(entry []byte) (written, error) {
 	return w, nil
 }
 
-// parseTerms reads the terms, and returns what is behind them.
-func (w *written) parseTerms(b []byte) ([]byte, error) {
-	switch {
-	case len(b) > 0 && b[0] == 0:
-		return b[1:], nil
-	case len(b) > termsBytes && b[0] == 1:
-		w.terms = parseTerms(b[1:])
-		return b[1+termsBytes:], nil
-	}
-	return nil, fmt.Errorf("%w: its terms are cut off, or unknown", ErrEntry)
-}
-
 // Proposes returns why a leader must not propose an entry in a state, or nil: this build, or one that knows no more than
 // the agreed level, could not read it.
 func (b *Build) Proposes(s *State, entry []byte) error {
@@ -247,44 +233,17 @@ func (b *Build) Proposes(s *State, entry []byte) error {
 }
 
 func decodeKind(kind byte, b []byte) (Entry, error) {
-	switch kind {
-	case foundKind:
-		return decode[Found](b)
-	case emptyKind:
-		if len(b) > 0 {
-			return nil, fmt.Errorf("%w: %d bytes in an empty one", ErrEntry, len(b))
-		}
-		return Empty{}, nil
-	case ringKind:
-		return decode[Ring](b)
-	case leaveKind:
-		return decode[Leave](b)
-	case settledKind:
-		return decode[Settled](b)
-	case endedKind:
-		return decode[Ended](b)
-	case forgetKind:
-		return decode[Forget](b)
-	case bootKind:
-		return decode[Boot](b)
-	case reignKind:
-		return decode[Reign](b)
-	case primaryKind:
-		return decode[Primary](b)
-	case regionKind:
-		return decode[Region](b)
-	case markKind:
-		return decode[Mark](b)
-	case rulesKind:
-		return decodeRules(b)
-	case adoptKind:
-		return adoptOrError(b)
-	case skippedKind:
-		return decode[Skipped](b)
-	case raiseKind:
-		return decode[Raise](b)
+	if int(kind) >= len(kinds) || kinds[kind].decode == nil {
+		return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 	}
-	return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
+	return kinds[kind].decode(b)
+}
+
+func decodeEmpty(b []byte) (Entry, error) {
+	if len(b) > 0 {
+		return nil, fmt.Errorf("%w: %d bytes in an empty one", ErrEntry, len(b))
+	}
+	return Empty{}, nil
 }
 
 func decode[E Entry](b []byte) (Entry, error) {
@@ -296,12 +255,13 @@ func decode[E Entry](b []byte) (Entry, error) {
 }
 
 func decodeRules(b []byte) (Entry, error) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > maxHead || n > uint64(len(b)-size) {
+	d := wire.NewDecoder(b)
+	head := d.View(maxHead)
+	if d.Failed() {
 		return nil, fmt.Errorf("%w: rules are cut off", ErrEntry)
 	}
 	var h rulesHead
-	if err := strict(b[size:size+int(n)], &h); err != nil {
+	if err := strict(head, &h); err != nil {
 		return nil, fmt.Errorf("%w: rules: %w", ErrEntry, err)
 	}
 	if h.Part > rules.ListPart {
@@ -310,7 +270,7 @@ func decodeRules(b []byte) (Entry, error) {
 	return Rules{
 		Request: h.Request,
 		Change: rules.Change{
-			Part: h.Part, Name: h.Name, Attribute: h.Attribute, Delete: h.Delete, Body: b[size+int(n):],
+			Part: h.Part, Name: h.Name, Attribute: h.Attribute, Delete: h.Delete, Body: d.Rest(),
 		},
 		IfMatch: h.IfMatch, OnlyFirst: h.OnlyFirst, By: h.By, When: time.UnixMilli(h.When).UTC(),
 	}, nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -135,7 +136,7 @@ func appendAdopt(b []byte, e Adopt) ([]byte, error) {
 		return b, fmt.Errorf("%w: what stands around the rules has %d bytes, more than %d", ErrEntry, len(text), maxFollowHead)
 	}
 	start := len(b)
-	out := append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	out := wire.AppendText(b, text)
 	raw := appendTexts(nil, texts)
 	if len(raw) < deflateFrom {
 		return append(append(out, plainTexts), raw...), nil
@@ -169,18 +170,19 @@ func inflate(b []byte) ([]byte, error) {
 }
 
 func decodeAdopt(b []byte) (Adopt, error) {
-	n, size := binary.Uvarint(b)
-	if len(b) > MaxFollow || size <= 0 || n > maxFollowHead || n > uint64(len(b)-size) {
+	d := wire.NewDecoder(b)
+	text := d.View(maxFollowHead)
+	if len(b) > MaxFollow || d.Failed() {
 		return Adopt{}, fmt.Errorf("%w: what is followed is cut off, or too much", ErrEntry)
 	}
 	var head followHead
-	if err := strict(b[size:size+int(n)], &head); err != nil {
+	if err := strict(text, &head); err != nil {
 		return Adopt{}, fmt.Errorf("%w: what is followed: %w", ErrEntry, err)
 	}
 	if len(head.Held) > MaxHeld {
 		return Adopt{}, fmt.Errorf("%w: %d versions of the rules are held, more than %d", ErrEntry, len(head.Held), MaxHeld)
 	}
-	raw := b[size+int(n):]
+	raw := d.Rest()
 	var err error
 	switch {
 	case len(raw) == 0 || raw[0] > deflatedTexts:
@@ -222,8 +224,7 @@ func appendTexts(b []byte, texts []string) []byte {
 		}
 		b = binary.AppendUvarint(b, uint64(begin))
 		b = binary.AppendUvarint(b, uint64(end))
-		b = binary.AppendUvarint(b, uint64(len(text)-begin-end))
-		b = append(b, text[begin:len(text)-end]...)
+		b = wire.AppendText(b, text[begin:len(text)-end])
 		before = text
 	}
 	return b
@@ -233,26 +234,17 @@ func appendTexts(b []byte, texts []string) []byte {
 func parseTexts(b []byte, n int) ([]string, error) {
 	var texts []string
 	before := ""
+	d := wire.NewDecoder(b)
 	for range n {
-		var lengths [3]int
-		for i := range lengths {
-			length, size := binary.Uvarint(b)
-			if size <= 0 || length > rules.MaxDocument {
-				return nil, errors.New("a text is cut off, or too long")
-			}
-			lengths[i], b = int(length), b[size:]
-		}
-		begin, end, between := lengths[0], lengths[1], lengths[2]
-		if begin+end > len(before) || between > len(b) || begin+end+between > rules.MaxDocument {
+		begin, end := int(d.UpTo(rules.MaxDocument)), int(d.UpTo(rules.MaxDocument))
+		between := d.View(rules.MaxDocument)
+		if d.Failed() || begin+end > len(before) || begin+end+len(between) > rules.MaxDocument {
 			return nil, errors.New("a text is cut off, or too long")
 		}
-		text := before[:begin] + string(b[:between]) + before[len(before)-end:]
-		texts, before, b = append(texts, text), text, b[between:]
+		before = before[:begin] + string(between) + before[len(before)-end:]
+		texts = append(texts, before)
 	}
-	if len(b) > 0 {
-		return nil, errors.New("there is more behind its end")
-	}
-	return texts, nil
+	return texts, d.Done("texts")
 }
 
 func (e Adopt) apply(next *State) Result {

@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
+	"math"
 	"slices"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -115,13 +116,12 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	start := len(b)
 	b = w.signature(append(b, snapshotFormat), s.Level)
 	for _, p := range parts {
-		b = binary.AppendUvarint(slices.Grow(b, len(p)+binary.MaxVarintLen64), uint64(len(p)))
-		b = append(b, p...)
+		b = wire.AppendText(slices.Grow(b, len(p)+binary.MaxVarintLen64), p)
 	}
 	if b, err = s.History.AppendBinary(b); err != nil {
 		return b[:start], fmt.Errorf("write rules: %w", err)
 	}
-	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+	return wire.AppendSum(b, start), nil
 }
 
 // plain is r without documents.
@@ -181,22 +181,18 @@ func inOrder[V any](m map[ring.NodeID]V) []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(m), ring.NodeID.Compare)
 }
 
-func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
-
 // Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot], and is an [*Unreadable] if the snapshot is
 // whole, and there is something in it that is not known here.
 func Parse(b []byte) (*State, error) { return This.Parse(b) }
 
 // Parse is the inverse of AppendSnapshot.
 func (w *Build) Parse(b []byte) (*State, error) {
-	end := len(b) - 4
-	if end < 1 {
-		return nil, fmt.Errorf("%w: it is cut off", ErrSnapshot)
+	content, ok := wire.CutSum(b)
+	if !ok || len(content) == 0 {
+		return nil, fmt.Errorf("%w: it is cut off, or the checksum is wrong", ErrSnapshot)
 	}
-	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
-		return nil, fmt.Errorf("%w: the checksum is wrong", ErrSnapshot)
-	}
-	needs, release, rest, err := parseSignature(b[1:end])
+	d := wire.NewDecoder(content[1:])
+	needs, release, err := decodeSignature(d)
 	var s *State
 	switch {
 	case b[0] != snapshotFormat:
@@ -205,7 +201,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 	case needs > w.Level:
 		err = errors.New("it is of a later release")
 	default:
-		if s, err = parse(rest); err == nil && s.Level != needs {
+		if s, err = parse(d); err == nil && s.Level != needs {
 			err = fmt.Errorf("its level is %d, and not %d", s.Level, needs)
 		}
 	}
@@ -216,10 +212,13 @@ func (w *Build) Parse(b []byte) (*State, error) {
 }
 
 // parse reads what stands between the signature and the sum.
-func parse(b []byte) (*State, error) {
-	parts, history, err := split(b)
-	if err != nil {
-		return nil, err
+func parse(d *wire.Decoder) (_ *State, err error) {
+	var parts [4][]byte
+	for i := range parts {
+		parts[i] = d.View(math.MaxInt)
+	}
+	if d.Failed() {
+		return nil, d.Err()
 	}
 	var head small
 	if err := strict(parts[0], &head); err != nil {
@@ -263,7 +262,7 @@ func parse(b []byte) (*State, error) {
 			return nil, err
 		}
 	}
-	if s.History, err = rules.ParseHistory(history); err != nil {
+	if s.History, err = rules.ParseHistory(d.Rest()); err != nil {
 		return nil, err
 	}
 	if s.Regions, err = parseRegions(head.Regions, parts[3], s.History); err != nil {
@@ -273,18 +272,6 @@ func parse(b []byte) (*State, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// split takes the parts apart.
-func split(b []byte) (parts [4][]byte, history []byte, err error) {
-	for i := range parts {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return parts, nil, errors.New("it is cut off")
-		}
-		parts[i], b = b[size:size+int(n)], b[size+int(n):]
-	}
-	return parts, b, nil
 }
 
 // check holds a state that was read to what entries could have made.

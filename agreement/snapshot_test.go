@@ -2,11 +2,11 @@ package agreement
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -44,7 +44,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-func seal(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, checksum(b)) }
+func seal(b []byte) []byte { return wire.AppendSum(b, 0) }
 
 func TestDamagedSnapshots(t *testing.T) {
 	good := snapshotOf(t, rich(t))

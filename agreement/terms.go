@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // ErrBase: what an entry was proposed for is not there any more. It changed nothing and is proposed again, for what is there
@@ -24,8 +26,6 @@ type Edition struct {
 // Terms are what an entry that may change rules or regions was proposed for, and what it leads to. Rules are parsed where
 // they are applied: builds that read them differently would go different ways.
 type Terms struct{ Base, Result Edition }
-
-const termsBytes = 2 * (8 + sha256.Size)
 
 // Edition is that of s.
 func (s *State) Edition() (Edition, error) {
@@ -47,11 +47,15 @@ func (t *Terms) append(b []byte) []byte {
 	return b
 }
 
-func parseTerms(b []byte) *Terms {
+// decodeTerms reads whether there are terms, and those; nil: there are none.
+func decodeTerms(d *wire.Decoder) *Terms {
+	if !d.Bool() {
+		return nil
+	}
 	t := new(Terms)
 	for _, e := range []*Edition{&t.Base, &t.Result} {
-		e.Number = int64(binary.BigEndian.Uint64(b))
-		b = b[8+copy(e.Hash[:], b[8:]):]
+		e.Number = int64(d.BigUint64())
+		d.Fill(e.Hash[:])
 	}
 	return t
 }

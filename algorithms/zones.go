@@ -22,52 +22,78 @@ var ErrZone = errors.New("not the name of a time zone such as UTC or Europe/Berl
 //go:embed zones.zip
 var zonesFile []byte
 
+// knownZone is a time zone of the database with its calendars: one of each unit, since a calendar remembers the window found last.
+type knownZone struct {
+	read      func() error // sets what follows, once
+	location  *time.Location
+	calendars [Year + 1]Calendar
+}
+
 // zoneIndex finds the zones of the database by name; there are about 600.
-var zoneIndex = sync.OnceValues(func() (map[string]*zip.File, error) {
+var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 	r, err := zip.NewReader(bytes.NewReader(zonesFile), int64(len(zonesFile)))
 	if err != nil {
 		return nil, fmt.Errorf("open the database of time zones: %w", err)
 	}
-	index := make(map[string]*zip.File, len(r.File))
+	index := make(map[string]*knownZone, len(r.File))
 	for _, f := range r.File {
-		index[f.Name] = f
+		z := &knownZone{}
+		z.read = sync.OnceValue(func() error { return z.readFrom(f) })
+		index[f.Name] = z
 	}
 	return index, nil
 })
 
-// loadedZones are the zones that were asked for, by name; no more than the database has.
-var loadedZones sync.Map
-
 // Zone returns a time zone of the database that is part of this package: every node of a build has the same one, whatever
 // its host knows. [time.LoadLocation] would ask the host first. The error wraps [ErrZone].
 func Zone(name string) (*time.Location, error) {
-	if name == "UTC" {
-		return time.UTC, nil
+	z, err := zoneOf([]byte(name))
+	if err != nil {
+		return nil, err
 	}
-	if z, ok := loadedZones.Load(name); ok {
-		return z.(*time.Location), nil
+	return z.location, nil
+}
+
+// CalendarOf returns the one calendar of a unit in the time zone of that name. The error wraps [ErrZone].
+func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
+	z, err := zoneOf([]byte(name))
+	if err != nil {
+		return nil, err
 	}
+	return &z.calendars[unit], nil
+}
+
+// zoneOf allocates nothing for a zone that was asked for before.
+func zoneOf(name []byte) (*knownZone, error) {
 	index, err := zoneIndex()
 	if err != nil {
 		return nil, err
 	}
-	file := index[name]
-	if file == nil {
+	z := index[string(name)]
+	if z == nil {
 		return nil, fmt.Errorf("%.80q is %w", name, ErrZone)
 	}
-	r, err := file.Open()
+	return z, z.read()
+}
+
+func (z *knownZone) readFrom(f *zip.File) error {
+	r, err := f.Open()
 	if err != nil {
-		return nil, fmt.Errorf("open the time zone %s: %w", name, err)
+		return fmt.Errorf("open the time zone %s: %w", f.Name, err)
 	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("read the time zone %s: %w", name, err)
+		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
-	z, err := time.LoadLocationFromTZData(name, data)
-	if err != nil {
-		return nil, fmt.Errorf("read the time zone %s: %w", name, err)
+	if z.location, err = time.LoadLocationFromTZData(f.Name, data); err != nil {
+		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
-	kept, _ := loadedZones.LoadOrStore(name, z)
-	return kept.(*time.Location), nil
+	if f.Name == "UTC" {
+		z.location = time.UTC
+	}
+	for u := range z.calendars {
+		z.calendars[u].unit, z.calendars[u].zone = CalendarUnit(u), z.location
+	}
+	return nil
 }

@@ -41,6 +41,9 @@ func TestZones(t *testing.T) {
 			t.Errorf("%s: have %d s, want %d", at, have, offset)
 		}
 	}
+	if utc, err := Zone("UTC"); utc != time.UTC {
+		t.Errorf("UTC: have %v, %v", utc, err)
+	}
 	if again, _ := Zone("Europe/Berlin"); again != berlin {
 		t.Error("it is read again each time")
 	}

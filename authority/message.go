@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -35,9 +36,6 @@ const (
 	maxRelease = 64
 
 	requestVersion = 3
-	requestEnd     = 4 + 8 + 32 // bytes of level and check
-	requestFixed   = 1 + 16 + 8 + 8 + 8 + 8 + 4 + 1
-	replyFixed     = 1 + 1 + 8 + 1
 
 	// Bytes of a reply that say what it is.
 	refused = 0
@@ -114,32 +112,32 @@ func (r Request) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.BigEndian.AppendUint64(b, r.Check.Index)
 	b = append(b, r.Check.Hash[:]...)
 	for _, text := range []string{r.Release, r.Zones} {
-		text = text[:min(len(text), maxRelease)]
-		b = append(append(b, byte(len(text))), text...)
+		b = wire.AppendShortText(b, text[:min(len(text), maxRelease)])
 	}
 	return b, nil
 }
 
 // ParseRequest reads what AppendBinary wrote.
 func ParseRequest(b []byte) (Request, error) {
-	var r Request
-	if len(b) < requestFixed || b[0] != requestVersion || b[53]&^flags != 0 {
-		return r, fmt.Errorf("read request: %w", ErrMessage)
+	d := wire.NewDecoder(b)
+	if d.Byte() != requestVersion {
+		d.Failf("unknown version")
 	}
-	copy(r.Node[:], b[1:])
-	r.Boot = binary.BigEndian.Uint64(b[17:])
-	r.Generation = int64(binary.BigEndian.Uint64(b[25:]))
-	r.Applied = binary.BigEndian.Uint64(b[33:])
-	r.Settled = int64(binary.BigEndian.Uint64(b[41:]))
-	r.Without = time.Duration(binary.BigEndian.Uint32(b[49:])) * time.Millisecond
-	r.Leaving = b[53]&flagLeaving != 0
-	r.GivingUp = b[53]&flagGivingUp != 0
-	r.Stuck = b[53]&flagStuck != 0
-	var whole, wholeToo bool
-	r.Unreachable, b, whole = parseNodes(b[requestFixed:])
-	r.Relayed, b, wholeToo = parseNodes(b)
-	if !whole || !wholeToo || !r.parseBuild(b) {
-		return Request{}, fmt.Errorf("read request: %w", ErrMessage)
+	r := Request{
+		Node: ring.DecodeNodeID(d), Boot: d.BigUint64(), Generation: int64(d.BigUint64()), Applied: d.BigUint64(),
+		Settled: int64(d.BigUint64()), Without: time.Duration(d.BigUint32()) * time.Millisecond,
+	}
+	set := d.Byte()
+	r.Leaving, r.GivingUp, r.Stuck = set&flagLeaving != 0, set&flagGivingUp != 0, set&flagStuck != 0
+	if set&^flags != 0 {
+		d.Failf("unknown flags")
+	}
+	r.Unreachable, r.Relayed = decodeNodes(d), decodeNodes(d)
+	r.Level, r.Check.Index = agreement.Level(d.BigUint32()), d.BigUint64()
+	d.Fill(r.Check.Hash[:])
+	r.Release, r.Zones = d.ShortText(maxRelease), d.ShortText(maxRelease)
+	if err := d.Done("request"); err != nil {
+		return Request{}, fmt.Errorf("%w: %w", ErrMessage, err)
 	}
 	return r, nil
 }
@@ -154,37 +152,16 @@ func appendNodes(b []byte, nodes []ring.NodeID) []byte {
 	return b
 }
 
-// parseNodes reads what appendNodes wrote, and returns what is behind it.
-func parseNodes(b []byte) (nodes []ring.NodeID, rest []byte, whole bool) {
-	if len(b) < 2 {
-		return nil, nil, false
+func decodeNodes(d *wire.Decoder) (nodes []ring.NodeID) {
+	n := int(d.BigUint16())
+	if n > maxReported || n*len(ring.NodeID{}) > d.Len() {
+		d.Fail()
+		return nil
 	}
-	n := int(binary.BigEndian.Uint16(b))
-	if b = b[2:]; n > maxReported || len(b) < n*len(ring.NodeID{}) {
-		return nil, nil, false
+	for range n {
+		nodes = append(nodes, ring.DecodeNodeID(d))
 	}
-	for ; n > 0; n-- {
-		nodes = append(nodes, ring.NodeID(b[:len(ring.NodeID{})]))
-		b = b[len(ring.NodeID{}):]
-	}
-	return nodes, b, true
-}
-
-// parseBuild reads the end of a request.
-func (r *Request) parseBuild(b []byte) bool {
-	if len(b) < requestEnd {
-		return false
-	}
-	r.Level, r.Check.Index = agreement.Level(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint64(b[4:])
-	copy(r.Check.Hash[:], b[12:])
-	b = b[requestEnd:]
-	for _, to := range []*string{&r.Release, &r.Zones} {
-		if len(b) == 0 || b[0] > maxRelease || int(b[0]) >= len(b) {
-			return false
-		}
-		*to, b = string(b[1:1+b[0]]), b[1+b[0]:]
-	}
-	return len(b) == 0
+	return nodes
 }
 
 // AppendBinary appends the reply's encoding to b.
@@ -201,22 +178,22 @@ func (r Reply) AppendBinary(b []byte) ([]byte, error) {
 	}
 	b = append(b, requestVersion, what)
 	b = binary.BigEndian.AppendUint64(b, r.Index)
-	b = append(append(b, byte(len(why))), why...)
-	return appendNodes(b, r.Behind), nil
+	return appendNodes(wire.AppendShortText(b, why), r.Behind), nil
 }
 
 // ParseReply reads what AppendBinary wrote.
 func ParseReply(b []byte) (Reply, error) {
-	if len(b) < replyFixed || b[0] != requestVersion || b[1] > removed || len(b) < replyFixed+int(b[10]) {
-		return Reply{}, fmt.Errorf("read reply: %w", ErrMessage)
+	d := wire.NewDecoder(b)
+	version, what := d.Byte(), d.Byte()
+	if version != requestVersion || what > removed {
+		d.Failf("unknown version, or unknown answer")
 	}
-	why := replyFixed + int(b[10])
-	behind, rest, whole := parseNodes(b[why:])
-	if !whole || len(rest) > 0 {
-		return Reply{}, fmt.Errorf("read reply: %w", ErrMessage)
+	r := Reply{
+		Granted: what == granted, Differs: what == differs, Removed: what == removed,
+		Index: d.BigUint64(), Why: d.ShortText(maxWhy), Behind: decodeNodes(d),
 	}
-	return Reply{
-		Granted: b[1] == granted, Differs: b[1] == differs, Removed: b[1] == removed,
-		Index: binary.BigEndian.Uint64(b[2:]), Why: string(b[replyFixed:why]), Behind: behind,
-	}, nil
+	if err := d.Done("reply"); err != nil {
+		return Reply{}, fmt.Errorf("%w: %w", ErrMessage, err)
+	}
+	return r, nil
 }

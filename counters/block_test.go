@@ -36,7 +36,7 @@ func TestBlockIsACounter(t *testing.T) {
 	if err := table.Copy(key(1).Partition(), func(list []Record) error {
 		for i := range list {
 			var r Record
-			if _, err := ParseRecord(AppendRecord(nil, &list[i], later), &r, later); err != nil || !other.Put(later, r) {
+			if _, err := parseRecord(AppendRecord(nil, &list[i], later), &r, later); err != nil || !other.Put(later, r) {
 				t.Error(err)
 			}
 		}

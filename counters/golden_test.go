@@ -31,7 +31,7 @@ func TestGolden(t *testing.T) {
 	for i, b := range golden.Check(t, "testdata/records.txt", lines...) {
 		var r Record
 		want := records[lines[i].Name]
-		rest, err := ParseRecord(b, &r, now)
+		rest, err := parseRecord(b, &r, now)
 		if err != nil || len(rest) > 0 || r.Kind != want.Kind || r.State != want.State || len(r.Log) != len(want.Log) || r.FreshAt != 5063 {
 			t.Errorf("%s: have %+v, %v", lines[i].Name, r, err)
 		}

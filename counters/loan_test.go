@@ -127,7 +127,7 @@ func copied(from *Table, p int, now algorithms.Now) *Table {
 	_ = from.Copy(p, func(records []Record) error {
 		for i := range records {
 			var r Record
-			if _, err := ParseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
+			if _, err := parseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
 				return err
 			}
 			to.Put(now, r)

@@ -3,9 +3,9 @@ package counters
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 const (
@@ -28,8 +28,6 @@ type Memo struct {
 	Until  int64  // Unix seconds on the steady clock: how long it is kept
 	Answer []byte // nil, from Recall: it can't be read, since two copies of it differed
 }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // memoKey is the key of the i-th note of a memo.
 func memoKey(k Key, i int) Key { return Key{Hi: k.Hi, Lo: k.Lo + uint64(i)*0x9e3779b97f4a7c15} }
@@ -70,7 +68,7 @@ func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
 		answer = append48(append48(answer, n.Count), n.Detail)
 		answer = binary.LittleEndian.AppendUint32(answer, uint32(n.At))
 	}
-	if answer = answer[:size]; crc32.Checksum(answer, castagnoli) == sum {
+	if answer = answer[:size]; wire.Sum(0, answer) == sum {
 		m.Answer = answer
 	}
 	return true, nil
@@ -105,7 +103,7 @@ func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bo
 func (s *shard) remember(m *Memo) {
 	size := len(m.Answer)
 	s.note(&Note{
-		Key: m.Key, Count: int64(m.Body), Detail: int64(size)<<32 | int64(crc32.Checksum(m.Answer, castagnoli)),
+		Key: m.Key, Count: int64(m.Body), Detail: int64(size)<<32 | int64(wire.Sum(0, m.Answer)),
 	}, m.Until)
 	for i := 1; i < memoNotes(size); i++ {
 		var part [noteBytes]byte

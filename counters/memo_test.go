@@ -47,7 +47,7 @@ func TestAmendOnce(t *testing.T) {
 	if err := table.Copy(k.Partition(), func(records []Record) error {
 		for i := range records {
 			var r Record
-			if _, err := ParseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
+			if _, err := parseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
 				return err
 			}
 			other.Put(now, r)

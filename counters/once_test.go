@@ -54,7 +54,7 @@ func TestSettleOnce(t *testing.T) {
 	if err := table.Copy(k.Partition(), func(records []Record) error {
 		for i := range records {
 			var r Record
-			if _, err := ParseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
+			if _, err := parseRecord(AppendRecord(nil, &records[i], now), &r, now); err != nil {
 				return err
 			}
 			other.Put(now, r)
@@ -136,7 +136,7 @@ func TestNotesThatAreReplaced(t *testing.T) {
 	if err := table.Copy(5, func(records []Record) error {
 		for _, r := range records {
 			b := AppendRecord(nil, &r, now)
-			if _, err := ParseRecord(b, &r, now); err != nil {
+			if _, err := parseRecord(b, &r, now); err != nil {
 				t.Error(err)
 			}
 			other.Merge(now, r)

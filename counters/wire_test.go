@@ -9,7 +9,14 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/wire"
 )
+
+func parseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err error) {
+	d := wire.NewDecoder(b)
+	DecodeRecord(d, r, now)
+	return d.Rest(), d.Err()
+}
 
 func TestRecordsTravel(t *testing.T) {
 	here := epoch
@@ -51,7 +58,7 @@ func TestRecordsTravel(t *testing.T) {
 				want.Log = append(want.Log, algorithms.Entry{At: e.At + ahead, N: e.N})
 			}
 			have := Record{Log: make([]algorithms.Entry, 1, 2)}
-			rest, err := ParseRecord(append(b[1:], "rest"...), &have, there)
+			rest, err := parseRecord(append(b[1:], "rest"...), &have, there)
 			if len(have.Log) == 0 {
 				have.Log = nil
 			}
@@ -59,7 +66,7 @@ func TestRecordsTravel(t *testing.T) {
 				t.Errorf("have %+v, %q, %v, want %+v", have, rest, err, want)
 			}
 			for n := range len(b) - 1 {
-				if _, err := ParseRecord(b[1:1+n], &have, there); !errors.Is(err, ErrRecord) {
+				if _, err := parseRecord(b[1:1+n], &have, there); !errors.Is(err, wire.ErrMalformed) {
 					t.Errorf("%d of %d bytes: have %v", n, len(b)-1, err)
 				}
 			}
@@ -76,12 +83,12 @@ func TestTimesTravelLate(t *testing.T) {
 	log := Record{Kind: algorithms.SlidingLog, FreshAt: second + 60, Log: []algorithms.Entry{
 		{At: here.Steady - 5, N: 1}, {At: here.Steady + 1, N: 2}, {At: here.Steady + 9, N: 3}}}
 	var have Record
-	if _, err := ParseRecord(AppendRecord(nil, &bucket, here), &have, there); err != nil ||
+	if _, err := parseRecord(AppendRecord(nil, &bucket, here), &have, there); err != nil ||
 		have.State.At != there.Steady || have.FreshAt != second+61 {
 		t.Errorf("have %+v, %v", have, err)
 	}
 	want := []algorithms.Entry{{At: there.Steady - 5, N: 1}, {At: there.Steady + 1, N: 2}, {At: there.Steady + 9, N: 3}}
-	if _, err := ParseRecord(AppendRecord(nil, &log, here), &have, there); err != nil || !reflect.DeepEqual(have.Log, want) {
+	if _, err := parseRecord(AppendRecord(nil, &log, here), &have, there); err != nil || !reflect.DeepEqual(have.Log, want) {
 		t.Errorf("have %+v, %v, want %+v", have.Log, err, want)
 	}
 }
@@ -93,23 +100,23 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	}
 	now := after(time.Second)
 	var have Record
-	if _, err := ParseRecord(AppendRecord(nil, &r, now), &have, now); err != nil || !reflect.DeepEqual(have, r) {
+	if _, err := parseRecord(AppendRecord(nil, &r, now), &have, now); err != nil || !reflect.DeepEqual(have, r) {
 		t.Errorf("have %d entries, %v", len(have.Log), err)
 	}
 	r.Log = append(r.Log, algorithms.Entry{At: now.Steady, N: 1})
-	if _, err := ParseRecord(AppendRecord(nil, &r, now), &have, now); !errors.Is(err, ErrRecord) {
+	if _, err := parseRecord(AppendRecord(nil, &r, now), &have, now); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("one too many: have %v", err)
 	}
 	// A promise of many entries must not cost memory.
 	few := AppendRecord(nil, &Record{Kind: algorithms.SlidingLog}, now)
 	few = append(few[:len(few)-1], 0xff, 0xff, 3)
-	if n := testing.AllocsPerRun(10, func() { _, _ = ParseRecord(few, &Record{}, now) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { _, _ = parseRecord(few, &Record{}, now) }); n != 0 {
 		t.Errorf("have %v allocations", n)
 	}
 }
 
-// FuzzParseRecord: whatever comes is refused, or can be put, decided upon and sent on.
-func FuzzParseRecord(f *testing.F) {
+// FuzzRecord: whatever comes is refused, or can be put, decided upon and sent on.
+func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{
 		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Level: 255, FreshAt: now.Steady/1e9 + 63},
@@ -121,9 +128,9 @@ func FuzzParseRecord(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r Record
-		rest, err := ParseRecord(b, &r, now)
+		rest, err := parseRecord(b, &r, now)
 		if err != nil {
-			if !errors.Is(err, ErrRecord) {
+			if !errors.Is(err, wire.ErrMalformed) {
 				t.Fatal(err)
 			}
 			return
@@ -140,7 +147,7 @@ func FuzzParseRecord(f *testing.F) {
 			}
 		}
 		var again Record
-		if rest, err := ParseRecord(AppendRecord(nil, &r, now), &again, now); err != nil || len(rest) > 0 {
+		if rest, err := parseRecord(AppendRecord(nil, &r, now), &again, now); err != nil || len(rest) > 0 {
 			t.Fatalf("sent on: %v", err)
 		}
 		again.FreshAt = r.FreshAt // rounded up once more

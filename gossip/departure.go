@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -16,7 +17,6 @@ import (
 //	format 1 | ID 16, boot 8 | …
 const (
 	departureFormat = 1
-	departureSize   = 16 + 8
 	maxDepartures   = 64 // the last ones
 )
 
@@ -35,12 +35,14 @@ func appendDepartures(b []byte, all []departure) []byte {
 }
 
 func parseDepartures(b []byte) ([]departure, error) {
-	if len(b) < 1 || b[0] != departureFormat || (len(b)-1)%departureSize != 0 || len(b) > 1+maxDepartures*departureSize {
-		return nil, fmt.Errorf("%w: %d bytes are no list of departures", ErrMetadata, len(b))
+	d := wire.NewDecoder(b)
+	good := d.Byte() == departureFormat
+	var all []departure
+	for d.More() && len(all) <= maxDepartures {
+		all = append(all, departure{id: ring.DecodeNodeID(d), boot: d.BigUint64()})
 	}
-	all := make([]departure, 0, (len(b)-1)/departureSize)
-	for b = b[1:]; len(b) > 0; b = b[departureSize:] {
-		all = append(all, departure{id: ring.NodeID(b[:16]), boot: binary.BigEndian.Uint64(b[16:])})
+	if !good || d.Failed() || len(all) > maxDepartures {
+		return nil, fmt.Errorf("%w: %d bytes are no list of departures", ErrMetadata, len(b))
 	}
 	return all, nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Metadata is what memberlist carries along with a member's name and address, at most 512 bytes:
@@ -17,7 +19,6 @@ import (
 // primary are left out where they say nothing.
 const (
 	metadataFormat = 1
-	metadataFixed  = 3 + 8 + 2 + 2 + 16
 
 	maxMetadata = 512 // memberlist's bound
 	maxName     = 253 // the longest host name
@@ -69,13 +70,13 @@ func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
 	b = binary.BigEndian.AppendUint16(b, uint16(m.Expect))
 	b = append(b, m.Cluster[:]...)
 	for _, s := range []string{m.Name, m.Region, m.Zone} {
-		b = append(append(b, byte(len(s))), s...)
+		b = wire.AppendShortText(b, s)
 	}
 	if m.Members > 0 {
 		b = binary.BigEndian.AppendUint16(append(b, extensionMembers, 2), uint16(m.Members))
 	}
 	if m.Primary != "" {
-		b = append(append(b, extensionPrimary, byte(len(m.Primary))), m.Primary...)
+		b = wire.AppendShortText(append(b, extensionPrimary), m.Primary)
 	}
 	if len(b) > maxMetadata {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d fit: names are too long", ErrMetadata, len(b), maxMetadata)
@@ -85,58 +86,39 @@ func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
 
 // parseMetadata fills in a member from its metadata; its ID, address and gossip port come from elsewhere.
 func parseMetadata(b []byte) (Member, presence, error) {
-	if len(b) > maxMetadata || len(b) < metadataFixed {
+	if len(b) > maxMetadata {
 		return Member{}, staying, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
 	}
-	if b[0] != metadataFormat {
-		return Member{}, staying, fmt.Errorf("%w: unknown format %d", ErrMetadata, b[0])
-	}
-	flags := b[1]
-	if flags&^(flagEmpty|flagLeaving) != 0 {
-		return Member{}, staying, fmt.Errorf("%w: unknown flags %#x", ErrMetadata, flags)
+	d := wire.NewDecoder(b)
+	format, flags := d.Byte(), d.Byte()
+	if format != metadataFormat || flags&^(flagEmpty|flagLeaving) != 0 {
+		d.Failf("unknown format %d, or unknown flags %#x", format, flags)
 	}
 	m := Member{
-		Version:  b[2],
-		Boot:     binary.BigEndian.Uint64(b[3:]),
-		PeerPort: int(binary.BigEndian.Uint16(b[11:])),
-		Expect:   int(binary.BigEndian.Uint16(b[13:])),
-		Empty:    flags&flagEmpty != 0,
+		Version: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), Expect: int(d.BigUint16()), Empty: flags&flagEmpty != 0,
 	}
-	copy(m.Cluster[:], b[15:])
-	rest := b[metadataFixed:]
-	for _, text := range []*string{&m.Name, &m.Region, &m.Zone} {
-		if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
-			return Member{}, staying, fmt.Errorf("%w: cut short", ErrMetadata)
-		}
-		*text, rest = string(rest[1:1+int(rest[0])]), rest[1+int(rest[0]):]
-	}
-	if err := m.parseExtensions(rest); err != nil {
-		return Member{}, staying, err
-	}
-	if err := checkTexts(m); err != nil {
-		return Member{}, staying, err
-	}
-	return m, presence(flags&flagLeaving != 0), nil
-}
-
-func (m *Member) parseExtensions(b []byte) error {
-	for len(b) > 0 {
-		if len(b) < 2 || len(b) < 2+int(b[1]) {
-			return fmt.Errorf("%w: an extension is cut short", ErrMetadata)
-		}
-		tag, value := b[0], b[2:2+int(b[1])]
+	d.Fill(m.Cluster[:])
+	m.Name, m.Region, m.Zone = d.ShortText(maxName), d.ShortText(maxRegion), d.ShortText(maxZone)
+	for d.More() {
+		tag := d.Byte()
+		value := wire.NewDecoder(d.Bytes(int(d.Byte())))
 		switch tag {
 		case extensionMembers:
-			if len(value) != 2 {
-				return fmt.Errorf("%w: the members of the region take %d bytes, not 2", ErrMetadata, len(value))
+			if m.Members = int(value.BigUint16()); value.Done("members of the region") != nil {
+				d.Failf("the members of the region do not take 2 bytes")
 			}
-			m.Members = int(binary.BigEndian.Uint16(value))
 		case extensionPrimary:
-			m.Primary = string(value)
+			m.Primary = string(value.Rest())
 		}
-		b = b[2+len(value):]
 	}
-	return nil
+	err := d.Done("metadata")
+	if err == nil {
+		err = checkTexts(m)
+	}
+	if err != nil {
+		return Member{}, staying, fmt.Errorf("%w: %w", ErrMetadata, err)
+	}
+	return m, presence(flags&flagLeaving != 0), nil
 }
 
 // checkTexts keeps out what would garble logs and answers.

@@ -1,8 +1,9 @@
 package gossip
 
 import (
-	"encoding/binary"
 	"fmt"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // News is what the nodes tell each other beside who is there. Its methods are called by memberlist: they must not block, and
@@ -25,20 +26,18 @@ type News interface {
 const stateFormat = 2
 
 func appendState(departures, news []byte) []byte {
-	b := binary.AppendUvarint([]byte{stateFormat}, uint64(len(departures)))
-	return append(append(b, departures...), news...)
+	return append(wire.AppendText([]byte{stateFormat}, departures), news...)
 }
 
 func parseState(b []byte) (departures, news []byte, err error) {
 	if len(b) == 0 || b[0] != stateFormat {
 		return b, nil, nil
 	}
-	n, size := binary.Uvarint(b[1:])
-	if size <= 0 || n > uint64(len(b)-1-size) {
+	d := wire.NewDecoder(b[1:])
+	if departures = d.View(len(b)); d.Failed() {
 		return nil, nil, fmt.Errorf("%w: %d bytes are no state", ErrMetadata, len(b))
 	}
-	b = b[1+size:]
-	return b[:n], b[n:], nil
+	return departures, d.Rest(), nil
 }
 
 // LocalState is what goes along with the list of members.

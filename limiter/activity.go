@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -105,8 +106,7 @@ func appendActivity(b []byte, a NodeActivity) []byte {
 	b = appendCounts(b, &a.Checks)
 	for i := range a.Rules {
 		if r := &a.Rules[i]; len(r.Rule) <= maxActivityName {
-			b = append(binary.AppendUvarint(b, uint64(len(r.Rule))), r.Rule...)
-			b = appendCounts(b, &r.Checks)
+			b = appendCounts(wire.AppendText(b, r.Rule), &r.Checks)
 		}
 	}
 	return b
@@ -137,25 +137,25 @@ func appendCounts(b []byte, c *Counts) []byte {
 // readActivity is nil for what is no activity.
 func readActivity(body []byte) *NodeActivity {
 	const maxUptime = int64(1<<63-1) / int64(time.Millisecond)
-	p := packet{rest: body}
-	a := &NodeActivity{Process: p.word(), Uptime: time.Duration(p.count(maxUptime)) * time.Millisecond, Checks: p.counts()}
-	for len(p.rest) > 0 && len(a.Rules) < maxActiveRules {
-		name := strings.ToValidUTF8(string(p.bytes(int(p.count(maxActivityName)))), "\uFFFD")
-		a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: p.counts()})
+	d := wire.NewDecoder(body)
+	a := &NodeActivity{Process: d.Uint64(), Uptime: time.Duration(d.UpTo(maxUptime)) * time.Millisecond, Checks: decodeCounts(d)}
+	for d.More() && len(a.Rules) < maxActiveRules {
+		name := strings.ToValidUTF8(d.Text(maxActivityName), "\uFFFD")
+		a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: decodeCounts(d)})
 	}
-	if p.end("activity") != nil {
+	if d.Done("activity") != nil {
 		return nil
 	}
 	return a
 }
 
-func (p *packet) counts() (c Counts) {
+func decodeCounts(d *wire.Decoder) (c Counts) {
 	const maxCount = 1 << 53 // a sum over nodes stays far from the end of int64
-	mask := p.count(1<<(decisions*(ByNone+1)) - 1)
-	for d := range c {
-		for by := range c[d] {
+	mask := d.UpTo(1<<(decisions*(ByNone+1)) - 1)
+	for decision := range c {
+		for by := range c[decision] {
 			if mask&1 != 0 {
-				c[d][by] = p.count(maxCount)
+				c[decision][by] = d.UpTo(maxCount)
 			}
 			mask >>= 1
 		}

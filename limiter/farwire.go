@@ -2,10 +2,10 @@ package limiter
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Messages about limits that regions divide. Rules and keys go by their names, since each region finds counters by its
@@ -34,34 +34,18 @@ type named struct {
 
 func (n *named) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(n.version))
-	b = appendText(b, n.rule)
-	b = binary.AppendUvarint(b, uint64(len(n.key)))
-	for _, value := range n.key {
-		b = appendText(b, value)
-	}
-	return b
+	return wire.AppendTexts(wire.AppendText(b, n.rule), n.key)
 }
 
-func (p *packet) text(bound int64) string { return string(p.bytes(int(p.count(bound)))) }
-
-func (p *packet) named() (n named) {
-	n.version, n.rule = p.count(1<<62), p.text(maxRuleBytes)
-	values := int(p.count(maxNamedKey))
-	if values > len(p.rest) {
-		p.fail()
-		return named{}
-	}
-	for range values {
-		n.key = append(n.key, p.text(maxValueBytes))
-	}
-	return n
+func decodeNamed(d *wire.Decoder) named {
+	return named{version: d.UpTo(1 << 62), rule: d.Text(maxRuleBytes), key: d.Texts(maxNamedKey, maxValueBytes)}
 }
 
 // readNamed reads the body of MethodBorrow or of MethodShare.
 func readNamed(body []byte) (named, error) {
-	p := packet{rest: body}
-	n := p.named()
-	return n, p.end("subject")
+	d := wire.NewDecoder(body)
+	n := decodeNamed(d)
+	return n, d.Done("subject")
 }
 
 // loanRequest asks another region for a loan.
@@ -79,13 +63,13 @@ func (r *loanRequest) append(b []byte) []byte {
 }
 
 func readLoanRequest(body []byte) (r loanRequest, err error) {
-	p := packet{rest: body}
-	r.named = p.named()
-	r.limit, r.window, r.want = p.word(), p.number(), p.count(algorithms.MaxAmount)
+	d := wire.NewDecoder(body)
+	r.named = decodeNamed(d)
+	r.limit, r.window, r.want = d.Uint64(), d.Varint(), d.UpTo(algorithms.MaxAmount)
 	if r.want < 1 {
-		p.fail()
+		d.Fail()
 	}
-	return r, p.end("request for a loan")
+	return r, d.Done("request for a loan")
 }
 
 // loanStatus is what became of a request for a loan.
@@ -113,13 +97,13 @@ func (r *loanReply) append(b []byte) []byte {
 }
 
 func readLoanReply(body []byte) (r loanReply, err error) {
-	p := packet{rest: body}
-	r.status = loanStatus(p.byte())
-	r.amount, r.unused, r.rate = p.count(algorithms.MaxAmount), p.count(algorithms.MaxAmount), p.count(algorithms.MaxAmount)
+	d := wire.NewDecoder(body)
+	r.status = loanStatus(d.Byte())
+	r.amount, r.unused, r.rate = d.UpTo(algorithms.MaxAmount), d.UpTo(algorithms.MaxAmount), d.UpTo(algorithms.MaxAmount)
 	if r.status >= loanStatuses || (r.status == loanMade) != (r.amount > 0) {
-		p.fail()
+		d.Fail()
 	}
-	return r, p.end("reply to a request for a loan")
+	return r, d.Done("reply to a request for a loan")
 }
 
 // sharedLimit is what a region says of its share of a limit.
@@ -142,30 +126,18 @@ func appendShared(b []byte, list []sharedLimit) []byte {
 
 func readShared(body []byte) ([]sharedLimit, error) {
 	const least = 8 + 5
-	p := packet{rest: body}
-	n := int(p.count(maxShared))
-	if n*least > len(p.rest) {
-		return nil, fmt.Errorf("read shares: %w", errMessage)
-	}
-	list := make([]sharedLimit, n)
+	d := wire.NewDecoder(body)
+	list := make([]sharedLimit, d.Count(maxShared, least))
 	for i := range list {
 		s := &list[i]
-		s.limit = p.word()
-		s.share, s.used = p.count(math.MaxInt64), p.wrapped()
+		s.limit = d.Uint64()
+		s.share, s.used = d.UpTo(math.MaxInt64), int64(d.Uvarint())
+		if s.used < -algorithms.MaxAmount {
+			d.Fail()
+		}
 		for _, n := range [...]*int64{&s.lent, &s.borrowed, &s.remaining} {
-			*n = p.count(math.MaxInt64)
+			*n = d.UpTo(math.MaxInt64)
 		}
 	}
-	return list, p.end("shares")
-}
-
-// wrapped reads a number that was written as an unsigned one, though it may be a little below zero.
-func (p *packet) wrapped() int64 {
-	v, n := binary.Uvarint(p.rest)
-	if n <= 0 || int64(v) < -algorithms.MaxAmount {
-		p.fail()
-		return 0
-	}
-	p.rest = p.rest[n:]
-	return int64(v)
+	return list, d.Done("shares")
 }

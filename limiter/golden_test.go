@@ -6,11 +6,11 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/golden"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // TestGolden: messages are written and read as ever.
 func TestGolden(t *testing.T) {
-	var z zones
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := reserved{
@@ -29,13 +29,13 @@ func TestGolden(t *testing.T) {
 		bytes []byte
 		read  func(b []byte) error
 	}{
-		{"question", someQuestion().appendBody(someQuestion().appendHead(nil)), func(b []byte) error { return new(question).read(b, &z) }},
+		{"question", someQuestion().appendBody(someQuestion().appendHead(nil)), func(b []byte) error { return new(question).read(b) }},
 		{"reply", someReply().append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
 		{"not-mine", (&reply{status: notMine, revision: 5, version: 1}).append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
-		{"gift", given.append(nil), func(b []byte) error { return new(gift).read(b, &z) }},
-		{"leftovers", appendLeftovers(nil, someLeftovers()), func(b []byte) error { _, err := readLeftovers(b, &z); return err }},
-		{"reservation", []byte(reservation.id(key)), func(b []byte) error { _, err := parseReservation(string(b), key, &z); return err }},
-		{"refund", (&refund{made: 9, reserved: taken}).append(nil), func(b []byte) error { _, err := readRefund(b, &z); return err }},
+		{"gift", given.append(nil), func(b []byte) error { return new(gift).read(b) }},
+		{"leftovers", appendLeftovers(nil, someLeftovers()), func(b []byte) error { _, err := readLeftovers(b); return err }},
+		{"reservation", []byte(reservation.id(key)), func(b []byte) error { _, err := parseReservation(string(b), key); return err }},
+		{"refund", (&refund{made: 9, reserved: taken}).append(nil), func(b []byte) error { _, err := readRefund(b); return err }},
 		{"named", (&named{version: 7, rule: "r", key: []string{"a", "b"}}).append(nil), func(b []byte) error { _, err := readNamed(b); return err }},
 		{"loan-request", (&loanRequest{named: named{rule: "r"}, limit: 8, window: -9, want: 300}).append(nil),
 			func(b []byte) error { _, err := readLoanRequest(b); return err }},
@@ -44,7 +44,7 @@ func TestGolden(t *testing.T) {
 		{"activity", appendActivity(nil, NodeActivity{Process: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 			func(b []byte) error {
 				if readActivity(b) == nil {
-					return errMessage
+					return wire.ErrMalformed
 				}
 				return nil
 			}},

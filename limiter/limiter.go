@@ -31,7 +31,6 @@ type Limiter struct {
 	reservations reservationFigures
 	requests     requests
 	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
-	zones        zones    // of limits in messages and reservations
 
 	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
 	steps  func(*rules.Set) []int

@@ -67,9 +67,8 @@ func someReply() *reply {
 }
 
 func TestMessagesComeBack(t *testing.T) {
-	var z zones
 	q, have := someQuestion(), &question{}
-	if err := have.read(q.appendBody(q.appendHead(nil)), &z); err != nil {
+	if err := have.read(q.appendBody(q.appendHead(nil))); err != nil {
 		t.Fatal(err)
 	}
 	if again := have.appendBody(have.appendHead(nil)); !bytes.Equal(again, q.appendBody(q.appendHead(nil))) {
@@ -86,16 +85,16 @@ func TestMessagesComeBack(t *testing.T) {
 		}
 	}
 	change := &question{count: 1, verb: verbReset, ops: someOps()[3:], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
-	if err := have.read(change.appendBody(change.appendHead(nil)), &z); err != nil || *have.ticket != *change.ticket || have.flags != 0 {
+	if err := have.read(change.appendBody(change.appendHead(nil))); err != nil || *have.ticket != *change.ticket || have.flags != 0 {
 		t.Errorf("have %+v, %v", have.ticket, err)
 	}
-	if err := have.read(q.appendBody(q.appendHead(nil)), &z); err != nil || have.ticket != nil {
+	if err := have.read(q.appendBody(q.appendHead(nil))); err != nil || have.ticket != nil {
 		t.Errorf("have %+v, %v", have.ticket, err)
 	}
 	if !reflect.DeepEqual(have.wishes, q.wishes) {
 		t.Errorf("have %+v", have.wishes)
 	}
-	rest, err := readLeftovers(appendLeftovers(nil, someLeftovers()), &z)
+	rest, err := readLeftovers(appendLeftovers(nil, someLeftovers()))
 	if again := appendLeftovers(nil, rest); err != nil || !bytes.Equal(again, appendLeftovers(nil, someLeftovers())) {
 		t.Errorf("have %+v, %v", rest, err)
 	}
@@ -122,12 +121,11 @@ func TestLargestQuestion(t *testing.T) {
 			q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: uint64(i), Lo: uint64(j)}, Limit: &limit, Cost: algorithms.MaxAmount})
 		}
 	}
-	var z zones
-	if err := (&question{}).read(q.appendBody(q.appendHead(nil)), &z); err != nil {
+	if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err != nil {
 		t.Error(err)
 	}
 	q.ops = append(q.ops, counters.Op{Key: counters.Key{Hi: 1000}, Limit: &limit})
-	if err := (&question{}).read(q.appendBody(q.appendHead(nil)), &z); err == nil {
+	if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err == nil {
 		t.Error("one more is read")
 	}
 }
@@ -176,16 +174,14 @@ func TestBadQuestions(t *testing.T) {
 	} {
 		q := good()
 		spoil(q)
-		var z zones
-		if err := (&question{}).read(q.appendBody(q.appendHead(nil)), &z); err == nil {
+		if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err == nil {
 			t.Errorf("%s: was read", name)
 		}
 	}
 	q, r := good(), someReply()
 	whole, answer := q.appendBody(q.appendHead(nil)), r.append(nil)
-	var z zones
 	for n := range whole {
-		if (&question{}).read(whole[:n], &z) == nil {
+		if (&question{}).read(whole[:n]) == nil {
 			t.Errorf("a question cut at %d was read", n)
 		}
 	}
@@ -204,13 +200,12 @@ func FuzzQuestion(f *testing.F) {
 	f.Add(q.appendBody(q.appendHead(nil)))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var z zones
 		have := &question{}
-		if have.read(b, &z) != nil {
+		if have.read(b) != nil {
 			return
 		}
 		again := &question{}
-		if err := again.read(have.appendBody(have.appendHead(nil)), &z); err != nil {
+		if err := again.read(have.appendBody(have.appendHead(nil))); err != nil {
 			t.Errorf("what was read can't be read again: %v", err)
 		}
 	})
@@ -231,9 +226,8 @@ func FuzzGift(f *testing.F) {
 	g := gift{process: 1, steady: 2, ops: someOps(), lineage: []uint64{1, 2, 3, 4}, window: []int64{-1, 0, 1, 2}}
 	f.Add(g.append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var z zones
 		have := &gift{}
-		if have.read(b, &z) == nil && (len(have.ops) != len(have.lineage) || len(have.ops) != len(have.window)) {
+		if have.read(b) == nil && (len(have.ops) != len(have.lineage) || len(have.ops) != len(have.window)) {
 			t.Errorf("have %+v", have)
 		}
 	})
@@ -242,8 +236,7 @@ func FuzzGift(f *testing.F) {
 func FuzzLeftovers(f *testing.F) {
 	f.Add(appendLeftovers(nil, someLeftovers()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var z zones
-		list, err := readLeftovers(b, &z)
+		list, err := readLeftovers(b)
 		if err != nil {
 			return
 		}
@@ -252,7 +245,7 @@ func FuzzLeftovers(f *testing.F) {
 				t.Errorf("have %+v", list[i])
 			}
 		}
-		if _, err := readLeftovers(appendLeftovers(nil, list), &z); err != nil {
+		if _, err := readLeftovers(appendLeftovers(nil, list)); err != nil {
 			t.Errorf("what was read can't be read again: %v", err)
 		}
 	})
@@ -273,16 +266,15 @@ func FuzzReservation(f *testing.F) {
 	f.Add(raw[:len(raw)-signatureBytes])
 	f.Add([]byte{reservationForm})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var z zones
 		id := base64.RawURLEncoding.EncodeToString(append(slices.Clone(b), signature(key, b)...))
-		have, err := parseReservation(id, key, &z)
+		have, err := parseReservation(id, key)
 		if err != nil {
 			return
 		}
 		_ = have.note(0)
-		if again, err := parseReservation(have.id(key), key, &z); err != nil || len(again.subjects) != len(have.subjects) {
+		if again, err := parseReservation(have.id(key), key); err != nil || len(again.subjects) != len(have.subjects) {
 			t.Errorf("have %+v, %v, want %+v", again, err, have)
 		}
-		_, _ = readRefund(b, &z)
+		_, _ = readRefund(b)
 	})
 }

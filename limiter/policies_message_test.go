@@ -21,9 +21,8 @@ func TestPoliciesTravel(t *testing.T) {
 		q := &question{count: 1, ops: ops}
 		return q.appendBody(q.appendHead(nil))
 	}
-	var z zones
 	var have question
-	if err := have.read(message(counters.Op{Limit: &slow, Cost: 3}, counters.Op{Limit: &bucket, Shadow: true}, counters.Op{Limit: &block, Block: true, Shadow: true}), &z); err != nil {
+	if err := have.read(message(counters.Op{Limit: &slow, Cost: 3}, counters.Op{Limit: &bucket, Shadow: true}, counters.Op{Limit: &block, Block: true, Shadow: true})); err != nil {
 		t.Fatal(err)
 	}
 	want := []algorithms.Limit{slow, bucket, block}
@@ -38,17 +37,17 @@ func TestPoliciesTravel(t *testing.T) {
 		"a block with a cost":     {Limit: &block, Block: true, Cost: 1},
 		"too long a delay":        {Limit: &never},
 	} {
-		if err := (&question{}).read(message(op), &z); err == nil {
+		if err := (&question{}).read(message(op)); err == nil {
 			t.Errorf("%s is read", name)
 		}
 	}
 	g := gift{ops: []counters.Op{{Limit: &slow, Cost: 1}}, lineage: []uint64{1}, window: []int64{5}}
 	b := g.append(nil)
-	if err := (&gift{}).read(b, &z); err != nil {
+	if err := (&gift{}).read(b); err != nil {
 		t.Error(err)
 	}
 	b[8+8+1+3*8] |= limitBlock
-	if err := (&gift{}).read(b, &z); err == nil {
+	if err := (&gift{}).read(b); err == nil {
 		t.Error("a block is given back")
 	}
 }

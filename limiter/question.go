@@ -2,11 +2,11 @@ package limiter
 
 import (
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -117,84 +117,80 @@ func subjectOps(ops []counters.Op) int {
 }
 
 // read takes q from a message.
-func (q *question) read(body []byte, z *zones) error {
-	p := packet{rest: body}
-	q.count = int(p.count(maxAlike))
-	q.patient = min(time.Duration(p.count(1<<31))*time.Millisecond, checkTime)
-	q.hops = int(p.byte())
-	q.wishes = p.wishes()
-	q.verb, q.flags, q.ticket = verb(p.byte()), flags(p.byte()), nil
+func (q *question) read(body []byte) error {
+	d := wire.NewDecoder(body)
+	q.count = int(d.UpTo(maxAlike))
+	q.patient = min(time.Duration(d.UpTo(1<<31))*time.Millisecond, checkTime)
+	q.hops = int(d.Byte())
+	q.wishes = decodeWishes(d)
+	q.verb, q.flags, q.ticket = verb(d.Byte()), flags(d.Byte()), nil
 	if q.flags&flagTicket != 0 {
-		q.flags, q.ticket = q.flags&^flagTicket, p.ticket()
+		q.flags, q.ticket = q.flags&^flagTicket, decodeTicket(d)
 		if q.verb != verbAdjust && q.verb != verbReset {
-			p.fail()
+			d.Fail()
 		}
 	}
-	q.revision, q.version = p.count(1<<62), p.count(1<<62)
+	q.revision, q.version = d.UpTo(1<<62), d.UpTo(1<<62)
 	if q.count < 1 || q.verb >= verbs || q.flags&^allFlags != 0 || q.hops > maxHops {
-		p.fail()
+		d.Fail()
 	}
-	q.readOps(&p, z)
-	q.fit(&p)
+	q.readOps(d)
+	q.fit(d)
 	if q.verb == verbAdjust || q.verb == verbReset {
 		if n := len(q.ops); n > 0 && q.ops[n-1].Key.Hi != q.ops[0].Key.Hi { // in order
-			p.fail()
+			d.Fail()
 		}
 	}
 	if len(q.ops)*q.count > maxResults && q.count > 1 {
-		p.fail()
+		d.Fail()
 	}
-	return p.end("question")
+	return d.Done("question")
 }
 
 // leastOp is the fewest bytes that a limit and its cost take.
 const leastOp = 8 + 1 + 1 + 1 + 1
 
-func (q *question) readOps(p *packet, z *zones) {
-	n := int(p.count(maxMessageOps))
+func (q *question) readOps(d *wire.Decoder) {
+	n := d.Count(maxMessageOps, leastOp)
 	q.ops, q.limits = q.ops[:0], q.limits[:0]
-	if n < 1 || n*leastOp > len(p.rest) {
-		p.fail()
+	if n < 1 {
+		d.Fail()
 		return
 	}
 	if cap(q.limits) < n {
 		q.ops, q.limits = make([]counters.Op, 0, n), make([]algorithms.Limit, 0, n)
 	}
-	for len(q.ops) < n && !p.bad {
-		hi, k := p.word(), int(p.byte())
+	for len(q.ops) < n && !d.Failed() {
+		hi, k := d.Uint64(), int(d.Byte())
 		if k < 1 || k > maxSubjectOps || k > n-len(q.ops) || len(q.ops) > 0 && hi <= q.ops[len(q.ops)-1].Key.Hi {
-			p.fail()
+			d.Fail()
 			return
 		}
-		for first := len(q.ops); len(q.ops) < first+k && !p.bad; {
-			q.readOp(p, z, hi, first)
+		for first := len(q.ops); len(q.ops) < first+k && !d.Failed(); {
+			q.readOp(d, hi, first)
 		}
 	}
 }
 
 // readOp reads one limit of the subject whose ops begin at first.
-func (q *question) readOp(p *packet, z *zones, hi uint64, first int) {
-	key := counters.Key{Hi: hi, Lo: p.word()}
+func (q *question) readOp(d *wire.Decoder, hi uint64, first int) {
+	key := counters.Key{Hi: hi, Lo: d.Uint64()}
 	op := counters.Op{Key: key}
-	limit := p.op(z, &op)
-	op.Cost = p.number()
+	q.limits = append(q.limits, algorithms.Limit{}) // has room: no op's limit moves
+	decodeOp(d, &op, &q.limits[len(q.limits)-1])
+	op.Cost = d.Varint()
 	least := int64(0)
 	if q.verb == verbAdjust {
 		least = -algorithms.MaxAmount
 	}
 	if op.Cost < least || op.Cost > algorithms.MaxAmount || op.Block && op.Cost != 0 {
-		p.fail()
+		d.Fail()
 	}
 	for i := first; i < len(q.ops); i++ {
 		if q.ops[i].Key == key {
-			p.fail()
+			d.Fail()
 		}
 	}
-	if p.bad {
-		return
-	}
-	q.limits = append(q.limits, limit) // has room: no op's limit moves
-	op.Limit = &q.limits[len(q.limits)-1]
 	q.ops = append(q.ops, op)
 }
 
@@ -221,38 +217,33 @@ func (g *gift) append(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint64(b, op.Key.Hi)
 		b = binary.LittleEndian.AppendUint64(b, op.Key.Lo)
 		b = binary.LittleEndian.AppendUint64(b, g.lineage[i])
-		b = appendLimit(b, op.Limit, op.Shadow)
+		b = appendOp(b, op)
 		b = binary.AppendUvarint(b, uint64(op.Cost))
 		b = binary.AppendVarint(b, g.window[i])
 	}
 	return b
 }
 
-func (g *gift) read(body []byte, z *zones) error {
+func (g *gift) read(body []byte) error {
 	const least = 8 + 8 + 8 + 3 + 1 + 1
-	p := packet{rest: body}
+	d := wire.NewDecoder(body)
 	g.reset()
-	g.process, g.steady = p.word(), int64(p.word())
-	n := int(p.count(maxMessageOps))
-	if n*least > len(p.rest) {
-		return fmt.Errorf("read what is given back: %w", errMessage)
-	}
+	g.process, g.steady = d.Uint64(), int64(d.Uint64())
+	n := d.Count(maxMessageOps, least)
 	if cap(g.limits) < n {
 		g.limits = make([]algorithms.Limit, 0, n)
 	}
 	for range n {
-		key := counters.Key{Hi: p.word(), Lo: p.word()}
-		lineage := p.word()
-		limit, shadow := p.limit(z)
-		cost, window := p.count(algorithms.MaxAmount), p.number()
-		if p.bad {
-			break
+		op := counters.Op{Key: counters.Key{Hi: d.Uint64(), Lo: d.Uint64()}}
+		g.lineage = append(g.lineage, d.Uint64())
+		g.limits = append(g.limits, algorithms.Limit{}) // has room: no op's limit moves
+		decodeOp(d, &op, &g.limits[len(g.limits)-1])
+		if op.Cost = d.UpTo(algorithms.MaxAmount); op.Block {
+			d.Fail()
 		}
-		g.limits = append(g.limits, limit)
-		g.ops = append(g.ops, counters.Op{Key: key, Limit: &g.limits[len(g.limits)-1], Cost: cost, Shadow: shadow})
-		g.lineage, g.window = append(g.lineage, lineage), append(g.window, window)
+		g.ops, g.window = append(g.ops, op), append(g.window, d.Varint())
 	}
-	return p.end("what is given back")
+	return d.Done("what is given back")
 }
 
 // partitionOf is the partition of a subject.

@@ -3,11 +3,11 @@ package limiter
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -112,11 +112,7 @@ func (r *reply) append(b []byte) []byte {
 	if r.status != decided {
 		return append(b, r.hint[:]...)
 	}
-	role := byte(0)
-	if r.standby {
-		role = 1
-	}
-	b = append(append(b, role), r.decider[:]...)
+	b = append(wire.AppendBool(b, r.standby), r.decider[:]...)
 	b = binary.LittleEndian.AppendUint64(b, r.process)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.steady))
 	b = binary.AppendUvarint(b, uint64(len(r.lineages)))
@@ -125,11 +121,7 @@ func (r *reply) append(b []byte) []byte {
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.admitted)))
 	for _, ok := range r.admitted {
-		if ok {
-			b = append(b, 1)
-		} else {
-			b = append(b, 0)
-		}
+		b = wire.AppendBool(b, ok)
 	}
 	for i := range r.results {
 		b = r.results[i].append(b)
@@ -170,64 +162,64 @@ func (r *result) append(b []byte) []byte {
 
 // read takes r from a message that answers a question of so many ops in so many subjects, for count checks.
 func (r *reply) read(body []byte, ops, subjects, count int) error {
-	p := packet{rest: body}
+	d := wire.NewDecoder(body)
 	r.reset()
-	r.status = status(p.byte())
-	r.revision, r.version = p.count(1<<62), p.count(1<<62)
+	r.status = status(d.Byte())
+	r.revision, r.version = d.UpTo(1<<62), d.UpTo(1<<62)
 	if r.status >= statuses {
-		p.fail()
+		d.Fail()
 	}
 	if r.status != decided {
-		r.hint = p.node()
-		return p.end("reply")
+		r.hint = ring.DecodeNodeID(d)
+		return d.Done("reply")
 	}
-	role := p.byte()
-	r.standby, r.decider, r.process, r.steady = role == 1, p.node(), p.word(), int64(p.word())
-	if role > 1 || int(p.count(maxMessageOps)) != subjects || len(p.rest) < 8*subjects {
-		p.fail()
+	r.standby, r.decider, r.process, r.steady = d.Bool(), ring.DecodeNodeID(d), d.Uint64(), int64(d.Uint64())
+	if d.Count(maxMessageOps, 8) != subjects {
+		d.Fail()
 		subjects = 0
 	}
 	for range subjects {
-		r.lineages = append(r.lineages, p.word())
+		r.lineages = append(r.lineages, d.Uint64())
 	}
-	n := int(p.count(int64(count)))
-	for i, b := range p.bytes(n) {
+	n := int(d.UpTo(int64(count)))
+	for i, b := range d.Bytes(n) {
 		if b > 1 || b == 0 && i+1 < n {
-			p.fail()
+			d.Fail()
 		}
 		r.admitted = append(r.admitted, b == 1)
 	}
 	// Fewer than were asked for: after a refusal the rest is refused too; else it was not decided.
-	if n < 1 || p.bad || n*ops*leastResult > len(p.rest) {
-		return fmt.Errorf("read reply: %w", errMessage)
+	if n < 1 || d.Failed() || n*ops*leastResult > d.Len() {
+		d.Fail()
+		return d.Done("reply")
 	}
 	for range n * ops {
-		r.results = append(r.results, p.result())
+		r.results = append(r.results, decodeResult(d))
 	}
-	r.grants = p.grants(subjects)
-	return p.end("reply")
+	r.grants = decodeGrants(d, subjects)
+	return d.Done("reply")
 }
 
 const leastResult = 4 // bytes
 
-func (p *packet) result() (r result) {
-	bits := p.byte()
+func decodeResult(d *wire.Decoder) (r result) {
+	bits := d.Byte()
 	if bits&^allResults != 0 {
-		p.fail()
+		d.Fail()
 	}
 	r.Allowed, r.full = bits&resultAllowed != 0, bits&resultFull != 0
-	r.Remaining = p.count(algorithms.MaxAmount)
-	r.ResetAfter = time.Duration(p.count(math.MaxInt64))
-	r.window = p.number()
+	r.Remaining = d.UpTo(algorithms.MaxAmount)
+	r.ResetAfter = time.Duration(d.UpTo(math.MaxInt64))
+	r.window = d.Varint()
 	if bits&resultDelay != 0 {
-		r.Delay = time.Duration(p.count(math.MaxInt64))
+		r.Delay = time.Duration(d.UpTo(math.MaxInt64))
 	}
 	if bits&resultUsed != 0 {
-		r.used = p.count(math.MaxInt64)
+		r.used = d.UpTo(math.MaxInt64)
 	}
 	if bits&resultRetry != 0 {
-		if r.RetryAfter = time.Duration(p.number()); r.RetryAfter < algorithms.Never {
-			p.fail()
+		if r.RetryAfter = time.Duration(d.Varint()); r.RetryAfter < algorithms.Never {
+			d.Fail()
 		}
 	}
 	return r

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -78,39 +79,22 @@ func (t *ticket) append(b []byte) []byte {
 	return binary.AppendUvarint(b, uint64(t.life.Milliseconds()))
 }
 
-func (p *packet) ticket() *ticket {
-	t := &ticket{id: p.word(), body: uint64(p.count(1<<counters.BodyBits - 1))}
-	t.life = time.Duration(p.count(requestTime.Milliseconds())) * time.Millisecond
+func decodeTicket(d *wire.Decoder) *ticket {
+	t := &ticket{id: d.Uint64(), body: uint64(d.UpTo(1<<counters.BodyBits - 1))}
+	t.life = time.Duration(d.UpTo(requestTime.Milliseconds())) * time.Millisecond
 	return t
 }
 
-// bodyHash is the hash of what a request asks for.
-type bodyHash []byte
-
-func (b *bodyHash) text(s string) { *b = appendText(*b, s) }
-
-func (b *bodyHash) texts(list []string) {
-	*b = binary.AppendUvarint(*b, uint64(len(list)))
-	for _, s := range list {
-		b.text(s)
-	}
-}
-
-func (b *bodyHash) number(n int64) { *b = binary.AppendVarint(*b, n) }
-
-func (b *bodyHash) sum() uint64 {
-	h := sha256.Sum256(*b)
+// sumBody is the hash of what a request asks for.
+func sumBody(b []byte) uint64 {
+	h := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
 }
 
 // hashBody is that of a change of one subject.
 func hashBody(v verb, rule string, key []string, n int64) uint64 {
-	var b bodyHash
-	b.number(int64(v))
-	b.text(rule)
-	b.texts(key)
-	b.number(n)
-	return b.sum()
+	b := wire.AppendText(binary.AppendVarint(nil, int64(v)), rule)
+	return sumBody(binary.AppendVarint(wire.AppendTexts(b, key), n))
 }
 
 // reserveBody is the number that a reservation has in place of a verb.
@@ -118,25 +102,20 @@ const reserveBody = -1
 
 // hashQuery is that of a reservation. The order of attributes and costs is nothing.
 func hashQuery(q *Query, ttl time.Duration) uint64 {
-	var b bodyHash
-	b.number(reserveBody)
-	b.number(int64(ttl))
-	b.text(q.Rule)
-	b.texts(q.Key)
+	b := binary.AppendVarint(binary.AppendVarint(nil, reserveBody), int64(ttl))
+	b = wire.AppendTexts(wire.AppendText(b, q.Rule), q.Key)
 	attributes := slices.Clone(q.Attributes)
 	slices.SortFunc(attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
-	b.number(int64(len(attributes)))
+	b = binary.AppendVarint(b, int64(len(attributes)))
 	for _, a := range attributes {
-		b.text(a.Name)
-		b.text(a.Value)
+		b = wire.AppendText(wire.AppendText(b, a.Name), a.Value)
 	}
 	costs := slices.Clone(q.Costs)
 	slices.SortFunc(costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
 	for _, c := range costs {
-		b.text(c.Unit)
-		b.number(c.Cost)
+		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
 	}
-	return b.sum()
+	return sumBody(b)
 }
 
 // requestKind says which answers may be forgotten before their time.
@@ -309,14 +288,14 @@ func (l *Limiter) amend(c *change, now algorithms.Now) error {
 
 // recall takes over the answer to an earlier request that was c. It reports false if that was about other limits.
 func (c *change) recall(answer []byte) bool {
-	p := packet{rest: answer}
+	d := wire.NewDecoder(answer)
 	used := c.used[:0]
 	decisions := make([]algorithms.Decision, 0, len(c.ops))
 	for range c.ops {
-		r := p.result()
+		r := decodeResult(d)
 		used, decisions = append(used, r.used), append(decisions, r.Decision)
 	}
-	if p.end("answer") != nil {
+	if d.Done("answer") != nil {
 		return false
 	}
 	for i := range c.ops {

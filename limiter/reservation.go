@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Bounds of reservations.
@@ -83,10 +84,7 @@ func (r *reservation) id(key []byte) string {
 	b := append([]byte{reservationForm}, r.nonce[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.made))
 	b = binary.AppendUvarint(b, uint64(r.until-r.made))
-	b = binary.AppendUvarint(b, uint64(len(r.units)))
-	for _, unit := range r.units {
-		b = appendText(b, unit)
-	}
+	b = wire.AppendTexts(b, r.units)
 	b = binary.AppendUvarint(b, uint64(len(r.subjects)))
 	for i := range r.subjects {
 		b = r.subjects[i].append(b)
@@ -103,24 +101,15 @@ func (s *reserved) append(b []byte) []byte {
 	for i := range s.costs {
 		c := &s.costs[i]
 		b = binary.LittleEndian.AppendUint64(b, c.lo)
-		b = appendLimit(b, c.limit, false)
+		b = c.limit.Append(b, 0)
 		b = binary.AppendUvarint(b, uint64(c.unit))
 		b = binary.AppendUvarint(b, uint64(c.cost))
 		b = binary.AppendVarint(b, c.when)
 	}
-	b = appendText(b, s.rule)
-	if s.rule == "" {
+	if b = wire.AppendText(b, s.rule); s.rule == "" {
 		return b
 	}
-	b = binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, s.lo), uint64(len(s.key)))
-	for _, value := range s.key {
-		b = appendText(b, value)
-	}
-	return b
-}
-
-func appendText(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	return wire.AppendTexts(binary.LittleEndian.AppendUint64(b, s.lo), s.key)
 }
 
 func signature(key, b []byte) []byte {
@@ -130,7 +119,7 @@ func signature(key, b []byte) []byte {
 }
 
 // parseReservation reads an id that was signed with key. The error is ErrUnknownReservation.
-func parseReservation(id string, key []byte, z *zones) (*reservation, error) {
+func parseReservation(id string, key []byte) (*reservation, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	if err != nil || len(raw) <= signatureBytes {
 		return nil, ErrUnknownReservation
@@ -139,54 +128,48 @@ func parseReservation(id string, key []byte, z *zones) (*reservation, error) {
 	if !hmac.Equal(raw[len(b):], signature(key, b)) {
 		return nil, ErrUnknownReservation
 	}
-	p := packet{rest: b}
+	d := wire.NewDecoder(b)
 	r := &reservation{}
-	if p.byte() != reservationForm {
-		p.fail()
+	if d.Byte() != reservationForm {
+		d.Fail()
 	}
-	copy(r.nonce[:], p.bytes(nonceBytes))
-	r.made = int64(p.word())
-	r.until = r.made + p.count(int64(MaxReservationTime))
-	units := int(p.count(MaxReserved))
-	for range units {
-		r.units = append(r.units, string(p.bytes(int(p.count(maxUnitBytes)))))
-	}
-	n := int(p.count(MaxReserved))
+	d.Fill(r.nonce[:])
+	r.made = int64(d.Uint64())
+	r.until = r.made + d.UpTo(int64(MaxReservationTime))
+	r.units = d.Texts(MaxReserved, maxUnitBytes)
+	n := int(d.UpTo(MaxReserved))
 	if n < 1 {
-		p.fail()
+		d.Fail()
 	}
 	r.limits = make([]algorithms.Limit, 0, MaxReserved)
-	for i := 0; i < n && !p.bad; i++ {
-		r.subjects = append(r.subjects, r.readSubject(&p, z))
+	for i := 0; i < n && !d.Failed(); i++ {
+		r.subjects = append(r.subjects, r.readSubject(d))
 	}
-	if p.end("reservation") != nil {
+	if d.Done("reservation") != nil {
 		return nil, ErrUnknownReservation
 	}
 	return r, nil
 }
 
-func (r *reservation) readSubject(p *packet, z *zones) reserved {
-	s := reserved{hi: p.word(), lineage: p.word(), process: p.word(), steady: int64(p.word())}
-	n := int(p.byte())
-	for i := 0; i < n && !p.bad; i++ {
-		c := reservedCost{lo: p.word()}
-		limit, _ := p.limit(z)
-		c.unit, c.cost, c.when = int(p.count(MaxReserved)), p.count(algorithms.MaxAmount), p.number()
+func (r *reservation) readSubject(d *wire.Decoder) reserved {
+	s := reserved{hi: d.Uint64(), lineage: d.Uint64(), process: d.Uint64(), steady: int64(d.Uint64())}
+	n := int(d.Byte())
+	for i := 0; i < n && !d.Failed(); i++ {
+		c := reservedCost{lo: d.Uint64()}
+		var limit algorithms.Limit
+		limit.Decode(d, 0)
+		c.unit, c.cost, c.when = int(d.UpTo(MaxReserved)), d.UpTo(algorithms.MaxAmount), d.Varint()
 		if c.unit >= len(r.units) || len(r.limits) == cap(r.limits) {
-			p.fail()
+			d.Fail()
 			break
 		}
 		r.limits = append(r.limits, limit) // has room: no limit moves
 		c.limit = &r.limits[len(r.limits)-1]
 		s.costs = append(s.costs, c)
 	}
-	text := func() string { return string(p.bytes(int(p.count(maxUnitBytes)))) }
-	if s.rule = text(); s.rule == "" {
-		return s
-	}
-	s.lo, s.key = p.word(), []string{}
-	for range int(p.count(maxKeyValues)) {
-		s.key = append(s.key, text())
+	if s.rule = d.Text(maxUnitBytes); s.rule != "" {
+		// Not nil, though the rule may have no key: that would be all others.
+		s.lo, s.key = d.Uint64(), append([]string{}, d.Texts(maxKeyValues, maxUnitBytes)...)
 	}
 	return s
 }

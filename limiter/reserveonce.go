@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -136,15 +137,15 @@ func (l *Limiter) rememberHere(t *ticket, hi uint64, answer []byte) (first []byt
 
 // serveKeep keeps an answer that another node made, and replies with the one that there is, if there is one.
 func (l *Limiter) serveKeep(body []byte, to Answerer) {
-	p := packet{rest: body}
-	hi, t := p.word(), p.ticket()
-	if p.bad || len(p.rest) > counters.MaxMemo {
+	d := wire.NewDecoder(body)
+	hi, t := d.Uint64(), decodeTicket(d)
+	if d.Failed() || d.Len() > counters.MaxMemo {
 		to.Fail(CodeMessage, "answer can't be read")
 		return
 	}
 	var first []byte
 	if l.member.Authority() {
-		first, _ = l.rememberHere(t, hi, slices.Clone(p.rest))
+		first, _ = l.rememberHere(t, hi, slices.Clone(d.Rest()))
 	}
 	to.Reply(first)
 }
@@ -155,10 +156,7 @@ const answerForm = 1
 // pack makes what restore reads of an answer and the id of what it reserved.
 func (a *Answer) pack(id string) []byte {
 	whole, print := a.asked()
-	b := []byte{answerForm, 0, byte(a.DecidedBy)}
-	if a.Allowed {
-		b[1] = 1
-	}
+	b := append(wire.AppendBool([]byte{answerForm}, a.Allowed), byte(a.DecidedBy))
 	b = binary.LittleEndian.AppendUint32(b, print)
 	b = binary.AppendVarint(b, int64(a.Tightest))
 	b = binary.AppendUvarint(b, uint64(len(a.Limits)))
@@ -202,18 +200,16 @@ func (a *Answer) asked() (list []askedLimit, print uint32) {
 // tells no limits.
 func (a *Answer) restore(b []byte) (id string, err error) {
 	whole, print := a.asked()
-	p := packet{rest: b}
-	form, allowed, by := p.byte(), p.byte(), DecidedBy(p.byte())
-	same := uint32(p.byte())|uint32(p.byte())<<8|uint32(p.byte())<<16|uint32(p.byte())<<24 == print
-	tightest := int(p.number())
-	n := int(p.count(int64(len(b))))
-	if form != answerForm || allowed > 1 || by > ByNone || tightest < -1 || tightest >= n && n > 0 {
-		p.fail()
+	d := wire.NewDecoder(b)
+	form, allowed, by, same := d.Byte(), d.Bool(), DecidedBy(d.Byte()), d.Uint32() == print
+	tightest, n := int(d.Varint()), d.Count(len(b), 1+leastResult)
+	if form != answerForm || by > ByNone || tightest < -1 || tightest >= n && n > 0 {
+		d.Fail()
 	}
 	limits := make([]LimitAnswer, 0, n)
 	for range n {
-		at, r := int(p.count(maxMessageOps)), p.result()
-		if p.bad {
+		at, r := int(d.UpTo(maxMessageOps)), decodeResult(d)
+		if d.Failed() {
 			break
 		}
 		if same && at < len(whole) {
@@ -222,15 +218,15 @@ func (a *Answer) restore(b []byte) (id string, err error) {
 			})
 		}
 	}
-	if p.bad {
-		return "", errMessage
+	if d.Failed() {
+		return "", d.Err()
 	}
-	a.Allowed, a.DecidedBy, a.Tightest = allowed == 1, by, -1
+	a.Allowed, a.DecidedBy, a.Tightest = allowed, by, -1
 	a.Limits = append(a.Limits[:0], limits...)
 	if len(limits) == n {
 		a.Tightest = tightest
 	}
-	return base64.RawURLEncoding.EncodeToString(p.rest), nil
+	return base64.RawURLEncoding.EncodeToString(d.Rest()), nil
 }
 
 // How a reservation with an id fared, in a reply.
@@ -249,9 +245,9 @@ func (l *Limiter) askToReserve(ctx context.Context, to ring.NodeID, r *reserveRe
 	if err != nil {
 		return "", ErrNoOwner
 	}
-	p := packet{rest: reply}
-	switch how, version := p.byte(), p.count(1<<62); {
-	case p.bad || how >= onceBounds || how == onceNoOwner:
+	d := wire.NewDecoder(reply)
+	switch how, version := d.Byte(), d.UpTo(1<<62); {
+	case d.Failed() || how >= onceBounds || how == onceNoOwner:
 		return "", ErrNoOwner
 	case how == onceOtherBody:
 		return "", ErrRequestBody
@@ -261,7 +257,7 @@ func (l *Limiter) askToReserve(ctx context.Context, to ring.NodeID, r *reserveRe
 			return "", ErrNoOwner
 		}
 	}
-	if id, err = a.restore(p.rest); err != nil {
+	if id, err = a.restore(d.Rest()); err != nil {
 		return "", ErrNoOwner
 	}
 	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
@@ -324,42 +320,35 @@ func (r *reserveRequest) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.version))
 	b = binary.AppendUvarint(b, uint64(r.ttl.Milliseconds()))
 	q := r.query
-	b = appendText(b, q.Rule)
-	if q.ByKey {
-		b = binary.AppendUvarint(append(b, 1), uint64(len(q.Key)))
-		for _, value := range q.Key {
-			b = appendText(b, value)
-		}
+	if b = wire.AppendBool(wire.AppendText(b, q.Rule), q.ByKey); q.ByKey {
+		b = wire.AppendTexts(b, q.Key)
 	} else {
-		b = binary.AppendUvarint(append(b, 0), uint64(len(q.Attributes)))
+		b = binary.AppendUvarint(b, uint64(len(q.Attributes)))
 		for _, attribute := range q.Attributes {
-			b = appendText(appendText(b, attribute.Name), attribute.Value)
+			b = wire.AppendText(wire.AppendText(b, attribute.Name), attribute.Value)
 		}
 	}
 	return appendCosts(b, q.Costs)
 }
 
 func readReserveRequest(body []byte) (*reserveRequest, error) {
-	p := packet{rest: body}
-	r := &reserveRequest{hops: int(p.byte()), ticket: p.ticket(), query: &Query{}}
-	r.version = p.count(1 << 62)
-	r.ttl = time.Duration(p.count(MaxReservationTime.Milliseconds())) * time.Millisecond
+	d := wire.NewDecoder(body)
+	r := &reserveRequest{hops: int(d.Byte()), ticket: decodeTicket(d), query: &Query{}}
+	r.version = d.UpTo(1 << 62)
+	r.ttl = time.Duration(d.UpTo(MaxReservationTime.Milliseconds())) * time.Millisecond
 	q := r.query
-	text := func() string { return string(p.bytes(int(p.count(maxText)))) }
-	q.Rule = text()
-	byKey := p.byte()
-	for range int(p.count(maxAttributes)) {
-		if byKey == 1 {
-			q.Key = append(q.Key, text())
-		} else {
-			q.Attributes = append(q.Attributes, rules.Attribute{Name: text(), Value: text()})
+	if q.Rule, q.ByKey = d.Text(maxText), d.Bool(); q.ByKey {
+		q.Key = d.Texts(maxAttributes, maxText)
+	} else {
+		for range d.Count(maxAttributes, 2) {
+			q.Attributes = append(q.Attributes, rules.Attribute{Name: d.Text(maxText), Value: d.Text(maxText)})
 		}
 	}
-	q.ByKey, q.Costs = byKey == 1, p.costs()
-	if r.hops < 1 || r.hops > maxHops || byKey > 1 || r.ttl < time.Millisecond {
-		p.fail()
+	q.Costs = decodeCosts(d)
+	if r.hops < 1 || r.hops > maxHops || r.ttl < time.Millisecond {
+		d.Fail()
 	}
-	return r, p.end("reservation")
+	return r, d.Done("reservation")
 }
 
 // reserve decides a reservation that a was prepared for; over: no counter needs to be asked.

@@ -74,7 +74,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		l.serveAsk(from, body, to)
 	case MethodGive:
 		v := l.member.visit()
-		if v.gift.read(body, &l.zones) == nil {
+		if v.gift.read(body) == nil {
 			l.receive(&v.gift)
 		}
 		l.member.leave(v)
@@ -83,7 +83,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodActivity:
 		l.member.answer(to, func() { to.Reply(appendActivity(nil, l.activityHere())) })
 	case MethodLeftover:
-		if list, err := readLeftovers(body, &l.zones); err == nil {
+		if list, err := readLeftovers(body); err == nil {
 			for i := range list {
 				list[i].hops++
 			}
@@ -96,7 +96,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodKeep:
 		l.serveKeep(body, to)
 	case MethodRefund:
-		if r, err := readRefund(body, &l.zones); err == nil {
+		if r, err := readRefund(body); err == nil {
 			l.refund(r)
 		}
 	case MethodForget:
@@ -121,7 +121,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	m := l.member
 	v := m.visit()
 	v.from = from
-	if err := v.question.read(body, &l.zones); err != nil {
+	if err := v.question.read(body); err != nil {
 		m.leave(v)
 		to.Fail(CodeMessage, err.Error())
 		return

@@ -50,7 +50,7 @@ func (l *Limiter) settle(ctx context.Context, id string, costs []UnitCost, hops 
 	if !known {
 		return nil, ErrNoOwner // nor is it known yet whether this is a reservation
 	}
-	r, err := parseReservation(id, key, &l.zones)
+	r, err := parseReservation(id, key)
 	if err != nil {
 		l.reservations.unknown.Add(1)
 		return nil, err

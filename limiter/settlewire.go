@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -25,13 +26,13 @@ func (r *refund) append(b []byte) []byte {
 }
 
 // readRefund takes a refund from a message.
-func readRefund(body []byte, z *zones) (*refund, error) {
-	p := packet{rest: body}
+func readRefund(body []byte) (*refund, error) {
+	d := wire.NewDecoder(body)
 	// Units are numbers of a list that the one who settles has.
 	r := reservation{limits: make([]algorithms.Limit, 0, maxSubjectOps), units: make([]string, MaxReserved)}
-	out := &refund{made: int64(p.word())}
-	out.reserved = r.readSubject(&p, z)
-	return out, p.end("refund")
+	out := &refund{made: int64(d.Uint64())}
+	out.reserved = r.readSubject(d)
+	return out, d.Done("refund")
 }
 
 // sendRefund sends r to the owner of its subject, once.
@@ -78,7 +79,7 @@ const (
 
 // askToSettle asks another node to settle s. The error is ErrNoOwner where that could not be done.
 func (l *Limiter) askToSettle(ctx context.Context, to ring.NodeID, s *settling, hops int) (*Settlement, error) {
-	body := append(binary.AppendUvarint([]byte{byte(hops)}, uint64(len(s.id))), s.id...)
+	body := wire.AppendText([]byte{byte(hops)}, s.id)
 	reply, err := l.member.call(ctx, to, MethodSettle, appendCosts(body, s.costs))
 	if err != nil {
 		return nil, ErrNoOwner
@@ -88,11 +89,11 @@ func (l *Limiter) askToSettle(ctx context.Context, to ring.NodeID, s *settling, 
 
 // serveSettle answers another node's settling.
 func (l *Limiter) serveSettle(body []byte, to Answerer) {
-	p := packet{rest: body}
-	hops := int(p.byte())
-	id := string(p.bytes(int(p.count(maxReservationID))))
-	costs := p.costs()
-	if p.end("settling") != nil || hops < 1 || hops > maxHops {
+	d := wire.NewDecoder(body)
+	hops := int(d.Byte())
+	id := d.Text(maxReservationID)
+	costs := decodeCosts(d)
+	if d.Done("settling") != nil || hops < 1 || hops > maxHops {
 		to.Fail(CodeMessage, "settling can't be read")
 		return
 	}
@@ -108,17 +109,14 @@ func appendSettlement(out *Settlement, err error) []byte {
 	case err != nil:
 		return []byte{settledNoOwner}
 	}
-	b := []byte{settled, 0}
-	if out.Repeated {
-		b[1] = 1
-	}
+	b := wire.AppendBool([]byte{settled}, out.Repeated)
 	return appendCosts(binary.AppendUvarint(b, uint64(out.Remaining+1)), out.Costs)
 }
 
 func readSettlement(b []byte) (*Settlement, error) {
-	p := packet{rest: b}
-	switch how := p.byte(); {
-	case p.bad || how >= settledBounds:
+	d := wire.NewDecoder(b)
+	switch how := d.Byte(); {
+	case d.Failed() || how >= settledBounds:
 		return nil, ErrNoOwner
 	case how == settledUnknown:
 		return nil, ErrUnknownReservation
@@ -127,10 +125,10 @@ func readSettlement(b []byte) (*Settlement, error) {
 	case how == settledNoOwner:
 		return nil, ErrNoOwner
 	}
-	out := &Settlement{Repeated: p.byte() == 1}
-	out.Remaining = p.count(algorithms.MaxAmount+1) - 1
-	out.Costs = p.costs()
-	if err := p.end("settlement"); err != nil {
+	out := &Settlement{Repeated: d.Bool()}
+	out.Remaining = d.UpTo(algorithms.MaxAmount+1) - 1
+	out.Costs = decodeCosts(d)
+	if err := d.Done("settlement"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
 	}
 	return out, nil
@@ -139,19 +137,14 @@ func readSettlement(b []byte) (*Settlement, error) {
 func appendCosts(b []byte, costs []UnitCost) []byte {
 	b = binary.AppendUvarint(b, uint64(len(costs)))
 	for i := range costs {
-		b = append(binary.AppendUvarint(b, uint64(len(costs[i].Unit))), costs[i].Unit...)
-		b = binary.AppendUvarint(b, uint64(costs[i].Cost))
+		b = binary.AppendUvarint(wire.AppendText(b, costs[i].Unit), uint64(costs[i].Cost))
 	}
 	return b
 }
 
-func (p *packet) costs() (costs []UnitCost) {
-	for range int(p.count(MaxReserved)) {
-		unit := string(p.bytes(int(p.count(maxUnitBytes))))
-		costs = append(costs, UnitCost{Unit: unit, Cost: p.count(algorithms.MaxAmount)})
-		if p.bad {
-			return nil
-		}
+func decodeCosts(d *wire.Decoder) (costs []UnitCost) {
+	for range d.Count(MaxReserved, 2) {
+		costs = append(costs, UnitCost{Unit: d.Text(maxUnitBytes), Cost: d.UpTo(algorithms.MaxAmount)})
 	}
 	return costs
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -46,12 +47,7 @@ func merged(all []TopSubject) []TopSubject {
 }
 
 func appendTopName(b []byte, rule string, key []string) []byte {
-	b = append(binary.AppendUvarint(b, uint64(len(rule))), rule...)
-	b = binary.AppendUvarint(b, uint64(len(key)))
-	for _, k := range key {
-		b = append(binary.AppendUvarint(b, uint64(len(k))), k...)
-	}
-	return b
+	return wire.AppendTexts(wire.AppendText(b, rule), key)
 }
 
 func appendTop(b []byte, list []TopSubject) []byte {
@@ -68,16 +64,14 @@ func appendTop(b []byte, list []TopSubject) []byte {
 
 func readTop(body []byte) (list []TopSubject, err error) {
 	const maxText = 1 << 20
-	p := packet{rest: body}
-	for len(p.rest) > 0 && len(list) < maxTopKept {
-		s := TopSubject{Rule: strings.ToValidUTF8(string(p.bytes(int(p.count(maxText)))), "\uFFFD")}
-		for range p.count(maxKeyParts) {
-			s.Key = append(s.Key, string(p.bytes(int(p.count(maxText)))))
-		}
-		s.Refused, s.Checks = p.count(1<<62), p.count(1<<62)
-		list = append(list, s)
+	d := wire.NewDecoder(body)
+	for d.More() && len(list) < maxTopKept {
+		list = append(list, TopSubject{
+			Rule: strings.ToValidUTF8(d.Text(maxText), "\uFFFD"), Key: d.Texts(maxKeyParts, maxText),
+			Refused: d.UpTo(1 << 62), Checks: d.UpTo(1 << 62),
+		})
 	}
-	if err := p.end("list of subjects"); err != nil {
+	if err := d.Done("list of subjects"); err != nil {
 		return nil, err
 	}
 	return slices.Clip(list), nil

@@ -2,13 +2,13 @@ package limiter
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -52,28 +52,23 @@ func (w *wish) append(b []byte) []byte {
 // leastWish is the fewest bytes of a wish.
 const leastWish = 1 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 1 + 1 + 1
 
-func (p *packet) wishes() (list []wish) {
-	n := int(p.count(maxMessageOps))
-	if n*leastWish > len(p.rest) {
-		p.fail()
-		return nil
-	}
-	for range n {
-		w := wish{subject: int(p.count(maxMessageOps)), holder: p.node()}
-		w.Terms.Threshold = math.Float64frombits(p.word())
-		w.Terms.Idle = math.Float64frombits(p.word())
-		w.Terms.TTL = time.Duration(p.count(int64(localcache.MaxTTL)))
-		w.Process, w.Seen = p.word(), uint64(p.count(math.MaxInt64))
-		k, held := int(p.byte()), int(p.byte())
+func decodeWishes(d *wire.Decoder) (list []wish) {
+	for range d.Count(maxMessageOps, leastWish) {
+		w := wish{subject: int(d.UpTo(maxMessageOps)), holder: ring.DecodeNodeID(d)}
+		w.Terms.Threshold = math.Float64frombits(d.Uint64())
+		w.Terms.Idle = math.Float64frombits(d.Uint64())
+		w.Terms.TTL = time.Duration(d.UpTo(int64(localcache.MaxTTL)))
+		w.Process, w.Seen = d.Uint64(), uint64(d.UpTo(math.MaxInt64))
+		k, held := int(d.Byte()), int(d.Byte())
 		// Said so that what is no number fails too.
 		sane := w.Terms.Threshold >= 0 && w.Terms.Threshold <= 1 && w.Terms.Idle >= 0 && w.Terms.Idle <= 1
 		if !sane || w.Terms.TTL < localcache.MinTTL || k < 1 || k > maxSubjectOps || held > maxHeld {
-			p.fail()
+			d.Fail()
 			return nil
 		}
-		w.Want = p.amounts(k)
+		w.Want = decodeAmounts(d, k)
 		for range held {
-			w.Held = append(w.Held, localcache.Held{ID: uint64(p.count(math.MaxInt64)), Left: p.amounts(k)})
+			w.Held = append(w.Held, localcache.Held{ID: uint64(d.UpTo(math.MaxInt64)), Left: decodeAmounts(d, k)})
 		}
 		list = append(list, w)
 	}
@@ -81,29 +76,29 @@ func (p *packet) wishes() (list []wish) {
 }
 
 // amounts reads k numbers of units.
-func (p *packet) amounts(k int) []int64 {
+func decodeAmounts(d *wire.Decoder, k int) []int64 {
 	out := make([]int64, k)
 	for i := range out {
-		out[i] = p.count(math.MaxInt64)
+		out[i] = d.UpTo(math.MaxInt64)
 	}
 	return out
 }
 
 // fit checks that a question's wishes are about its subjects, each at most once and in their order.
-func (q *question) fit(p *packet) {
+func (q *question) fit(d *wire.Decoder) {
 	next, subject, first := 0, 0, 0
 	for first < len(q.ops) {
 		n := subjectOps(q.ops[first:])
 		if next < len(q.wishes) && q.wishes[next].subject == subject {
 			if len(q.wishes[next].Want) != n {
-				p.fail()
+				d.Fail()
 			}
 			next++
 		}
 		first, subject = first+n, subject+1
 	}
 	if next != len(q.wishes) {
-		p.fail()
+		d.Fail()
 	}
 }
 
@@ -120,23 +115,18 @@ func (g *granted) append(b []byte) []byte {
 }
 
 // grants reads the leases that came with a reply about so many subjects.
-func (p *packet) grants(subjects int) (list []granted) {
-	n := int(p.count(int64(subjects)))
-	if n*6 > len(p.rest) {
-		p.fail()
-		return nil
-	}
-	for range n {
-		g := granted{subject: int(p.count(int64(subjects - 1)))}
-		g.ID, g.EndsIn = uint64(p.count(math.MaxInt64)), time.Duration(p.count(int64(localcache.MaxTTL)))
-		k := int(p.byte())
+func decodeGrants(d *wire.Decoder, subjects int) (list []granted) {
+	for range d.Count(subjects, 6) {
+		g := granted{subject: int(d.UpTo(int64(subjects - 1)))}
+		g.ID, g.EndsIn = uint64(d.UpTo(math.MaxInt64)), time.Duration(d.UpTo(int64(localcache.MaxTTL)))
+		k := int(d.Byte())
 		if k < 1 || k > maxSubjectOps || g.ID == 0 {
-			p.fail()
+			d.Fail()
 			return nil
 		}
 		for range k {
-			g.Amounts = append(g.Amounts, p.count(algorithms.MaxAmount))
-			g.Windows = append(g.Windows, p.number())
+			g.Amounts = append(g.Amounts, d.UpTo(algorithms.MaxAmount))
+			g.Windows = append(g.Windows, d.Varint())
 		}
 		list = append(list, g)
 	}
@@ -165,7 +155,7 @@ func appendLeftovers(b []byte, list []leftover) []byte {
 		b = append(b, byte(len(o.ops)))
 		for j := range o.ops {
 			b = binary.LittleEndian.AppendUint64(b, o.ops[j].Key.Lo)
-			b = appendLimit(b, o.ops[j].Limit, false)
+			b = o.ops[j].Limit.Append(b, 0)
 			b = binary.AppendUvarint(b, uint64(o.ops[j].Cost))
 			b = binary.AppendVarint(b, o.window[j])
 		}
@@ -176,33 +166,30 @@ func appendLeftovers(b []byte, list []leftover) []byte {
 // maxLeftovers bounds those of one message.
 const maxLeftovers = 1024
 
-func readLeftovers(body []byte, z *zones) ([]leftover, error) {
+func readLeftovers(body []byte) ([]leftover, error) {
 	const least = 1 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1
-	p := packet{rest: body}
-	n := int(p.count(maxLeftovers))
-	if n*least > len(p.rest) {
-		return nil, fmt.Errorf("read what is left of leases: %w", errMessage)
-	}
+	d := wire.NewDecoder(body)
+	n := d.Count(maxLeftovers, least)
 	list := make([]leftover, 0, n)
 	for range n {
-		o := leftover{hops: int(p.byte()), source: localcache.Source{Owner: p.node(), Process: p.word(), Lineage: p.word()}}
-		o.grant = uint64(p.count(math.MaxInt64))
-		hi, k := p.word(), int(p.byte())
+		o := leftover{hops: int(d.Byte()), source: localcache.Source{Owner: ring.DecodeNodeID(d), Process: d.Uint64(), Lineage: d.Uint64()}}
+		o.grant = uint64(d.UpTo(math.MaxInt64))
+		hi, k := d.Uint64(), int(d.Byte())
 		if k < 1 || k > maxSubjectOps || o.hops > maxHops {
-			p.fail()
+			d.Fail()
 			break
 		}
 		limits := make([]algorithms.Limit, k)
 		for j := range k {
-			key := counters.Key{Hi: hi, Lo: p.word()}
-			limits[j], _ = p.limit(z)
+			key := counters.Key{Hi: hi, Lo: d.Uint64()}
+			limits[j].Decode(d, 0)
 			if slices.ContainsFunc(o.ops, func(op counters.Op) bool { return op.Key == key }) {
-				p.fail()
+				d.Fail()
 			}
-			o.ops = append(o.ops, counters.Op{Key: key, Limit: &limits[j], Cost: p.count(algorithms.MaxAmount)})
-			o.window = append(o.window, p.number())
+			o.ops = append(o.ops, counters.Op{Key: key, Limit: &limits[j], Cost: d.UpTo(algorithms.MaxAmount)})
+			o.window = append(o.window, d.Varint())
 		}
 		list = append(list, o)
 	}
-	return list, p.end("what is left of leases")
+	return list, d.Done("what is left of leases")
 }

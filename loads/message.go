@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // A message is a format byte and reports:
@@ -27,7 +29,7 @@ func (r *report) append(b []byte, now time.Duration, source string) []byte {
 	b = append(b, r.node[:]...)
 	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(r.load))
 	b = binary.AppendUvarint(b, uint64(max(0, (r.until-now).Milliseconds())))
-	return append(append(b, byte(len(source))), source...)
+	return wire.AppendShortText(b, source)
 }
 
 // Packets returns messages that tell the other nodes what is new, of at most limit bytes together, each with so many bytes
@@ -65,38 +67,22 @@ func (l *Loads) Whole() []byte {
 
 // Hear takes a message of another node.
 func (l *Loads) Hear(b []byte) error {
-	if len(b) == 0 || b[0] != messageFormat {
+	d := wire.NewDecoder(b)
+	if d.Byte() != messageFormat {
 		return fmt.Errorf("read loads: %w", errMessage)
 	}
-	for b = b[1:]; len(b) > 0; {
-		source, r, left, rest, ok := readReport(b)
-		if !ok {
+	for d.More() {
+		r := report{number: uint64(d.UpTo(maxNumber))}
+		d.Fill(r.node[:])
+		r.load = math.Float64frombits(d.Uint64())
+		left := time.Duration(d.UpTo(MaxTTL.Milliseconds())) * time.Millisecond
+		source := d.ShortText(math.MaxUint8)
+		if d.Failed() || r.number == 0 || Check(source, r.load, MaxTTL) != nil {
 			return fmt.Errorf("read loads: %w", errMessage)
 		}
 		l.hear(source, r, left)
-		b = rest
 	}
 	return nil
-}
-
-func readReport(b []byte) (source string, r report, left time.Duration, rest []byte, ok bool) {
-	const fixed = 16 + 8
-	number, n := binary.Uvarint(b)
-	if n <= 0 || number == 0 || number > maxNumber || len(b) < n+fixed {
-		return "", report{}, 0, nil, false
-	}
-	r.number = number
-	b = b[n:]
-	copy(r.node[:], b)
-	r.load = math.Float64frombits(binary.LittleEndian.Uint64(b[16:]))
-	b = b[fixed:]
-	ms, n := binary.Uvarint(b)
-	if n <= 0 || ms > uint64(MaxTTL.Milliseconds()) || len(b) < n+1 || len(b) < n+1+int(b[n]) {
-		return "", report{}, 0, nil, false
-	}
-	left = time.Duration(ms) * time.Millisecond
-	source, rest = string(b[n+1:n+1+int(b[n])]), b[n+1+int(b[n]):]
-	return source, r, left, rest, Check(source, r.load, MaxTTL) == nil
 }
 
 // hear takes one report of another node, if it is later than what is known. What is known already lasts no longer for

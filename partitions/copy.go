@@ -5,6 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -15,18 +16,18 @@ const catchUp = 50 * time.Millisecond
 
 // answer handles one message.
 func (k *Keeper) answer(c *peer.Call, came time.Time) {
-	r := reader{b: c.Body}
-	h := r.header()
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
+	d := wire.NewDecoder(c.Body)
+	h := decodeHeader(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	switch c.Method {
 	case MethodLookEnded:
-		k.takeLookEnded(c, &r)
+		k.takeLookEnded(c, d)
 		return
 	case MethodPullEnded:
-		k.takePullEnded(c, &r)
+		k.takePullEnded(c, d)
 		return
 	}
 	v, ok := k.knows(h.revision, came)
@@ -44,19 +45,19 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 	switch c.Method {
 	case MethodPush:
-		k.takePush(v, c, h, &r)
+		k.takePush(v, c, h, d)
 	case MethodFlip:
-		k.takeFlips(v, c, &r)
+		k.takeFlips(v, c, d)
 	case MethodAsk:
-		k.takeQuestion(v, c, &r)
+		k.takeQuestion(v, c, d)
 	case MethodLook:
-		k.takeLook(v, c, &r)
+		k.takeLook(v, c, d)
 	case MethodPull:
-		k.takePull(v, c, &r)
+		k.takePull(v, c, d)
 	case MethodBack:
-		k.takeBack(c, &r)
+		k.takeBack(c, d)
 	case MethodDebts:
-		k.takeDebts(c, &r)
+		k.takeDebts(c, d)
 	default:
 		c.Fail(codeMalformed, "unknown method")
 	}
@@ -92,18 +93,18 @@ func (v *view) known(from peer.Identity, generation int64) bool {
 }
 
 // takePush takes copies and changes from an owner.
-func (k *Keeper) takePush(v *view, c *peer.Call, h header, r *reader) {
+func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	now := k.cfg.Now()
 	var refused []int
-	for r.err == nil && len(r.b) > 0 {
+	for d.More() {
 		var s section
 		taken, room := false, true
-		r.section(now, func(head section) bool {
+		decodeSection(d, now, func(head section) bool {
 			s = head
 			taken = k.beginPush(v, c.From, h.seq, s)
 			return taken
 		}, func(rec counters.Record) { room = k.put(c.From.Node, s, now, rec) && room })
-		if r.err == nil && taken {
+		if !d.Failed() && taken {
 			taken = k.endPush(s)
 		}
 		if !taken {
@@ -115,11 +116,7 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, r *reader) {
 			k.mu.Unlock()
 		}
 	}
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
-		return
-	}
-	c.Reply(appendPartitions(nil, refused))
+	finish(c, d, appendPartitions(nil, refused))
 }
 
 // beginPush reports whether what from sends of a partition is to be taken: not where the token is here, nor after

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -238,10 +239,10 @@ func (k *Keeper) payDebts() {
 	k.mu.Unlock()
 	for owner, pay := range payments {
 		k.cfg.Calls.Go(owner, MethodDebts, pay.body, debtsTimeout, func(reply []byte, err error) {
-			r := reader{b: reply}
-			refused, full := r.indexes(len(pay.seals)), r.indexes(pay.entries)
+			d := wire.NewDecoder(reply)
+			refused, full := decodePlaces(d, len(pay.seals)), decodePlaces(d, pay.entries)
 			if err == nil {
-				err = r.err
+				err = d.Done("answer to debts")
 			}
 			k.paid(owner, pay, refused, full, err)
 		})
@@ -306,19 +307,18 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 }
 
 func appendDebt(b []byte, key counters.Key, l *algorithms.Limit, from algorithms.Taken, cost int64, now algorithms.Now) []byte {
-	b = binary.LittleEndian.AppendUint64(b, key.Hi)
-	b = binary.LittleEndian.AppendUint64(b, key.Lo)
-	b = appendLimit(b, l)
+	b = l.Append(counters.AppendKey(b, key), 0)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-from.Steady)))
 	b = binary.AppendVarint(b, from.Window)
 	return binary.AppendUvarint(b, uint64(cost))
 }
 
-// debt reads what appendDebt wrote so many nanoseconds ago.
-func (r *reader) debt(now algorithms.Now, passed int64) sealed {
-	e := sealed{key: counters.Key{Hi: r.uint64(), Lo: r.uint64()}, limit: r.limit()}
-	age, window := int64(min(r.uvarint(), 1<<61)), r.varint()
-	e.cost = int64(min(r.uvarint(), maxOwed))
+// decodeDebt reads what appendDebt wrote so many nanoseconds ago.
+func decodeDebt(d *wire.Decoder, now algorithms.Now, passed int64) sealed {
+	e := sealed{key: counters.DecodeKey(d)}
+	e.limit.Decode(d, 0)
+	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
+	e.cost = int64(min(d.Uvarint(), maxOwed))
 	e.taken = algorithms.Taken{
 		Steady: now.Steady - (age + passed), Window: window, Amount: e.limit.Amount, Burst: e.limit.Burst,
 	}
@@ -329,7 +329,7 @@ func (r *reader) debt(now algorithms.Now, passed int64) sealed {
 // can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten. Who is
 // answered forgets them, so the standbys have to have them first; those that can't be reached are not waited for. A node
 // whose copies are asked for tells what is in them, and is not answered: another copy may take the place of what is here.
-func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
+func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 	joins := k.gets(c.From.Node)
 	if !k.cfg.Authority() && !joins {
 		c.Fail(codeRefused, "this node has no authority")
@@ -345,9 +345,9 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 	var refused, full []int
 	touched, left := map[int]bool{}, map[int]bool{}
 	entries := 0
-	for i := 0; r.err == nil && len(r.b) > 0; i++ {
-		s := r.seal(now, 0)
-		if r.err != nil {
+	for i := 0; d.More(); i++ {
+		s := decodeSeal(d, now, 0)
+		if d.Failed() {
 			break
 		}
 		p, none := s.partition, []int(nil)
@@ -362,9 +362,9 @@ func (k *Keeper) takeDebts(c *peer.Call, r *reader) {
 		}
 		entries += len(s.entries)
 	}
-	if r.err != nil {
+	if d.Failed() {
 		k.backups.Add(-1)
-		c.Fail(codeMalformed, r.err.Error())
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	if joins {

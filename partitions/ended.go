@@ -3,6 +3,7 @@ package partitions
 import (
 	"slices"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -38,10 +39,10 @@ func (pt *part) complete() bool {
 }
 
 // takeLookEnded tells the next owner how new what this node has is, after its end.
-func (k *Keeper) takeLookEnded(c *peer.Call, r *reader) {
-	list := k.final(r)
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
+func (k *Keeper) takeLookEnded(c *peer.Call, d *wire.Decoder) {
+	list := k.final(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	var reply []byte
@@ -55,10 +56,10 @@ func (k *Keeper) takeLookEnded(c *peer.Call, r *reader) {
 }
 
 // takePullEnded gives the next owner what this node has, after its end.
-func (k *Keeper) takePullEnded(c *peer.Call, r *reader) {
-	list := k.final(r)
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
+func (k *Keeper) takePullEnded(c *peer.Call, d *wire.Decoder) {
+	list := k.final(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	orders := make([]order, len(list))
@@ -76,8 +77,8 @@ func (k *Keeper) takePullEnded(c *peer.Call, r *reader) {
 
 // final reads which partitions are asked for, and returns those of which this node had something when it lost its authority. If
 // it has authority again, it has applied its end, and forgotten what it had.
-func (k *Keeper) final(r *reader) []int {
-	list := r.partitions()
+func (k *Keeper) final(d *wire.Decoder) []int {
+	list := decodePartitions(d)
 	if k.cfg.Authority() {
 		return nil
 	}

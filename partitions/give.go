@@ -5,15 +5,16 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 
 // takeLook tells an owner how new the copies here are.
-func (k *Keeper) takeLook(v *view, c *peer.Call, r *reader) {
-	list := r.partitions()
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
+func (k *Keeper) takeLook(v *view, c *peer.Call, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	var reply []byte
@@ -40,10 +41,10 @@ func (k *Keeper) notTheirs(v *view, node ring.NodeID, list []int) bool {
 }
 
 // takePull gives an owner the copies here. What was admitted here meanwhile is in them.
-func (k *Keeper) takePull(v *view, c *peer.Call, r *reader) {
-	list := r.partitions()
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
+func (k *Keeper) takePull(v *view, c *peer.Call, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	orders := make([]order, len(list))
@@ -148,27 +149,23 @@ type gift struct {
 }
 
 // takeBack takes the copies that this node has asked for.
-func (k *Keeper) takeBack(c *peer.Call, r *reader) {
+func (k *Keeper) takeBack(c *peer.Call, d *wire.Decoder) {
 	now := k.cfg.Now()
-	for r.err == nil && len(r.b) > 0 {
+	for d.More() {
 		var s section
 		var records []counters.Record
-		r.section(now, func(head section) bool {
+		decodeSection(d, now, func(head section) bool {
 			s = head
 			return phase(k.phases[s.p].Load()) == recovering
 		}, func(rec counters.Record) {
 			rec.Log = slices.Clone(rec.Log)
 			records = append(records, rec)
 		})
-		if r.err == nil {
+		if !d.Failed() {
 			k.receiveGift(c.From.Node, s, records)
 		}
 	}
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
-		return
-	}
-	c.Reply(nil)
+	finish(c, d, nil)
 }
 
 // receiveGift takes one section of a copy, and with the last one the copy.

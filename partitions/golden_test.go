@@ -6,6 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/golden"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // TestGolden: what messages of keepers are made of is written and read as ever.
@@ -24,33 +25,33 @@ func TestGolden(t *testing.T) {
 	parts := []struct {
 		name  string
 		bytes []byte
-		read  func(r *reader)
+		read  func(d *wire.Decoder)
 	}{
 		{"copy", appendSection(nil, section{p: records[0].Key.Partition(), order: lineage, flags: sectionCopy | sectionBegins | sectionEnds, parts: 1}, n, packed),
-			func(r *reader) {
+			func(d *wire.Decoder) {
 				found := 0
-				r.section(at, func(section) bool { return true }, func(counters.Record) { found++ })
+				decodeSection(d, at, func(section) bool { return true }, func(counters.Record) { found++ })
 				if found != len(records) {
 					t.Errorf("%d records are read", found)
 				}
 			}},
-		{"finding", appendFinding(nil, 17, finding{whole: true, order: lineage}), func(r *reader) {
-			found, err := parseFindings(r.b)
-			if r.b, r.err = nil, err; len(found) != 1 {
-				t.Errorf("have %v", found)
+		{"finding", appendFinding(nil, 17, finding{whole: true, order: lineage}), func(d *wire.Decoder) {
+			if found, err := parseFindings(d.Rest()); err != nil || len(found) != 1 {
+				t.Errorf("have %v, %v", found, err)
 			}
 		}},
-		{"debts", debts.append(nil, at), func(r *reader) { r.seal(at, 0) }},
-		{"partitions", appendPartitions(nil, []int{0, 200, 4095}), func(r *reader) { r.partitions() }},
+		{"debts", debts.append(nil, at), func(d *wire.Decoder) { decodeSeal(d, at, 0) }},
+		{"partitions", appendPartitions(nil, []int{0, 200, 4095}), func(d *wire.Decoder) { decodePartitions(d) }},
 	}
 	var lines []golden.Line
 	for _, p := range parts {
 		lines = append(lines, golden.Line{Name: p.name, Bytes: p.bytes})
 	}
 	for i, b := range golden.Check(t, "testdata/messages.txt", lines...) {
-		r := reader{b: b}
-		if parts[i].read(&r); r.err != nil || len(r.b) > 0 {
-			t.Errorf("%s: %v, %d bytes are left", parts[i].name, r.err, len(r.b))
+		d := wire.NewDecoder(b)
+		parts[i].read(d)
+		if err := d.Done(parts[i].name); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -2,9 +2,9 @@ package partitions
 
 import (
 	"encoding/binary"
-	"errors"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -153,13 +153,13 @@ func (k *Keeper) handed(p int, node ring.NodeID) {
 }
 
 // takeFlips takes tokens.
-func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
-	boot, n := r.uint64(), r.count()
+func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
+	boot, n := d.Uint64(), decodeCount(d)
 	var kept []int
 	k.mu.Lock()
 	for range n {
-		p, attempt, at := r.partition(), r.uvarint(), r.order()
-		if r.err != nil {
+		p, attempt, at := decodePartition(d), d.Uvarint(), decodeOrder(d)
+		if d.Failed() {
 			break
 		}
 		pt := &k.parts[p]
@@ -184,11 +184,7 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, r *reader) {
 		k.keepDebts(p)
 	}
 	k.mu.Unlock()
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
-		return
-	}
-	c.Reply(appendPartitions(nil, kept))
+	finish(c, d, appendPartitions(nil, kept))
 }
 
 // refuse makes flips up to an attempt void: their sender is told that they were not taken.
@@ -266,16 +262,14 @@ func (k *Keeper) answered(node ring.NodeID, boot uint64, list []int, attempts ma
 	}
 }
 
-var errNotMine = errors.New("the partition does not move from the asking node to this one")
-
 // takeQuestion answers whether tokens were taken. Where they were not, flips sent before are void.
-func (k *Keeper) takeQuestion(v *view, c *peer.Call, r *reader) {
-	n := r.count()
+func (k *Keeper) takeQuestion(v *view, c *peer.Call, d *wire.Decoder) {
+	n := decodeCount(d)
 	var taken []int
 	k.mu.Lock()
 	for range n {
-		p, attempt := r.partition(), r.uvarint()
-		if r.err != nil {
+		p, attempt := decodePartition(d), d.Uvarint()
+		if d.Failed() {
 			break
 		}
 		pt := &k.parts[p]
@@ -286,13 +280,9 @@ func (k *Keeper) takeQuestion(v *view, c *peer.Call, r *reader) {
 		case from == c.From.Node && to == k.cfg.Self:
 			pt.refuse(c.From.Boot, attempt)
 		default:
-			r.err = errNotMine
+			d.Failf("partition %d does not move from the asking node to this one", p)
 		}
 	}
 	k.mu.Unlock()
-	if r.err != nil {
-		c.Fail(codeMalformed, r.err.Error())
-		return
-	}
-	c.Reply(appendPartitions(nil, taken))
+	finish(c, d, appendPartitions(nil, taken))
 }

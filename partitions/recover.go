@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -237,23 +238,17 @@ func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
 }
 
 func appendFinding(b []byte, p int, f finding) []byte {
-	b = binary.AppendUvarint(b, uint64(p))
-	whole := byte(0)
-	if f.whole {
-		whole = 1
-	}
-	return appendOrder(append(b, whole), f.order)
+	return appendOrder(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.order)
 }
 
 func parseFindings(b []byte) (map[int]finding, error) {
-	r := reader{b: b}
+	d := wire.NewDecoder(b)
 	found := map[int]finding{}
-	for r.err == nil && len(r.b) > 0 {
-		p := r.partition()
-		f := finding{whole: r.flag(), order: r.order()}
-		found[p] = f
+	for d.More() {
+		p := decodePartition(d)
+		found[p] = finding{whole: d.Bool(), order: decodeOrder(d)}
 	}
-	return found, r.err
+	return found, d.Err()
 }
 
 // dropOthers drops the counters of partitions that are neither this node's nor its to keep copies of.

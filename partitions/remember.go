@@ -2,19 +2,17 @@ package partitions
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Debts written down are a byte for the format, the wall clock in nanoseconds as a varint, and how many they are as a uvarint;
-// then each debt: its flags in a byte, absent as a uvarint, and the rest as in a message; then the seals, as in a message.
-const debtsFormat = 2 // 1: of a version that hashed subjects without a key
-
-// debtWaits is the flag of a debt that waits.
-const debtWaits = 1
+// then each debt: 1 if it waits, absent as a uvarint, and the rest as in a message; then the seals, as in a message.
+const debtsFormat = 3 // 1 and 2: of versions that wrote limits otherwise
 
 // DebtsChanged is a number that is another one when the debts are.
 func (k *Keeper) DebtsChanged() uint64 {
@@ -33,11 +31,7 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(k.debts.n))
 	for _, list := range k.debts.of {
 		for key, d := range list {
-			flags := byte(0)
-			if d.waits {
-				flags |= debtWaits
-			}
-			b = binary.AppendUvarint(append(b, flags), uint64(d.absent))
+			b = binary.AppendUvarint(wire.AppendBool(b, d.waits), uint64(d.absent))
 			b = appendDebt(b, key, &d.limit, d.taken, d.cost, now)
 		}
 	}
@@ -56,30 +50,30 @@ func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(b) == 0 || b[0] != debtsFormat {
-		return 0, fmt.Errorf("%w: unknown format", errMessage)
+		return 0, errors.New("another version of rlnode has written them")
 	}
-	r := reader{b: b[1:]}
-	passed := min(max(0, now.Wall-max(0, r.varint())), 1<<61)
+	d := wire.NewDecoder(b[1:])
+	passed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
 	restored := map[counters.Key]bool{}
-	for range r.count() {
-		key, d := r.written(now, passed)
-		if r.err != nil {
+	for range decodeCount(d) {
+		key, one := decodeWritten(d, now, passed)
+		if d.Failed() {
 			break
 		}
-		if k.debts.n >= maxDebts || k.debts.get(key) != nil || d.over(now) {
+		if k.debts.n >= maxDebts || k.debts.get(key) != nil || one.over(now) {
 			continue
 		}
-		*k.debts.at(key) = d
+		*k.debts.at(key) = one
 		restored[key] = true
 	}
-	for r.err == nil && len(r.b) > 0 {
-		if s := r.seal(now, passed); s != nil {
+	for d.More() {
+		if s := decodeSeal(d, now, passed); s != nil {
 			s.told = true // by the process before, perhaps
 			k.restoreSeal(s, restored)
 		}
 	}
 	k.debts.changes++
-	return len(restored), r.err
+	return len(restored), d.Done("debts")
 }
 
 // restoreSeal takes up a seal of debts that were restored.
@@ -96,13 +90,13 @@ func (k *Keeper) restoreSeal(s *seal, restored map[counters.Key]bool) {
 	k.debts.put(s)
 }
 
-// written reads a debt that was written down so many nanoseconds ago.
-func (r *reader) written(now algorithms.Now, passed int64) (counters.Key, debt) {
-	waits, absent := r.flag(), int64(r.uvarint())
-	e := r.debt(now, passed)
-	d := debt{limit: e.limit, taken: e.taken, cost: e.cost, absent: absent, waits: waits, former: true}
-	if r.err == nil && (d.cost < 1 || d.absent < 0 || d.absent > d.cost) {
-		r.err = fmt.Errorf("%w: a debt is out of bounds", errMessage)
+// decodeWritten reads a debt that was written down so many nanoseconds ago.
+func decodeWritten(d *wire.Decoder, now algorithms.Now, passed int64) (counters.Key, debt) {
+	waits, absent := d.Bool(), int64(d.Uvarint())
+	e := decodeDebt(d, now, passed)
+	one := debt{limit: e.limit, taken: e.taken, cost: e.cost, absent: absent, waits: waits, former: true}
+	if one.cost < 1 || one.absent < 0 || one.absent > one.cost {
+		d.Failf("a debt is out of bounds")
 	}
-	return e.key, d
+	return e.key, one
 }

@@ -2,7 +2,6 @@ package partitions
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -312,25 +312,22 @@ func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	return b
 }
 
-// seal reads what seal.append wrote so many nanoseconds ago.
-func (r *reader) seal(now algorithms.Now, passed int64) *seal {
-	s := &seal{partition: r.partition(), number: number{incarnation: r.uvarint(), n: r.uvarint()}}
-	n := r.count()
-	if r.err == nil && (s.incarnation > maxIncarnation || s.n > maxOwed || n > debtsPerMessage) {
-		r.err = fmt.Errorf("%w: a seal is out of bounds", errMessage)
+// decodeSeal reads what seal.append wrote so many nanoseconds ago.
+func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
+	s := &seal{partition: decodePartition(d), number: number{incarnation: d.Uvarint(), n: d.Uvarint()}}
+	n := d.Count(debtsPerMessage, 1)
+	if s.incarnation > maxIncarnation || s.n > maxOwed {
+		d.Failf("a seal is out of bounds")
 	}
 	for range n {
-		e := r.debt(now, passed)
-		if r.err == nil && (ring.PartitionOf(e.key.Hi) != s.partition || e.cost < 1) {
-			r.err = fmt.Errorf("%w: a seal is out of bounds", errMessage)
+		e := decodeDebt(d, now, passed)
+		if ring.PartitionOf(e.key.Hi) != s.partition || e.cost < 1 {
+			d.Failf("a seal is out of bounds")
 		}
-		if r.err != nil {
+		if d.Failed() {
 			return nil
 		}
 		s.entries = append(s.entries, e)
-	}
-	if r.err != nil {
-		return nil
 	}
 	return s
 }

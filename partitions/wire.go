@@ -2,13 +2,11 @@ package partitions
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"strings"
-	"time"
+	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -42,8 +40,6 @@ const (
 	sectionMore               // of changes: more of the same round follow
 )
 
-var errMessage = errors.New("message is malformed")
-
 // header begins every message: what the sender knows at least, and who it is beyond its identity.
 type header struct {
 	revision   uint64 // the receiver has to know this much of what was agreed
@@ -64,94 +60,22 @@ func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
 	return binary.AppendUvarint(b, seq)
 }
 
-// reader reads a message; after an error all reads give zero.
-type reader struct {
-	b   []byte
-	err error
+func decodeHeader(d *wire.Decoder) header {
+	return header{revision: d.Uvarint(), generation: int64(d.Uvarint()), seq: d.Uvarint()}
 }
 
-func (r *reader) uvarint() uint64 {
-	if r.err != nil {
-		return 0
-	}
-	n, size := binary.Uvarint(r.b)
-	if size <= 0 {
-		r.err = errMessage
-		return 0
-	}
-	r.b = r.b[size:]
-	return n
-}
+func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 1)) }
 
-func (r *reader) varint() int64 {
-	if r.err != nil {
-		return 0
-	}
-	n, size := binary.Varint(r.b)
-	if size <= 0 {
-		r.err = errMessage
-		return 0
-	}
-	r.b = r.b[size:]
-	return n
-}
+// decodeCount reads how many things follow, of which each takes at least a byte.
+func decodeCount(d *wire.Decoder) int { return d.Count(math.MaxInt, 1) }
 
-func (r *reader) text() string {
-	n := r.count()
-	if r.err != nil {
-		return ""
+// finish answers a call that d has read to its end.
+func finish(c *peer.Call, d *wire.Decoder, reply []byte) {
+	if err := d.Done("message"); err != nil {
+		c.Fail(codeMalformed, err.Error())
+		return
 	}
-	s := string(r.b[:n])
-	r.b = r.b[n:]
-	return s
-}
-
-func (r *reader) uint64() uint64 {
-	if r.err == nil && len(r.b) < 8 {
-		r.err = errMessage
-	}
-	if r.err != nil {
-		return 0
-	}
-	n := binary.LittleEndian.Uint64(r.b)
-	r.b = r.b[8:]
-	return n
-}
-
-// flag reads a byte that says yes or no.
-func (r *reader) flag() bool {
-	if r.err == nil && (len(r.b) == 0 || r.b[0] > 1) {
-		r.err = errMessage
-	}
-	if r.err != nil {
-		return false
-	}
-	yes := r.b[0] == 1
-	r.b = r.b[1:]
-	return yes
-}
-
-func (r *reader) partition() int {
-	p := r.uvarint()
-	if p >= ring.Partitions {
-		r.err = fmt.Errorf("%w: partition %d", errMessage, p)
-		return 0
-	}
-	return int(p)
-}
-
-// count reads how many things follow, of which each takes at least a byte.
-func (r *reader) count() int {
-	n := r.uvarint()
-	if n > uint64(len(r.b)) {
-		r.err = errMessage
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) header() header {
-	return header{revision: r.uvarint(), generation: int64(r.uvarint()), seq: r.uvarint()}
+	c.Reply(reply)
 }
 
 // section is a partition's part of a message.
@@ -191,33 +115,24 @@ func appendOrder(b []byte, o order) []byte {
 	return binary.AppendUvarint(b, o.round)
 }
 
-func (r *reader) order() order {
-	return order{lineage: r.uint64(), tenure: r.uvarint(), round: r.uvarint()}
+func decodeOrder(d *wire.Decoder) order {
+	return order{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
 }
 
-// section reads a section and hands its records to each.
-func (r *reader) section(now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
-	var s section
-	s.p = r.partition()
-	if r.err == nil && len(r.b) == 0 {
-		r.err = errMessage
-	}
-	if r.err != nil {
-		return
-	}
-	s.flags, r.b = r.b[0], r.b[1:]
-	s.order = r.order()
+// decodeSection reads a section and hands its records to each.
+func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
+	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d)}
 	if s.flags&sectionEnds != 0 {
-		s.parts = r.uvarint()
+		s.parts = d.Uvarint()
 	}
-	n := r.count()
-	if r.err != nil {
+	n := decodeCount(d)
+	if d.Failed() {
 		return
 	}
 	wanted := begin(s)
 	var rec counters.Record
 	for range n {
-		if r.b, r.err = counters.ParseRecord(r.b, &rec, now); r.err != nil {
+		if counters.DecodeRecord(d, &rec, now); d.Failed() {
 			return
 		}
 		if wanted && ring.PartitionOf(rec.Key.Hi) == s.p {
@@ -234,89 +149,25 @@ func appendPartitions(b []byte, list []int) []byte {
 	return b
 }
 
-func (r *reader) partitions() []int {
-	n := r.count()
-	if n > ring.Partitions {
-		r.err = errMessage
-	}
-	if r.err != nil {
-		return nil
-	}
-	list := make([]int, 0, n)
-	for range n {
-		list = append(list, r.partition())
+func decodePartitions(d *wire.Decoder) []int {
+	list := make([]int, d.Count(ring.Partitions, 1))
+	for i := range list {
+		list[i] = decodePartition(d)
 	}
 	return list
 }
 
-// indexes reads a list of places below n.
-func (r *reader) indexes(n int) map[int]bool {
+// decodePlaces reads a list of places below n.
+func decodePlaces(d *wire.Decoder, n int) map[int]bool {
 	list := map[int]bool{}
-	for range r.count() {
-		i := r.uvarint()
-		if i >= uint64(n) {
-			r.err = errMessage
-			break
-		}
-		list[int(i)] = true
+	for range d.Count(n, 1) {
+		list[int(d.UpTo(int64(n)-1))] = true
 	}
 	return list
 }
 
 func parsePartitions(b []byte) ([]int, error) {
-	r := reader{b: b}
-	list := r.partitions()
-	return list, r.err
-}
-
-// appendLimit writes a limit; its calendar, if it has one, as "day@Europe/Berlin".
-func appendLimit(b []byte, l *algorithms.Limit) []byte {
-	b = append(b, byte(l.Kind))
-	b = binary.AppendUvarint(b, uint64(l.Amount))
-	b = binary.AppendUvarint(b, uint64(l.Burst))
-	b = binary.AppendUvarint(b, uint64(l.Window))
-	calendar := ""
-	if l.Calendar != nil {
-		calendar = l.Calendar.String()
-	}
-	b = binary.AppendUvarint(b, uint64(len(calendar)))
-	return append(b, calendar...)
-}
-
-// limit reads a limit, which has to be a legal one.
-func (r *reader) limit() algorithms.Limit {
-	if r.err == nil && len(r.b) == 0 {
-		r.err = errMessage
-	}
-	if r.err != nil {
-		return algorithms.Limit{}
-	}
-	kind := algorithms.Kind(r.b[0])
-	r.b = r.b[1:]
-	amount, burst, window, calendar := r.uvarint(), r.uvarint(), r.uvarint(), r.text()
-	l := algorithms.Limit{Kind: kind, Amount: int64(amount), Burst: int64(burst), Window: time.Duration(window)}
-	if r.err == nil && (kind > algorithms.SlidingLog || amount < 1 || amount > algorithms.MaxAmount ||
-		burst > algorithms.MaxAmount || kind.Bucket() && burst < 1 ||
-		window < uint64(algorithms.MinWindow) || window > uint64(algorithms.MaxWindow)) {
-		r.err = fmt.Errorf("%w: a limit is out of bounds", errMessage)
-	}
-	if r.err == nil && calendar != "" {
-		if l.Calendar, r.err = parseCalendar(calendar); kind != algorithms.FixedWindow {
-			r.err = fmt.Errorf("%w: a calendar without a fixed window", errMessage)
-		}
-	}
-	return l
-}
-
-func parseCalendar(text string) (*algorithms.Calendar, error) {
-	word, zone, _ := strings.Cut(text, "@")
-	unit, ok := algorithms.ParseCalendarUnit(word)
-	if !ok {
-		return nil, fmt.Errorf("%w: calendar %.40q", errMessage, text)
-	}
-	where, err := algorithms.Zone(zone)
-	if err != nil {
-		return nil, fmt.Errorf("%w: calendar %.40q", errMessage, text)
-	}
-	return algorithms.NewCalendar(unit, where), nil
+	d := wire.NewDecoder(b)
+	list := decodePartitions(d)
+	return list, d.Done("list of partitions")
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -32,30 +33,18 @@ func (i Identity) appendBinary(b []byte) []byte {
 	b = append(b, i.Node[:]...)
 	b = binary.BigEndian.AppendUint64(b, i.Boot)
 	b = append(b, i.Cluster[:]...)
-	for _, text := range []string{i.Name[:min(len(i.Name), longestName)], i.Region[:min(len(i.Region), longestRegion)], i.Release[:min(len(i.Release), longestRelease)]} {
-		b = append(append(b, byte(len(text))), text...)
-	}
-	return b
+	b = wire.AppendShortText(b, i.Name[:min(len(i.Name), longestName)])
+	b = wire.AppendShortText(b, i.Region[:min(len(i.Region), longestRegion)])
+	return wire.AppendShortText(b, i.Release[:min(len(i.Release), longestRelease)])
 }
 
-func parseIdentity(b []byte) (i Identity, err error) {
-	const fixed = 16 + 8 + 16
-	if len(b) < fixed {
-		return i, errIdentity
-	}
-	copy(i.Node[:], b)
-	i.Boot = binary.BigEndian.Uint64(b[16:])
-	copy(i.Cluster[:], b[24:])
-	b = b[fixed:]
-	for _, text := range []struct {
-		to   *string
-		most int
-	}{{&i.Name, longestName}, {&i.Region, longestRegion}, {&i.Release, longestRelease}} {
-		if len(b) == 0 || int(b[0]) > text.most || int(b[0]) >= len(b) {
-			return Identity{}, errIdentity
-		}
-		end := 1 + int(b[0])
-		*text.to, b = string(b[1:end]), b[end:]
+func parseIdentity(b []byte) (Identity, error) {
+	d := wire.NewDecoder(b)
+	i := Identity{Node: ring.DecodeNodeID(d), Boot: d.BigUint64()}
+	d.Fill(i.Cluster[:])
+	i.Name, i.Region, i.Release = d.ShortText(longestName), d.ShortText(longestRegion), d.ShortText(longestRelease)
+	if d.Failed() {
+		return Identity{}, errIdentity
 	}
 	return i, nil
 }

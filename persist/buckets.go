@@ -2,19 +2,20 @@ package persist
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Buckets is a file of named buckets of keys and values, each value with a checksum. It is made by the first Update. A damaged
@@ -186,9 +187,7 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 			return err
 		}
 	}
-	sealed := make([]byte, 0, len(value)+crc32.Size)
-	sealed = append(sealed, value...)
-	return b.Put(key, binary.LittleEndian.AppendUint32(sealed, crc32.Checksum(value, castagnoli)))
+	return b.Put(key, wire.AppendSum(slices.Clone(value), 0))
 }
 
 // Get is a value; nil: there is none. The error is ErrCorrupt.
@@ -231,9 +230,9 @@ func unsealed(sealed []byte) ([]byte, error) {
 	if sealed == nil {
 		return nil, nil
 	}
-	end := len(sealed) - crc32.Size
-	if end < 0 || crc32.Checksum(sealed[:end], castagnoli) != binary.LittleEndian.Uint32(sealed[end:]) {
+	value, ok := wire.CutSum(sealed)
+	if !ok {
 		return nil, ErrCorrupt
 	}
-	return sealed[:end:end], nil
+	return value, nil
 }

@@ -2,10 +2,10 @@ package persist
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // A counter file has one bucket of frames, by number, big endian. A frame is some 64 kB of counters that changed:
@@ -23,8 +23,6 @@ const (
 )
 
 var framesBucket = []byte("frames")
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // appendFrame appends a frame with as many of the records as it takes to fill one, without its checksum. What has expired is
 // left out: so have its older copies, since no counter's expiry moves to an earlier time.
@@ -47,7 +45,7 @@ func sealFrame(number, frame []byte) {
 }
 
 func frameSum(number, frame []byte) uint32 {
-	return crc32.Update(crc32.Checksum(number, castagnoli), castagnoli, frame[4:])
+	return wire.Sum(0, number, frame[4:])
 }
 
 // readFrame calls each for the records of a frame, with times of this process's steady clock. The frame counts as written at
@@ -62,17 +60,16 @@ func readFrame(number, frame []byte, now algorithms.Now, each func(r *counters.R
 	}
 	var r counters.Record
 	var log []algorithms.Entry // reused
-	for rest := frame[frameHeader:]; len(rest) > 0; {
+	for d := wire.NewDecoder(frame[frameHeader:]); d.More(); {
+		before := d.Len()
 		r.Log = log
-		after, err := counters.ParseRecord(rest, &r, now)
-		if err != nil {
+		if counters.DecodeRecord(d, &r, now); d.Failed() {
 			return false
 		}
 		if r.Log != nil {
 			log = r.Log
 		}
-		each(&r, len(rest)-len(after))
-		rest = after
+		each(&r, before-d.Len())
 	}
 	return true
 }

@@ -4,10 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // maxNote bounds a note's file.
@@ -37,11 +38,11 @@ func (n Note) Read() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.path, err)
 	}
-	end := len(b) - crc32.Size
-	if end < 0 || crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
+	content, ok := wire.CutSum(b)
+	if !ok {
 		return nil, fmt.Errorf("read %s: %w", n.path, ErrCorrupt)
 	}
-	return b[:end], nil
+	return content, nil
 }
 
 // Write replaces the note. A killed process loses nothing of it; a power cut may lose all.
@@ -71,7 +72,7 @@ func (n Note) fill(temp string, content []byte, sync func(*os.File) error) error
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		_, err = f.Write(binary.LittleEndian.AppendUint32(nil, crc32.Checksum(content, castagnoli)))
+		_, err = f.Write(binary.LittleEndian.AppendUint32(nil, wire.Sum(0, content)))
 	}
 	if err == nil {
 		err = sync(f)

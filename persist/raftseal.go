@@ -4,10 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // bbolt does not check what it reads, nor does raft-boltdb. A bit that flips in an entry would make this node apply
@@ -68,9 +69,7 @@ func sumEntry(l *raft.Log) uint32 {
 	e.PutUint64(head[8:], l.Term)
 	e.PutUint64(head[16:], uint64(len(l.Data)))
 	head[24] = byte(l.Type)
-	sum := crc32.Update(0, castagnoli, head[:])
-	sum = crc32.Update(sum, castagnoli, l.Data)
-	return crc32.Update(sum, castagnoli, l.Extensions)
+	return wire.Sum(0, head[:], l.Data, l.Extensions)
 }
 
 // sealedStable is raft-boltdb's key-value store with a checksum behind each value.
@@ -117,6 +116,5 @@ func unseal(key, sealed []byte) ([]byte, error) {
 }
 
 func sumValue(key, value []byte) uint32 {
-	sum := crc32.Update(uint32(len(key)), castagnoli, key)
-	return crc32.Update(sum, castagnoli, value)
+	return wire.Sum(uint32(len(key)), key, value)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -83,64 +84,35 @@ func (r *record) appendTo(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.line))
 	b = binary.AppendUvarint(b, uint64(len(r.attributes)))
 	for _, a := range r.attributes {
-		b = appendString(b, a.Name)
-		b = appendString(b, a.Value)
+		b = wire.AppendText(b, a.Name)
+		b = wire.AppendText(b, a.Value)
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.costs)))
 	for _, c := range r.costs {
-		b = appendString(b, c.Unit)
+		b = wire.AppendText(b, c.Unit)
 		b = binary.AppendUvarint(b, uint64(c.Cost))
 	}
 	return b
 }
 
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
 // unpack is the reverse of appendTo. Its strings share one copy of b.
 func (r *record) unpack(b []byte) error {
-	p := packed{b: b, s: string(b)}
+	d, shared := wire.NewDecoder(b), string(b)
+	text := func() string {
+		n := len(d.View(len(b)))
+		end := len(b) - d.Len()
+		return shared[end-n : end]
+	}
 	r.attributes, r.costs = r.attributes[:0], r.costs[:0]
-	r.input = int(p.uint())
-	r.line = int64(p.uint())
-	for n := p.uint(); n > 0 && !p.bad; n-- {
-		r.attributes = append(r.attributes, rules.Attribute{Name: p.string(), Value: p.string()})
+	r.input, r.line = int(d.Uvarint()), int64(d.Uvarint())
+	for range d.Count(len(b), 2) {
+		r.attributes = append(r.attributes, rules.Attribute{Name: text(), Value: text()})
 	}
-	for n := p.uint(); n > 0 && !p.bad; n-- {
-		r.costs = append(r.costs, limiter.UnitCost{Unit: p.string(), Cost: int64(p.uint())})
+	for range d.Count(len(b), 2) {
+		r.costs = append(r.costs, limiter.UnitCost{Unit: text(), Cost: int64(d.Uvarint())})
 	}
-	if p.bad {
-		return fmt.Errorf("unpack a record of %d bytes: it is damaged", len(b))
+	if err := d.Done("record"); err != nil {
+		return fmt.Errorf("unpack a record of %d bytes: %w", len(b), err)
 	}
 	return nil
-}
-
-// packed walks over a packed record, held as bytes and as a string of the same content.
-type packed struct {
-	b   []byte
-	s   string
-	at  int
-	bad bool
-}
-
-func (p *packed) uint() uint64 {
-	v, n := binary.Uvarint(p.b[p.at:])
-	if n <= 0 {
-		p.bad = true
-		return 0
-	}
-	p.at += n
-	return v
-}
-
-func (p *packed) string() string {
-	n := p.uint()
-	if n > uint64(len(p.s)-p.at) {
-		p.bad = true
-		return ""
-	}
-	s := p.s[p.at : p.at+int(n)]
-	p.at += int(n)
-	return s
 }

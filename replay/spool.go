@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"slices"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // spool puts records in order of time; those of one time keep the order in which they came. It holds them in
@@ -57,7 +59,7 @@ func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 		last++
 	}
 	place := int64(last*chunkSize + len(s.chunks[last]))
-	s.chunks[last] = append(binary.AppendUvarint(s.chunks[last], uint64(len(scratch))), scratch...)
+	s.chunks[last] = wire.AppendText(s.chunks[last], scratch)
 	if n := len(s.index); n > 0 && r.time < s.index[n-1].time {
 		s.sorted = false
 	}
@@ -79,8 +81,7 @@ func (s *spool) grow() {
 // at returns the packed record at a place.
 func (s *spool) at(place int64) []byte {
 	b := s.chunks[place/chunkSize][place%chunkSize:]
-	n, w := binary.Uvarint(b)
-	return b[w : w+int(n)]
+	return wire.NewDecoder(b).View(len(b))
 }
 
 func (s *spool) sort() {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // A table is written as
@@ -38,11 +40,7 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	if err != nil || len(settings) > maxSettings {
 		return b, fmt.Errorf("write ring settings of %d bytes: %w", len(settings), errors.Join(ErrFormat, err))
 	}
-	canonical := byte(0)
-	if t.canonical {
-		canonical = 1
-	}
-	b = append(b, tableFormat, canonical)
+	b = wire.AppendBool(append(b, tableFormat), t.canonical)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(settings)))
 	b = append(b, settings...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(t.members)))
@@ -60,32 +58,35 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 // Parse is the inverse of [Table.AppendBinary]. It computes nothing anew, so it takes tables with settings that this
 // build does not support. The error wraps [ErrFormat].
 func Parse(b []byte) (*Table, error) {
-	t := &Table{}
-	if len(b) < 4 || b[0] != tableFormat || b[1] > 1 {
+	t, d := &Table{}, wire.NewDecoder(b)
+	if d.Byte() != tableFormat {
 		return nil, fmt.Errorf("%w: unknown format", ErrFormat)
 	}
-	t.canonical = b[1] == 1
-	size := int(binary.LittleEndian.Uint16(b[2:]))
-	if b = b[4:]; size > maxSettings || len(b) < size+2 {
+	t.canonical = d.Bool()
+	size := int(d.Uint16())
+	settings := d.Bytes(size)
+	if d.Failed() || size > maxSettings {
 		return nil, fmt.Errorf("%w: it is cut off", ErrFormat)
 	}
-	if err := parseSettings(b[:size], &t.settings); err != nil {
+	if err := parseSettings(settings, &t.settings); err != nil {
 		return nil, err
 	}
-	n := int(binary.LittleEndian.Uint16(b[size:]))
-	if b = b[size+2:]; len(b) != n*len(NodeID{})+2*2*Partitions {
-		return nil, fmt.Errorf("%w: %d bytes for %d members", ErrFormat, len(b), n)
+	n := int(d.Uint16())
+	if d.Len() != n*len(NodeID{})+2*2*Partitions {
+		return nil, fmt.Errorf("%w: %d bytes for %d members", ErrFormat, d.Len(), n)
 	}
 	for range n {
-		t.members = append(t.members, NodeID(b[:16]))
-		b = b[16:]
+		t.members = append(t.members, DecodeNodeID(d))
 	}
 	if err := checkMembers(t.members); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
+	for _, ranks := range []*[Partitions]uint16{&t.owner, &t.standby} {
+		for p := range ranks {
+			ranks[p] = d.Uint16()
+		}
+	}
 	for p := range Partitions {
-		t.owner[p] = binary.LittleEndian.Uint16(b[2*p:])
-		t.standby[p] = binary.LittleEndian.Uint16(b[2*(Partitions+p):])
 		if !t.valid(p) {
 			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p, t.owner[p], t.standby[p], n)
 		}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // ErrNodeID: a text is not a node's ID.
@@ -23,6 +25,12 @@ func ParseNodeID(s string) (NodeID, error) {
 		return NodeID{}, fmt.Errorf("%w: %q", ErrNodeID, s)
 	}
 	return id, nil
+}
+
+// DecodeNodeID reads the bytes of a NodeID.
+func DecodeNodeID(d *wire.Decoder) (id NodeID) {
+	d.Fill(id[:])
+	return id
 }
 
 // String gives 32 hexadecimal digits.

@@ -34,7 +34,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	if doc.Headers != nil {
 		s.Headers = *doc.Headers
 	}
-	c := &compiler{set: s, doc: doc, calendars: map[[2]string]*algorithms.Calendar{}, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
+	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
 	if err := c.rules(); err != nil {
 		return nil, fmt.Errorf("compile rules: %w", err)
 	}
@@ -57,13 +57,12 @@ func Compile(doc *Document, version int64) (*Set, error) {
 
 // compiler is one Compile at work.
 type compiler struct {
-	set       *Set
-	doc       *Document
-	calendars map[[2]string]*algorithms.Calendar // by unit and zone
-	tables    map[tableKey]*subjectTable
-	listed    map[*SubjectSpec]*subject // where there are global rules
-	lists     int32                     // how many lists of limits global rules have
-	err       error                     // the first
+	set    *Set
+	doc    *Document
+	tables map[tableKey]*subjectTable
+	listed map[*SubjectSpec]*subject // where there are global rules
+	lists  int32                     // how many lists of limits global rules have
+	err    error                     // the first
 }
 
 func (c *compiler) attribute(name string) int { return c.set.attributes.add(name) }
@@ -183,7 +182,11 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 		l.Burst = cmp.Or(spec.Burst, spec.Limit)
 	}
 	if id.word != "" {
-		l.Calendar = c.calendar(id.word, id.zone)
+		unit, _ := algorithms.ParseCalendarUnit(id.word)
+		var err error
+		if l.Calendar, err = algorithms.CalendarOf(unit, id.zone); err != nil && c.err == nil {
+			c.err = fmt.Errorf("load time zone %q: %w", id.zone, err)
+		}
 	}
 	l.ID = id.hash()
 }
@@ -194,22 +197,6 @@ func blockLimit(rule string, length time.Duration) *Limit {
 	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
 	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
 	return l
-}
-
-// calendar returns the one Calendar of a unit and zone: it remembers the window found last.
-func (c *compiler) calendar(word, zone string) *algorithms.Calendar {
-	key := [2]string{word, zone}
-	if cal := c.calendars[key]; cal != nil {
-		return cal
-	}
-	location, err := algorithms.Zone(zone)
-	if err != nil && c.err == nil {
-		c.err = fmt.Errorf("load time zone %q: %w", zone, err)
-		return nil
-	}
-	unit, _ := algorithms.ParseCalendarUnit(word)
-	c.calendars[key] = algorithms.NewCalendar(unit, location)
-	return c.calendars[key]
 }
 
 func (id counterIdentity) hash() uint64 {

@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"slices"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // A history is written as
@@ -96,12 +97,9 @@ func (h *History) AppendBinary(b []byte) ([]byte, error) {
 		if err != nil {
 			return b[:start], fmt.Errorf("write version %d of the rules: %w", r.Number, err)
 		}
-		b = binary.AppendUvarint(b, uint64(len(text)))
-		b = append(b, text...)
-		b = binary.AppendUvarint(b, uint64(len(r.text)))
-		b = append(b, r.text...)
+		b = wire.AppendText(wire.AppendText(b, text), r.text)
 	}
-	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])), nil
+	return wire.AppendSum(b, start), nil
 }
 
 // format is the one that h is written in: one that also older builds read, if it can be.
@@ -124,43 +122,41 @@ func (r *record) head() head {
 	return h
 }
 
-func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
-
 // ParseHistory is the inverse of [History.AppendBinary]. The error wraps [ErrHistory].
 func ParseHistory(b []byte) (*History, error) {
-	end := len(b) - 4
-	if end < 1 || b[0] != historyFormat && b[0] != gapsFormat {
+	content, ok := wire.CutSum(b)
+	if len(b) == 0 || b[0] != historyFormat && b[0] != gapsFormat {
 		return nil, fmt.Errorf("%w: unknown format", ErrHistory)
 	}
-	if binary.LittleEndian.Uint32(b[end:]) != checksum(b[:end]) {
+	if !ok || len(content) == 0 {
 		return nil, fmt.Errorf("%w: the checksum is wrong", ErrHistory)
 	}
-	r := &reader{rest: b[1:end]}
-	first, n := r.number(), r.number()
+	d := wire.NewDecoder(content[1:])
+	first, n := d.Uvarint(), d.Uvarint()
 	h := &History{}
 	number := first
-	for i := uint64(0); i < n && r.err == nil; i++ {
+	for i := uint64(0); i < n && !d.Failed(); i++ {
 		if i > 0 {
 			step := uint64(1)
 			if b[0] == gapsFormat {
-				step = r.number()
+				step = d.Uvarint()
 			}
 			if number += step; step == 0 || number < step {
 				number = 0
 			}
 		}
 		// There is room for the next number too.
-		if r.err == nil && (number == 0 || number >= math.MaxInt64 || i > maxChain+KeptVersions) {
-			r.fail("versions %d and %d more", first, n)
+		if number == 0 || number >= math.MaxInt64 || i > maxChain+KeptVersions {
+			d.Failf("versions %d and %d more", first, n)
 		}
-		if r.err == nil {
-			h.chain = append(h.chain, r.record(int64(number)))
+		if r := decodeRecord(d, int64(number)); r != nil {
+			h.chain = append(h.chain, r)
 		}
 	}
 	switch {
-	case r.err != nil:
-		return nil, r.err
-	case len(r.rest) > 0 || n == 0 && first != 0:
+	case d.Failed():
+		return nil, fmt.Errorf("%w: %w", ErrHistory, d.Err())
+	case d.More() || n == 0 && first != 0:
 		return nil, fmt.Errorf("%w: there is more behind its end", ErrHistory)
 	case n == 0:
 		return h, nil
@@ -180,49 +176,19 @@ func ParseHistory(b []byte) (*History, error) {
 	return h, nil
 }
 
-// reader takes a history apart; the first failure stays.
-type reader struct {
-	rest []byte
-	err  error
-}
-
-func (r *reader) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf("%w: "+format, append([]any{ErrHistory}, args...)...)
-	}
-	r.rest = nil
-}
-
-func (r *reader) number() uint64 {
-	n, size := binary.Uvarint(r.rest)
-	if size <= 0 {
-		r.fail("it is cut off")
-		return 0
-	}
-	r.rest = r.rest[size:]
-	return n
-}
-
-func (r *reader) bytes(most int) []byte {
-	n := r.number()
-	if n > uint64(most) || n > uint64(len(r.rest)) {
-		r.fail("it is cut off")
+// decodeRecord is nil after a failure.
+func decodeRecord(d *wire.Decoder, number int64) *record {
+	packed, text := d.View(maxHead), d.Text(MaxDocument)
+	if d.Failed() {
 		return nil
 	}
-	b := r.rest[:n]
-	r.rest = r.rest[n:]
-	return b
-}
-
-func (r *reader) record(number int64) *record {
-	text := r.bytes(maxHead)
 	var h head
-	if err := json.Unmarshal(text, &h); err != nil {
-		r.fail("version %d: %w", number, err)
+	if err := json.Unmarshal(packed, &h); err != nil {
+		d.Failf("version %d: %w", number, err)
 		return nil
 	}
-	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, text) {
-		r.fail("the head of version %d is not written in the usual way", number)
+	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, packed) {
+		d.Failf("the head of version %d is not written in the usual way", number)
 		return nil
 	}
 	out := &record{
@@ -230,12 +196,12 @@ func (r *reader) record(number int64) *record {
 			Number: number, When: time.UnixMilli(h.When).UTC(),
 			By: cut(h.By, maxBy), What: cut(h.What, maxWhat), Size: h.Size,
 		},
-		full: h.Change == nil, text: string(r.bytes(MaxDocument)),
+		full: h.Change == nil, text: text,
 	}
 	if h.Change != nil {
 		var ok bool
 		if out.change, ok = h.Change.change(); !ok {
-			r.fail("version %d: unknown part %q", number, h.Change.Part)
+			d.Failf("version %d: unknown part %q", number, h.Change.Part)
 		}
 	}
 	return out

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // numbered is a small rules file whose tier says n.
@@ -362,7 +364,7 @@ func TestDescribe(t *testing.T) {
 }
 
 // seal writes the checksum of b behind it.
-func seal(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, checksum(b)) }
+func seal(b []byte) []byte { return wire.AppendSum(b, 0) }
 
 func TestDamagedHistories(t *testing.T) {
 	h := mustWrite(t, NewHistory(), wholeChange(1))

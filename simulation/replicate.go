@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -227,14 +228,13 @@ func (p *process) receive(from *process, m *push) bool {
 	c.sequence = m.sequence
 	p.copies[m.partition] = c
 	now := w.clock.Now()
-	for b, i := m.packed, 0; i < m.n; i++ {
+	d := wire.NewDecoder(m.packed)
+	for range m.n {
 		var r counters.Record
-		rest, err := counters.ParseRecord(b, &r, now)
-		if err != nil {
-			w.ledger.Fail("a push can't be read: %v", err)
+		if counters.DecodeRecord(d, &r, now); d.Failed() {
+			w.ledger.Fail("a push can't be read: %v", d.Err())
 			return false
 		}
-		b = rest
 		p.table.Put(now, r)
 		if d := p.debts[r.Key]; d != nil {
 			d.absent = true

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
@@ -146,8 +147,9 @@ func (c *Cluster) page(q *pageQuery) ([]byte, error) {
 	p := pager{rule: q.Rule, limit: pageSize, page: []byte{0}}
 	if len(q.After) > 0 {
 		p.after = &Row{}
-		if _, err := p.after.readNames(q.After); err != nil {
-			return nil, err
+		d := wire.NewDecoder(q.After)
+		if p.after.decodeNames(d); d.Failed() {
+			return nil, errRow
 		}
 	}
 	if err := c.meter.page(q.Ledger, &p); err != nil {

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // fileName is the file that months are kept in, in the data directory.
@@ -36,11 +38,8 @@ func parseBucket(name string) (c copyID, ok bool) {
 	if len(name) != bucketSize {
 		return c, false
 	}
-	b := []byte(name)
-	c.Month = Month(binary.BigEndian.Uint32(b))
-	copy(c.Source[:], b[4:])
-	c.Number = binary.BigEndian.Uint64(b[20:])
-	c.sequence = binary.BigEndian.Uint64(b[28:])
+	d := wire.NewDecoder([]byte(name))
+	c.Month, c.Source, c.Number, c.sequence = Month(d.BigUint32()), ring.DecodeNodeID(d), d.BigUint64(), d.BigUint64()
 	return c, true
 }
 

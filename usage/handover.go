@@ -2,12 +2,12 @@ package usage
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
 )
 
@@ -129,8 +129,7 @@ func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, page []byte)
 	if err != nil {
 		return err
 	}
-	body := binary.AppendUvarint(nil, uint64(len(head)))
-	body = append(append(body, head...), page...)
+	body := append(wire.AppendText(nil, head), page...)
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	_, err = c.peers.Call(ctx, to.ID, MethodTake, body)
@@ -139,17 +138,17 @@ func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, page []byte)
 
 // take puts a page of a ledger where it belongs; after the last one this node has the ledger.
 func (c *Cluster) take(body []byte) ([]byte, error) {
-	packed := packet{rest: body}
+	d := wire.NewDecoder(body)
 	var p part
-	if err := json.Unmarshal([]byte(packed.text()), &p); err != nil || packed.bad {
+	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
 		return nil, errRow
 	}
-	m, id := c.meter, copyID{p.Ledger, p.Sequence}
+	page, m, id := d.Rest(), c.meter, copyID{p.Ledger, p.Sequence}
 	if p.Ledger.Source == m.cfg.Self || p.Ledger.Source.IsZero() || p.Sequence <= closed ||
 		p.Ledger.Month < firstYear*12 || p.Ledger.Month > lastYear*12+11 {
 		return nil, errors.New("a ledger that can't be taken")
 	}
-	if err := eachRow(packed.rest, func(*Row) bool { return true }); err != nil {
+	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -169,7 +168,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.file.Update(func(tx persist.Tx) error { return p.put(tx, packed.rest) }); err != nil {
+	if err := m.file.Update(func(tx persist.Tx) error { return p.put(tx, page) }); err != nil {
 		return nil, err
 	}
 	t.pages++

@@ -8,6 +8,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -312,19 +313,15 @@ func (l *ledger) markAll() {
 
 // load puts back the rows of a block. It reports whether they are what was written, and whether they are where they were.
 func (l *ledger) load(b *block) (whole, inPlace bool) {
-	names, counts := b.names, packet{rest: b.counts}
+	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
 	whole, inPlace = true, true
-	for i := b.number * blockRows; len(names) > 0; i++ {
-		if len(names) < 16 {
-			return false, false
-		}
-		hi, lo := binary.LittleEndian.Uint64(names), binary.LittleEndian.Uint64(names[8:])
+	for i := b.number * blockRows; names.More(); i++ {
+		hi, lo := names.Uint64(), names.Uint64()
 		var row Row
-		var err error
-		if names, err = row.readNames(names[16:]); err != nil {
+		if row.decodeNames(names); names.Failed() {
 			return false, false
 		}
-		if row.Cost, row.Checks = counts.signed(), counts.signed(); counts.bad {
+		if row.Cost, row.Checks = counts.Varint(), counts.Varint(); counts.Failed() {
 			whole = false
 		}
 		done, number := l.enter(hi, lo, &row)

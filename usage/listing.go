@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // order is the rows that a ledger in memory had when it was made, by rule, key and unit.
@@ -47,7 +49,7 @@ func (l *ledger) refresh() {
 // about reads what a row is about. It refers to the ledger's names.
 func (o *order) about(ref uint32, row *Row) {
 	i, number := ref>>24, ref&maxShardRows
-	_, _ = row.readNames(o.names[i][o.rows[i][number].name:]) // it was packed here
+	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].name:])) // it was packed here
 }
 
 // page puts the ledger's rows into p.
@@ -112,7 +114,7 @@ func (p *pager) put(row *Row) bool {
 	}
 	at := len(p.page)
 	p.page = row.appendNames(p.page)
-	_, _ = p.last.readNames(p.page[at:])
+	p.last.decodeNames(wire.NewDecoder(p.page[at:]))
 	p.page = binary.AppendVarint(p.page, row.Cost)
 	p.page = binary.AppendVarint(p.page, row.Checks)
 	return true
@@ -125,15 +127,10 @@ func (p *pager) next() *pager {
 }
 
 // eachRow visits the packed rows of a page until visit returns false. They refer to it.
-func eachRow(page []byte, visit func(row *Row) bool) (err error) {
+func eachRow(page []byte, visit func(row *Row) bool) error {
 	var row Row
-	for len(page) > 0 {
-		if page, err = row.readNames(page); err != nil {
-			return err
-		}
-		p := packet{rest: page}
-		row.Cost, row.Checks = p.signed(), p.signed()
-		if page = p.rest; p.bad {
+	for d := wire.NewDecoder(page); d.More(); {
+		if row.decode(d); d.Failed() {
 			return errRow
 		}
 		if !visit(&row) {

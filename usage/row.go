@@ -2,12 +2,13 @@ package usage
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"math"
 	"slices"
 	"unsafe"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // Row is what one subject used of a unit in a month.
@@ -46,39 +47,32 @@ func plus(a, b int64) int64 {
 
 // appendNames packs what r is about.
 func (r *Row) appendNames(b []byte) []byte {
-	b = appendText(appendText(b, r.Rule), r.Unit)
+	b = wire.AppendBool(wire.AppendText(wire.AppendText(b, r.Rule), r.Unit), r.Other)
 	if r.Other {
-		return append(b, 1)
+		return b
 	}
-	b = binary.AppendUvarint(append(b, 0), uint64(len(r.Key)))
-	for _, k := range r.Key {
-		b = appendText(b, k)
-	}
-	return b
+	return wire.AppendTexts(b, r.Key)
 }
 
-func appendText(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-// readNames reads names and returns what follows them. What it makes refers to b.
-func (r *Row) readNames(b []byte) (rest []byte, err error) {
-	p := packet{rest: b}
-	r.Rule, r.Unit = p.text(), p.text()
-	r.Other, r.Key = p.byte() == 1, r.Key[:0]
+// decodeNames reads names. What it makes refers to what d reads.
+func (r *Row) decodeNames(d *wire.Decoder) {
+	name := func() string {
+		b := d.View(d.Len())
+		return unsafe.String(unsafe.SliceData(b), len(b))
+	}
+	r.Rule, r.Unit = name(), name()
+	r.Other, r.Key = d.Bool(), r.Key[:0]
 	if !r.Other {
-		n := p.number()
-		if n > maxKeyParts {
-			return nil, errRow
-		}
-		for range n {
-			r.Key = append(r.Key, p.text())
+		for range d.Count(maxKeyParts, 1) {
+			r.Key = append(r.Key, name())
 		}
 	}
-	if p.bad {
-		return nil, errRow
-	}
-	return p.rest, nil
+}
+
+// decode reads names and counts.
+func (r *Row) decode(d *wire.Decoder) {
+	r.decodeNames(d)
+	r.Cost, r.Checks = d.Varint(), d.Varint()
 }
 
 // clone is r with memory of its own.
@@ -106,51 +100,4 @@ func compareRows(a, b *Row) int {
 		return -1
 	}
 	return cmp.Or(slices.Compare(a.Key, b.Key), cmp.Compare(a.Unit, b.Unit))
-}
-
-// packet reads what was packed; after the first mistake everything reads as nothing.
-type packet struct {
-	rest []byte
-	bad  bool
-}
-
-func (p *packet) byte() byte {
-	if len(p.rest) == 0 {
-		p.bad = true
-		return 0
-	}
-	c := p.rest[0]
-	p.rest = p.rest[1:]
-	return c
-}
-
-func (p *packet) number() uint64 {
-	v, n := binary.Uvarint(p.rest)
-	if n <= 0 {
-		p.rest, p.bad = nil, true
-		return 0
-	}
-	p.rest = p.rest[n:]
-	return v
-}
-
-func (p *packet) signed() int64 {
-	v, n := binary.Varint(p.rest)
-	if n <= 0 {
-		p.rest, p.bad = nil, true
-		return 0
-	}
-	p.rest = p.rest[n:]
-	return v
-}
-
-func (p *packet) text() string {
-	n := p.number()
-	if n > uint64(len(p.rest)) {
-		p.rest, p.bad = nil, true
-		return ""
-	}
-	b := p.rest[:n]
-	p.rest = p.rest[n:]
-	return unsafe.String(unsafe.SliceData(b), len(b))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -190,91 +191,51 @@ const saidFormat = 1
 // said is what this node knows by itself; what others said is not passed on.
 func (p *Pool) said() []byte {
 	v := p.view.Load()
-	b := []byte{saidFormat, oneIf(v.entry), byte(len(v.regions))}
+	b := append(wire.AppendBool([]byte{saidFormat}, v.entry), byte(len(v.regions)))
 	for _, r := range v.regions {
-		b = appendText(appendText(b, r.name), r.follows)
-		b = append(b, oneIf(p.direct(r)))
+		b = wire.AppendShortText(wire.AppendShortText(b, r.name), r.follows)
+		b = wire.AppendBool(b, p.direct(r))
 		b = binary.BigEndian.AppendUint16(b, uint16(min(r.members, mostMembers)))
 	}
 	b = append(b, byte(len(v.addresses)))
 	for _, a := range v.addresses {
-		b = appendText(b, a)
+		b = wire.AppendShortText(b, a)
 	}
 	return b
 }
 
-func oneIf(yes bool) byte {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-func appendText(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
-
 // parseSaid reads such a reply.
 func parseSaid(b []byte) (a answer, addresses []string, err error) {
-	r := reader{rest: b}
-	if r.byte() != saidFormat {
+	d := wire.NewDecoder(b)
+	if d.Byte() != saidFormat {
 		return a, nil, errMessage
 	}
-	a.entry = r.flag()
-	for range r.count(mostRegions) {
-		one := Region{Name: r.text(longestRegion), Follows: r.text(longestRegion), Reachable: r.flag()}
-		one.Members = int(r.byte())<<8 | int(r.byte())
+	a.entry = d.Bool()
+	for range decodeCount(d, mostRegions) {
+		one := Region{
+			Name: d.ShortText(longestRegion), Follows: d.ShortText(longestRegion), Reachable: d.Bool(), Members: int(d.BigUint16()),
+		}
 		one.Primary = one.Follows == one.Name
 		a.regions = append(a.regions, one)
 	}
-	for range r.count(mostAddresses) {
-		addresses = append(addresses, r.text(longestAddress))
+	for range decodeCount(d, mostAddresses) {
+		addresses = append(addresses, d.ShortText(longestAddress))
 	}
-	if r.bad || len(r.rest) > 0 || !slices.IsSortedFunc(a.regions, byName) {
+	if d.Done("regions") != nil || !slices.IsSortedFunc(a.regions, byName) {
 		return answer{}, nil, errMessage
 	}
 	return a, addresses, nil
 }
 
-// longestAddress is that of an IPv6 address with zone and port, and more.
-const longestAddress = 100
-
-// reader takes bytes; once there are too few, or they make no sense, it is bad and gives zeros.
-type reader struct {
-	rest []byte
-	bad  bool
-}
-
-func (r *reader) byte() byte {
-	if len(r.rest) == 0 {
-		r.bad = true
-		return 0
-	}
-	b := r.rest[0]
-	r.rest = r.rest[1:]
-	return b
-}
-
-func (r *reader) flag() bool {
-	b := r.byte()
-	r.bad = r.bad || b > 1
-	return b == 1
-}
-
-func (r *reader) count(most int) int {
-	n := int(r.byte())
+// decodeCount reads a byte that is at most most.
+func decodeCount(d *wire.Decoder, most byte) byte {
+	n := d.Byte()
 	if n > most {
-		r.bad = true
+		d.Fail()
 		return 0
 	}
 	return n
 }
 
-func (r *reader) text(most int) string {
-	n := int(r.byte())
-	if n > most || n > len(r.rest) {
-		r.bad, r.rest = true, nil
-		return ""
-	}
-	s := string(r.rest[:n])
-	r.rest = r.rest[n:]
-	return s
-}
+// longestAddress is that of an IPv6 address with zone and port, and more.
+const longestAddress = 100

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 )
 
@@ -56,13 +57,14 @@ func FuzzSaid(f *testing.F) {
 		if len(a.regions) > mostRegions || len(addresses) > mostAddresses {
 			t.Fatalf("have %d regions, %d addresses", len(a.regions), len(addresses))
 		}
-		again := []byte{saidFormat, oneIf(a.entry), byte(len(a.regions))}
+		again := append(wire.AppendBool([]byte{saidFormat}, a.entry), byte(len(a.regions)))
 		for _, r := range a.regions {
-			again = append(appendText(appendText(again, r.Name), r.Follows), oneIf(r.Reachable), byte(r.Members>>8), byte(r.Members))
+			again = wire.AppendBool(wire.AppendShortText(wire.AppendShortText(again, r.Name), r.Follows), r.Reachable)
+			again = append(again, byte(r.Members>>8), byte(r.Members))
 		}
 		again = append(again, byte(len(addresses)))
 		for _, s := range addresses {
-			again = appendText(again, s)
+			again = wire.AppendShortText(again, s)
 		}
 		if !bytes.Equal(again, have) {
 			t.Fatalf("have %x, want %x", again, have)

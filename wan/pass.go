@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -46,7 +47,7 @@ const (
 func newPass(region string, m peer.Method, timeout time.Duration, body []byte) []byte {
 	b := append(make([]byte, 0, passHead+len(region)+len(body)), passFormat, byte(m), 0, 0, 0, 0)
 	setTimeout(b, timeout)
-	return append(appendText(b, region), body...)
+	return append(wire.AppendShortText(b, region), body...)
 }
 
 func setTimeout(b []byte, timeout time.Duration) {
@@ -54,12 +55,14 @@ func setTimeout(b []byte, timeout time.Duration) {
 }
 
 func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, body []byte, err error) {
-	if len(b) < passHead || b[0] != passFormat || len(b) < passHead+int(b[6]) || b[6] > longestRegion || b[6] == 0 {
+	d := wire.NewDecoder(b)
+	format := d.Byte()
+	m, timeout = peer.Method(d.Byte()), min(time.Duration(d.BigUint32())*time.Millisecond, longestCall)
+	region = d.ShortText(longestRegion)
+	if d.Failed() || format != passFormat || region == "" {
 		return "", 0, 0, nil, errMessage
 	}
-	timeout = time.Duration(binary.BigEndian.Uint32(b[2:])) * time.Millisecond
-	end := passHead + int(b[6])
-	return string(b[passHead:end]), peer.Method(b[1]), min(timeout, longestCall), b[end:], nil
+	return region, m, timeout, d.Rest(), nil
 }
 
 // passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was sent.

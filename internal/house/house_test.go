@@ -71,11 +71,12 @@ var mayImport = map[string][]string{
 	"internal/process": {}, // for tests
 	"internal/secret":  {"ring"},
 	"internal/testca":  {},
+	"internal/wire":    {},
 	"internal/yaml":    {},
 }
 
 // everywhere are packages without a word of the product, which all may import.
-var everywhere = []string{"internal/figures"}
+var everywhere = []string{"internal/figures", "internal/wire"}
 
 // standardOnly are the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}

@@ -1,0 +1,83 @@
+package algorithms
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+)
+
+// A limit on its way to another node, or on disk:
+//
+//	byte 0      algorithm (3 bits) and flags
+//	uvarint     Amount
+//	uvarint     of a bucket: Burst
+//	uvarint     with MaxDelay: it
+//	uvarint     Window
+//	or          of a calendar: a byte for its unit, and the name of its zone
+const (
+	limitKind     = 1<<3 - 1
+	limitCalendar = 1 << 4
+	limitDelay    = 1 << 6
+
+	// LimitFlags are the bits of the first byte that are free for the one who writes a limit.
+	LimitFlags = 1<<3 | 1<<5
+
+	maxZoneName = 128 // bytes
+)
+
+// Append writes l, and flags of LimitFlags.
+func (l *Limit) Append(b []byte, flags byte) []byte {
+	flags |= byte(l.Kind)
+	if l.Calendar != nil {
+		flags |= limitCalendar
+	}
+	if l.MaxDelay > 0 {
+		flags |= limitDelay
+	}
+	b = binary.AppendUvarint(append(b, flags), uint64(l.Amount))
+	if l.Kind.Bucket() {
+		b = binary.AppendUvarint(b, uint64(l.Burst))
+	}
+	if l.MaxDelay > 0 {
+		b = binary.AppendUvarint(b, uint64(l.MaxDelay))
+	}
+	if l.Calendar == nil {
+		return binary.AppendUvarint(b, uint64(l.Window))
+	}
+	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
+}
+
+// Decode reads what Append wrote, into a zero l, and returns the flags. Unless d fails l is legal, and has no other flags than
+// allowed.
+func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
+	first := d.Byte()
+	l.Kind = Kind(first & limitKind)
+	l.Amount = d.UpTo(MaxAmount)
+	if l.Kind.Bucket() {
+		l.Burst = d.UpTo(MaxAmount)
+	}
+	if first&limitDelay != 0 {
+		if l.MaxDelay = time.Duration(d.UpTo(int64(MaxMaxDelay))); l.MaxDelay == 0 {
+			d.Fail()
+		}
+	}
+	if first&limitCalendar == 0 {
+		l.Window = time.Duration(d.UpTo(int64(MaxWindow)))
+	} else {
+		unit := CalendarUnit(d.Byte())
+		z, err := zoneOf(d.View(maxZoneName))
+		if err != nil || unit > Year || l.Kind != FixedWindow {
+			d.Fail()
+			return 0
+		}
+		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
+	}
+	// A region's share of a limit may be nothing.
+	nothing := l.Amount == 0 && l.Burst == 0 && (l.Kind == FixedWindow || l.Kind == TokenBucket)
+	if l.Kind > SlidingLog || first&^(limitKind|limitCalendar|limitDelay|allowed) != 0 || l.Window < MinWindow ||
+		!nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
+		d.Fail()
+	}
+	return first & LimitFlags
+}

@@ -1,0 +1,33 @@
+package wire
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumBytes is the size of what AppendSum adds.
+const sumBytes = crc32.Size
+
+// Sum is the CRC32C of parts, one after another, behind what has the sum before; that is 0 at the beginning.
+func Sum(before uint32, parts ...[]byte) uint32 {
+	for _, p := range parts {
+		before = crc32.Update(before, castagnoli, p)
+	}
+	return before
+}
+
+// AppendSum writes the CRC32C of b from a place on.
+func AppendSum(b []byte, from int) []byte {
+	return binary.LittleEndian.AppendUint32(b, Sum(0, b[from:]))
+}
+
+// CutSum returns b without its sum, and reports whether it is the right one.
+func CutSum(b []byte) (content []byte, ok bool) {
+	end := len(b) - sumBytes
+	if end < 0 || binary.LittleEndian.Uint32(b[end:]) != Sum(0, b[:end]) {
+		return nil, false
+	}
+	return b[:end:end], true
+}
