@@ -24,7 +24,7 @@ race-processes: # those that start programs of their own, which have the detecto
 
 race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
-	$(GO) test -race -short -timeout 30m -cpu 1 ./simulation
+	$(GO) test -race -short -timeout 30m -cpu 1 ./test/simulation
 
 # Minutes of virtual time in which nothing happens but heartbeats tell the detector nothing.
 race-virtual: # those on virtual time
@@ -45,7 +45,7 @@ FAULTS_RUN ?= .
 FAULTS_COUNT ?= 1
 FAULTS_TIMEOUT ?= 60m
 faults: ## a real cluster in network namespaces, broken in all ways; needs root, iproute2, nftables
-	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./faults
+	$(GO) test -tags faults -count $(FAULTS_COUNT) -timeout $(FAULTS_TIMEOUT) -v -run '$(FAULTS_RUN)' $(FAULTS_FLAGS) ./test/faults
 
 # PAIRS_SEEDS is how often each pair is run, from PAIRS_SEED on; PAIRS_RUN selects, as link-both or kill:owner.
 PAIRS_SEED ?= 1
@@ -62,8 +62,8 @@ releases: ## a cluster of the base commit's build is rolled to this tree under l
 HOSTILE ?= 1000000
 hostile: ## real nodes under messages that are wrong; minutes
 	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api -args -hostile $(HOSTILE)
-	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./gossip -args -hostile $(HOSTILE)
-	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./peer
+	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./cluster/gossip -args -hostile $(HOSTILE)
+	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode
 
 # SIMULATION chooses how much: whole nodes, up to 200, minutes of virtual time, and seeds; what that costs is in
@@ -73,14 +73,14 @@ SIMULATION ?= -sim-nodes 20 -sim-minutes 10 -sim-seeds 3
 REGIONS ?= -regions 10 -nodes 20 -minutes 10 -seeds 100 -rate 80 -calm 30s
 simulation: ## many nodes on virtual time, broken at random; some minutes
 	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./node -args -sim-sabotage $(SIMULATION)
-	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./simulation -args $(REGIONS)
-	$(GO) test -count 1 -tags nodebit -run Debit ./simulation ./limiter ./node
+	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./test/simulation -args $(REGIONS)
+	$(GO) test -count 1 -tags nodebit -run Debit ./test/simulation ./limiter ./node
 
 # BENCH selects: -only S1,S4 -time 500ms -rounds 3 -json FILE; bin/bench -help has all flags. A module of its own, so that
 # what it compares with is no dependency of the product: see docs/performance.md.
 BENCH ?=
 bench: ## the table of docs/performance.md, beside what one would pick instead; minutes on a machine that does nothing else
-	cd bench && $(GO) build -o ../bin/bench .
+	cd test/bench && $(GO) build -o ../../bin/bench .
 	bin/bench -go $(GO) $(BENCH)
 
 benchmarks: ## every function's own benchmark
@@ -89,12 +89,12 @@ benchmarks: ## every function's own benchmark
 # CURVES are flags: -quick for small sizes, -draw to draw the plots again from the CSV files, -only rules to measure those alone.
 CURVES ?=
 curves: ## plots of how cost grows with keys, rules, subjects, nodes and goroutines, in docs/curves; some minutes
-	cd bench && $(GO) run ./curves -out ../docs/curves $(CURVES)
+	cd test/bench && $(GO) run ./curves -out ../../docs/curves $(CURVES)
 
 lint: bin/staticcheck
 	test -z "$$(gofmt -l .)"
 	$(GO) vet ./...
-	$(GO) vet -tags faults ./cmd/rlnode ./node ./faults
+	$(GO) vet -tags faults ./cmd/rlnode ./node ./test/faults
 	bin/staticcheck ./...
 
 DOCKER ?= docker

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rlnode/rlnode/ui"
+	"github.com/rlnode/rlnode/api/ui"
 )
 
 // Bounds of the admin plane's server.

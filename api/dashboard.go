@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/rlnode/rlnode/ui"
+	"github.com/rlnode/rlnode/api/ui"
 )
 
 // dashboard answers with the files of the dashboard. Reading them needs no token: the page asks the person for it.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rlnode/rlnode/internal/figures"
-	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/internal/loads"
 )
 
 // metrics answers GET /metrics from a registry of its own.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/usage"
 )

@@ -3,7 +3,7 @@ package api
 import (
 	"time"
 
-	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // trace tells of a request that was answered, if it is one of those that are traced.

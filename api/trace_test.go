@@ -14,7 +14,7 @@ import (
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // Checks are traced, as children of their callers' spans, and tell how they were decided; subjects are not told.

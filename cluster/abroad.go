@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/wan"
+	"github.com/rlnode/rlnode/cluster/wan"
 )
 
 const (

@@ -13,10 +13,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/authority"
-	"github.com/rlnode/rlnode/gossip"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/gossip"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )

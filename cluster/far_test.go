@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/wan"
+	"github.com/rlnode/rlnode/cluster/wan"
 )
 
 // farDelay is how long what is sent to another region is under way.

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/rules"
 )
 

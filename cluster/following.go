@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
 // followRequest is what the leader of a region tells the primary, and asks it: what is newer than this?

@@ -3,7 +3,7 @@ package cluster
 import (
 	"context"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
 // honour is a version of the rules, of a world and a primary's term.

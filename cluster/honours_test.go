@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/rules"
 )
 

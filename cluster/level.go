@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 

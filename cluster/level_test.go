@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
 // release makes a node run a build that knows a level.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
 // recordMargin is by how much later than any region's clock said that a version was honoured the record of that counts:

@@ -9,8 +9,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
 func TestPlan(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/gossip"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/wan"
+	"github.com/rlnode/rlnode/cluster/wan"
 )
 
 // Far reaches the other regions. *wan.Pool is one.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/wan"
+	"github.com/rlnode/rlnode/cluster/wan"
 )
 
 var threeRegions = []string{"eu", "ap", "us"}

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
 const (

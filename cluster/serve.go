@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/authority"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/authority"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

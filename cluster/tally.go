@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
-	"github.com/rlnode/rlnode/authority"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/rules"
 )
 

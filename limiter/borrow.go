@@ -10,7 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )

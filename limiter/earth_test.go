@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/rules"
 )
 

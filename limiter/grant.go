@@ -7,9 +7,9 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/grants"
+	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
-	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/ring"
 )
 

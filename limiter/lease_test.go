@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 )
 
 // calls counts the questions that nodes send each other.

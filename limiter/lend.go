@@ -6,8 +6,8 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/partitions"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/cluster/peer"
 )
 
 // This region as a lender. Whoever is asked passes the request on to the subject's owner here, which debits the loan and

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/partitions"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

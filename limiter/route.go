@@ -3,7 +3,7 @@ package limiter
 import (
 	"slices"
 
-	"github.com/rlnode/rlnode/partitions"
+	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -3,7 +3,7 @@ package node
 import (
 	"time"
 
-	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/internal/loads"
 )
 
 // followLoads has the limiter follow the loads that this node is told and measures.

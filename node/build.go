@@ -6,22 +6,22 @@ import (
 	"math/rand/v2"
 	"net"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/localcache"
-	"github.com/rlnode/rlnode/partitions"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/usage"
-	"github.com/rlnode/rlnode/wan"
+	"github.com/rlnode/rlnode/cluster/wan"
 )
 
 // leasePart is how many counters there may be for each subject with leases, which takes some 400 bytes at its holders,

@@ -15,13 +15,13 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/loads"
+	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/localcache"
-	"github.com/rlnode/rlnode/partitions"
-	"github.com/rlnode/rlnode/peer"
-	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/usage"
-	"github.com/rlnode/rlnode/wan"
+	"github.com/rlnode/rlnode/cluster/wan"
 )
 
 // How long Close takes at most. All of it is done within stopBound: callers are promised ten seconds.

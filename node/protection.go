@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/internal/secret"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 )
 
 // waysOut ends every refusal to open the ports between nodes unprotected.

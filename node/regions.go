@@ -10,7 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/persist"
 )
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // flushBound is for the spans that wait when the node stops.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/rlnode/rlnode/gossip"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/usage"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/pairs"

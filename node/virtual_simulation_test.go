@@ -15,14 +15,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/agreement"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/simulation"
+	"github.com/rlnode/rlnode/test/simulation"
 )
 
 var (

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 )

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/process"
-	"github.com/rlnode/rlnode/peer"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/rlnode/rlnode/node"
-	"github.com/rlnode/rlnode/tracing"
+	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // Run runs a node until a signal.

@@ -1,0 +1,371 @@
+package authority
+
+import (
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// patience is how long a node asks nothing before that counts as silence.
+	patience = time.Second
+	// cutPatience is how long a majority reports a node before that counts though the node asks.
+	cutPatience = 3 * time.Second
+	// settleDown is how long the nodes that are wanted in the ring stay the same before a ring is proposed.
+	settleDown = 200 * time.Millisecond
+	// firstRing is how long the first ring waits for the nodes that the cluster expects.
+	firstRing = 3 * time.Second
+	// holeLife is how long a ring that a node was taken out of stays before it is made anew.
+	holeLife = 5 * time.Second
+	// vainPatience is how long a node asks in vain before it is ended, and vainPause how long after that another one is.
+	vainPatience = 5 * time.Second
+	vainPause    = 10 * time.Second
+	// relayedPatience is how long a majority reaches a node only by way of others before it leaves the ring.
+	relayedPatience = 10 * time.Second
+	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. With the term that it
+	// has left by then it goes by the old ones for less than 5 s.
+	followTime = 2500 * time.Millisecond
+	// late is by how much the leader's own loop may be late before it trusts no silence.
+	late = 500 * time.Millisecond
+
+	// maxRecords bounds the nodes that a leader knows; a request of a further one is refused.
+	maxRecords = 8192
+	// recordLife is how long a node that is no member of the ring and asks nothing is remembered.
+	recordLife = 10 * time.Minute
+	// cryEvery is the pause between two complaints about one node.
+	cryEvery = 10 * time.Second
+
+	// never is a moment before all others, far enough from the end of the scale for differences.
+	never = time.Duration(math.MinInt64 / 4)
+)
+
+// Reasons for a refusal.
+const (
+	whyNotLeading = "this node does not lead"
+	whyBusy       = "too many nodes wait for an answer"
+	whyBehind     = "the node has not applied the last entry that ended a node"
+	whyNoBoot     = "the request names no process"
+	whyBootBehind = "the node has not applied the entry that registered its process"
+	whyRules      = "the node has not applied rules that the others go by"
+	whyGeneration = "the node's generation is another"
+	whyEnding     = "the node is being ended"
+	whyReplaced   = "another process of the node has taken its place"
+	whyReplacing  = "another process of the node is taking its place"
+	whyClone      = "another process with this node's identity is asking, too: is this a copied data directory?"
+	whyRegister   = "the authority of the node's last process has not run out yet"
+	whyRemoved    = "an operator has removed the process: stop it"
+	whyStuck      = "the node applies nothing more"
+	whyLevel      = "the node's release knows less than the cluster's feature level: run a later one"
+	whyGaveUp     = "the process has given its authority up"
+)
+
+// book is what a leader has seen and granted in one reign. Its methods are told the time, the state and gossip's
+// view; it has no clock, no lock and no goroutine. Moments are readings of the leader's monotonic clock.
+type book struct {
+	self   ring.NodeID
+	boot   uint64 // of self
+	expect int
+	reign  uint64
+
+	since   time.Duration // when the reign's first entry had committed; all before it is unknown
+	trusted time.Duration // silence counts from here at the earliest. Invariant: trusted >= since
+	looked  time.Duration // when decide ran last
+	records map[ring.NodeID]*record
+	// floor is what a node has to have applied before it is granted anything. It never goes back.
+	floor uint64
+	// rises are the newest rules that a majority of the ring has applied: when the floor rises to each. Each is looked at for
+	// followTime, and once a tick.
+	rises []rise
+	// proved is when an empty entry of this leader's has committed last.
+	proved time.Duration
+	// vainEnded is when a node was last to be ended that asks in vain, or when the lead was handed on instead.
+	vainEnded time.Duration
+	// behind are the nodes that ask in vain, sorted; it is replaced and not changed.
+	behind []ring.NodeID
+
+	wanted      []ring.NodeID // who has authority and may be in the ring, sorted
+	wantedSince time.Duration // since when it has been these
+	to          *ring.Table   // State.To as seen last
+	toSince     time.Duration // since when it has been this one
+
+	cry    func(msg string, id ring.NodeID) // tells an operator
+	handOn func()                           // has another node lead
+}
+
+// rise is when a majority of the ring had applied the entry of an index.
+type rise struct {
+	index uint64
+	at    time.Duration
+}
+
+// record is what a leader knows of one node.
+type record struct {
+	boot    uint64        // the registered process that the fields down to cutSince are about
+	asked   time.Duration // its last request; never before the first
+	granted time.Duration // when its last grant was decided
+	gaveUp  bool
+	settled int64  // what its last request reported,
+	applied uint64 // as of this index
+	leaving bool
+	// unreachable and relayed are what the last request reported; without is for how long its process had no authority.
+	unreachable, relayed []ring.NodeID
+	without              time.Duration
+
+	// vainSince is since when the node has asked in vain; never while it has authority, or was not asked for a reason that counts.
+	vainSince time.Duration
+	// staleSince is since when the node has not applied a change of the ring that is not settled; never while it has.
+	staleSince time.Duration
+	// cutSince is since when a majority has reported the node; never while none does. relayedSince: that it can't be reached
+	// directly.
+	cutSince, relayedSince time.Duration
+	// wellSince is since when the node has had authority and was reached directly.
+	wellSince time.Duration
+	// ending: the node gets no answer, and will be ended when its authority has run out. endingSince: from when; why: for what.
+	ending      bool
+	endingSince time.Duration
+	why         agreement.Reason
+	// ended: the entry that ends the node has been proposed and its outcome is not known. Nothing takes that back.
+	ended bool
+
+	// newer is a process that asks and is not registered, 0 if there is none; since when, and when it asked last.
+	newer      uint64
+	newerSince time.Duration
+	newerAsked time.Duration
+	newerStuck bool // as stuck: it is not registered
+	newerBuild agreement.Boot
+	// replacing: an entry that registers newer has been proposed and its outcome is not known.
+	replacing bool
+	cried     time.Duration
+}
+
+func newBook(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *book {
+	return &book{
+		self: self, boot: boot, expect: expect, reign: reign,
+		since: now, trusted: now, looked: now, wantedSince: now, toSince: now, proved: now, vainEnded: never,
+		records: make(map[ring.NodeID]*record),
+		cry:     func(string, ring.NodeID) {}, handOn: func() {},
+	}
+}
+
+func newRecord(boot uint64) *record {
+	return &record{
+		boot: boot, asked: never, granted: never, newerAsked: never, cried: never,
+		vainSince: never, staleSince: never, cutSince: never, relayedSince: never, wellSince: never,
+	}
+}
+
+// record returns what is known of id, brought in line with the process that is registered. It is nil if the book is
+// full.
+func (b *book) record(s *agreement.State, id ring.NodeID) *record {
+	r := b.records[id]
+	if r == nil {
+		if len(b.records) >= maxRecords {
+			return nil
+		}
+		r = newRecord(s.Boot(id))
+		b.records[id] = r
+	}
+	if boot := s.Boot(id); r.boot != boot {
+		next := newRecord(boot)
+		next.cried, next.ended = r.cried, r.ended
+		next.ending, next.endingSince, next.why = r.ending, r.endingSince, r.why
+		if r.newer == boot {
+			next.asked = r.newerAsked
+		}
+		r, b.records[id] = next, next
+	}
+	return r
+}
+
+// hear notes a request and tells why it is refused; empty if it may be granted once an empty entry has committed.
+func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
+	switch {
+	case q.Node.IsZero() || q.Boot == 0:
+		return Reply{Why: whyNoBoot}
+	case s.WasRemoved(q.Boot):
+		return Reply{Why: whyRemoved, Removed: true}
+	}
+	r := b.record(s, q.Node)
+	switch {
+	case r == nil:
+		return Reply{Why: whyBusy}
+	case q.Boot != r.boot:
+		return Reply{Why: b.hearOther(now, s, r, q)}
+	}
+	r.asked = now
+	r.leaving, r.without = q.Leaving, q.Without
+	r.unreachable, r.relayed = q.Unreachable, q.Relayed
+	if q.Generation == s.Generation(q.Node) {
+		r.settled, r.applied = q.Settled, q.Applied
+	}
+	if q.GivingUp {
+		r.gaveUp = true
+	}
+	reply := b.judge(s, q)
+	r.ask(now, reply.Why)
+	return reply
+}
+
+// ask takes note whether the node asks in vain: for a reason that is its own, or though it was granted authority before.
+func (r *record) ask(now time.Duration, why string) {
+	switch why {
+	case whyEnding:
+		return
+	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
+	case "":
+		if r.granted == never {
+			r.without = 0
+		}
+	default:
+		r.without = 0
+	}
+	switch {
+	case r.without == 0:
+		r.vainSince = never
+	case r.vainSince == never:
+		r.vainSince = now
+	}
+}
+
+// knows is the newest feature level that the asking process knows.
+func (q *Request) knows() agreement.Level { return max(1, q.Level) }
+
+// hearOther notes a request of a process that is not the registered one.
+func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
+	switch {
+	case q.GivingUp:
+		return whyGaveUp
+	case s.Boots[q.Node].Was(q.Boot):
+		return whyReplaced
+	case q.Node == b.self && q.Boot != b.boot:
+		b.complain(now, r, q.Node)
+		return whyClone
+	}
+	if r.newer != q.Boot {
+		r.newer, r.newerSince = q.Boot, now
+	}
+	r.newerAsked = now
+	if r.asked > r.newerSince && now-r.asked < patience {
+		b.complain(now, r, q.Node)
+		return whyClone
+	}
+	low := q.knows() < s.Level
+	r.newerStuck = q.Stuck || low
+	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	why := whyRegister
+	switch {
+	case q.Stuck:
+		why = whyStuck
+	case low:
+		why = whyLevel
+	}
+	if b.silence(now, r.asked) >= patience {
+		r.without = q.Without
+		r.ask(now, why)
+	}
+	return why
+}
+
+func (b *book) complain(now time.Duration, r *record, id ring.NodeID) {
+	if now-r.cried >= cryEvery {
+		r.cried = now
+		b.cry("two processes with one identity ask for authority; the newer one is refused", id)
+	}
+}
+
+// judge tells why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
+// arrives and when it is granted.
+func (b *book) judge(s *agreement.State, q *Request) Reply {
+	r := b.record(s, q.Node)
+	switch {
+	case r == nil:
+		return Reply{Why: whyBusy}
+	case q.Boot != r.boot:
+		return Reply{Why: whyReplaced}
+	case r.gaveUp:
+		return Reply{Why: whyGaveUp}
+	case r.ending || r.ended:
+		return Reply{Why: whyEnding}
+	case r.replacing:
+		return Reply{Why: whyReplacing}
+	case q.Stuck:
+		return Reply{Why: whyStuck}
+	case q.Applied < s.LastEnded:
+		return Reply{Why: whyBehind, Index: s.LastEnded}
+	case q.Applied < s.Boots[q.Node].Index:
+		return Reply{Why: whyBootBehind, Index: s.Boots[q.Node].Index}
+	case q.Applied < b.floor:
+		return Reply{Why: whyRules, Index: b.floor}
+	case q.Generation != s.Generation(q.Node):
+		return Reply{Why: whyGeneration}
+	}
+	return Reply{}
+}
+
+// grant judges once more, after the empty entry, and if nothing stands against it notes the moment. The reply is
+// sent after that.
+func (b *book) grant(now time.Duration, s *agreement.State, q *Request) Reply {
+	reply := b.judge(s, q)
+	if reply.Why == "" {
+		b.records[q.Node].granted = now
+		reply = Reply{Granted: true, Index: s.Index}
+	}
+	return reply
+}
+
+// honoured tells whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
+// has some from an earlier leader, and has not asked this one, may have applied less.
+func (b *book) honoured(now time.Duration, index uint64) bool {
+	if now-b.since < Wait {
+		return false
+	}
+	for _, r := range b.records {
+		if r.applied < index && !b.expired(now, r) {
+			return false
+		}
+	}
+	b.floor = max(b.floor, index)
+	return true
+}
+
+// followed tells whether a majority of the ring has applied index; true without a ring.
+func (b *book) followed(s *agreement.State, index uint64) bool {
+	members, have := s.To.Members(), 0
+	for _, id := range members {
+		if r := b.records[id]; r != nil && r.applied >= index {
+			have++
+		}
+	}
+	return 2*have > len(members) || len(members) == 0
+}
+
+// raiseFloor has the floor follow the newest rules: it rises when everyone who may have authority has applied them, or a
+// while after a majority of the ring has.
+func (b *book) raiseFloor(v *view) {
+	if v.ruled > b.floor && !b.honoured(v.now, v.ruled) && b.followed(v.state, v.ruled) &&
+		(len(b.rises) == 0 || b.rises[len(b.rises)-1].index < v.ruled) {
+		b.rises = append(b.rises, rise{v.ruled, v.now})
+	}
+	for len(b.rises) > 0 && (b.rises[0].index <= b.floor || v.now-b.rises[0].at >= followTime) {
+		b.floor = max(b.floor, b.rises[0].index)
+		b.rises = b.rises[1:]
+	}
+}
+
+// holds tells whether id may have authority that this leader granted. A node that may have some from an earlier
+// leader, but hasn't asked since, doesn't count.
+func (b *book) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+	r := b.records[id]
+	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&
+		!r.gaveUp && !r.ending && !r.ended && !r.replacing
+}
+
+// expired tells whether all authority of r's node has run out, whoever granted it.
+func (b *book) expired(now time.Duration, r *record) bool {
+	return r.gaveUp || now-max(b.since, r.granted) >= Wait
+}
+
+// silence is for how long a node that asked last at asked has been silent, as far as the leader can tell.
+func (b *book) silence(now, asked time.Duration) time.Duration { return now - max(b.trusted, asked) }

@@ -1,0 +1,195 @@
+package authority
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+)
+
+func TestQuickRestart(t *testing.T) {
+	tests := []struct {
+		name  string
+		prior func(d *desk)
+		node  byte
+		after time.Duration // the new process is registered, at the earliest
+	}{
+		{"its authority has to run out", func(*desk) {}, 2, Wait},
+		{"the leader itself", func(d *desk) { d.book.boot++ }, 1, 0},
+		{"it gave up", func(d *desk) {
+			q := d.request(2)
+			q.GivingUp = true
+			if have := d.ask(q); have.Why != whyGaveUp {
+				d.t.Errorf("have %+v", have)
+			}
+			q.GivingUp = false
+			if have := d.ask(q); have.Why != whyGaveUp {
+				d.t.Errorf("have %+v for a request that was on its way", have)
+			}
+		}, 2, 0},
+		{"a new leader knows of no grant", func(d *desk) { d.lead(3) }, 2, Wait},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := newDesk(t, 3)
+			d.up(1, 2, 3)
+			d.ask(d.request(tt.node))
+			tt.prior(d)
+			began, old := d.now, d.request(tt.node)
+			d.node(tt.node).Boot++
+			healthy := []byte{1, 2, 3}
+			for d.state.Boot(id(tt.node)) == old.Boot && d.now < began+time.Minute {
+				for _, e := range d.run(tickEvery, healthy...) {
+					d.want(kind(e), "Boot")
+				}
+			}
+			if took := d.now - began; took < tt.after || took > tt.after+500*time.Millisecond {
+				t.Errorf("it was registered after %v, want %v", took, tt.after)
+			}
+			if d.cried > 0 {
+				t.Error("that was taken for a copy")
+			}
+			behind := d.request(tt.node)
+			behind.Applied = d.state.Boots[id(tt.node)].Index - 1
+			if have := d.ask(behind); have.Why != whyBootBehind || have.Index != behind.Applied+1 {
+				t.Errorf("have %+v before it has applied that", have)
+			}
+			if have := d.ask(d.request(tt.node)); !have.Granted {
+				t.Errorf("have %+v after that", have)
+			}
+			old.Applied = d.state.Index
+			if have := d.ask(old); have.Granted {
+				t.Error("the old process was granted authority")
+			}
+			d.want(d.run(5*time.Second, healthy...))
+		})
+	}
+}
+
+func TestClone(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	clone := func() Reply {
+		q := d.request(2)
+		q.Boot = 999
+		return d.ask(q)
+	}
+	d.ask(d.request(2))
+	clone()
+	for range 200 {
+		d.now += tickEvery
+		for _, n := range []byte{1, 2, 3} {
+			if !d.ask(d.request(n)).Granted {
+				t.Fatalf("node %d is not granted", n)
+			}
+		}
+		if have := clone(); have.Why != whyClone {
+			t.Fatalf("have %+v", have)
+		}
+		if e := d.decide(); e != nil {
+			t.Fatalf("have %#v", e)
+		}
+	}
+	if d.cried < 1 || d.cried > 2 {
+		t.Errorf("an operator was told %d times in ten seconds, want once or twice", d.cried)
+	}
+	// A copy of the leader's own directory gets nothing, even if the leader's own process is silent.
+	d.now += time.Minute
+	q := d.request(1)
+	q.Boot = 998
+	if have := d.ask(q); have.Why != whyClone {
+		t.Errorf("have %+v", have)
+	}
+	if e := d.decide(); e != nil {
+		t.Errorf("have %#v", e)
+	}
+	// When the process that was registered asks no more, the copy takes its place, and that is for good.
+	for range 100 {
+		d.now += tickEvery
+		d.ask(d.request(1))
+		d.ask(d.request(3))
+		clone()
+		if e := d.decide(); e != nil {
+			d.want(kind(e), "Boot")
+			d.apply(e)
+			d.book.proposed(e)
+		}
+	}
+	if d.state.Boot(id(2)) != 999 {
+		t.Fatal("the copy is not registered")
+	}
+	d.now += time.Minute
+	if have := d.ask(d.request(2)); have.Why != whyReplaced {
+		t.Errorf("have %+v, want it refused for ever", have)
+	}
+	if e := d.decide(); e != nil {
+		t.Errorf("have %#v", e)
+	}
+}
+
+// TestNobodyIsEndedInAReignsFirstTerm, not even one who gave its authority up.
+func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	d.now += tickEvery
+	d.lead(3)
+	q := d.request(3)
+	q.GivingUp = true
+	d.ask(q)
+	d.node(3).Presence = Left
+	d.want(d.run(Wait-tickEvery, 1, 2))
+	d.want(d.run(2*tickEvery, 1, 2), "Ended")
+}
+
+// TestWhoGaveUpIsEndedAtOnce: its authority need not run out.
+func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	q := d.request(3)
+	q.GivingUp = true
+	d.ask(q)
+	d.node(3).Presence = Left
+	d.want(d.run(patience+2*tickEvery, 1, 2), "Ended")
+}
+
+// TestAProcessThatAsksIsNotReplaced, not even one that can't be granted anything because it is behind.
+func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	for range 200 {
+		d.now += tickEvery
+		behind, clone := d.request(2), d.request(2)
+		behind.Applied, clone.Boot = 0, 999
+		d.ask(d.request(1))
+		d.ask(behind)
+		d.ask(clone)
+		if e := d.decide(); e != nil {
+			t.Fatalf("have %#v", e)
+		}
+	}
+}
+
+// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is under way when the old one asks again.
+func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	old := d.request(2)
+	d.node(2).Boot++
+	var e agreement.Entry
+	for e == nil {
+		d.now += tickEvery
+		for _, n := range []byte{1, 2, 3} {
+			d.ask(d.request(n))
+		}
+		e = d.decide()
+	}
+	d.want(kind(e), "Boot")
+	if have := d.ask(old); have.Why != whyReplacing {
+		t.Errorf("have %+v", have)
+	}
+	d.apply(e)
+	d.book.proposed(e)
+	if have := d.ask(d.request(2)); !have.Granted {
+		t.Errorf("have %+v", have)
+	}
+}

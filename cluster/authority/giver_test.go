@@ -1,0 +1,396 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// sequence is a log that any of several leaders may write, one at a time.
+type sequence struct {
+	mu      sync.Mutex // guards all below
+	state   *agreement.State
+	leader  int
+	entries []agreement.Entry
+	took    time.Duration // that a commit takes
+	held    chan struct{} // if not nil: an outcome is told when this is closed
+	lost    bool          // the outcome of empty entries is unknown
+	boot    chan struct{} // if not nil: the outcome of a boot is told when this is closed
+	ruled   uint64        // as of which index the newest rules are in force
+}
+
+func (s *sequence) giver(t *testing.T, n int) *Giver {
+	t.Helper()
+	g, err := NewGiver(GiverConfig{
+		Self: id(byte(n)), Boot: 100 + uint64(n), Expect: 1,
+		State: func() *agreement.State {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.state
+		},
+		Propose: func(ctx context.Context, e agreement.Entry) (agreement.Result, error) { return s.propose(ctx, n, e) },
+		Ruled: func() uint64 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.ruled
+		},
+		Nodes: func() []Node {
+			return []Node{{
+				Member: agreement.Member{ID: id(1)}, Boot: 101, Presence: Alive, Supports: true,
+			}}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agreement.Result, error) {
+	s.mu.Lock()
+	took, lost, boot := s.took, s.lost, s.boot
+	s.mu.Unlock()
+	if lost && isEmpty(e) {
+		return agreement.Result{}, errors.New("lost")
+	}
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return agreement.Result{}, ctx.Err()
+	}
+	s.mu.Lock()
+	if s.leader != n {
+		s.mu.Unlock()
+		return agreement.Result{}, errors.New("not the leader")
+	}
+	b, _ := agreement.Encode(e)
+	var result agreement.Result
+	s.state, result = s.state.Apply(s.state.Index+1, b)
+	s.entries = append(s.entries, e)
+	held := s.held
+	s.mu.Unlock()
+	if held != nil {
+		<-held
+	}
+	if _, ok := e.(agreement.Boot); ok && boot != nil {
+		<-boot
+	}
+	return result, nil
+}
+
+func (s *sequence) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+func (s *sequence) count(same func(agreement.Entry) bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, e := range s.entries {
+		if same(e) {
+			n++
+		}
+	}
+	return n
+}
+
+func isEmpty(e agreement.Entry) bool { _, ok := e.(agreement.Empty); return ok }
+
+func newSequence() *sequence {
+	s := &sequence{state: agreement.New(), leader: 1, took: 3 * time.Millisecond}
+	for _, e := range []agreement.Entry{
+		agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
+		agreement.Boot{Node: id(1), Boot: 101}, agreement.Boot{Node: id(2), Boot: 102},
+	} {
+		b, _ := agreement.Encode(e)
+		s.state, _ = s.state.Apply(s.state.Index+1, b)
+	}
+	return s
+}
+
+func (s *sequence) request(n byte) Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Request{Node: id(n), Boot: 100 + uint64(n), Applied: s.state.Index}
+}
+
+func TestADeposedLeaderGrantsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		one, two := s.giver(t, 1), s.giver(t, 2)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if have := one.Answer(ctx, s.request(1)); have.Granted || have.Why != whyNotLeading {
+			t.Errorf("have %+v before it leads", have)
+		}
+		one.Lead()
+		if have := one.Answer(ctx, s.request(1)); !have.Granted {
+			t.Fatalf("have %+v from the leader", have)
+		}
+		s.mu.Lock()
+		s.leader = 2 // one isn't told
+		s.mu.Unlock()
+		two.Lead()
+		if have := two.Answer(ctx, s.request(1)); !have.Granted {
+			t.Fatalf("have %+v from the new leader", have)
+		}
+		if have := one.Answer(ctx, s.request(1)); have.Granted {
+			t.Error("a deposed leader granted")
+		}
+		if _, err := one.Committed(ctx); !errors.Is(err, ErrNotLeading) {
+			t.Errorf("have %v from a deposed leader", err)
+		}
+		index, err := two.Committed(ctx)
+		if err != nil || index != s.state.Index {
+			t.Errorf("have %d, %v, want %d", index, err, s.state.Index)
+		}
+	})
+}
+
+// TestALateOutcomeOfAnEarlierReign: the leader's empty entry committed, it was deposed and leads again, and learns of
+// the first only now.
+func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		s.held = make(chan struct{})
+		held := s.held
+		s.mu.Unlock()
+		replies := make(chan Reply, 1)
+		var group sync.WaitGroup
+		group.Go(func() { replies <- g.Answer(t.Context(), s.request(1)) })
+		time.Sleep(time.Second)
+		g.Follow()
+		if have := <-replies; have.Granted {
+			t.Error("granted by one who follows")
+		}
+		group.Go(func() { replies <- g.Answer(t.Context(), s.request(2)) })
+		if have := <-replies; have.Granted {
+			t.Error("granted by one who follows")
+		}
+		close(held)
+		group.Wait()
+	})
+}
+
+// TestAMarkThatIsNotTheLast: between this leader's first entry and its learning of it another one has led.
+func TestAMarkThatIsNotTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		held := make(chan struct{})
+		s.held = held
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		s.held = nil
+		b, _ := agreement.Encode(agreement.Reign{Number: 5})
+		s.state, _ = s.state.Apply(s.state.Index+1, b)
+		s.mu.Unlock()
+		close(held)
+		synctest.Wait()
+		if g.Status(t.Context()).Leading {
+			t.Error("it leads by a mark that isn't the last")
+		}
+		time.Sleep(time.Second)
+		if !g.Status(t.Context()).Leading {
+			t.Error("it does not begin anew")
+		}
+	})
+}
+
+func TestOneEmptyForAllThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		before, began := s.count(isEmpty), time.Now()
+		if _, err := g.Committed(t.Context()); err != nil || time.Since(began) > s.took {
+			t.Errorf("the first took %v: %v", time.Since(began), err)
+		}
+		var group sync.WaitGroup
+		for range 50 {
+			group.Go(func() {
+				for range 40 {
+					if _, err := g.Committed(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		group.Wait()
+		took := time.Since(began)
+		if n := s.count(isEmpty) - before; n < 40 || n > int(took/(100*time.Millisecond))+1 {
+			t.Errorf("%d empty entries in %v", n, took)
+		}
+	})
+}
+
+func TestAnEmptyThatWasProposedBeforeDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		s.took = 400 * time.Millisecond
+		s.mu.Unlock()
+		var group sync.WaitGroup
+		began := time.Now()
+		group.Go(func() { g.Answer(t.Context(), s.request(1)) })
+		time.Sleep(300 * time.Millisecond)
+		group.Go(func() {
+			if have := g.Answer(t.Context(), s.request(2)); !have.Granted || time.Since(began) < 800*time.Millisecond {
+				t.Errorf("have %+v after %v", have, time.Since(began))
+			}
+		})
+		group.Wait()
+	})
+}
+
+func TestAFailedProposalBeginsANewReign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		s.took = time.Hour
+		s.mu.Unlock()
+		began := time.Now()
+		if have := g.Answer(t.Context(), s.request(1)); have.Granted || time.Since(began) != proposeTimeout {
+			t.Errorf("have %+v after %v", have, time.Since(began))
+		}
+		s.mu.Lock()
+		s.took = time.Millisecond
+		s.mu.Unlock()
+		isReign := func(e agreement.Entry) bool { _, ok := e.(agreement.Reign); return ok }
+		before := s.count(isReign)
+		time.Sleep(time.Second)
+		if have := g.Answer(t.Context(), s.request(1)); !have.Granted || s.count(isReign) != before+1 {
+			t.Errorf("have %+v in reign %d", have, s.count(isReign))
+		}
+	})
+}
+
+// TestTwoProposalsAndOneFails: the decision's outcome comes after the reign was over because of the empty entry's.
+func TestTwoProposalsAndOneFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		time.Sleep(time.Second)
+		isBoot := func(e agreement.Entry) bool { _, ok := e.(agreement.Boot); return ok }
+		s.set(func() { s.boot = make(chan struct{}) })
+		if have := g.Answer(t.Context(), s.request(3)); have.Why != whyRegister {
+			t.Fatalf("have %+v", have)
+		}
+		time.Sleep(2 * tickEvery)
+		if s.count(isBoot) != 1 {
+			t.Fatal("the new node's process is not registered")
+		}
+		s.set(func() { s.lost = true })
+		if have := g.Answer(t.Context(), s.request(1)); have.Granted {
+			t.Fatal("granted without an empty entry")
+		}
+		close(s.boot)
+		synctest.Wait()
+		s.set(func() { s.lost = false })
+		time.Sleep(time.Second)
+		if have := g.Answer(t.Context(), s.request(1)); !have.Granted {
+			t.Errorf("have %+v in the next reign", have)
+		}
+	})
+}
+
+func TestStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		if g.Status(t.Context()).Leading {
+			t.Error("it leads")
+		}
+		g.Lead()
+		time.Sleep(time.Second)
+		r := s.request(1)
+		r.Unreachable = []ring.NodeID{id(2)}
+		g.Answer(t.Context(), r)
+		g.Answer(t.Context(), s.request(2))
+		have := g.Status(t.Context())
+		if !have.Leading || len(have.Nodes) != 2 || have.Nodes[1].Unreachable != 1 || have.Nodes[1].Boot != 102 ||
+			have.Nodes[0].Granted < 0 || have.Nodes[0].Granted > time.Second || have.Nodes[0].Ending {
+			t.Errorf("have %+v", have)
+		}
+	})
+}
+
+// TestFollowed: it is told when a majority of the ring has applied an index, and those that wait no more are let go of.
+func TestFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		g.Lead()
+		for range 40 { // the first ring
+			g.Answer(t.Context(), s.request(1))
+			time.Sleep(250 * time.Millisecond)
+		}
+		r := s.request(1)
+		index := r.Applied + 2
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			if g.Followed(ctx, index) {
+				t.Fatal("nobody has applied it")
+			}
+			cancel()
+		}
+		g.Answer(t.Context(), r)
+		if have := len(g.reign.behind); have != 0 {
+			t.Errorf("%d questions are left that nobody waits for", have)
+		}
+		told := make(chan bool, 1)
+		go func() { told <- g.Followed(t.Context(), index) }()
+		synctest.Wait()
+		r.Applied = index
+		g.Answer(t.Context(), r)
+		if !<-told {
+			t.Error("it is not told")
+		}
+	})
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		s.took = time.Hour
+		g := s.giver(t, 1)
+		g.Lead()
+		var group sync.WaitGroup
+		group.Go(func() {
+			if have := g.Answer(t.Context(), s.request(1)); have.Granted {
+				t.Error("granted")
+			}
+		})
+		synctest.Wait()
+		g.Close()
+		group.Wait()
+		g.Lead()
+		g.Follow()
+		if g.Status(t.Context()).Leading || g.Answer(t.Context(), s.request(1)).Granted {
+			t.Error("it leads after Close")
+		}
+		g.Close()
+	})
+}

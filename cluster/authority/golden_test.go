@@ -1,0 +1,42 @@
+package authority
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/golden"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// TestGolden: requests and replies travel as ever.
+func TestGolden(t *testing.T) {
+	request := Request{
+		Node: id(7), Boot: 3, Generation: 4, Applied: 5, Settled: 6, Unreachable: []ring.NodeID{id(1), id(2)}, Relayed: []ring.NodeID{id(3)}, Leaving: true, Stuck: true,
+		Without: 1500 * time.Millisecond,
+		Level:   1, Release: "v1.0.0", Zones: "2025c", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}},
+	}
+	replies := []Reply{{Granted: true, Index: 9}, {Why: "no", Index: 8}, {Why: "no", Differs: true}, {Why: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
+	b, err := request.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := []golden.Line{{Name: "request", Bytes: b}}
+	for i, r := range replies {
+		if b, err = r.AppendBinary(nil); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, golden.Line{Name: fmt.Sprintf("reply-%d", i), Bytes: b})
+	}
+	for i, b := range golden.Check(t, "testdata/messages.txt", lines...) {
+		if i == 0 {
+			if have, err := ParseRequest(b); err != nil || !reflect.DeepEqual(have, request) {
+				t.Errorf("have %+v, %v", have, err)
+			}
+		} else if have, err := ParseReply(b); err != nil || !reflect.DeepEqual(have, replies[i-1]) {
+			t.Errorf("have %+v, %v", have, err)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package authority
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+)
+
+// TestHonoured: who has authority, or may have some, has applied the entry, or the answer is no; and who comes later has.
+func TestHonoured(t *testing.T) {
+	d := newDesk(t, 3)
+	d.run(10*time.Second, 1, 2, 3)
+	old := d.request(2)
+	d.apply(agreement.Empty{})
+	index := d.state.Index
+	if d.book.honoured(d.now, index) {
+		t.Error("nobody has told that it has applied the entry, and all are said to have")
+	}
+	for _, n := range []byte{1, 3} {
+		if r := d.ask(d.request(n)); !r.Granted {
+			t.Fatalf("node %d: have %+v", n, r)
+		}
+	}
+	if d.book.honoured(d.now, index) {
+		t.Error("node 2 has authority, and has not applied the entry")
+	}
+	if r := d.ask(old); !r.Granted {
+		t.Errorf("before that is asked for: have %+v, want authority for the node that is behind", r)
+	}
+	asked := d.now
+	for !d.book.honoured(d.now, index) {
+		if d.now += tickEvery; d.now-asked > time.Minute {
+			t.Fatal("authority that has run out counts for ever")
+		}
+		d.ask(d.request(1))
+		d.ask(d.request(3))
+	}
+	if d.now-asked < Wait {
+		t.Errorf("after %v node 2 might still have had authority", d.now-asked)
+	}
+	if r := d.ask(old); r.Granted || r.Why != whyRules || r.Index != index {
+		t.Errorf("have %+v, want a refusal of who is behind", r)
+	}
+	if r := d.ask(d.request(2)); !r.Granted {
+		t.Errorf("have %+v, want authority for who has caught up", r)
+	}
+	if !d.book.honoured(d.now, index) {
+		t.Error("what was honoured is not any more")
+	}
+}
+
+// TestHonouredByANewLeader: what an earlier leader granted has to run out first, and what was the floor then is it now.
+func TestHonouredByANewLeader(t *testing.T) {
+	d := newDesk(t, 3)
+	d.run(10*time.Second, 1, 2, 3)
+	old := d.request(2)
+	d.apply(agreement.Empty{})
+	index := d.state.Index
+	d.lead(3)
+	d.book.floor = index // as Giver.learn sets it
+	begun := d.now
+	if r := d.ask(old); r.Granted || r.Why != whyRules {
+		t.Errorf("have %+v, want a refusal of who is behind", r)
+	}
+	for !d.book.honoured(d.now, index) {
+		if d.now += tickEvery; d.now-begun > time.Minute {
+			t.Fatal("never honoured")
+		}
+		for _, n := range []byte{1, 2, 3} {
+			d.ask(d.request(n))
+		}
+	}
+	if d.now-begun < Wait {
+		t.Errorf("after %v a node might still have had authority of the earlier leader", d.now-begun)
+	}
+}
+
+// TestALeaderBeginsWithTheNewestRules: an earlier leader may have told of them that all go by them.
+func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		behind := s.request(1)
+		s.set(func() { s.ruled = behind.Applied + 1 })
+		g := s.giver(t, 1)
+		g.Lead()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := g.Answer(ctx, behind); r.Granted || r.Why != whyRules {
+			t.Errorf("have %+v, want a refusal of who has not applied the newest rules", r)
+		}
+		if r := g.Answer(ctx, s.request(1)); !r.Granted {
+			t.Errorf("have %+v, want authority for who has", r)
+		}
+	})
+}
+
+func TestGiverTellsWhatIsHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSequence()
+		g := s.giver(t, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if g.Honoured(ctx, 1) {
+			t.Error("a node that follows knows what is honoured")
+		}
+		g.Lead()
+		for begun := time.Now(); !g.Honoured(ctx, 1); time.Sleep(tickEvery) {
+			if time.Since(begun) > 2*Wait {
+				t.Fatal("nothing is honoured though nobody has authority")
+			}
+		}
+		s.mu.Lock()
+		s.leader = 2
+		s.mu.Unlock()
+		short, stop := context.WithTimeout(ctx, time.Second)
+		defer stop()
+		if g.Honoured(short, 1) {
+			t.Error("a leader that was deposed tells what is honoured")
+		}
+	})
+}

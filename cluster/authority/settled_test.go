@@ -1,0 +1,55 @@
+package authority
+
+import (
+	"testing"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+)
+
+// What a member reported before a node was ended says nothing of the moves that the end made.
+func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	d.node(4)
+	for d.state.Settled {
+		d.run(tickEvery, 1, 2, 3, 4)
+	}
+	lasting := d.request(4)
+	lasting.Settled = 1
+	for range 60 { // three have done their part, node 4 has not
+		d.now += tickEvery
+		if lasting.Applied = d.state.Index; d.now/tickEvery%5 == 0 {
+			for n := byte(1); n <= 3; n++ {
+				d.ask(d.request(n))
+			}
+			d.ask(lasting)
+		}
+		if e := d.decide(); e != nil {
+			t.Fatalf("have %#v", e)
+		}
+	}
+	d.node(4).Presence = Failed
+	for {
+		d.now += tickEvery
+		if d.now/tickEvery%5 == 0 {
+			for n := byte(1); n <= 3; n++ {
+				d.ask(d.request(n))
+			}
+		}
+		if e := d.decide(); e != nil {
+			if _, ended := e.(agreement.Ended); !ended {
+				t.Fatalf("have %#v", e)
+			}
+			d.apply(e)
+			d.book.proposed(e)
+			break
+		}
+	}
+	if d.state.Settled {
+		t.Fatal("nothing is to be moved any more")
+	}
+	if e := d.decide(); e != nil {
+		t.Fatalf("have %#v, though nobody has reported anything since the end", e)
+	}
+
+}

@@ -1,0 +1,566 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "run only this seed of the simulation")
+	seedsFlag = flag.Int("seeds", 200, "how many seeds the simulation runs")
+)
+
+// world is a cluster in a bubble: a log that several nodes believe to lead, a network that delays and loses, and
+// processes that stop and go on.
+type world struct {
+	t     *testing.T
+	seed  uint64
+	start time.Time
+	scale time.Duration // of delays
+	group sync.WaitGroup
+
+	mu      sync.Mutex // guards all below, and what processes say it guards
+	random  *rand.Rand
+	over    bool
+	leader  *process // who may commit; nil between two leaders
+	states  []*agreement.State
+	ended   map[ring.NodeID]int64 // generations below it are ended
+	all     []*process            // dead ones included, as long as they exist
+	nodes   []*process            // the newest process of each node
+	counts  map[string]int
+	failure string
+}
+
+// process is one process of a node. What it does stands still while it is stopped; its Boottime goes on.
+type process struct {
+	w      *world
+	id     ring.NodeID
+	boot   uint64
+	holder *Holder
+	giver  *Giver
+	mono   float64 // pace of its monotonic clock and its Boottime
+	orders chan order
+	done   chan struct{}
+
+	// guarded by world.mu
+	stopped   time.Time     // until when
+	suspended time.Duration // time that its monotonic clock stood still
+	cut       time.Time     // until when it reaches nobody
+	slander   time.Time     // until when gossip calls it failed and nodes report it, whatever it does
+	applied   int           // index in states
+	seen      []time.Time   // when each entry is applied here
+	settled   int64
+	dead      bool // killed; what it knew is gone
+	copied    bool // it runs on a copy of the data directory of one that may be alive, and wins no election
+}
+
+type order struct {
+	lead  bool
+	delay time.Duration
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		t: t, seed: seed, start: time.Now(), random: rand.New(rand.NewPCG(seed, 1)), ended: map[ring.NodeID]int64{},
+		counts: map[string]int{}, states: []*agreement.State{agreement.New()},
+	}
+	w.scale = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond, 150 * time.Millisecond}[seed%4]
+	w.append(agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
+	return w
+}
+
+// up to n, exclusive.
+func (w *world) upTo(n time.Duration) time.Duration { return time.Duration(w.random.Int64N(int64(n))) }
+
+func (w *world) delay() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d := time.Duration(w.random.ExpFloat64() * float64(w.scale))
+	if w.random.IntN(100) == 0 {
+		d += w.upTo(3 * time.Second)
+	}
+	return d
+}
+
+func (w *world) chance(percent int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.IntN(100) < percent
+}
+
+func (w *world) spawn(id ring.NodeID) *process {
+	w.mu.Lock()
+	p := &process{
+		w: w, id: id, boot: w.random.Uint64() | 1, orders: make(chan order, 100), done: make(chan struct{}),
+		// The paces of any two differ by less than 1 %.
+		mono: 1 + (w.random.Float64()-0.5)*0.0098,
+	}
+	p.seen = make([]time.Time, len(w.states)) // it has all of it
+	p.applied = len(w.states) - 1
+	w.all = append(w.all, p)
+	w.mu.Unlock()
+	var err error
+	if p.giver, err = NewGiver(GiverConfig{
+		Self: id, Boot: p.boot, Expect: 3, State: p.state, Propose: p.propose, Nodes: p.gossip, Now: p.now,
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	if p.holder, err = NewHolder(HolderConfig{
+		Self: id, Boot: p.boot, Boottime: p.boottime, Ask: p.ask, Status: p.status,
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	p.holder.Start()
+	w.group.Go(p.follow)
+	w.group.Go(p.apply)
+	return p
+}
+
+// gate returns when the process runs.
+func (p *process) gate() {
+	for {
+		p.w.mu.Lock()
+		wait := time.Until(p.stopped)
+		if p.dead && !p.w.over {
+			wait = time.Second
+		}
+		p.w.mu.Unlock()
+		if wait <= 0 {
+			return
+		}
+		time.Sleep(wait)
+	}
+}
+
+// boottime is behind by up to Slack, as a Clock's readings may be.
+func (p *process) boottime() time.Duration {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - p.w.upTo(Slack)
+}
+
+// valid asks like an owner whose clock reads as late as it may.
+func (p *process) valid() (bool, int64) {
+	now := time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - Slack
+	p.holder.mu.Lock()
+	defer p.holder.mu.Unlock()
+	return p.holder.until.Load() > int64(now), p.holder.generation
+}
+
+// now stands still while the process is suspended.
+func (p *process) now() time.Duration {
+	p.gate()
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return time.Duration(float64(time.Since(p.w.start)-p.suspended) * p.mono)
+}
+
+func (p *process) state() *agreement.State {
+	p.gate()
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return p.w.states[p.applied]
+}
+
+// apply brings entries in, in order, each a while after it committed.
+func (p *process) apply() {
+	for {
+		p.gate()
+		p.w.mu.Lock()
+		before := p.w.states[p.applied]
+		for p.applied+1 < len(p.seen) && !time.Now().Before(p.seen[p.applied+1]) {
+			p.applied++
+		}
+		after := p.w.states[p.applied]
+		if after.Epoch > p.settled && p.w.random.IntN(20) == 0 || after.Settled {
+			p.settled = after.Epoch
+		}
+		over := p.w.over
+		p.w.mu.Unlock()
+		if after.Generation(p.id) != before.Generation(p.id) {
+			p.holder.Revoke()
+		} else if after != before {
+			p.holder.Poke()
+		}
+		select {
+		case <-p.done:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		if over {
+			return
+		}
+	}
+}
+
+// follow tells the giver who leads, late.
+func (p *process) follow() {
+	for {
+		select {
+		case <-p.done:
+			return
+		case o := <-p.orders:
+			select {
+			case <-p.done:
+				return
+			case <-time.After(o.delay):
+			}
+			p.gate()
+			if o.lead {
+				p.giver.Lead()
+			} else {
+				p.giver.Follow()
+			}
+			p.holder.Poke()
+		}
+	}
+}
+
+var errLost = errors.New("the lead is lost")
+
+// propose commits if this process leads when the entry arrives, whether it knew that or not.
+func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
+	p.gate()
+	time.Sleep(p.w.delay())
+	p.gate()
+	p.w.mu.Lock()
+	if p.w.leader != p {
+		p.w.mu.Unlock()
+		return agreement.Result{}, errLost
+	}
+	result := p.w.append(e)
+	index := len(p.w.states) - 1
+	lost := p.w.random.IntN(50) == 0
+	p.w.mu.Unlock()
+	if lost {
+		<-ctx.Done()
+		return agreement.Result{}, ctx.Err()
+	}
+	for {
+		p.gate()
+		p.w.mu.Lock()
+		applied := p.applied >= index
+		p.w.mu.Unlock()
+		if applied {
+			return result, nil
+		}
+		select {
+		case <-ctx.Done():
+			return agreement.Result{}, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// append puts an entry into the log, and looks whether it may be there. mu is held.
+func (w *world) append(e agreement.Entry) agreement.Result {
+	b, err := agreement.Encode(e)
+	if err != nil {
+		panic(err)
+	}
+	last := w.states[len(w.states)-1]
+	next, result := last.Apply(last.Index+1, b)
+	w.states = append(w.states, next)
+	for _, p := range w.all {
+		at := time.Now().Add(time.Duration(w.random.ExpFloat64() * float64(w.scale)))
+		if p != w.leader && w.random.IntN(50) == 0 {
+			at = at.Add(w.upTo(2 * time.Second))
+		}
+		if last := p.seen[len(p.seen)-1]; at.Before(last) {
+			at = last
+		}
+		p.seen = append(p.seen, at)
+	}
+	name := fmt.Sprintf("%T", e)
+	if result.Err != nil {
+		name += " rejected"
+	}
+	w.counts[name]++
+	if ended, ok := e.(agreement.Ended); ok && result.Err == nil {
+		w.ended[ended.Node] = ended.Generation + 1
+	}
+	w.check()
+	return result
+}
+
+// check holds the world to its promise: nobody is valid whose generation has been ended by anybody, or whose process
+// was replaced. mu is held.
+func (w *world) check() {
+	state := w.states[len(w.states)-1]
+	for _, p := range w.all {
+		if p.holder == nil || p.dead {
+			continue
+		}
+		valid, generation := p.valid()
+		switch {
+		case !valid || w.failure != "":
+		case generation < w.ended[p.id]:
+			w.failure = fmt.Sprintf("seed %d, %v: %s is valid for generation %d, and %d have been ended",
+				w.seed, time.Since(w.start), p.id, generation, w.ended[p.id])
+		case state.Boot(p.id) != p.boot:
+			w.failure = fmt.Sprintf("seed %d, %v: %s is valid as process %d, and %d is registered",
+				w.seed, time.Since(w.start), p.id, p.boot, state.Boot(p.id))
+		}
+		if valid {
+			w.counts["valid"]++
+		}
+	}
+}
+
+// ask goes over the network, to the node that leads or to another one.
+func (p *process) ask(ctx context.Context, r Request) (Reply, error) {
+	p.gate()
+	w := p.w
+	w.mu.Lock()
+	if len(w.nodes) == 0 {
+		w.mu.Unlock()
+		return Reply{}, errLost
+	}
+	to := w.leader
+	if to == nil || w.random.IntN(10) == 0 {
+		to = w.nodes[w.random.IntN(len(w.nodes))]
+	}
+	lost := w.random.IntN(20) == 0 || time.Now().Before(p.cut) || time.Now().Before(to.cut) && to != p
+	w.mu.Unlock()
+	times := 1
+	if w.chance(3) {
+		times = 2
+	}
+	replies := make(chan Reply, times)
+	for i := range times {
+		w.group.Go(func() {
+			if lost {
+				return
+			}
+			time.Sleep(w.delay() + time.Duration(i)*w.delay())
+			to.gate()
+			bound, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+			reply := to.giver.Answer(bound, r)
+			cancel()
+			to.gate()
+			time.Sleep(w.delay())
+			replies <- reply
+		})
+	}
+	select {
+	case reply := <-replies:
+		p.gate()
+		return reply, nil
+	case <-ctx.Done():
+		p.gate()
+		return Reply{}, ctx.Err()
+	}
+}
+
+func (p *process) status() Request {
+	p.gate()
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state := w.states[p.applied]
+	r := Request{Generation: state.Generation(p.id), Applied: state.Index, Settled: p.settled}
+	for _, o := range w.nodes {
+		if o != p && (w.down(o) || time.Now().Before(o.slander)) {
+			r.Unreachable = append(r.Unreachable, o.id)
+		}
+	}
+	return r
+}
+
+// down tells whether a node looks dead to others. mu is held.
+func (w *world) down(p *process) bool {
+	now := time.Now()
+	return now.Before(p.stopped) || now.Before(p.cut)
+}
+
+func (p *process) gossip() []Node {
+	p.gate()
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []Node
+	for _, o := range w.nodes {
+		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, Presence: Alive, Supports: true}
+		if w.down(o) || time.Now().Before(o.slander) {
+			n.Presence = Failed
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// elect makes somebody the leader; the two learn of it later.
+func (w *world) elect(to *process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if to.copied {
+		return
+	}
+	from := w.leader
+	slow := func() time.Duration {
+		if w.random.IntN(3) == 0 {
+			return w.upTo(3 * time.Second)
+		}
+		return w.upTo(20 * time.Millisecond)
+	}
+	if from != nil && w.random.IntN(4) > 0 { // some never learn that they lost
+		from.orders <- order{lead: false, delay: slow()}
+	}
+	w.leader = to
+	to.orders <- order{lead: true, delay: slow()}
+	w.counts["elections"]++
+}
+
+// trouble happens.
+func (w *world) trouble() {
+	w.mu.Lock()
+	i := w.random.IntN(len(w.nodes))
+	p, span := w.nodes[i], w.upTo(6*time.Second)
+	what := w.random.IntN(8)
+	switch what {
+	case 0, 1:
+		p.stopped = time.Now().Add(span)
+		w.counts["stops"]++
+	case 2:
+		if w.leader != nil {
+			p = w.leader
+			p.stopped = time.Now().Add(span)
+		}
+		w.counts["leader stops"]++
+	case 3:
+		p.stopped = time.Now().Add(span)
+		p.suspended += span
+		w.counts["suspends"]++
+	case 4:
+		p.cut = time.Now().Add(span)
+		w.counts["cuts"]++
+	case 5:
+		p.slander = time.Now().Add(span)
+		w.counts["slanders"]++
+	}
+	w.mu.Unlock()
+	switch what {
+	case 6: // a new process, of a node that was killed, or one that is only stopped or cut off for a while
+		fresh := w.spawn(p.id)
+		w.mu.Lock()
+		if p.dead = !p.copied && w.random.IntN(2) == 0; p.dead {
+			span = time.Hour
+		}
+		fresh.copied = !p.dead
+		p.cut = time.Now().Add(span)
+		if w.random.IntN(2) == 0 {
+			p.stopped = p.cut
+		}
+		w.nodes[i] = fresh
+		if w.leader == p {
+			w.leader = nil
+		}
+		w.counts["restarts"]++
+		w.mu.Unlock()
+	case 7:
+		w.elect(p)
+		if w.chance(30) { // and back
+			w.elect(w.nodes[int(w.seed)%len(w.nodes)])
+			w.elect(p)
+		}
+	}
+}
+
+func (w *world) run(span time.Duration) {
+	for n := range 3 + int(w.seed%3) {
+		p := w.spawn(id(byte(n + 1)))
+		w.mu.Lock()
+		w.nodes = append(w.nodes, p)
+		w.mu.Unlock()
+	}
+	w.elect(w.nodes[0])
+	next := time.Now().Add(6 * time.Second)
+	for time.Since(w.start) < span && w.failure == "" {
+		time.Sleep(10 * time.Millisecond)
+		w.mu.Lock()
+		w.check()
+		leaderless := w.leader == nil || time.Now().Before(w.leader.stopped) || time.Now().Before(w.leader.cut)
+		heir := w.nodes[w.random.IntN(len(w.nodes))]
+		usable := !time.Now().Before(heir.stopped) && !time.Now().Before(heir.cut)
+		vote := leaderless && usable && w.random.IntN(100) == 0
+		due := time.Now().After(next)
+		if due {
+			next = time.Now().Add(w.upTo(5 * time.Second))
+		}
+		w.mu.Unlock()
+		if vote {
+			w.elect(heir)
+		}
+		if due {
+			w.trouble()
+		}
+	}
+	w.mu.Lock()
+	w.over = true
+	for _, p := range w.all {
+		p.stopped = time.Time{}
+	}
+	w.mu.Unlock()
+	for _, p := range w.all {
+		close(p.done)
+		w.group.Go(func() { p.holder.Close() })
+		w.group.Go(func() { p.giver.Close() })
+	}
+	w.group.Wait()
+}
+
+// TestNeverTwoOwners: whenever an Ended has been applied by anybody, the node's authority is not valid, and not valid
+// again for that generation; and a process that was replaced has none.
+func TestNeverTwoOwners(t *testing.T) {
+	seeds := make([]uint64, 0, *seedsFlag)
+	for s := range *seedsFlag {
+		seeds = append(seeds, uint64(s)+1)
+	}
+	if testing.Short() {
+		seeds = seeds[:min(len(seeds), 25)]
+	}
+	if *seedFlag != 0 {
+		seeds = []uint64{*seedFlag}
+	}
+	total := map[string]int{}
+	for _, seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, seed)
+			w.run(60 * time.Second)
+			if w.failure != "" {
+				t.Fatal(w.failure)
+			}
+			for k, n := range w.counts {
+				total[k] += n
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	var names []string
+	for k := range total {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		t.Logf("%8d %s", total[k], k)
+	}
+	t.Logf("seeds 1 to %d", len(seeds))
+	for _, k := range []string{"agreement.Ended", "agreement.Boot", "agreement.Ring", "valid"} {
+		if *seedFlag == 0 && total[k] < len(seeds) {
+			t.Errorf("only %d times %s: the simulation shows nothing", total[k], k)
+		}
+	}
+}

@@ -1,0 +1,374 @@
+package authority
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// stays has a node apply nothing more from now on.
+func (d *desk) stays(n byte) {
+	applied, generation := d.state.Index, d.state.Generation(id(n))
+	d.change(n, func(q *Request) { q.Applied, q.Generation = applied, generation })
+}
+
+func (d *desk) change(n byte, alter func(*Request)) {
+	if d.alter == nil {
+		d.alter = map[byte]func(*Request){}
+	}
+	d.alter[n] = alter
+}
+
+// rule has new rules come into force.
+func (d *desk) rule() {
+	d.apply(agreement.Empty{})
+	d.ruled = d.state.Index
+}
+
+// ended lists which of the entries end nodes, and why.
+func ended(entries []agreement.Entry) (list []agreement.Ended) {
+	for _, e := range entries {
+		if e, ok := e.(agreement.Ended); ok {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func (d *desk) inRing(n byte) bool { return d.state.InRing(id(n)) }
+
+// TestWhoAsksInVainIsEnded: each reason that is the node's own ends it after five seconds without authority, and no sooner.
+func TestWhoAsksInVainIsEnded(t *testing.T) {
+	for name, begin := range map[string]func(d *desk){
+		"it does not apply an end": func(d *desk) {
+			d.stays(3)
+			d.apply(agreement.Ended{Node: id(9), Why: agreement.Silent})
+		},
+		"it does not apply new rules": func(d *desk) {
+			d.stays(3)
+			d.rule()
+			d.run(followTime+Term, 1, 2, 3, 4)
+		},
+		"it applies nothing more, and says so": func(d *desk) {
+			d.change(3, func(q *Request) { q.Stuck, q.Without = true, max(q.Without, time.Millisecond) })
+		},
+		"grants do not help": func(d *desk) {
+			since := d.now
+			d.change(3, func(q *Request) { q.Without = d.now - since })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, 4)
+			d.up(1, 2, 3, 4)
+			begin(d)
+			if list := ended(d.run(vainPatience-time.Second, 1, 2, 3, 4)); len(list) != 0 {
+				t.Fatalf("%+v is ended too soon", list)
+			}
+			list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4))
+			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
+				t.Fatalf("have %+v, want that node 3 is ended", list)
+			}
+			if d.state.Suspensions[id(3)].Times != 1 {
+				t.Error("it is not counted")
+			}
+		})
+	}
+}
+
+// TestWhoHoldsUpAChangeOfTheRingIsEnded: it has authority, as nobody was ended, and without it no move ends.
+func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
+	d := newDesk(t, 4)
+	d.up(1, 2, 3, 4)
+	d.stays(3)
+	if list := ended(d.run(20*time.Second, 1, 2, 3, 4)); len(list) != 0 {
+		t.Fatalf("%+v is ended, and held nothing up", list)
+	}
+	d.node(5)
+	if list := ended(d.run(vainPatience, 1, 2, 3, 4, 5)); len(list) != 0 {
+		t.Fatalf("%+v is ended too soon", list)
+	}
+	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
+	if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || !d.inRing(5) || !d.state.Settled {
+		t.Errorf("have %+v, want that node 3 is ended", list)
+	}
+}
+
+// TestWhoIsNotEndedForAsking: reasons that are not the node's own, and leaders that have nothing agreed on.
+func TestWhoIsNotEndedForAsking(t *testing.T) {
+	t.Run("a leader whose entries do not commit", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.stays(3)
+		d.apply(agreement.Ended{Node: id(9)})
+		for end := d.now + 20*time.Second; d.now < end; d.now += tickEvery {
+			for n := byte(1); n <= 3; n++ {
+				q := d.request(n)
+				d.book.hear(d.now, d.state, &q)
+			}
+			if list := ended(kind(d.decide())); len(list) != 0 {
+				t.Fatalf("%+v is ended", list)
+			}
+		}
+	})
+	t.Run("one that has given up", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.change(3, func(q *Request) { q.GivingUp = true })
+		if list := ended(d.run(20*time.Second, 1, 2, 3)); len(list) != 0 {
+			t.Fatalf("%+v is ended", list)
+		}
+	})
+	t.Run("a copy of another node's directory", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		for end := d.now + 20*time.Second; d.now < end; {
+			q := d.request(3)
+			q.Boot, q.Without = 999, 10*time.Second
+			d.ask(q)
+			if list := ended(d.run(tickEvery, 1, 2, 3)); len(list) != 0 {
+				t.Fatalf("%+v is ended", list)
+			}
+		}
+	})
+	t.Run("a leader that was late", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.stays(3)
+		d.apply(agreement.Ended{Node: id(9)})
+		d.run(vainPatience-time.Second, 1, 2, 3)
+		d.now += time.Second
+		if list := ended(d.run(vainPatience-time.Second, 1, 2, 3)); len(list) != 0 {
+			t.Fatalf("%+v is ended", list)
+		}
+	})
+	t.Run("a new reign", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.stays(3)
+		d.apply(agreement.Ended{Node: id(9)})
+		d.run(vainPatience-time.Second, 1, 2, 3)
+		d.lead(3)
+		if list := ended(d.run(vainPatience-time.Second, 1, 2, 3)); len(list) != 0 {
+			t.Fatalf("%+v is ended", list)
+		}
+		if list := ended(d.run(3*time.Second, 1, 2, 3)); len(list) != 1 {
+			t.Fatalf("have %+v, want that node 3 is ended", list)
+		}
+	})
+}
+
+// TestOneInTenSeconds: of many that ask in vain one is ended in ten seconds, and never so many that less than half of the ring
+// has authority.
+func TestOneInTenSeconds(t *testing.T) {
+	d := newDesk(t, 7)
+	d.up(1, 2, 3, 4, 5, 6, 7)
+	for n := byte(4); n <= 7; n++ {
+		d.stays(n)
+	}
+	d.apply(agreement.Ended{Node: id(9)})
+	if list := ended(d.run(time.Minute, 1, 2, 3, 4, 5, 6, 7)); len(list) != 0 {
+		t.Fatalf("%+v are ended, and less than half have authority", list)
+	}
+	delete(d.alter, 4)
+	last := time.Duration(never)
+	n := 0
+	for range 3000 {
+		if list := ended(d.run(tickEvery, 1, 2, 3, 4, 5, 6, 7)); len(list) > 0 {
+			if len(list) > 1 || d.now-last < vainPause-tickEvery {
+				t.Fatalf("%+v are ended %s after the last", list, d.now-last)
+			}
+			last, n = d.now, n+1
+		}
+	}
+	if n != 3 {
+		t.Fatalf("%d are ended, not 3", n)
+	}
+	for n := byte(1); n <= 4; n++ {
+		if !d.inRing(n) {
+			t.Errorf("node %d is out of the ring", n)
+		}
+	}
+}
+
+// TestALeaderHandsOn: a leader that would have to end itself hands the lead on.
+func TestALeaderHandsOn(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	d.stays(1)
+	d.rule()
+	if list := ended(d.run(30*time.Second, 1, 2, 3)); len(list) != 0 {
+		t.Fatalf("%+v is ended", list)
+	}
+	if d.handed < 1 || d.handed > 3 {
+		t.Errorf("the lead was handed on %d times", d.handed)
+	}
+}
+
+// TestPatience: who was taken out comes back when it has done well for ten seconds, twice as long after each further time.
+func TestPatience(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	for _, patience := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		d.stays(3)
+		d.apply(agreement.Ended{Node: id(9), Generation: d.state.Generation(id(9))})
+		for range 1000 {
+			if d.run(tickEvery, 1, 2, 3); !d.inRing(3) {
+				break
+			}
+		}
+		d.run(5*time.Second, 1, 2, 3)
+		if !slices.Equal(d.book.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want that node 3 is said to be behind", d.book.behind)
+		}
+		delete(d.alter, 3)
+		d.run(patience-tickEvery, 1, 2, 3)
+		if d.inRing(3) {
+			t.Fatalf("it is back before %s", patience)
+		}
+		d.run(2*time.Second, 1, 2, 3)
+		if !d.inRing(3) || len(d.book.behind) != 0 {
+			t.Fatalf("it is not back after %s", patience)
+		}
+	}
+}
+
+// TestFloor: who has not applied new rules is refused a while after a majority of the ring has, or as soon as all have;
+// not before.
+func TestFloor(t *testing.T) {
+	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
+	t.Run("a majority has", func(t *testing.T) {
+		d := newDesk(t, 4)
+		d.up(1, 2, 3, 4)
+		d.stays(4)
+		d.rule()
+		d.run(followTime-tickEvery, 1, 2, 3, 4)
+		if refused(d, 4) {
+			t.Fatal("it is refused too soon")
+		}
+		d.run(5*tickEvery, 1, 2, 3, 4)
+		if !refused(d, 4) || refused(d, 3) {
+			t.Fatal("it is not refused")
+		}
+	})
+	t.Run("no majority has", func(t *testing.T) {
+		d := newDesk(t, 4)
+		d.up(1, 2, 3, 4)
+		d.stays(3)
+		d.stays(4)
+		d.rule()
+		d.run(20*time.Second, 1, 2, 3, 4)
+		if refused(d, 4) || d.book.followed(d.state, d.ruled) {
+			t.Fatal("half of the ring is refused")
+		}
+	})
+	t.Run("a storm", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.stays(3)
+		for range 400 {
+			if d.book.followed(d.state, d.ruled) { // each write waits for that
+				d.rule()
+			}
+			d.run(tickEvery, 1, 2, 3)
+			if len(d.book.rises) > int(followTime/tickEvery)+1 {
+				t.Fatalf("%d versions are looked at", len(d.book.rises))
+			}
+		}
+		if d.inRing(3) {
+			t.Fatal("a node that is twenty seconds behind is in the ring")
+		}
+	})
+	t.Run("all have", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.rule()
+		d.run(time.Second, 1, 2, 3)
+		if d.book.floor != d.ruled {
+			t.Fatalf("the floor is %d, not %d", d.book.floor, d.ruled)
+		}
+	})
+}
+
+// TestReachedOnlyByOthers: a node that most nodes reach only by way of others leaves the ring as planned, once, and is not
+// taken in before they reach it.
+func TestReachedOnlyByOthers(t *testing.T) {
+	d := newDesk(t, 5)
+	d.up(1, 2, 3, 4, 5)
+	relayed := func(nodes ...byte) {
+		for n := byte(1); n <= 5; n++ {
+			d.change(n, func(q *Request) {
+				if slices.Contains(nodes, n) {
+					q.Relayed = []ring.NodeID{id(5)}
+				}
+			})
+		}
+	}
+	relayed(1, 2)
+	d.want(d.run(30*time.Second, 1, 2, 3, 4, 5))
+	relayed(1, 2, 3)
+	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
+	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // it is made anew without the hole
+	if d.inRing(5) || d.state.Suspensions[id(5)].Times != 1 {
+		t.Fatal("it is in the ring, or not counted")
+	}
+	relayed()
+	d.run(9*time.Second, 1, 2, 3, 4, 5)
+	if d.inRing(5) {
+		t.Fatal("it is back too soon")
+	}
+	d.run(3*time.Second, 1, 2, 3, 4, 5)
+	if !d.inRing(5) {
+		t.Fatal("it is not back")
+	}
+}
+
+// TestALeaderThatIsReachedByOthersHandsOn: it does not lead for ever where most reach it by way of one of them.
+func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	for n := byte(2); n <= 3; n++ {
+		d.change(n, func(q *Request) { q.Relayed = []ring.NodeID{id(1)} })
+	}
+	d.want(d.run(25*time.Second, 1, 2, 3))
+	if d.handed < 1 || d.handed > 3 {
+		t.Errorf("the lead was handed on %d times", d.handed)
+	}
+}
+
+// TestRemovedByForce: a node that is alive is ended at once, and its process gets no authority any more.
+func TestRemovedByForce(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	d.node(3).Presence, d.node(3).Removed = Left, true
+	list := ended(d.run(Wait+time.Second, 1, 2, 3))
+	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
+		t.Fatalf("have %+v, want that node 3 is ended", list)
+	}
+	d.node(3).Presence, d.node(3).Removed = Alive, false
+	if reply := d.ask(d.request(3)); !reply.Removed {
+		t.Fatalf("have %+v, want that it is told", reply)
+	}
+	d.run(time.Minute, 1, 2, 3)
+	if d.inRing(3) {
+		t.Fatal("it is in the ring again")
+	}
+	d.node(3).Boot++
+	d.run(10*time.Second, 1, 2, 3)
+	if !d.inRing(3) {
+		t.Fatal("another process of it is not taken in")
+	}
+	t.Run("out of the ring", func(t *testing.T) {
+		d := newDesk(t, 3)
+		d.up(1, 2, 3)
+		d.node(4).Supports = false
+		d.run(time.Second, 1, 2, 3, 4)
+		d.node(4).Removed = true
+		d.want(d.run(5*time.Second, 1, 2, 3, 4), "Ended")
+		if reply := d.ask(d.request(4)); !reply.Removed {
+			t.Fatalf("have %+v, want that it is told", reply)
+		}
+	})
+}

@@ -1,0 +1,187 @@
+package partitions
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// catchUp is how long after a message has come its receiver waits for what the sender knows and it does not know yet. Messages
+// that wait for the same wait together, so one that asks for something else is not held up for longer either.
+const catchUp = 50 * time.Millisecond
+
+// answer handles one message.
+func (k *Keeper) answer(c *peer.Call, came time.Time) {
+	d := wire.NewDecoder(c.Body)
+	h := decodeHeader(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
+		return
+	}
+	switch c.Method {
+	case MethodLookEnded:
+		k.takeLookEnded(c, d)
+		return
+	case MethodPullEnded:
+		k.takePullEnded(c, d)
+		return
+	}
+	v, ok := k.knows(h.revision, came)
+	switch {
+	case !ok && (c.Method == MethodLook || c.Method == MethodPull):
+		// A new process of an owner, which this node may not learn of for long, as with a full disk. What is here is final: the last
+		// process had no authority any more when the new one was agreed on.
+		v = k.view.Load()
+	case !ok:
+		c.Fail(codeBehind, "what was agreed on is not known here yet")
+		return
+	case !v.known(c.From, h.generation) && !((c.Method == MethodBack || c.Method == MethodDebts) && k.gets(c.From.Node)):
+		c.Fail(codeRefused, "the sender was ended, or is another process")
+		return
+	}
+	switch c.Method {
+	case MethodPush:
+		k.takePush(v, c, h, d)
+	case MethodFlip:
+		k.takeFlips(v, c, d)
+	case MethodAsk:
+		k.takeQuestion(v, c, d)
+	case MethodLook:
+		k.takeLook(v, c, d)
+	case MethodPull:
+		k.takePull(v, c, d)
+	case MethodBack:
+		k.takeBack(c, d)
+	case MethodDebts:
+		k.takeDebts(c, d)
+	default:
+		c.Fail(codeMalformed, "unknown method")
+	}
+}
+
+// knows returns the view as soon as it has revision.
+func (k *Keeper) knows(revision uint64, came time.Time) (*view, bool) {
+	if v := k.view.Load(); v.Revision >= revision {
+		return v, true
+	}
+	timer := time.NewTimer(catchUp - time.Since(came))
+	defer timer.Stop()
+	for {
+		k.mu.Lock()
+		changed := k.changed
+		k.mu.Unlock()
+		if v := k.view.Load(); v.Revision >= revision {
+			return v, true
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return nil, false
+		case <-k.ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+// known reports whether the sender is the process that may have tokens now.
+func (v *view) known(from peer.Identity, generation int64) bool {
+	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
+}
+
+// takePush takes copies and changes from an owner.
+func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
+	now := k.cfg.Now()
+	var refused []int
+	for d.More() {
+		var s section
+		taken, room := false, true
+		decodeSection(d, now, func(head section) bool {
+			s = head
+			taken = k.beginPush(v, c.From, h.seq, s)
+			return taken
+		}, func(rec counters.Record) { room = k.put(c.From.Node, s, now, rec) && room })
+		if !d.Failed() && taken {
+			taken = k.endPush(s)
+		}
+		if !taken {
+			refused = append(refused, s.p)
+		}
+		if !room {
+			k.mu.Lock()
+			k.stats.NoRoom++
+			k.mu.Unlock()
+		}
+	}
+	finish(c, d, appendPartitions(nil, refused))
+}
+
+// beginPush reports whether what from sends of a partition is to be taken: not where the token is here, nor after
+// something newer, nor in the middle of a copy whose beginning is not here.
+func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pt, from := &k.parts[s.p], sender.Node
+	f, t := v.Owner(s.p)
+	switch {
+	case from != f && from != t, pt.phase != away && pt.phase != handed:
+		return false
+	case pt.pusher == sender.Boot && seq < pt.seq:
+		return false
+	}
+	// A whole copy that is sent again, since the last one's changes were not all acknowledged, stays until it is
+	// replaced: it is better than none.
+	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
+		k.cfg.Table.Drop(s.p)
+		k.debts.replace(s.p)
+		pt.source, pt.order, pt.whole = from, order{lineage: s.lineage}, false
+	}
+	if pt.source != from || pt.lineage != s.lineage {
+		return false
+	}
+	if s.flags&sectionBegins != 0 {
+		pt.parts = 0
+	}
+	if s.flags&sectionCopy != 0 {
+		pt.parts++
+	}
+	pt.pusher, pt.seq = sender.Boot, seq
+	return true
+}
+
+// put takes one record of a push. The token may have come here since the push began, by a promotion: then the counters
+// here are newer than what the last owner says.
+func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pt := &k.parts[s.p]
+	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
+		return true
+	}
+	k.debts.replaceOne(rec.Key)
+	return k.cfg.Table.Put(now, rec)
+}
+
+// endPush notes how new the copy is after a section. It reports false if a whole copy has come with a hole: then it is
+// sent again. Changes after a hole are newer than what is here, and better than nothing, but the copy counts as
+// what it was before the hole.
+func (k *Keeper) endPush(s section) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pt := &k.parts[s.p]
+	if pt.lineage != s.lineage || pt.source.IsZero() {
+		return true
+	}
+	switch {
+	case s.flags&sectionEnds != 0 && pt.parts != s.parts:
+		return false
+	case s.flags&sectionEnds != 0:
+		pt.order, pt.whole = s.order, true
+	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
+		pt.round = s.round
+	}
+	return true
+}

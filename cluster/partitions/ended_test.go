@@ -1,0 +1,118 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// TestTheEndedAreAsked: a node that is ended though it lives, since its disk hangs, gives what it has to who goes on without a
+// whole copy. It does not even know that it was ended.
+func TestTheEndedAreAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a, b, c, d := f.add(), f.add(), f.add(), f.add()
+		f.bring(a, b, c, d)
+		f.ring(a, b, c, d)
+		f.settle()
+		const keys, hits = 300, 20
+		for i := range keys * hits {
+			if _, ok, err := f.take(b, keyOf(i%keys)); err != nil || !ok {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		// The owner applies nothing more. Its standby dies, and another one takes its place; the owner does not know that.
+		a.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		c.kill()
+		f.end(c)
+		time.Sleep(5 * time.Second)
+		f.end(a)
+		f.eventually("all partitions have owners", func() bool {
+			for p := range ring.Partitions {
+				if !b.table.IsOpen(p) && !d.table.IsOpen(p) {
+					return false
+				}
+			}
+			return true
+		})
+		lost := 0
+		for i := range keys {
+			if have := f.used(keyOf(i)); have < hits {
+				lost++
+				t.Logf("key %d: %d of %d", i, have, hits)
+			}
+		}
+		if lost > 0 {
+			t.Errorf("%d of %d subjects have forgotten hits", lost, keys)
+		}
+	})
+}
+
+// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be ended has another process, which takes up what
+// was agreed before it may own anything, or only after the end. All that was admitted meanwhile is with the ended node.
+func TestARestartedStandbyAsksTheEnded(t *testing.T) {
+	for name, starts := range map[string]func(f *fleet, owner, standby *node){
+		"before the end": func(f *fleet, owner, standby *node) {
+			standby.start(2)
+			f.end(owner)
+			f.agree(agreement.Empty{})
+		},
+		"after the end": func(f *fleet, owner, standby *node) {
+			f.end(owner)
+			standby.start(2)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				a, b, c := f.add(), f.add(), f.add()
+				f.bring(a, b, c)
+				f.ring(a, b, c)
+				f.settle()
+				a.lag.Store(int64(time.Hour))
+				f.agree(agreement.Empty{})
+				b.kill()
+				keys := 0
+				const hits = 20
+				for i := range 300 {
+					if p := ring.PartitionOf(keyOf(i).Hi); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id {
+						continue
+					}
+					keys++
+					for range hits {
+						if _, ok, err := f.take(a, keyOf(i)); err != nil || !ok {
+							t.Fatal(err)
+						}
+					}
+				}
+				b.table = newTable()
+				before := f.state.To
+				starts(f, a, b)
+				f.bring(b)
+				f.eventually("all partitions have owners", func() bool {
+					for p := range ring.Partitions {
+						if !b.table.IsOpen(p) && !c.table.IsOpen(p) {
+							return false
+						}
+					}
+					return true
+				})
+				lost := 0
+				for i := range 300 {
+					p := ring.PartitionOf(keyOf(i).Hi)
+					if before.Owner(p) == a.id && before.Standby(p) == b.id && f.used(keyOf(i)) < hits {
+						lost++
+					}
+				}
+				if lost > 0 || keys == 0 {
+					t.Errorf("%d of %d subjects have forgotten hits", lost, keys)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,428 @@
+package partitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/memnet"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const port = 7947
+
+// fleet is some keepers, and the log that they would agree on.
+type fleet struct {
+	t     *testing.T
+	net   *memnet.Net
+	nodes []*node
+	save  func(context.Context) error // of the nodes added from then on; nil: they have no disk
+
+	mu    sync.Mutex // guards what follows
+	state *agreement.State
+	index uint64
+}
+
+// node is a process with a keeper.
+type node struct {
+	fleet     *fleet
+	id        ring.NodeID
+	ip        string
+	boot      uint64
+	boots     uint64
+	table     *counters.Table
+	peers     *peer.Peers
+	keeper    *Keeper
+	authority atomic.Bool
+	alive     atomic.Bool
+	mute      atomic.Bool  // it answers no calls, and can be reached all the same
+	lag       atomic.Int64 // how late it takes up states; those that come meanwhile are one, the newest
+	told      chan *agreement.State
+	stop      chan struct{}
+	done      sync.WaitGroup
+}
+
+func newFleet(t *testing.T) *fleet {
+	f := &fleet{t: t, net: memnet.New(), state: agreement.New()}
+	t.Cleanup(func() {
+		for _, n := range f.all() {
+			n.close()
+		}
+	})
+	return f
+}
+
+func newTable() *counters.Table { return counters.New(100_000) }
+
+func idOf(i int) ring.NodeID { return ring.NodeID{byte(i + 1), 0xaa} }
+
+func now() algorithms.Now { return algorithms.At(time.Now()) }
+
+// all lists the nodes.
+func (f *fleet) all() []*node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.nodes)
+}
+
+// add starts a node that nobody knows yet.
+func (f *fleet) add() *node {
+	i := len(f.nodes)
+	n := &node{fleet: f, id: idOf(i), ip: fmt.Sprintf("10.0.0.%d", i+1), table: newTable(), boots: 1}
+	f.mu.Lock()
+	f.nodes = append(f.nodes, n)
+	f.mu.Unlock()
+	n.start(1)
+	return n
+}
+
+// start starts the node's process, with the counters that it has.
+func (n *node) start(boot uint64) {
+	f := n.fleet
+	n.boot = uint64(n.id[0])<<32 | boot
+	host := f.net.Host(n.ip)
+	n.told, n.stop = make(chan *agreement.State, 1000), make(chan struct{})
+	var err error
+	self := peer.Identity{Node: n.id, Boot: n.boot, Name: n.ip}
+	n.peers, err = peer.New(peer.Config{
+		Self:   func() peer.Identity { return self },
+		Listen: func() (net.Listener, error) { return host.Listen(port) },
+		Dial:   host.Dial,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	handle := func(c *peer.Call) {
+		if n.mute.Load() {
+			c.Keep()
+		} else {
+			n.keeper.serve(c)
+		}
+	}
+	for m := MethodPush; m <= MethodPullEnded; m++ {
+		n.peers.Handle(m, peer.Near, handle)
+	}
+	known := map[ring.NodeID]string{}
+	for i := range 10 {
+		if idOf(i) != n.id {
+			known[idOf(i)] = fmt.Sprintf("10.0.0.%d:%d", i+1, port)
+		}
+	}
+	cfg := DefaultConfig()
+	cfg.Self, cfg.Boot, cfg.Table, cfg.Now, cfg.Calls = n.id, n.boot, n.table, now, n.peers
+	cfg.Save = f.save
+	cfg.Authority, cfg.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
+	if n.keeper, err = Open(cfg); err != nil {
+		f.t.Fatal(err)
+	}
+	n.peers.Start()
+	n.peers.Know(known)
+	n.alive.Store(true)
+	n.done.Go(n.listen)
+	f.mu.Lock()
+	n.told <- f.state
+	f.mu.Unlock()
+}
+
+// listen takes up states a little late, each node at its own pace.
+func (n *node) listen() {
+	for {
+		select {
+		case s := <-n.told:
+			time.Sleep(time.Duration(n.id[0]) * time.Millisecond)
+			n.keeper.Use(n.late(s))
+		case <-n.stop:
+			return
+		}
+	}
+}
+
+// late is the state to take up after s has come: s, or after a lag the newest that came meanwhile.
+func (n *node) late(s *agreement.State) *agreement.State {
+	lag := time.Duration(n.lag.Load())
+	if lag == 0 {
+		return s
+	}
+	select {
+	case <-time.After(lag):
+	case <-n.stop:
+	}
+	for {
+		select {
+		case s = <-n.told:
+		default:
+			return s
+		}
+	}
+}
+
+// kill ends the process; what it had in memory is gone.
+func (n *node) kill() {
+	n.authority.Store(false)
+	n.alive.Store(false)
+	n.fleet.net.Crash(n.ip)
+	n.close()
+}
+
+func (n *node) close() {
+	if n.stop == nil {
+		return
+	}
+	close(n.stop)
+	n.done.Wait()
+	_ = n.peers.Close()
+	_ = n.keeper.Close()
+	n.stop = nil
+}
+
+// agree appends an entry to the log.
+func (f *fleet) agree(e agreement.Entry) {
+	f.t.Helper()
+	b, err := agreement.Encode(e)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	next, result := f.state.Apply(f.index, b)
+	if result.Err != nil {
+		f.t.Fatalf("%T: %v", e, result.Err)
+	}
+	f.state = next
+	for _, n := range f.nodes {
+		if n.alive.Load() {
+			n.told <- next
+		}
+	}
+}
+
+// bring registers nodes and gives them authority.
+func (f *fleet) bring(nodes ...*node) {
+	for _, n := range nodes {
+		f.agree(agreement.Boot{Node: n.id, Boot: n.boot})
+		n.authority.Store(true)
+	}
+}
+
+// ring moves to the ring of nodes, without waiting.
+func (f *fleet) ring(nodes ...*node) {
+	var members []agreement.Member
+	for _, n := range nodes {
+		members = append(members, agreement.Member{ID: n.id, Name: n.ip, Address: n.ip})
+	}
+	f.agree(agreement.Ring{Epoch: f.state.Epoch + 1, Members: members, Settings: ring.DefaultSettings()})
+}
+
+// settle waits until all that live have settled the epoch, and agrees on that.
+func (f *fleet) settle() {
+	f.t.Helper()
+	f.waitSettled()
+	if !f.state.Settled {
+		f.agree(agreement.Settled{Epoch: f.state.Epoch})
+	}
+}
+
+func (f *fleet) waitSettled() {
+	f.t.Helper()
+	f.eventually("the epoch is settled", func() bool {
+		for _, n := range f.all() {
+			if n.alive.Load() && f.state.To.Rank(n.id)+f.state.From.Rank(n.id) > -2 &&
+				(n.keeper.Used() < f.state.Revision || n.keeper.Settled() < f.state.Epoch) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (f *fleet) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	for range 30_000 {
+		if ok() {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	f.t.Fatalf("%s: not within 30 s", what)
+}
+
+// end ends a node as a leader would: when its authority has run out.
+func (f *fleet) end(n *node) {
+	n.authority.Store(false)
+	f.agree(agreement.Ended{Node: n.id, Generation: f.state.Generation(n.id)})
+}
+
+// watchInterval is how often it is looked for two owners: all partitions of all nodes.
+func watchInterval() time.Duration {
+	if testing.Short() {
+		return 10 * time.Millisecond
+	}
+	return time.Millisecond
+}
+
+// watch looks again and again whether a partition has two owners, until stop is closed.
+func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
+	done.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(watchInterval()):
+			}
+			owns := func(n *node, p int) bool { return n.alive.Load() && n.authority.Load() && n.table.IsOpen(p) }
+			for p := range ring.Partitions {
+				var first *node
+				for _, n := range f.all() {
+					switch {
+					case !owns(n, p):
+					case first == nil:
+						first = n
+					case owns(first, p): // still, and not handed over between the two looks
+						f.t.Errorf("partition %d has two owners, %s and %s", p, first.ip, n.ip)
+						return
+					default:
+						first = n
+					}
+				}
+			}
+		}
+	})
+}
+
+var errUndecided = errors.New("nobody decides")
+
+var limit = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: 24 * time.Hour}
+
+func keyOf(i int) counters.Key {
+	return counters.Key{Hi: uint64(i) * 0x9e3779b97f4a7c15, Lo: uint64(i)}
+}
+
+// take asks whoever decides a key, as a check that begins at node at would.
+func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err error) {
+	p := ring.PartitionOf(key.Hi)
+	for range 2000 {
+		n := at
+		for range 4 {
+			r := n.keeper.Route(p)
+			if r.Place == Held {
+				ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
+				if v := n.table.Take(now(), ops); v != counters.Shut && n.authority.Load() {
+					return n, v == counters.Admitted, nil
+				}
+				break
+			}
+			next := f.byID(r.Owner)
+			if r.Place == Frozen || next == nil || !next.alive.Load() || next == n {
+				break
+			}
+			n = next
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil, false, errUndecided
+}
+
+func (f *fleet) byID(id ring.NodeID) *node {
+	for _, n := range f.all() {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// used is what the owner of key says.
+func (f *fleet) used(key counters.Key) int64 {
+	p := ring.PartitionOf(key.Hi)
+	for _, n := range f.all() {
+		if n.alive.Load() && n.table.IsOpen(p) && n.authority.Load() {
+			used, _ := n.table.Usage(now(), key, &limit)
+			return used
+		}
+	}
+	return -1
+}
+
+// load asks about keys from all nodes until stop, and counts what was admitted.
+type load struct {
+	admitted []atomic.Int64
+	lost     []atomic.Int64 // what may be forgotten
+	mu       sync.Mutex     // guards what follows
+	recent   []admission    // the last ones
+	victim   *node          // will be killed now
+
+	victimSince time.Time
+	failed      atomic.Int64
+	done        sync.WaitGroup
+	cancel      context.CancelFunc
+}
+
+// admission is a check that was admitted.
+type admission struct {
+	key int
+	by  *node
+	at  time.Time
+}
+
+// note keeps the admissions of the last moments.
+func (l *load) note(a admission) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recent = append(l.recent, a)
+	if len(l.recent) > 20_000 {
+		l.recent = append(l.recent[:0], l.recent[10_000:]...)
+	}
+	if l.victim == a.by && l.victimSince.Equal(a.at) {
+		l.lost[a.key].Add(1)
+	}
+}
+
+func (f *fleet) load(keys int, at func() []*node) *load {
+	l := &load{admitted: make([]atomic.Int64, keys), lost: make([]atomic.Int64, keys)}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	for w := range 4 {
+		l.done.Go(func() {
+			for i := w; ctx.Err() == nil; i += 7 {
+				from := at()
+				by, allowed, err := f.take(from[i%len(from)], keyOf(i%keys))
+				switch {
+				case err != nil:
+					l.failed.Add(1)
+				case allowed:
+					l.admitted[i%keys].Add(1)
+					l.note(admission{key: i % keys, by: by, at: time.Now()})
+				}
+				time.Sleep(time.Duration(100+i%50) * time.Microsecond)
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) stop() {
+	l.cancel()
+	l.done.Wait()
+}
+
+// leave moves to the ring without n.
+func (f *fleet) leave(n *node) {
+	f.agree(agreement.Leave{Epoch: f.state.Epoch + 1, Node: n.id})
+}

@@ -1,0 +1,404 @@
+package partitions
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// messageSize is from how many bytes on a message to a follower is sent.
+	messageSize = 128 << 10
+	// maxUnacked bounds the bytes that a follower has not acknowledged before copies wait.
+	maxUnacked = 4 << 20
+	// maxBehind bounds them before changes are no longer sent: the follower gets whole copies instead.
+	maxBehind = 32 << 20
+	// pushTimeout is how long an acknowledgement may take.
+	pushTimeout = 2 * time.Second
+	// probeInterval is how often a follower is sent a message, though there is nothing to tell it: so that each owner knows
+	// whether it takes copies, also while nothing changes.
+	probeInterval = time.Second
+	// lagTime is how long a follower may answer nothing before it lags.
+	lagTime = 5 * time.Second
+)
+
+// follower is a node that gets copies of partitions whose tokens are here.
+type follower struct {
+	node    ring.NodeID
+	parts   map[int]*progress
+	unacked int // bytes
+	// sent is the number of the last message, flying those of messages that are not acknowledged, in order.
+	sent   uint64
+	flying []uint64
+	// probed is when the last message was sent; since, when one was sent that it has not answered, with no answer since. Zero:
+	// all were answered.
+	probed, since time.Time
+
+	// The message being put together; used by the loop alone.
+	message []byte
+	copies  bool   // some of it belongs to whole copies
+	packed  []byte // scratch
+	inside  []int  // the partitions in it
+	ends    []int  // indexes of those in inside whose copy it completes
+}
+
+// progress is how far a follower is with one partition. It has none before its copy is begun.
+type progress struct {
+	whole  bool // it has acknowledged all of the copy
+	flying int  // messages about the partition that are not acknowledged
+}
+
+// following lists the nodes that should have copies of p while its token is here: the standby, and while it moves the
+// other end, so that whichever of the two is lost, the other goes on from what it has.
+func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := v.Owner(p)
+	add := func(id ring.NodeID) {
+		if id.IsZero() || id == self {
+			return
+		}
+		for _, have := range buf {
+			if have == id {
+				return
+			}
+		}
+		buf = append(buf, id)
+	}
+	switch {
+	case from == to:
+		add(v.To.Standby(p))
+		add(v.From.Standby(p)) // which is the one to go on until the ring is settled
+	case from == self:
+		add(to)
+		add(v.From.Standby(p))
+	default:
+		add(from)
+		add(v.To.Standby(p))
+	}
+	return buf
+}
+
+// synced reports whether node has a whole copy of p. It is called under mu.
+func (k *Keeper) synced(p int, node ring.NodeID) bool {
+	if node.IsZero() {
+		return true
+	}
+	f := k.followers[node]
+	return f != nil && f.parts[p] != nil && f.parts[p].whole
+}
+
+// unfollow forgets what others have of p: they get it anew. It is called under mu.
+func (k *Keeper) unfollow(p int) {
+	for _, f := range k.followers {
+		delete(f.parts, p)
+	}
+}
+
+// follower is what is known of node, as follower. It is called under mu.
+func (k *Keeper) follower(node ring.NodeID) *follower {
+	f := k.followers[node]
+	if f == nil {
+		f = &follower{node: node, parts: map[int]*progress{}}
+		k.followers[node] = f
+	}
+	return f
+}
+
+// owns reports whether what changes in p is to be sent to others.
+func (k *Keeper) owns(p int) bool {
+	ph := phase(k.phases[p].Load())
+	return ph == held || ph == freezing
+}
+
+// pushChanges sends what changed since the last time to all that follow. It runs in the loop.
+func (k *Keeper) pushChanges() {
+	if k.alone() {
+		return
+	}
+	k.collect(true)
+	k.debiting.Lock()
+	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
+		k.pushTo(p, records)
+		return nil
+	})
+	k.debiting.Unlock()
+	k.collect(false)
+	k.flushAll()
+}
+
+// collect notes whether what changed is being collected. What changes meanwhile in a partition whose token comes then
+// is forgotten by the table, so that the partition's followers need whole copies.
+func (k *Keeper) collect(begins bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.collecting = begins
+}
+
+// pushTo adds what changed in p to the messages for those that have the copy before.
+func (k *Keeper) pushTo(p int, records []counters.Record) {
+	k.mu.Lock()
+	k.parts[p].round++
+	at := k.parts[p].order
+	k.mu.Unlock()
+	var buf [3]ring.NodeID
+	for _, node := range k.view.Load().following(k.cfg.Self, p, buf[:0]) {
+		k.mu.Lock()
+		f := k.follower(node)
+		pr := f.parts[p]
+		if pr != nil && f.unacked > maxBehind {
+			delete(f.parts, p)
+			pr = nil
+		}
+		k.mu.Unlock()
+		if pr != nil {
+			k.add(f, section{p: p, order: at}, records)
+		}
+	}
+}
+
+// pushCopies begins copies for followers that have none, as far as they keep up. It runs in the loop.
+func (k *Keeper) pushCopies() {
+	v := k.view.Load()
+	if !v.member || v.From == nil || k.alone() {
+		return
+	}
+	k.copying = true
+	var buf [3]ring.NodeID
+	for p := range ring.Partitions {
+		if !k.owns(p) {
+			continue
+		}
+		for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+			k.copyTo(v, node, p)
+		}
+	}
+	k.flushAll()
+	k.copying = false
+}
+
+// copyTo sends node, a follower in v, a whole copy of p, unless it has one or has too much to do.
+func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
+	k.mu.Lock()
+	f := k.follower(node)
+	if k.view.Load() != v || f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
+		k.mu.Unlock()
+		return
+	}
+	// From here on changes are sent as well; those before are in the copy.
+	f.parts[p] = &progress{}
+	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
+	k.mu.Unlock()
+	k.debiting.Lock()
+	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
+		s = k.add(f, s, records)
+		return nil
+	})
+	k.debiting.Unlock()
+	s.flags |= sectionEnds
+	k.add(f, s, nil)
+}
+
+// add puts records of s.p into the message for f, as s and as many more sections as it takes, and sends it when it is long
+// enough. It returns s as it goes on after that.
+func (k *Keeper) add(f *follower, s section, records []counters.Record) section {
+	now := k.cfg.Now()
+	for {
+		if len(f.message) == 0 {
+			f.message = k.header(f.message)
+		}
+		packed, n := pack(f.packed[:0], records, now)
+		f.packed = packed
+		rest := records[n:]
+		one := s
+		one.parts++
+		if len(rest) > 0 {
+			one.flags &^= sectionEnds
+			if s.flags&sectionCopy == 0 {
+				one.flags |= sectionMore
+			}
+		}
+		f.message = appendSection(f.message, one, n, packed)
+		f.inside = append(f.inside, s.p)
+		f.copies = f.copies || k.copying
+		if one.flags&sectionEnds != 0 {
+			f.ends = append(f.ends, len(f.inside)-1)
+		}
+		if len(f.message) >= messageSize {
+			k.flush(f)
+		}
+		s.parts, s.flags = one.parts, s.flags&^sectionBegins
+		if records = rest; len(records) == 0 {
+			return s
+		}
+	}
+}
+
+func (k *Keeper) flushAll() {
+	k.mu.Lock()
+	all := make([]*follower, 0, len(k.followers))
+	for _, f := range k.followers {
+		all = append(all, f)
+	}
+	k.mu.Unlock()
+	for _, f := range all {
+		if len(f.message) > 0 {
+			k.flush(f)
+		}
+	}
+}
+
+// flush sends the message for f.
+func (k *Keeper) flush(f *follower) {
+	size, inside, ends := len(f.message), f.inside, f.ends
+	plain := !f.copies && k.view.Load().Settled
+	k.mu.Lock()
+	sent := make([]*progress, len(inside))
+	for i, p := range inside {
+		if sent[i] = f.parts[p]; sent[i] != nil {
+			sent[i].flying++
+		}
+	}
+	f.unacked += size
+	f.sent++
+	number := f.sent
+	if f.probed = time.Now(); f.since.IsZero() {
+		f.since = f.probed
+	}
+	f.flying = append(f.flying, number)
+	k.stats.PushedBytes += int64(size)
+	k.mu.Unlock()
+	k.cfg.Calls.Go(f.node, MethodPush, f.message, pushTimeout, func(reply []byte, err error) {
+		all := k.acknowledged(f, number, size, inside, ends, sent, reply, err)
+		// What waits for changes alone, while nothing moves, is confirmations.
+		k.hasten()
+		if !plain || !all {
+			k.wake()
+		}
+	})
+	f.message, f.inside, f.ends, f.copies = f.message[:0], nil, nil, false
+}
+
+// acknowledged takes note of a follower's answer: what it has not taken it gets anew, whole. It reports
+// whether all was taken.
+func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends []int, sent []*progress, reply []byte, err error) (all bool) {
+	var refused []int
+	if err == nil {
+		refused, err = parsePartitions(reply)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f.unacked -= size
+	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
+	if answers(err) {
+		if f.since = (time.Time{}); len(f.flying) > 0 {
+			f.since = time.Now()
+		}
+	}
+	if err != nil || len(refused) > 0 {
+		k.failed(f.node)
+	}
+	lost := func(p int, pr *progress) {
+		if f.parts[p] == pr {
+			delete(f.parts, p)
+		}
+	}
+	for i, p := range inside {
+		if sent[i] == nil {
+			continue
+		}
+		if sent[i].flying--; err != nil {
+			lost(p, sent[i])
+		}
+	}
+	if err == nil {
+		for _, p := range refused {
+			if p >= 0 && p < ring.Partitions {
+				lost(p, f.parts[p])
+			}
+		}
+		for _, i := range ends {
+			if sent[i] != nil && f.parts[inside[i]] == sent[i] {
+				sent[i].whole = true
+			}
+		}
+	}
+	return err == nil && len(refused) == 0
+}
+
+// answers reports whether a follower whose call ended with err takes messages. One that does not know yet what was agreed
+// answers, too.
+func answers(err error) bool {
+	var remote *peer.RemoteError
+	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
+}
+
+// probe sends an empty message to each follower that was sent none for a while. It runs in the loop.
+func (k *Keeper) probe() {
+	k.mu.Lock()
+	var list []*follower
+	for _, f := range k.followers {
+		if len(f.flying) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
+			list = append(list, f)
+		}
+	}
+	k.mu.Unlock()
+	for _, f := range list {
+		f.message = k.header(f.message)
+		k.flush(f)
+	}
+}
+
+// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for five
+// seconds. If that is most of those that can be reached, the fault is here, and the list is empty.
+func (k *Keeper) Lagging() []ring.NodeID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []ring.NodeID
+	reached := 0
+	for node, f := range k.followers {
+		if !k.cfg.Calls.Reachable(node) {
+			continue
+		}
+		if reached++; !f.since.IsZero() && time.Since(f.since) >= lagTime {
+			list = append(list, node)
+		}
+	}
+	if k.stats.Lagging = len(list); 2*len(list) > reached {
+		return nil
+	}
+	return list
+}
+
+// receive takes what other keepers send, in order.
+func (k *Keeper) receive() {
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case m := <-k.inbox:
+			k.answer(m.Call, m.came)
+		}
+	}
+}
+
+// Handle has p bring the messages of other keepers here.
+func (k *Keeper) Handle(p *peer.Peers) {
+	for _, m := range []peer.Method{
+		MethodPush, MethodFlip, MethodAsk, MethodPull, MethodBack, MethodDebts, MethodLook, MethodLookEnded, MethodPullEnded,
+	} {
+		p.Handle(m, peer.Near, k.serve)
+	}
+}
+
+// serve takes a message of another keeper. It does not block.
+func (k *Keeper) serve(c *peer.Call) {
+	c.Keep()
+	select {
+	case k.inbox <- message{c, time.Now()}:
+	default:
+		c.Fail(codeBusy, "too much is waiting")
+	}
+}

@@ -1,0 +1,216 @@
+package partitions
+
+import (
+	"context"
+	"slices"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// takeLook tells an owner how new the copies here are.
+func (k *Keeper) takeLook(v *view, c *peer.Call, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
+		return
+	}
+	var reply []byte
+	k.mu.Lock()
+	for _, p := range list {
+		reply = appendFinding(reply, p, finding{whole: k.parts[p].whole, order: k.parts[p].order})
+	}
+	mine := k.notTheirs(v, c.From.Node, list)
+	k.mu.Unlock()
+	if mine {
+		c.Fail(codeRefused, "the partition is not the asking node's")
+		return
+	}
+	c.Reply(reply)
+}
+
+// notTheirs reports whether one of the partitions is not node's to go on with, as far as is known here. It is called under
+// mu.
+func (k *Keeper) notTheirs(v *view, node ring.NodeID, list []int) bool {
+	return slices.ContainsFunc(list, func(p int) bool {
+		from, _ := v.Owner(p)
+		return from != node || k.parts[p].phase == held
+	})
+}
+
+// takePull gives an owner the copies here. What was admitted here meanwhile is in them.
+func (k *Keeper) takePull(v *view, c *peer.Call, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
+		return
+	}
+	orders := make([]order, len(list))
+	k.mu.Lock()
+	if k.notTheirs(v, c.From.Node, list) {
+		k.mu.Unlock()
+		c.Fail(codeRefused, "the partition is not the asking node's")
+		return
+	}
+	for i, p := range list {
+		if k.parts[p].whole {
+			orders[i] = k.parts[p].order
+			k.includeDebts(p)
+		}
+	}
+	k.mu.Unlock()
+	k.done.Go(func() { k.giveBack(c, list, orders) })
+}
+
+func (k *Keeper) giveBack(c *peer.Call, list []int, orders []order) {
+	k.tellFirst(c.From.Node, list)
+	var message, packed []byte
+	send := func() error {
+		ctx, cancel := context.WithTimeout(k.ctx, backTimeout)
+		defer cancel()
+		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodBack, message)
+		message = message[:0]
+		return err
+	}
+	add := func(s *section, n int, packed []byte) error {
+		if len(message) == 0 {
+			message = k.appendHeader(message, 0)
+		}
+		s.parts++
+		message = appendSection(message, *s, n, packed)
+		s.flags &^= sectionBegins
+		if len(message) >= messageSize {
+			return send()
+		}
+		return nil
+	}
+	var err error
+	for i, p := range list {
+		s := section{p: p, order: orders[i], flags: sectionCopy | sectionBegins}
+		err = k.cfg.Table.Copy(p, func(records []counters.Record) error {
+			for len(records) > 0 {
+				n := 0
+				packed, n = pack(packed[:0], records, k.cfg.Now())
+				records = records[n:]
+				if err := add(&s, n, packed); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			s.flags |= sectionEnds
+			err = add(&s, 0, nil)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err == nil && len(message) > 0 {
+		err = send()
+	}
+	if err != nil {
+		c.Fail(codeRefused, err.Error())
+		return
+	}
+	c.Reply(nil)
+}
+
+// tellFirst tells node the debts that are in the copies it is about to get. It debits them in what it has of its own, which may be
+// newer, so that the more used of both has them in any case. The debts stay here until its standbys have them, too: see payDebts.
+func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
+	now := k.cfg.Now()
+	var bodies [][]byte
+	entries := 0
+	k.mu.Lock()
+	for _, p := range list {
+		for _, s := range k.debts.seals[p] {
+			if entries += len(s.entries); len(bodies) == 0 || entries > debtsPerMessage {
+				bodies, entries = append(bodies, k.appendHeader(nil, 0)), len(s.entries)
+			}
+			last := &bodies[len(bodies)-1]
+			s.told, *last = true, s.append(*last, now)
+		}
+	}
+	k.mu.Unlock()
+	for _, body := range bodies {
+		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
+		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, body)
+		cancel()
+	}
+}
+
+// gift is a copy that is coming from a node. What is here stays until it is complete.
+type gift struct {
+	section
+	records []counters.Record
+}
+
+// takeBack takes the copies that this node has asked for.
+func (k *Keeper) takeBack(c *peer.Call, d *wire.Decoder) {
+	now := k.cfg.Now()
+	for d.More() {
+		var s section
+		var records []counters.Record
+		decodeSection(d, now, func(head section) bool {
+			s = head
+			return phase(k.phases[s.p].Load()) == recovering
+		}, func(rec counters.Record) {
+			rec.Log = slices.Clone(rec.Log)
+			records = append(records, rec)
+		})
+		if !d.Failed() {
+			k.receiveGift(c.From.Node, s, records)
+		}
+	}
+	finish(c, d, nil)
+}
+
+// receiveGift takes one section of a copy, and with the last one the copy.
+func (k *Keeper) receiveGift(from ring.NodeID, s section, records []counters.Record) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.parts[s.p].phase != recovering || !k.pulling[from] {
+		return
+	}
+	g := k.giving[from]
+	if s.flags&sectionBegins != 0 {
+		g = &gift{section: section{p: s.p, order: s.order}}
+		k.giving[from] = g
+	}
+	if g == nil || g.p != s.p || g.order != s.order {
+		return // its beginning is not here
+	}
+	g.records = append(g.records, records...)
+	if g.parts++; s.flags&sectionEnds == 0 {
+		return
+	}
+	delete(k.giving, from)
+	if g.parts == s.parts {
+		k.join(from, g)
+	}
+}
+
+// join puts a copy in the place of the one here if it is newer. Copies without an order are merged: the more used of both.
+// It is called under mu.
+func (k *Keeper) join(from ring.NodeID, g *gift) {
+	now := k.cfg.Now()
+	pt := &k.parts[g.p]
+	switch {
+	case pt.whole && g.after(pt.order):
+		k.cfg.Table.Drop(g.p)
+		for _, rec := range g.records {
+			if !k.cfg.Table.Put(now, rec) {
+				k.stats.NoRoom++
+			}
+		}
+		k.debts.replace(g.p)
+		pt.order, pt.source = g.order, from
+	case !pt.whole || g.lineage != pt.lineage:
+		for _, rec := range g.records {
+			k.cfg.Table.Merge(now, rec)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package partitions
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// A node that can be reached and takes no copies lags after five seconds, for each owner that it follows, also for those where
+// nothing changes. One that does not know yet what was agreed does not lag.
+func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		lagging := func(n *node, want ...*node) {
+			t.Helper()
+			var ids []ring.NodeID
+			for _, w := range want {
+				ids = append(ids, w.id)
+			}
+			if have := n.keeper.Lagging(); !slices.Equal(have, ids) {
+				t.Errorf("%s: have %v, want %v", n.ip, have, ids)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		lagging(a)
+		c.mute.Store(true)
+		time.Sleep(4 * time.Second)
+		lagging(a)
+		time.Sleep(3 * time.Second)
+		lagging(a, c)
+		lagging(b, c)
+		if !a.peers.Reachable(c.id) {
+			t.Error("it can't be reached")
+		}
+		b.mute.Store(true)
+		time.Sleep(7 * time.Second)
+		lagging(a) // it is the fault of a, as far as a can tell
+		b.mute.Store(false)
+		c.mute.Store(false)
+		time.Sleep(3 * time.Second)
+		lagging(a)
+		lagging(b)
+		c.lag.Store(int64(time.Minute))
+		f.ring(a, b, c) // a revision that c hears of late
+		time.Sleep(8 * time.Second)
+		lagging(a)
+	})
+}
+
+// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once, while the disk of a standby is full, so that
+// it does not learn of the new process.
+func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a, b, c := f.add(), f.add(), f.add()
+		f.bring(a, b, c)
+		f.ring(a, b, c)
+		f.settle()
+		const keys, hits = 300, 5
+		for i := range keys * hits {
+			if _, ok, err := f.take(c, keyOf(i%keys)); err != nil || !ok {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		b.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		a.kill()
+		time.Sleep(100 * time.Millisecond)
+		a.restart()
+		f.bring(a)
+		began := time.Now()
+		f.eventually("the owner has all its partitions", func() bool {
+			for p := range ring.Partitions {
+				if f.state.To.Owner(p) == a.id && !a.table.IsOpen(p) {
+					return false
+				}
+			}
+			return true
+		})
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("the owner went on after %v", took)
+		}
+		for i := range keys {
+			if have := f.used(keyOf(i)); have < hits {
+				t.Fatalf("key %d: %d of %d", i, have, hits)
+			}
+		}
+	})
+}
+
+// A node that does not know yet what was agreed waits for that once, not for each message that speaks of it: what it is asked
+// meanwhile would be answered too late.
+func TestWhoIsBehindAnswersInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		a.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		f.agree(agreement.Boot{Node: idOf(7), Boot: 7})
+		f.eventually("the others know", func() bool { return b.keeper.Used() == f.state.Revision })
+		for range 100 {
+			b.peers.Go(a.id, MethodDebts, b.keeper.appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
+		}
+		a.authority.Store(false)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), lookTimeout)
+		defer cancel()
+		_, err := b.peers.Call(ctx, a.id, MethodLookEnded, appendPartitions(b.keeper.appendHeader(nil, 0), []int{1}))
+		if took := time.Since(began); err != nil || took > 2*catchUp {
+			t.Errorf("it answers after %v, %v", took, err)
+		}
+	})
+}

@@ -1,0 +1,219 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// fill takes from keys, once each and times over, as many as are admitted.
+func (f *fleet) fill(t *testing.T, l *[]int64, from, to int) {
+	t.Helper()
+	for len(*l) < to {
+		*l = append(*l, 0)
+	}
+	for i := from; i < to; i++ {
+		if _, ok, err := f.take(f.living()[i%len(f.living())], keyOf(i)); err != nil || !ok {
+			t.Fatalf("key %d: %v, %v", i, ok, err)
+		}
+		(*l)[i]++
+	}
+}
+
+// same checks that nothing was forgotten, and nothing counted twice.
+func (f *fleet) same(t *testing.T, admitted []int64) {
+	t.Helper()
+	wrong := 0
+	for i, want := range admitted {
+		if used := f.used(keyOf(i)); used != want {
+			if wrong++; wrong <= 5 {
+				t.Errorf("key %d: have %d used, want %d", i, used, want)
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d keys of %d are wrong", wrong, len(admitted))
+	}
+}
+
+// A node that was a follower, was none for a while and is one again gets what changed meanwhile, even if it did not
+// notice the time between.
+func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		var admitted []int64
+		f.fill(t, &admitted, 0, 300)
+		f.leave(b)
+		f.waitSettled()
+		b.lag.Store(int64(time.Second)) // b will see the end of this move and the begin of the next as one
+		f.settleBut(b)
+		f.fill(t, &admitted, 0, 300)
+		time.Sleep(300 * time.Millisecond)
+		f.ring(f.nodes...)
+		time.Sleep(time.Second)
+		b.lag.Store(0)
+		f.settle()
+		f.fill(t, &admitted, 0, 100)
+		time.Sleep(500 * time.Millisecond)
+		f.same(t, admitted)
+		a.kill()
+		time.Sleep(2100 * time.Millisecond)
+		f.end(a)
+		f.settle()
+		f.same(t, admitted)
+	})
+}
+
+// settleBut is settle where one node hears of it late.
+func (f *fleet) settleBut(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
+
+// A partition at rest whose standby goes to another node and comes back: the old standby has dropped its copy
+// meanwhile, and gets it anew.
+func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, d := f.nodes[0], f.add()
+		var admitted []int64
+		f.fill(t, &admitted, 0, 300)
+		f.bring(d)
+		f.ring(f.nodes...)
+		f.settle()
+		time.Sleep(time.Second)
+		d.kill()
+		time.Sleep(2100 * time.Millisecond)
+		f.end(d)
+		f.settle()
+		time.Sleep(time.Second)
+		for _, n := range f.living() {
+			if st := n.keeper.Stats(); st.Behind > 0 {
+				t.Errorf("%s: %+v", n.ip, st)
+			}
+		}
+		a.kill()
+		time.Sleep(2100 * time.Millisecond)
+		f.end(a)
+		f.settle()
+		f.same(t, admitted)
+	})
+}
+
+// act decides one check at n as the standby of an owner that can't be reached.
+func act(t *testing.T, n *node, i int) {
+	t.Helper()
+	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
+	share := limit
+	share.Amount /= 3
+	if v := n.keeper.Act(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
+		t.Fatalf("%s acts: %v", n.ip, v)
+	}
+}
+
+// keysOf lists keys whose owner and standby, as agreed, are these.
+func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
+	for i := 0; len(keys) < n; i++ {
+		p := ringPartition(i)
+		if f.state.To.Owner(p) == owner.id && f.state.To.Standby(p) == standby.id {
+			keys = append(keys, i)
+		}
+	}
+	return keys
+}
+
+// What a standby admitted while its owner could not be reached is not forgotten where the standby is also the one that
+// the partition moves to, as when the owner leaves.
+func TestDebtsOfTheNextOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a := f.add()
+		time.Sleep(50 * time.Millisecond) // a pushes half an interval before b pays
+		b, c := f.add(), f.add()
+		f.bring(a, b, c)
+		f.ring(a, b, c)
+		f.settle()
+		keys := f.keysOf(a, b, 40)
+		for _, i := range keys {
+			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+				t.Fatal(by.ip, ok, err)
+			}
+		}
+		time.Sleep(time.Second)
+		f.net.Isolate(a.ip) // or there would be a path
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+				t.Fatal(by.ip, ok, err)
+			}
+		}
+		f.leave(a)
+		time.Sleep(110 * time.Millisecond)
+		f.net.Rejoin(a.ip)
+		f.settle()
+		time.Sleep(3 * time.Second)
+		wrong := 0
+		for _, i := range keys {
+			if used := f.used(keyOf(i)); used != 3 {
+				wrong++
+			}
+		}
+		if wrong > 0 {
+			t.Errorf("%d of %d keys have not 3 used", wrong, len(keys))
+		}
+	})
+}
+
+// One debt that its owner can't take does not have the others told again and again.
+func TestDebtsAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 10)
+		f.net.Isolate(a.ip) // or there would be a path
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+		}
+		a.table.Shut(ringPartition(keys[0])) // as while its partition is in doubt
+		f.net.Rejoin(a.ip)
+		time.Sleep(5 * time.Second)
+		for _, i := range keys[1:] {
+			if used := f.used(keyOf(i)); used != 1 {
+				t.Errorf("key %d: have %d used, want 1", i, used)
+			}
+		}
+	})
+}
+
+// During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached:
+// the old one asks others because it may not decide, not because nobody does.
+func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+		d := f.add()
+		f.bring(d)
+		f.ring(f.nodes...)
+		f.waitSettled() // all is handed over, the leader has not said so yet
+		acted := 0
+		for i := range 2000 {
+			p := ringPartition(i)
+			if from, to := f.state.Owner(p); from != a.id || to != d.id || !d.table.IsOpen(p) {
+				continue
+			}
+			for _, n := range []*node{b, c} {
+				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
+				if n.keeper.Act(now(), ops, []algorithms.Limit{limit}, Powerless) != counters.Shut {
+					acted++
+				}
+			}
+		}
+		if acted > 0 {
+			t.Errorf("acted %d times beside the owner", acted)
+		}
+	})
+}

@@ -1,0 +1,403 @@
+package partitions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/cluster/peer"
+)
+
+// unheard has c owe a something for each of some keys of a, and a debit it; c does not hear of that, and can't reach a.
+func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
+	f = three(t)
+	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
+	keys = f.keysOf(a, b, 50)
+	f.net.Isolate(c.ip)
+	time.Sleep(400 * time.Millisecond)
+	for _, i := range keys {
+		owe(t, c, i, counters.Admitted)
+	}
+	f.net.DelayBetween(a.ip, c.ip, 50*time.Millisecond)
+	f.net.Rejoin(c.ip)
+	f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+	f.net.Isolate(c.ip)
+	f.net.DelayBetween(a.ip, c.ip, 0)
+	if n := c.keeper.Stats().Debts; n != len(keys) {
+		t.Fatalf("have %d debts, want %d", n, len(keys))
+	}
+	time.Sleep(500 * time.Millisecond) // copies
+	return f, a, b, c, keys
+}
+
+// paidOnce checks that the debts are told, and were debited once.
+func (f *fleet) paidOnce(t *testing.T, teller *node, keys []int) {
+	t.Helper()
+	f.eventually("all debts are told", func() bool { return teller.keeper.Stats().Debts == 0 })
+	time.Sleep(300 * time.Millisecond)
+	for _, i := range keys {
+		if used := f.used(keyOf(i)); used != 1 {
+			t.Errorf("key %d: have %d used, want 1", i, used)
+		}
+	}
+}
+
+// Debts that were debited, and whose teller does not know, are debited once: told again to their owner, to the one that the
+// partition was handed to, or to the standby that took the owner's place.
+func TestD8_DebtsThatAreToldAgain(t *testing.T) {
+	for name, next := range map[string]func(f *fleet, a, c *node){
+		"the owner": func(*fleet, *node, *node) {},
+		"a hand-over": func(f *fleet, a, c *node) {
+			c.keeper.mu.Lock()
+			c.keeper.paying[a.id] = true // c tells a nothing more
+			c.keeper.mu.Unlock()
+			f.net.Rejoin(c.ip)
+			f.leave(a)
+			f.settle()
+		},
+		"a promotion": func(f *fleet, a, c *node) {
+			a.kill()
+			f.net.Rejoin(c.ip)
+			f.end(a)
+			f.settle()
+		},
+		"a promotion and a hand-over": func(f *fleet, a, c *node) {
+			a.kill()
+			f.net.Rejoin(c.ip)
+			f.end(a)
+			f.settle()
+			d := f.add()
+			f.bring(d)
+			f.ring(f.nodes[1], f.nodes[2], d)
+			f.settle()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, a, _, c, keys := unheard(t)
+				defer f.closeAll()
+				if next(f, a, c); a.alive.Load() {
+					f.net.Rejoin(c.ip)
+				}
+				f.paidOnce(t, c, keys)
+			})
+		})
+	}
+}
+
+// The same where the teller is another process meanwhile, which goes by what was written down.
+func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _, _, c, keys := unheard(t)
+		defer f.closeAll()
+		written := c.keeper.AppendDebts(nil)
+		c.kill()
+		c.restart()
+		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+			t.Fatalf("have %d restored, %v", n, err)
+		}
+		owe(t, c, keys[0], counters.Admitted) // more of the same, which is not in the seal
+		f.bring(c)
+		f.net.Rejoin(c.ip)
+		f.settle()
+		f.paidOnce(t, c, keys[1:])
+		if used := f.used(keyOf(keys[0])); used != 2 {
+			t.Errorf("have %d used, want 2", used)
+		}
+	})
+}
+
+// A teller that is killed after it has told, and before it has written that down, tells no debt a second time: neither what the
+// owner was told, nor what it got with a copy.
+func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
+	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := three(t)
+				defer f.closeAll()
+				a, teller := f.nodes[0], f.nodes[1]
+				keys := f.keysOf(a, teller, 20)
+				f.net.Isolate(a.ip)
+				time.Sleep(400 * time.Millisecond)
+				for _, i := range keys {
+					act(t, teller, i)
+				}
+				written := teller.keeper.AppendDebts(nil)
+				if changed := teller.keeper.DebtsChanged(); len(teller.keeper.AppendDebts(nil)) != len(written) || teller.keeper.DebtsChanged() != changed {
+					t.Error("to write it is news")
+				}
+				if pulled {
+					a.kill()
+					a.restart()
+				}
+				f.net.HealAll()
+				if pulled {
+					f.bring(a)
+				}
+				f.settle()
+				f.paidOnce(t, teller, keys)
+				teller.kill()
+				teller.restart()
+				if n, err := teller.keeper.RestoreDebts(written); n != len(keys) || err != nil {
+					t.Fatalf("have %d restored, %v", n, err)
+				}
+				f.bring(teller)
+				f.settle()
+				f.paidOnce(t, teller, keys)
+			})
+		})
+	}
+}
+
+// An owner that lost its memory and gets its copy from a standby that owes it something has that in it, once, whether or not it
+// had been told before.
+func TestD8_APulledCopyHasTheDebts(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := three(t)
+			defer f.closeAll()
+			a, b := f.nodes[0], f.nodes[1]
+			keys := f.keysOf(a, b, 20)
+			f.net.Isolate(a.ip)
+			time.Sleep(400 * time.Millisecond)
+			for _, i := range keys {
+				act(t, b, i)
+			}
+			if told {
+				f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
+				f.net.Rejoin(a.ip)
+				f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+				f.net.Isolate(f.nodes[2].ip) // so that there is no path
+				f.net.CutOneWay(b.ip, a.ip)  // the copies of what was debited arrive
+				time.Sleep(40 * time.Millisecond)
+			}
+			a.kill()
+			f.net.HealAll()
+			f.net.DelayBetween(a.ip, b.ip, 0)
+			a.restart()
+			time.Sleep(2100 * time.Millisecond)
+			f.bring(a)
+			f.settle()
+			f.paidOnce(t, b, keys)
+		})
+	}
+}
+
+// An owner that restarts may have a newer checkpoint than the copy that its standby has. What the standby admitted meanwhile counts
+// beside what the checkpoint has, once.
+func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+			for range 3 {
+				if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
+					t.Fatal(by.ip, ok, err)
+				}
+			}
+		}
+		a.kill()
+		f.net.Rejoin(a.ip)
+		a.start(2) // with all of its counters
+		time.Sleep(2100 * time.Millisecond)
+		f.bring(a)
+		f.settle()
+		f.eventually("all debts are told", func() bool { return b.keeper.Stats().Debts == 0 })
+		if !f.usedIs(keys, 4) {
+			t.Errorf("key %d: have %d used, want 4", keys[0], f.used(keyOf(keys[0])))
+		}
+	})
+}
+
+// A whole copy that comes with a hole is sent again, and changes after a hole don't make a copy newer.
+func TestCopiesWithHoles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		p := ringPartition(f.keysOf(a, b, 1)[0])
+		k := b.keeper
+		k.mu.Lock()
+		at := k.parts[p].order
+		k.mu.Unlock()
+		part := func(round uint64, flags uint8, parts uint64) bool {
+			s := section{p: p, order: order{at.lineage, at.tenure, round}, flags: flags, parts: parts}
+			k.mu.Lock()
+			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusher}
+			seq := k.parts[p].seq
+			k.mu.Unlock()
+			return k.beginPush(k.view.Load(), from, seq, s) && k.endPush(s)
+		}
+		now := func() order {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k.parts[p].order
+		}
+		if !part(at.round+1, 0, 0) || now().round != at.round+1 {
+			t.Errorf("have %+v after a change", now())
+		}
+		if !part(at.round+3, 0, 0) || now().round != at.round+1 {
+			t.Errorf("have %+v after a hole", now())
+		}
+		if !part(at.round+2, sectionMore, 0) || now().round != at.round+1 {
+			t.Errorf("have %+v after a part of a round", now())
+		}
+		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+1 {
+			t.Errorf("have %+v after a copy with a hole", now())
+		}
+		part(at.round+9, sectionCopy|sectionBegins, 0)
+		part(at.round+9, sectionCopy, 0)
+		if !part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+9 {
+			t.Errorf("have %+v after a copy", now())
+		}
+	})
+}
+
+// Of two copies of one lineage the newest goes on, whatever an older one has more of; copies of others are merged.
+func TestD2_TheNewestCopyReplaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		d := f.add()
+		f.bring(d)
+		f.net.DelayBetween(a.ip, d.ip, 10*time.Millisecond)
+		f.ring(f.nodes...)
+		var i, p int
+		for i = 0; ; i++ {
+			if p = ringPartition(i); f.state.From.Owner(p) == a.id && f.state.To.Owner(p) == d.id && f.state.To.Standby(p) == b.id {
+				break
+			}
+		}
+		f.eventually("it is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handed })
+		if _, ok, err := f.take(a, keyOf(i)); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		f.net.Cut(a.ip, d.ip)
+		time.Sleep(time.Second)
+		// What is used is given back: the newest copy has less than the older one.
+		if err := d.table.Reset(now(), keyOf(i), &limit); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		d.kill()
+		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})
+		f.eventually("it has an owner", func() bool { return f.used(keyOf(i)) >= 0 })
+		if used := f.used(keyOf(i)); used != 0 {
+			t.Errorf("have %d used, want 0", used)
+		}
+	})
+}
+
+// What would drain before anyone could be told is told no more, and the rest of a seal stays under its number.
+func TestSealsForgetWhatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, c := f.nodes[0], f.nodes[2]
+		i := f.keysOf(a, f.nodes[1], 1)[0]
+		p := ringPartition(i)
+		short := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
+		other := keyOf(i)
+		other.Lo++
+		k := c.keeper
+		k.mu.Lock()
+		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
+			k.debts.at(key).add(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3)
+		}
+		k.seal(k.view.Load(), p, false)
+		before := k.debts.seals[p][0]
+		before.told = true
+		k.mu.Unlock()
+		f.net.Isolate(c.ip)
+		time.Sleep(15 * time.Second)
+		k.mu.Lock()
+		if list := k.debts.seals[p]; len(before.entries) != 2 || len(list) != 1 || list[0].number != before.number || len(list[0].entries) != 1 ||
+			list[0].entries[0].key != keyOf(i) || k.debts.n != 1 {
+			t.Errorf("have %+v", list)
+		}
+		k.mu.Unlock()
+		f.net.Rejoin(c.ip)
+		f.eventually("it is told", func() bool { return k.Stats().Debts == 0 })
+		if used := f.used(keyOf(i)); used != 3 {
+			t.Errorf("have %d used, want 3", used)
+		}
+		if used, _ := a.table.Usage(now(), other, &short); used != 0 {
+			t.Errorf("have %d used of what is over", used)
+		}
+	})
+}
+
+// A standby that has told what it admitted, and does not know that it was debited, takes the owner's place: it has that in its
+// copy, once.
+func TestD8_TheTellerTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		keys := f.keysOf(a, b, 20)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for _, i := range keys {
+			act(t, b, i)
+		}
+		f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
+		f.net.Rejoin(a.ip)
+		f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
+		f.net.Isolate(f.nodes[2].ip) // so that there is no path
+		f.net.CutOneWay(b.ip, a.ip)
+		f.eventually("the copies have come", func() bool {
+			b.keeper.mu.Lock()
+			defer b.keeper.mu.Unlock()
+			for _, i := range keys {
+				if d := b.keeper.debts.get(keyOf(i)); d == nil || d.absent != 1 {
+					return false
+				}
+			}
+			return true
+		})
+		a.kill()
+		f.end(a)
+		f.settle()
+		f.paidOnce(t, b, keys)
+	})
+}
+
+// A copy that was given and did not arrive, even twice, takes no debts: an owner that goes on without it debits all of them.
+func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := three(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		i := f.keysOf(a, b, 1)[0]
+		p, k := ringPartition(i), b.keeper
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+		for n := range int64(3) {
+			act(t, b, i)
+			k.mu.Lock()
+			k.includeDebts(p)
+			if d := k.debts.get(keyOf(i)); d == nil || d.cost != n+1 || d.absent != 0 {
+				t.Errorf("have %+v after %d", d, n+1)
+			}
+			k.mu.Unlock()
+			if used, _ := b.table.Usage(now(), keyOf(i), &limit); used != n+1 {
+				t.Errorf("the copy has %d used after %d", used, n+1)
+			}
+		}
+		f.net.Rejoin(a.ip)
+		f.eventually("all debts are told", func() bool { return k.Stats().Debts == 0 })
+		if used := f.used(keyOf(i)); used != 3 {
+			t.Errorf("have %d used, want 3", used)
+		}
+	})
+}

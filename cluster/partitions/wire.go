@@ -1,0 +1,173 @@
+package partitions
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// The messages between keepers.
+const (
+	MethodPush      peer.Method = 48 + iota // copies and changes; answered by the partitions that were not taken
+	MethodFlip                              // tokens; answered by the partitions that were not taken
+	MethodAsk                               // "have you taken these?"; answered by those that were
+	MethodPull                              // "give me what you have of these", answered when all of it was given back
+	MethodBack                              // what MethodPull asked for
+	MethodDebts                             // what was admitted without the owner; answered by what was not taken
+	MethodLook                              // "how new are your copies of these?"; answered by findings
+	MethodLookEnded                         // the same, of a node that was ended and may not know it
+	MethodPullEnded                         // MethodPull, of such a node
+)
+
+// How a message can fail.
+const (
+	codeMalformed peer.Code = 1 + iota
+	codeBusy                // too much is waiting; try again
+	codeBehind              // the receiver does not know yet what the sender knows
+	codeRefused
+)
+
+// Flags of a section.
+const (
+	sectionCopy   = 1 << iota // belongs to a whole copy
+	sectionBegins             // the first of one
+	sectionEnds               // the last of one
+	sectionMore               // of changes: more of the same round follow
+)
+
+// header begins every message: what the sender knows at least, and who it is beyond its identity.
+type header struct {
+	revision   uint64 // the receiver has to know this much of what was agreed
+	generation int64
+	seq        uint64 // rises from message to message of one process
+}
+
+// header appends this node's. It runs in the loop.
+func (k *Keeper) header(b []byte) []byte {
+	k.seq++
+	return k.appendHeader(b, k.seq)
+}
+
+func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
+	v := k.view.Load()
+	b = binary.AppendUvarint(b, v.Revision)
+	b = binary.AppendUvarint(b, uint64(v.Generation(k.cfg.Self)))
+	return binary.AppendUvarint(b, seq)
+}
+
+func decodeHeader(d *wire.Decoder) header {
+	return header{revision: d.Uvarint(), generation: int64(d.Uvarint()), seq: d.Uvarint()}
+}
+
+func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 1)) }
+
+// decodeCount reads how many things follow, of which each takes at least a byte.
+func decodeCount(d *wire.Decoder) int { return d.Count(math.MaxInt, 1) }
+
+// finish answers a call that d has read to its end.
+func finish(c *peer.Call, d *wire.Decoder, reply []byte) {
+	if err := d.Done("message"); err != nil {
+		c.Fail(codeMalformed, err.Error())
+		return
+	}
+	c.Reply(reply)
+}
+
+// section is a partition's part of a message.
+type section struct {
+	p int
+	order
+	flags uint8
+	parts uint64 // with sectionEnds: of how many sections the copy is made
+}
+
+// pack writes as many of records as make up a message, at least one, and returns how many these are. A log may have
+// tens of thousands of entries.
+func pack(b []byte, records []counters.Record, now algorithms.Now) ([]byte, int) {
+	n := 0
+	for n < len(records) && len(b) < messageSize {
+		b = counters.AppendRecord(b, &records[n], now)
+		n++
+	}
+	return b, n
+}
+
+// appendSection writes a section of n packed records.
+func appendSection(b []byte, s section, n int, packed []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(s.p))
+	b = append(b, s.flags)
+	b = appendOrder(b, s.order)
+	if s.flags&sectionEnds != 0 {
+		b = binary.AppendUvarint(b, s.parts)
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	return append(b, packed...)
+}
+
+func appendOrder(b []byte, o order) []byte {
+	b = binary.LittleEndian.AppendUint64(b, o.lineage)
+	b = binary.AppendUvarint(b, o.tenure)
+	return binary.AppendUvarint(b, o.round)
+}
+
+func decodeOrder(d *wire.Decoder) order {
+	return order{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
+}
+
+// decodeSection reads a section and hands its records to each.
+func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
+	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d)}
+	if s.flags&sectionEnds != 0 {
+		s.parts = d.Uvarint()
+	}
+	n := decodeCount(d)
+	if d.Failed() {
+		return
+	}
+	wanted := begin(s)
+	var rec counters.Record
+	for range n {
+		if counters.DecodeRecord(d, &rec, now); d.Failed() {
+			return
+		}
+		if wanted && ring.PartitionOf(rec.Key.Hi) == s.p {
+			each(rec)
+		}
+	}
+}
+
+func appendPartitions(b []byte, list []int) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, p := range list {
+		b = binary.AppendUvarint(b, uint64(p))
+	}
+	return b
+}
+
+func decodePartitions(d *wire.Decoder) []int {
+	list := make([]int, d.Count(ring.Partitions, 1))
+	for i := range list {
+		list[i] = decodePartition(d)
+	}
+	return list
+}
+
+// decodePlaces reads a list of places below n.
+func decodePlaces(d *wire.Decoder, n int) map[int]bool {
+	list := map[int]bool{}
+	for range d.Count(n, 1) {
+		list[int(d.UpTo(int64(n)-1))] = true
+	}
+	return list
+}
+
+func parsePartitions(b []byte) ([]int, error) {
+	d := wire.NewDecoder(b)
+	list := decodePartitions(d)
+	return list, d.Done("list of partitions")
+}

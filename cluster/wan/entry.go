@@ -1,0 +1,228 @@
+package wan
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// enterPause is how long to wait when the WAN pool could not be entered.
+	enterPause = 5 * time.Second
+	// leaveTime bounds how long others are told that this node leaves.
+	leaveTime = 6 * time.Second
+	// forgetFailed and forgetLeft are how long members of the pool are remembered that are gone.
+	forgetFailed = 72 * time.Hour
+	forgetLeft   = time.Hour
+	// mostAddresses bounds what entry nodes tell each other of where entry nodes gossip.
+	mostAddresses = 64
+	// seeInterval is how often what gossip lists is looked at without news.
+	seeInterval = 5 * time.Second
+)
+
+// pool is this node's part in the WAN pool. It belongs to the loop.
+type pool struct {
+	gossip     *gossip.Gossip            // nil: it has none
+	entered    uint64                    // how often
+	again      time.Time                 // not to be tried before
+	cluster    [16]byte                  // as it was told last
+	members    int                       // as it was told last
+	remembered []string                  // what Remember was told last
+	gone       map[ring.NodeID]time.Time // members that are gone, and since when
+	met        []string                  // what gossip was told of last
+	news       bool                      // gossip has changed
+	seen       time.Time                 // when what it lists was last looked at
+	failure    string                    // why the pool could not be entered, as it was said
+	said       []trouble                 // that there are, and were said
+}
+
+// changed is gossip's; nil without.
+func (o *pool) changed() <-chan struct{} {
+	if o.gossip == nil {
+		return nil
+	}
+	return o.gossip.Changed()
+}
+
+// step does what is due.
+func (p *Pool) step(now time.Time) {
+	p.mu.Lock()
+	entry, members, leaving, learned := p.entry, p.members, p.leaving, p.learned
+	p.mu.Unlock()
+	o := &p.pool
+	switch {
+	case entry && o.gossip == nil && !now.Before(o.again):
+		p.enter(now, members, learned)
+	case !entry && o.gossip != nil:
+		p.exit()
+	}
+	if leaving && o.gossip == nil {
+		select {
+		case <-p.out:
+		default:
+			close(p.out)
+		}
+	}
+	if o.gossip != nil {
+		p.tell(members)
+		if o.news || now.Sub(o.seen) > seeInterval {
+			p.see(now)
+		}
+		if !slices.Equal(learned, o.met) {
+			o.met = learned
+			o.gossip.Meet(learned)
+		}
+	}
+	p.remember(learned)
+	if p.notice() && !p.content() {
+		signal(p.asking) // who else reaches it
+	}
+}
+
+// enter opens the pool's ports. If that fails it is tried again.
+func (p *Pool) enter(now time.Time, members int, learned []string) {
+	o := &p.pool
+	o.again = now.Add(enterPause)
+	c := p.config.gossip(o.entered+1, members, slices.Concat(learned, o.remembered))
+	c.Self.Cluster = p.config.Peers.Self().Cluster
+	var err error
+	if p.config.Transport != nil {
+		c.Transport, err = p.config.Transport()
+	}
+	if err == nil {
+		if o.gossip, err = gossip.Open(c); err != nil && c.Transport != nil {
+			err = errors.Join(err, c.Transport.Shutdown())
+		}
+	}
+	if err != nil {
+		if err.Error() != o.failure {
+			o.failure = err.Error()
+			p.log.Error("the WAN pool can't be entered, trying on", "error", err)
+		}
+		return
+	}
+	o.cluster, o.members, o.met = c.Self.Cluster, c.Self.Members, learned
+	o.entered++
+	o.failure, o.said, o.gone, o.news = "", nil, nil, true
+	p.log.Info("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
+}
+
+// exit leaves the pool. What is under way may end meanwhile; new calls are passed on by others.
+func (p *Pool) exit() {
+	p.log.Info("this node is no entry node of its region any more", "region", p.config.Self.Region)
+	p.view.Store(nowhere)
+	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
+	defer cancel()
+	if err := p.pool.gossip.Leave(ctx); err != nil && p.ctx.Err() == nil {
+		p.log.Warn("other regions were not told that this node is no entry node any more", "error", err)
+	}
+	p.quit()
+}
+
+// quit closes what enter has opened.
+func (p *Pool) quit() {
+	p.view.Store(nowhere)
+	p.config.Peers.KnowFar(nil)
+	o := &p.pool
+	if o.gossip == nil {
+		return
+	}
+	if err := o.gossip.Close(); err != nil {
+		p.log.Warn("the WAN pool's ports were not closed well", "error", err)
+	}
+	o.gossip, o.again = nil, time.Time{}
+}
+
+// tell has the others know what this node is now.
+func (p *Pool) tell(members int) {
+	o := &p.pool
+	cluster, members := p.config.Peers.Self().Cluster, min(max(members, 0), mostMembers)
+	if cluster == o.cluster && members == o.members {
+		return
+	}
+	if err := o.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Members = cluster, members }); err != nil {
+		p.log.Warn("other regions can't be told how many nodes this one has", "error", err)
+	}
+	o.cluster, o.members = cluster, members
+}
+
+// see takes over what the pool says.
+func (p *Pool) see(now time.Time) {
+	o := &p.pool
+	o.news, o.seen = false, now
+	all := o.gossip.Members()
+	p.forget(all, now)
+	before := p.view.Load()
+	v, troubles := look(p.config.Self, all, before)
+	for _, t := range troubles {
+		if !slices.Contains(o.said, t) {
+			p.log.Error(string(t))
+		}
+	}
+	o.said = troubles
+	v.addresses = o.addresses(all, p.config.Self.ID)
+	if !maps.Equal(v.links, before.links) {
+		p.config.Peers.KnowFar(v.links)
+	}
+	p.view.Store(v)
+}
+
+// addresses are where entry nodes gossip, this one first.
+func (o *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
+	var own []string
+	for _, m := range all {
+		if m.ID == self {
+			own = append(own, net.JoinHostPort(m.Address, strconv.Itoa(m.GossipPort)))
+		}
+	}
+	own = append(own, o.gossip.Addresses()...)
+	return own[:min(len(own), mostAddresses)]
+}
+
+// forget drops members that have been gone for long.
+func (p *Pool) forget(all []gossip.Member, now time.Time) {
+	o := &p.pool
+	gone := make(map[ring.NodeID]time.Time, len(o.gone))
+	for _, m := range all {
+		after := forgetFailed
+		switch m.State {
+		case gossip.Left:
+			after = forgetLeft
+		case gossip.Failed:
+		default:
+			continue
+		}
+		since, known := o.gone[m.ID]
+		if !known {
+			since = now
+		}
+		gone[m.ID] = since
+		if m.ID != p.config.Self.ID && now.Sub(since) > after {
+			o.gossip.Forget(m.ID)
+		}
+	}
+	o.gone = gone
+}
+
+// remember hands addresses on that are good after a restart.
+func (p *Pool) remember(learned []string) {
+	if p.config.Remember == nil {
+		return
+	}
+	o := &p.pool
+	addresses := learned
+	if o.gossip != nil {
+		addresses = o.gossip.Addresses()
+	}
+	if len(addresses) > 0 && !slices.Equal(addresses, o.remembered) {
+		o.remembered = slices.Clone(addresses)
+		p.config.Remember(addresses)
+	}
+}

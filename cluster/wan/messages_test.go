@@ -1,0 +1,161 @@
+package wan
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/cluster/peer"
+)
+
+func FuzzPass(f *testing.F) {
+	f.Add(newPass("eu", 40, time.Second, []byte("body")))
+	f.Add([]byte{passFormat, 1, 255, 255, 255, 255, 1, 'x'})
+	f.Fuzz(func(t *testing.T, have []byte) {
+		region, m, timeout, body, err := parsePass(have)
+		if err != nil {
+			return
+		}
+		if region == "" || len(region) > longestRegion || timeout > longestCall {
+			t.Fatalf("have %q, %v", region, timeout)
+		}
+		again := newPass(region, m, timeout, body)
+		setTimeout(have, timeout)
+		if !bytes.Equal(have, again) {
+			t.Fatalf("have %x, want %x", again, have)
+		}
+	})
+}
+
+func FuzzPassed(f *testing.F) {
+	for _, err := range []error{nil, ErrAway, peer.ErrTimeout, peer.ErrUnreachable, &peer.RemoteError{Code: 3, Detail: "no"}} {
+		f.Add(appendPassed(nil, []byte("reply"), err))
+	}
+	f.Fuzz(func(t *testing.T, have []byte) {
+		reply, err := parsePassed(have)
+		if errors.Is(err, errMessage) {
+			return
+		}
+		if again := appendPassed(nil, reply, err); !bytes.HasPrefix(have, again) {
+			t.Fatalf("have %x of %q, %v, want the beginning of %x", again, reply, err, have)
+		}
+	})
+}
+
+func FuzzSaid(f *testing.F) {
+	f.Add([]byte("\x01\x01\x01\x02eu\x02us\x01\x00\x05\x01\x0d10.0.0.1:7948"))
+	f.Add([]byte("\x01\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, have []byte) {
+		a, addresses, err := parseSaid(have)
+		if err != nil {
+			return
+		}
+		if len(a.regions) > mostRegions || len(addresses) > mostAddresses {
+			t.Fatalf("have %d regions, %d addresses", len(a.regions), len(addresses))
+		}
+		again := append(wire.AppendBool([]byte{saidFormat}, a.entry), byte(len(a.regions)))
+		for _, r := range a.regions {
+			again = wire.AppendBool(wire.AppendShortText(wire.AppendShortText(again, r.Name), r.Follows), r.Reachable)
+			again = append(again, byte(r.Members>>8), byte(r.Members))
+		}
+		again = append(again, byte(len(addresses)))
+		for _, s := range addresses {
+			again = wire.AppendShortText(again, s)
+		}
+		if !bytes.Equal(again, have) {
+			t.Fatalf("have %x, want %x", again, have)
+		}
+	})
+}
+
+func TestBadMessages(t *testing.T) {
+	for _, bad := range []string{
+		"", "\x02", "\x01\x01", "\x01\x02\x00\x00", "\x01\x01\x20", "\x01\x01\x01\x02eu\x00\x02\x00\x05\x00", "\x01\x01\x00\x00more",
+		"\x01\x01\x02\x01b\x00\x00\x00\x00\x01a\x00\x00\x00\x00\x00", "\x01\x01\x01\xffeu", "\x01\x01\x00\x41",
+	} {
+		if a, _, err := parseSaid([]byte(bad)); err == nil {
+			t.Errorf("%q: have %+v", bad, a)
+		}
+	}
+	for _, bad := range []string{"", "\x01\x01\x00\x00\x00\x01\x00", "\x02\x01\x00\x00\x00\x01\x01a", "\x01\x01\x00\x00\x00\x01\x05a",
+		"\x01\x01\x00\x00\x00\x01\x65" + strings.Repeat("r", 101)} {
+		if region, _, _, _, err := parsePass([]byte(bad)); err == nil {
+			t.Errorf("%q: have %q", bad, region)
+		}
+	}
+	for _, bad := range []string{"", "\x01", "\x09"} {
+		if reply, err := parsePassed([]byte(bad)); !errors.Is(err, errMessage) {
+			t.Errorf("%q: have %q, %v", bad, reply, err)
+		}
+	}
+}
+
+// TestNonsenseFromWithin: nodes of the own region ask what makes no sense.
+func TestNonsenseFromWithin(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.regions(1)
+		n, entry := w.start(0, 2), w.node(0, 1)
+		w.until(5*time.Second, "all know all", w.whole)
+		for _, test := range []struct {
+			m    peer.Method
+			body string
+		}{{MethodPass, ""}, {MethodPass, "\x01\x01\x00\x00\x00\x01\x09eu"}, {MethodPass, strings.Repeat("x", 1000)}} {
+			_, err := n.peers.Call(t.Context(), entry.id, test.m, []byte(test.body))
+			if remote, ok := errors.AsType[*peer.RemoteError](err); !ok || remote.Code != CodeMessage {
+				t.Errorf("%d %q: have %v", test.m, test.body, err)
+			}
+		}
+		// Nobody who is no entry node passes anything on, and no entry node to its own region.
+		for _, test := range []struct {
+			to     *node
+			region string
+		}{{n, "eu"}, {entry, "ap"}, {entry, "nowhere"}} {
+			from := entry
+			if test.to == entry {
+				from = n
+			}
+			reply, err := from.peers.Call(t.Context(), test.to.id, MethodPass, newPass(test.region, methodEcho, time.Second, []byte("x")))
+			if err != nil || !slices.Equal(reply, []byte{passedAway}) {
+				t.Errorf("%v to %s: have %q, %v", test.to, test.region, reply, err)
+			}
+		}
+		if w.timesServed("x") != 0 {
+			t.Error("it was passed on")
+		}
+	})
+}
+
+// TestPassingIsBounded has more calls passed on than may be at a time: the rest is away at once, and all places come back.
+func TestPassingIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.regions(1)
+		n := w.start(0, 2)
+		w.until(5*time.Second, "all know all", w.whole)
+		var aways, late int
+		ended := make(chan error, 2*mostPassing)
+		for range mostPassing + 100 {
+			n.pool.Load().Go("eu", methodNever, nil, 5*time.Second, func(_ []byte, err error) { ended <- err })
+		}
+		for range mostPassing + 100 {
+			switch err := <-ended; {
+			case away(err):
+				aways++
+			case errors.Is(err, peer.ErrTimeout):
+				late++
+			default:
+				t.Fatal(err)
+			}
+		}
+		if aways != 100 || late != mostPassing {
+			t.Errorf("have %d away and %d late", aways, late)
+		}
+		w.until(5*time.Second, "all places are free again", func() bool { return w.node(0, 1).pool.Load().passing.Load() == 0 })
+		if _, err := n.call(1, "again", time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+}

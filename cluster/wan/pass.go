@@ -1,0 +1,217 @@
+package wan
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Methods of calls inside a region. Those up to 207 are wan's.
+const (
+	MethodPass    peer.Method = 200 // a call to another region, for an entry node to pass on
+	MethodRegions peer.Method = 201 // which regions an entry node knows
+
+)
+
+const (
+	longestRegion = 100
+	// mostPassing bounds the calls that are passed on at a time.
+	mostPassing = 4096
+	// mostMates bounds how many entry nodes of this region are asked for something.
+	mostMates = 8
+)
+
+var errMessage = errors.New("the message makes no sense")
+
+// What the reply to MethodPass begins with. Then comes the reply of the other region, or the failure.
+const (
+	passedReply   = iota // the body
+	passedFailure        // a code, and the detail
+	passedAway           // nothing was sent
+	passedUnknown        // the link broke
+	passedLate           // no reply in time
+)
+
+// A call to be passed on: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
+const (
+	passFormat = 1
+	passHead   = 1 + 1 + 4 + 1
+)
+
+func newPass(region string, m peer.Method, timeout time.Duration, body []byte) []byte {
+	b := append(make([]byte, 0, passHead+len(region)+len(body)), passFormat, byte(m), 0, 0, 0, 0)
+	setTimeout(b, timeout)
+	return append(wire.AppendShortText(b, region), body...)
+}
+
+func setTimeout(b []byte, timeout time.Duration) {
+	binary.BigEndian.PutUint32(b[2:], uint32(max(timeout.Milliseconds(), 1)))
+}
+
+func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, body []byte, err error) {
+	d := wire.NewDecoder(b)
+	format := d.Byte()
+	m, timeout = peer.Method(d.Byte()), min(time.Duration(d.BigUint32())*time.Millisecond, longestCall)
+	region = d.ShortText(longestRegion)
+	if d.Failed() || format != passFormat || region == "" {
+		return "", 0, 0, nil, errMessage
+	}
+	return region, m, timeout, d.Rest(), nil
+}
+
+// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was sent.
+type passed struct {
+	pool     *Pool
+	request  []byte // for MethodPass
+	deadline time.Time
+	mates    []ring.NodeID // that are left
+	done     func([]byte, error)
+}
+
+// pass has a call passed on.
+func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+	if len(region) > longestRegion || region == "" || region == p.config.Self.Region {
+		done(nil, fmt.Errorf("%w: %q is no other region", ErrAway, region))
+		return
+	}
+	mates := p.passers(v, region)
+	if len(mates) == 0 {
+		done(nil, ErrAway)
+		return
+	}
+	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), mates: mates, done: done}).next()
+}
+
+// passers are the entry nodes of this region to ask, best first. An entry node asks only those that say they can.
+func (p *Pool) passers(v *view, region string) []ring.NodeID {
+	p.mu.Lock()
+	find, last := p.mates, p.lastMate
+	p.mu.Unlock()
+	h := p.heard.Load()
+	var can, may []ring.NodeID
+	for _, mate := range find() {
+		switch {
+		case mate == p.config.Self.ID:
+		case h.reaches(mate, region):
+			can = append(can, mate)
+		case !v.entry:
+			may = append(may, mate)
+		}
+	}
+	for _, part := range [][]ring.NodeID{can, may} {
+		if i := slices.Index(part, last); i > 0 {
+			part[0], part[i] = part[i], part[0]
+		}
+	}
+	all := append(can, may...)
+	return all[:min(len(all), mostMates)]
+}
+
+// next asks the next one that can be asked.
+func (c *passed) next() {
+	for len(c.mates) > 0 {
+		mate := c.mates[0]
+		c.mates = c.mates[1:]
+		left := time.Until(c.deadline)
+		if left <= 0 {
+			break
+		}
+		setTimeout(c.request, left)
+		if c.pool.try(mate, MethodPass, c.request, left, c.answered) {
+			return
+		}
+	}
+	c.done(nil, ErrAway)
+}
+
+// answered takes what an entry node says.
+func (c *passed) answered(reply []byte, err error) {
+	if err != nil {
+		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
+			c.next() // it does not pass calls on: it is starting, or of an older version
+			return
+		}
+		c.done(nil, err)
+		return
+	}
+	reply, err = parsePassed(reply)
+	if errors.Is(err, ErrAway) {
+		c.next()
+		return
+	}
+	c.done(reply, err)
+}
+
+// appendPassed adds what became of a call that was passed on.
+func appendPassed(b, reply []byte, err error) []byte {
+	remote, failed := errors.AsType[*peer.RemoteError](err)
+	switch {
+	case err == nil:
+		return append(append(b, passedReply), reply...)
+	case failed:
+		return append(append(b, passedFailure, byte(remote.Code)), remote.Detail...)
+	case errors.Is(err, ErrAway), errors.Is(err, peer.ErrTooLarge):
+		return append(b, passedAway)
+	case errors.Is(err, peer.ErrTimeout):
+		return append(b, passedLate)
+	}
+	return append(b, passedUnknown)
+}
+
+func parsePassed(b []byte) ([]byte, error) {
+	if len(b) == 0 {
+		return nil, errMessage
+	}
+	switch rest := b[1:]; b[0] {
+	case passedReply:
+		return rest, nil
+	case passedFailure:
+		if len(rest) == 0 {
+			return nil, errMessage
+		}
+		return nil, &peer.RemoteError{Code: peer.Code(rest[0]), Detail: string(rest[1:])}
+	case passedAway:
+		return nil, ErrAway
+	case passedUnknown:
+		return nil, fmt.Errorf("pass on to the region: %w", peer.ErrUnreachable)
+	case passedLate:
+		return nil, fmt.Errorf("pass on to the region: %w", peer.ErrTimeout)
+	}
+	return nil, errMessage
+}
+
+// CodeMessage is the failure of calls that make no sense.
+const CodeMessage peer.Code = 1
+
+// Handle has the calls of nodes of this region come here.
+func (p *Pool) Handle(peers *peer.Peers) {
+	peers.Handle(MethodPass, peer.Near, p.servePass)
+	peers.Handle(MethodRegions, peer.Near, func(c *peer.Call) { c.Reply(p.said()) })
+}
+
+func (p *Pool) servePass(c *peer.Call) {
+	name, m, timeout, body, err := parsePass(c.Body)
+	if err != nil {
+		c.Fail(CodeMessage, err.Error())
+		return
+	}
+	if p.passing.Add(1) > mostPassing {
+		p.passing.Add(-1)
+		c.Reply(appendPassed(nil, nil, ErrAway))
+		return
+	}
+	done := func(reply []byte, err error) {
+		p.passing.Add(-1)
+		c.Reply(appendPassed(make([]byte, 0, 1+len(reply)), reply, err))
+	}
+	r := p.view.Load().region(name)
+	if r == nil || p.ctx.Err() != nil || !p.callEntry(r, m, body, timeout, done) {
+		done(nil, ErrAway)
+	}
+}

@@ -1,0 +1,283 @@
+package wan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+var (
+	// ErrAway: the region can't be reached, and certainly nothing was sent there.
+	ErrAway = errors.New("the region can't be reached")
+	// ErrClosed means that Close has been called. Nothing was sent.
+	ErrClosed = errors.New("the WAN pool is closed")
+
+	errNoEntry   = errors.New("this node is no entry node of its region now")
+	errTwoCalled = errors.New("another cluster is called by the name of that region: one of the two needs another --region")
+	errOurs      = errors.New("it has this node's cluster, and goes by the name of another region: a copied data directory, or a --region that was changed")
+	errTooMany   = errors.New("there are too many regions")
+	errMoved     = errors.New("it is known in another region")
+)
+
+// Region is another region as this node sees it.
+type Region struct {
+	Name      string
+	Primary   bool   // it takes itself for the primary
+	Follows   string // the region that most of its entry nodes take for the primary
+	Reachable bool   // a call would be sent
+	Members   int    // nodes that it has, as they say
+}
+
+// Pool is a node's way to other regions.
+type Pool struct {
+	config  Config
+	log     *slog.Logger
+	ctx     context.Context
+	cancel  context.CancelFunc
+	group   sync.WaitGroup
+	changed chan struct{} // capacity 1
+	wake    chan struct{} // capacity 1: the loop has something to do
+	asking  chan struct{} // capacity 1: entry nodes of this region are to be asked now
+	out     chan struct{} // closed when this node has left for good
+	passing atomic.Int64  // calls that are passed on for others
+	pool    pool          // the loop's alone
+
+	view  atomic.Pointer[view]    // of an entry node; nowhere of others
+	heard atomic.Pointer[hearsay] // what entry nodes of this region say
+
+	mu       sync.Mutex // guards what follows
+	entry    bool       // this node is to be an entry node
+	members  int
+	mates    func() []ring.NodeID
+	learned  []string // where entry nodes gossip, as those of this region say; at most mostAddresses
+	told     []Region // when Changed was signalled last
+	leaving  bool     // for good
+	closed   bool
+	lastMate ring.NodeID // the entry node of this region that answered last
+}
+
+// Open starts a Pool. Nothing is opened on the network before SetEntry.
+func Open(c Config) (*Pool, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open the WAN pool: %w", err)
+	}
+	p := &Pool{
+		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), asking: make(chan struct{}, 1),
+		out: make(chan struct{}), mates: nobody,
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.view.Store(nowhere)
+	p.heard.Store(&hearsay{})
+	p.group.Go(p.run)
+	p.group.Go(p.ask)
+	return p, nil
+}
+
+// Close leaves the network at once: to other regions this node has failed, unless it has left before. It waits for the
+// Pool's goroutines, and may be called again.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel()
+	p.group.Wait()
+	return nil
+}
+
+// Leave tells the other regions that this node goes for good, so that they look for it no more, and waits until that is on its
+// way, at most until ctx ends. A node that is only restarted does without: it is found again sooner. SetEntry does nothing
+// afterwards.
+func (p *Pool) Leave(ctx context.Context) error {
+	p.mu.Lock()
+	p.leaving, p.entry = true, false
+	p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return ErrClosed
+	}
+	signal(p.wake)
+	select {
+	case <-p.out:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("leave the WAN pool: %w", ctx.Err())
+	case <-p.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// SetEntry says whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
+func (p *Pool) SetEntry(yes bool) {
+	p.mu.Lock()
+	changed := !p.leaving && p.entry != yes
+	if changed {
+		p.entry = yes
+	}
+	p.mu.Unlock()
+	if changed {
+		signal(p.wake)
+		signal(p.asking)
+	}
+}
+
+// SetMembers says how many nodes this region has.
+func (p *Pool) SetMembers(n int) {
+	p.mu.Lock()
+	changed := p.members != n
+	p.members = n
+	p.mu.Unlock()
+	if changed {
+		signal(p.wake)
+	}
+}
+
+func nobody() []ring.NodeID { return nil }
+
+// SetMates says how to find the entry nodes of this region that can be reached. They pass calls on for a node that can't reach
+// another region itself. mates must not block.
+func (p *Pool) SetMates(mates func() []ring.NodeID) {
+	p.mu.Lock()
+	if p.mates = mates; mates == nil {
+		p.mates = nobody
+	}
+	p.mu.Unlock()
+	signal(p.asking)
+}
+
+// Changed has a value when Regions may have changed since the last one was received.
+func (p *Pool) Changed() <-chan struct{} { return p.changed }
+
+// Accept refuses nodes of other regions, for peer.Config.AcceptFar.
+func (p *Pool) Accept(remote peer.Identity) error {
+	p.mu.Lock()
+	entry := p.entry && !p.closed
+	p.mu.Unlock()
+	if !entry {
+		return errNoEntry
+	}
+	none := [16]byte{}
+	if own := p.config.Peers.Self().Cluster; own != none && own == remote.Cluster {
+		return errOurs
+	}
+	v := p.view.Load()
+	r := v.region(remote.Region)
+	switch {
+	case r == nil && len(v.regions) == mostRegions:
+		return errTooMany
+	case r != nil && r.alive && r.cluster != none && remote.Cluster != none && r.cluster != remote.Cluster:
+		return fmt.Errorf("%w: %q", errTwoCalled, remote.Region)
+	}
+	for _, other := range v.regions {
+		if other.name != remote.Region && slices.Contains(other.entries, remote.Node) {
+			return fmt.Errorf("%w: it says %q, gossip says %q", errMoved, remote.Region, other.name)
+		}
+	}
+	return nil
+}
+
+// Figures shows how the other regions do. Their names are few, and only nodes of the cluster choose them.
+func (p *Pool) Figures(s figures.Sink) {
+	for _, r := range p.Regions() {
+		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
+		s.Level("region_members", "Nodes of another region, as it says itself.", r.Members, "region", r.Name)
+	}
+}
+
+// Regions lists the other regions by name, at most 31.
+func (p *Pool) Regions() []Region {
+	v, h := p.view.Load(), p.heard.Load()
+	all := make([]Region, 0, len(v.regions))
+	for _, r := range v.regions {
+		all = append(all, Region{
+			Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members,
+			Reachable: p.direct(r) || p.viaMate(h, r.name),
+		})
+	}
+	for _, r := range h.regions() {
+		// An entry node knows better, unless it has just become one.
+		if v.region(r.Name) == nil && len(all) < mostRegions && (!v.entry || h.age() < 3*askAll) {
+			r.Reachable = p.viaMate(h, r.Name)
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, byName)
+	return all
+}
+
+// Reachable says whether a call to a region would be sent.
+func (p *Pool) Reachable(region string) bool {
+	if r := p.view.Load().region(region); r != nil && p.direct(r) {
+		return true
+	}
+	return p.viaMate(p.heard.Load(), region)
+}
+
+// direct says whether this node has a link to a region.
+func (p *Pool) direct(r *region) bool {
+	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
+}
+
+// notice signals Changed if Regions has, and says so.
+func (p *Pool) notice() bool {
+	now := p.Regions()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slices.Equal(now, p.told) {
+		return false
+	}
+	p.told = now
+	signal(p.changed)
+	return true
+}
+
+const (
+	// lookInterval is how often it is looked whether links have come or gone, and lookAlone where there are no other regions.
+	lookInterval = 200 * time.Millisecond
+	lookAlone    = time.Second
+)
+
+// run owns this node's part in the WAN pool.
+func (p *Pool) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer p.quit()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-timer.C:
+		case <-p.wake:
+		case <-p.pool.changed():
+			p.pool.news = true
+		}
+		p.step(time.Now())
+		if p.alone() {
+			timer.Reset(lookAlone)
+		} else {
+			timer.Reset(lookInterval)
+		}
+	}
+}
+
+// alone says whether no other region is known.
+func (p *Pool) alone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.told) == 0
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

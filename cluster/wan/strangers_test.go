@@ -1,0 +1,175 @@
+package wan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/testca"
+	"github.com/rlnode/rlnode/cluster/peer"
+)
+
+// inCluster has a node belong to another cluster than its region's.
+func inCluster(cluster byte) option {
+	return func(_ *Config, pc *peer.Config) {
+		self := pc.Self
+		pc.Self = func() peer.Identity {
+			i := self()
+			i.Cluster = [16]byte{cluster}
+			return i
+		}
+	}
+}
+
+// asRegion has a node go by the name of another region, in a cluster of its own.
+func asRegion(name string, cluster byte) option {
+	return func(c *Config, pc *peer.Config) {
+		inCluster(cluster)(c, pc)
+		self := pc.Self
+		pc.Self = func() peer.Identity {
+			i := self()
+			i.Region = name
+			return i
+		}
+		c.Self.Region = name
+	}
+}
+
+func withKey(b byte) option {
+	return func(c *Config, _ *peer.Config) { c.Keyring = keyring(append(make([]byte, 31), b)) }
+}
+
+// TestTwoClustersOfOneName: a second "eu" comes to where there is one. Nobody calls it, and everybody says so.
+func TestTwoClustersOfOneName(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.regions(1)
+		second := w.start(3, 1, asRegion("eu", 9))
+		second.setEntry(true)
+		time.Sleep(time.Minute)
+		caller := w.node(2, 1)
+		for range 50 {
+			if by, err := caller.call(1, "x", time.Second); err != nil || by != "eu-1" {
+				t.Fatalf("have %s, %v", by, err)
+			}
+		}
+		if have := caller.log.count(`several clusters are called region "eu"`); have != 1 {
+			t.Errorf("the third region says it %d times:\n%s", have, caller.log)
+		}
+		for _, n := range []*node{w.node(1, 1), second} {
+			if have := n.log.count("two clusters are called by the name of one region"); have == 0 || have > 4 {
+				t.Errorf("%v says it %d times:\n%s", n, have, n.log)
+			}
+		}
+		if second.pool.Load().Reachable("ap") {
+			t.Error("the second eu is in touch with another region")
+		}
+		// The first one is gone for good, and the second one takes over the name.
+		w.kill(w.node(1, 1))
+		w.until(2*time.Minute, "the second eu is called", func() bool {
+			return caller.pool.Load().Reachable("eu") && second.pool.Load().Reachable("us")
+		})
+	})
+}
+
+// TestOneClusterOfTwoNames is a copied data directory, or one that got another --region.
+func TestOneClusterOfTwoNames(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.regions(1)
+		w.start(3, 1, asRegion("sa", 2)).setEntry(true) // eu's cluster
+		time.Sleep(time.Minute)
+		if have := w.node(1, 1).log.count("is called by the name of another region"); have == 0 {
+			t.Errorf("nothing is said:\n%s", w.node(1, 1).log)
+		}
+		if w.node(1, 1).pool.Load().Reachable("sa") {
+			t.Error("it is called")
+		}
+	})
+}
+
+func TestAnotherKeyStaysOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.regions(1, withKey(1))
+		stranger := w.start(3, 1, withKey(2))
+		stranger.setEntry(true)
+		plain := w.start(3, 2, func(c *Config, _ *peer.Config) { c.Join = c.Join[:1] })
+		plain.setEntry(true)
+		time.Sleep(2 * time.Minute)
+		for _, n := range w.nodes {
+			want := 2
+			if n.region == 3 {
+				want = 0
+			}
+			if have := n.pool.Load().Regions(); len(have) != want {
+				t.Errorf("%v knows %v", n, have)
+			}
+		}
+		if stranger.log.count("level=WARN") == 0 || w.node(0, 1).log.count("level=WARN") == 0 {
+			t.Errorf("nothing is said:\n%s", stranger.log)
+		}
+	})
+}
+
+// TestTLSIsRequired: one region speaks TLS, the others don't. They know of each other and exchange nothing.
+func TestTLSIsRequired(t *testing.T) {
+	ca := testca.New(t, "all regions")
+	secure := func(_ *Config, pc *peer.Config) { pc.TLS = loadTLS(t, ca) }
+	inBubble(t, func(t *testing.T, w *world) {
+		w.start(0, 1, secure).setEntry(true)
+		w.start(1, 1, secure).setEntry(true)
+		w.start(2, 1).setEntry(true)
+		ap, eu, us := w.node(0, 1), w.node(1, 1), w.node(2, 1)
+		w.until(10*time.Second, "those with certificates reach each other", func() bool {
+			return ap.pool.Load().Reachable("eu") && eu.pool.Load().Reachable("ap")
+		})
+		time.Sleep(time.Minute)
+		for _, n := range []*node{ap, eu} {
+			if n.pool.Load().Reachable("us") {
+				t.Errorf("%v calls one without TLS", n)
+			}
+			if _, err := n.call(2, "secret", time.Second); !away(err) {
+				t.Errorf("have %v", err)
+			}
+		}
+		if us.pool.Load().Reachable("eu") {
+			t.Error("one without TLS calls")
+		}
+		if us.log.count("uses TLS here, and this node does not") == 0 {
+			t.Errorf("nothing is said:\n%s", us.log)
+		}
+		if by, err := ap.call(1, "x", time.Second); err != nil || by != "eu-1" {
+			t.Errorf("have %s, %v", by, err)
+		}
+	})
+}
+
+// TestNobodyCallsAnEntryNodeThatIsNone: a node takes far connections only while it is an entry node.
+func TestNobodyCallsAnEntryNodeThatIsNone(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.regions(1)
+		n := w.start(0, 2)
+		for _, test := range []struct {
+			remote peer.Identity
+			want   error
+		}{
+			{peer.Identity{Region: "us", Cluster: [16]byte{3}}, errNoEntry},
+		} {
+			if err := n.pool.Load().Accept(test.remote); err != test.want {
+				t.Errorf("have %v, want %v", err, test.want)
+			}
+		}
+		entry := w.node(0, 1).pool.Load()
+		for _, remote := range []peer.Identity{
+			{Region: "us", Cluster: [16]byte{9}},                        // another us
+			{Region: "sa", Cluster: [16]byte{1}},                        // with ap's own cluster
+			{Region: "sa", Cluster: [16]byte{9}, Node: w.node(1, 1).id}, // eu's node
+		} {
+			if err := entry.Accept(remote); err == nil {
+				t.Errorf("%+v is accepted", remote)
+			}
+		}
+		for _, remote := range []peer.Identity{{Region: "us", Cluster: [16]byte{3}}, {Region: "us"}, {Region: "sa", Cluster: [16]byte{9}}} {
+			if err := entry.Accept(remote); err != nil {
+				t.Errorf("%+v: have %v", remote, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,20 @@
+package wan
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/rlnode/rlnode/internal/testca"
+	"github.com/rlnode/rlnode/cluster/peer"
+)
+
+// loadTLS makes a node's certificate.
+func loadTLS(t *testing.T, a *testca.Authority) *peer.TLS {
+	t.Helper()
+	cert, key, ca := a.Write(t, t.TempDir())
+	s, err := peer.LoadTLS(cert, key, ca, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,188 @@
+package wan
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// mostRegions bounds the other regions. With its own, a node knows 32.
+	mostRegions = 31
+	// mostEntries bounds the entry nodes of a region to which there are links: 5, and some that are being replaced.
+	mostEntries = 8
+)
+
+// view is what an entry node knows of other regions from the WAN pool. It does not change, but for what was called last.
+type view struct {
+	entry     bool                   // this node is in the pool
+	regions   []*region              // by name
+	links     map[ring.NodeID]string // where the entry nodes of all regions are
+	addresses []string               // where entry nodes gossip, this one first; at most mostAddresses
+}
+
+// region is another region, as the WAN pool tells it.
+type region struct {
+	name    string
+	follows string
+	cluster [16]byte // zero: not known yet
+	members int
+	alive   bool                         // it has entry nodes that the pool does not take for failed
+	entries []ring.NodeID                // at most mostEntries; those that are alive first
+	last    *atomic.Pointer[ring.NodeID] // the entry node that was called last. The next view has it too
+}
+
+var nowhere = &view{}
+
+// region finds a region by its name.
+func (v *view) region(name string) *region {
+	i, ok := slices.BinarySearchFunc(v.regions, name, func(r *region, name string) int { return cmp.Compare(r.name, name) })
+	if !ok {
+		return nil
+	}
+	return v.regions[i]
+}
+
+// trouble is something that a person has to see to.
+type trouble string
+
+// look makes the view of what the pool lists. before is the last one.
+func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
+	named := make(map[string][]gossip.Member)
+	for _, m := range all {
+		if m.Region != self.Region && m.Region != "" && m.State != gossip.Left && m.PeerPort > 0 && m.ID != self.ID {
+			named[m.Region] = append(named[m.Region], m)
+		}
+	}
+	v := &view{entry: true, links: make(map[ring.NodeID]string)}
+	var troubles []trouble
+	for _, name := range names(named, before) {
+		if len(v.regions) == mostRegions {
+			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: with more than %d others there are too many", name, mostRegions)))
+			continue
+		}
+		r, two := lookAt(name, named[name], before.region(name))
+		if two != "" {
+			troubles = append(troubles, two)
+		}
+		for _, m := range named[name] {
+			if slices.Contains(r.entries, m.ID) {
+				v.links[m.ID] = net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
+			}
+		}
+		v.regions = append(v.regions, r)
+	}
+	slices.SortFunc(v.regions, func(a, b *region) int { return cmp.Compare(a.name, b.name) })
+	return v, troubles
+}
+
+// names orders regions by who comes first if there are too many: those known before, then those that are there, by name.
+func names(named map[string][]gossip.Member, before *view) []string {
+	rank := func(name string) int {
+		switch {
+		case before.region(name) != nil:
+			return 0
+		case slices.ContainsFunc(named[name], func(m gossip.Member) bool { return m.State == gossip.Alive }):
+			return 1
+		}
+		return 2
+	}
+	return slices.SortedFunc(maps.Keys(named), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+}
+
+// lookAt makes a region of its members. They may be of two clusters: then of one of them only.
+func lookAt(name string, all []gossip.Member, before *region) (*region, trouble) {
+	r := &region{name: name, last: new(atomic.Pointer[ring.NodeID])}
+	var known []ring.NodeID
+	if before != nil {
+		r.cluster, r.last, known = before.cluster, before.last, before.entries
+	}
+	two := r.chooseCluster(all)
+	var here []gossip.Member
+	for _, m := range all {
+		if m.Cluster == r.cluster || m.Cluster == [16]byte{} {
+			here = append(here, m)
+			r.alive = r.alive || m.State == gossip.Alive
+		}
+	}
+	rank := func(m gossip.Member) int {
+		n := 0
+		if m.State != gossip.Alive {
+			n += 2
+		}
+		if !slices.Contains(known, m.ID) {
+			n++
+		}
+		return n
+	}
+	slices.SortFunc(here, func(a, b gossip.Member) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.ID.Compare(b.ID)) })
+	follows := make(map[string]int)
+	for _, m := range here {
+		if r.alive && m.State != gossip.Alive {
+			break // what those that are alive say counts
+		}
+		r.members = max(r.members, m.Members, 1)
+		follows[m.Primary]++
+	}
+	r.follows = most(follows)
+	for _, m := range here[:min(len(here), mostEntries)] {
+		r.entries = append(r.entries, m.ID)
+	}
+	return r, two
+}
+
+// chooseCluster decides whose name the region's is: the cluster's that had it before, as long as it is there, else the one's
+// of which most nodes are.
+func (r *region) chooseCluster(all []gossip.Member) trouble {
+	alive, listed := make(map[[16]byte]int), make(map[[16]byte]int)
+	for _, m := range all {
+		if m.Cluster != [16]byte{} {
+			listed[m.Cluster]++
+			if m.State == gossip.Alive {
+				alive[m.Cluster]++
+			}
+		}
+	}
+	among := alive
+	if len(alive) == 0 {
+		among = listed
+	}
+	if len(among) == 0 {
+		return ""
+	}
+	if among[r.cluster] == 0 {
+		clusters := slices.SortedFunc(maps.Keys(among), func(a, b [16]byte) int {
+			return cmp.Or(cmp.Compare(among[b], among[a]), bytes.Compare(a[:], b[:]))
+		})
+		r.cluster = clusters[0]
+	}
+	if len(alive) < 2 {
+		return ""
+	}
+	others := ""
+	for _, c := range slices.SortedFunc(maps.Keys(alive), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
+		if c != r.cluster {
+			others += fmt.Sprintf(" %x", c)
+		}
+	}
+	return trouble(fmt.Sprintf("several clusters are called region %q: the nodes of%s are left out, %x is called. Each needs a --region of its own",
+		r.name, others, r.cluster))
+}
+
+// most is the text that was counted most often; the first in order of those.
+func most(counts map[string]int) (text string) {
+	for _, t := range slices.Sorted(maps.Keys(counts)) {
+		if text == "" || counts[t] > counts[text] {
+			text = t
+		}
+	}
+	return text
+}

@@ -1,0 +1,213 @@
+package simulation
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/cluster/partitions"
+)
+
+// maxDebts bounds what a process notes to owe.
+const maxDebts = 1 << 16
+
+// debt is what was admitted of a counter in its owner's absence.
+type debt struct {
+	limit  algorithms.Limit
+	taken  algorithms.Taken
+	cost   int64
+	absent bool // the counters here don't have it in them
+	paying bool
+}
+
+// Act is for limiter.Ownership; see [partitions.Keeper.Act].
+func (p *process) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !p.mayAct(ops, why) {
+		return counters.Shut
+	}
+	within := append([]counters.Op(nil), ops...)
+	for i := range within {
+		if shares[i].Amount < 1 && ops[i].Cost > 0 {
+			return counters.Shut
+		}
+		if shares[i].Amount >= 1 {
+			within[i].Limit = &shares[i]
+		}
+	}
+	if v := p.shares.Take(now, within); v != counters.Admitted {
+		for i := range ops {
+			ops[i].Decision, ops[i].Full = within[i].Decision, within[i].Full
+		}
+		return v
+	}
+	verdict := p.table.Act(now, ops)
+	for i := range ops {
+		op := &ops[i]
+		if verdict != counters.Admitted && op.Cost > 0 {
+			_ = p.shares.Give(now, op.Key, within[i].Limit, takenNow(within[i].Limit, now), op.Cost)
+			continue
+		}
+		if op.Decision.Allowed && op.Cost > 0 {
+			p.owe(op, now, false)
+			if i, known := w.byKey[op.Key]; known {
+				w.ledger.Acts = append(w.ledger.Acts, Act{At: w.since(now), Node: p.index, Subject: i, Cost: op.Cost, Share: p.share(&w.ledger.Subjects[i])})
+			}
+		}
+		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
+	}
+	return verdict
+}
+
+func (p *process) mayAct(ops []counters.Op, why partitions.Absence) bool {
+	w := p.w
+	if len(p.debts)+len(ops) > maxDebts || !p.hasAuthority() {
+		return false
+	}
+	for i := range ops {
+		q := ops[i].Key.Partition()
+		from, to := indexOf(p.view.from.Owner(q)), indexOf(p.view.to.Owner(q))
+		if p.phases[q] != away || !p.copies[q].whole {
+			return false
+		}
+		for _, owner := range [...]int{from, to} {
+			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.Powerless && owner == from) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Owe is for limiter.Ownership: what this node admits alone has to be admitted by a copy here, if there is one.
+func (p *process) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var counted []counters.Op
+	for i := range ops {
+		if op := &ops[i]; p.counts(op.Key.Partition()) {
+			counted = append(counted, *op)
+		} else {
+			op.Decision = op.Limit.Peek(algorithms.State{}, now, op.Cost)
+		}
+	}
+	verdict := counters.Admitted
+	if len(counted) > 0 {
+		verdict = p.table.Act(now, counted)
+	}
+	for i := range ops {
+		op := &ops[i]
+		here := p.counts(op.Key.Partition())
+		if here {
+			op.Decision, op.Full = counted[0].Decision, counted[0].Full
+			counted = counted[1:]
+		}
+		if verdict == counters.Admitted && op.Decision.Allowed && op.Cost > 0 && len(p.debts) < maxDebts {
+			p.owe(op, now, !here)
+		}
+	}
+	return verdict
+}
+
+func (p *process) counts(q int) bool {
+	return p.phases[q] == held || p.phases[q] == away && p.copies[q].whole
+}
+
+// Forgive is for limiter.Ownership.
+func (p *process) Forgive(_ algorithms.Now, op *counters.Op) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	if d := p.debts[op.Key]; d != nil {
+		d.cost = max(0, d.cost-op.Cost)
+	}
+}
+
+// owe notes a debt, and to pay it one to two seconds from now.
+func (p *process) owe(op *counters.Op, now algorithms.Now, absent bool) {
+	from := takenNow(op.Limit, now)
+	d := p.debts[op.Key]
+	if d == nil {
+		d = &debt{absent: absent}
+		p.debts[op.Key] = d
+	}
+	if d.taken.Window != from.Window && op.Limit.Kind == algorithms.FixedWindow {
+		d.cost = 0 // of a window that is over
+	}
+	d.limit, d.taken, d.absent = *op.Limit, from, d.absent || absent
+	d.cost = min(d.cost+op.Cost, op.Limit.Capacity())
+	p.paySoon(op.Key, d)
+}
+
+// paySoon tells the owner of a debt when it can be reached.
+func (p *process) paySoon(key counters.Key, d *debt) {
+	if d.paying {
+		return
+	}
+	d.paying = true
+	p.w.after(p.w.within(time.Second, 2*time.Second), func() {
+		d.paying = false
+		if p.alive && p.debts[key] == d && d.cost > 0 && !p.pay(key, d) {
+			p.paySoon(key, d)
+		}
+	})
+}
+
+// pay debits a debt at its owner, and reports whether it could.
+func (p *process) pay(key counters.Key, d *debt) bool {
+	w := p.w
+	q := key.Partition()
+	h := w.holders[q]
+	owner := w.nodes[h.node].process
+	now := w.now()
+	if !owner.alive || owner.phases[q] != held || owner != p && (w.net.blocked(now, p.index, h.node) || w.net.blocked(now, h.node, p.index)) {
+		return false
+	}
+	if owner != p || d.absent {
+		if owner.table.Force(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
+			return false
+		}
+		owner.touchLocked()
+	}
+	delete(p.debts, key)
+	w.ledger.Counts.Debts++
+	return true
+}
+
+// replaced notes that the copy of q was replaced: the debts are not in it.
+func (p *process) replaced(q int) {
+	for key, d := range p.debts {
+		if key.Partition() == q {
+			d.absent = true
+		}
+	}
+}
+
+// keepDebts is for a partition whose token has come here: the debts have become this node's own history.
+func (p *process) keepDebts(q int) {
+	for key, d := range p.debts {
+		if key.Partition() != q {
+			continue
+		}
+		if d.absent && d.cost > 0 {
+			_ = p.table.Force(p.w.clock.Now(), key, &d.limit, d.taken, d.cost)
+		}
+		delete(p.debts, key)
+	}
+}
+
+// giveDebts is for a copy that is given back, and the debts in it too.
+func (p *process) giveDebts(q int) {
+	for key, d := range p.debts {
+		if key.Partition() == q && !d.absent {
+			delete(p.debts, key)
+		}
+	}
+}
+
+// takenNow describes a Take at now.
+func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
+	return l.Taken(l.Advance(algorithms.State{}, now), now)
+}

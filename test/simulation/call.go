@@ -1,0 +1,180 @@
+package simulation
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// letter is a message under way. Exactly one of arrive and lost runs, without the mutex; after the run neither does.
+type letter struct {
+	w        *World
+	from     *process
+	to, boot int
+	arrive   func(*process)
+	lost     func()
+}
+
+// carry sends a message to the present process of a node. It is called without the mutex.
+func (w *World) carry(from *process, to int, arrive func(*process), lost func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.carryLocked(from, to, arrive, lost)
+}
+
+func (w *World) carryLocked(from *process, to int, arrive func(*process), lost func()) {
+	now := w.now()
+	l := &letter{w: w, from: from, to: to, boot: w.nodes[to].process.boot, arrive: arrive, lost: lost}
+	at := w.net.arrival(now, from.index, to)
+	w.schedule.at(at, l.land)
+}
+
+// land delivers a message, or waits for the link as a TCP connection does, until it is known to be broken.
+func (l *letter) land() {
+	w := l.w
+	w.mu.Lock()
+	now, target := w.now(), w.nodes[l.to].process
+	switch {
+	case w.over:
+		w.mu.Unlock()
+		return
+	case target.boot != l.boot:
+		w.mu.Unlock()
+		l.lost()
+		return
+	case w.net.blocked(now, l.from.index, l.to) || !target.alive:
+		known := w.net.lostAt(now, l.from.index, l.to)
+		w.mu.Unlock()
+		if known <= now {
+			l.lost()
+		} else {
+			w.schedule.at(min(known, now+again), l.land)
+		}
+		return
+	}
+	w.mu.Unlock()
+	l.arrive(target)
+}
+
+// call is a question to another limiter.
+type call struct {
+	from    *process
+	to      int
+	method  peer.Method
+	body    []byte
+	done    func([]byte, error) // guarded by the world's mutex: nil after it was taken to be run
+	timer   *time.Timer
+	target  *process
+	replied bool // guarded by the world's mutex
+	asked   *asked
+}
+
+// Reachable is for limiter.Peers.
+func (p *process) Reachable(to ring.NodeID) bool {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return p.alive && w.net.reachable(w.now(), p.index, indexOf(to))
+}
+
+// Go is for limiter.Peers.
+func (p *process) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+	w := p.w
+	c := &call{from: p, to: indexOf(to), method: m, body: bytes.Clone(body), done: done}
+	if !p.Reachable(to) {
+		done(nil, peer.ErrUnreachable)
+		return
+	}
+	w.mu.Lock()
+	w.pending[c] = struct{}{}
+	c.timer = time.AfterFunc(timeout, func() { c.finish(nil, peer.ErrTimeout) })
+	w.mu.Unlock()
+	w.carry(p, c.to, c.serve, func() { c.finish(nil, peer.ErrUnreachable) })
+}
+
+// Send is for limiter.Peers.
+func (p *process) Send(to ring.NodeID, m peer.Method, body []byte) error {
+	if !p.Reachable(to) {
+		return peer.ErrUnreachable
+	}
+	c := &call{from: p, to: indexOf(to), method: m, body: bytes.Clone(body), replied: true}
+	p.w.carry(p, c.to, c.serve, func() {})
+	return nil
+}
+
+// serve has the one who was called answer.
+func (c *call) serve(target *process) {
+	c.target = target
+	target.touch()
+	if c.method == limiter.MethodLendHere {
+		target.w.mu.Lock()
+		c.asked = target.askedFor(c.body, limiter.MethodLend)
+		target.w.mu.Unlock()
+	}
+	target.limiter.ServeFor(c.from.id, c.method, c.body, c)
+	clear(c.body) // it holds only until then
+}
+
+var _ limiter.Answerer = (*call)(nil)
+
+// Reply is for limiter.Answerer.
+func (c *call) Reply(body []byte) {
+	c.from.w.noteLoan(c.asked, body)
+	c.answer(bytes.Clone(body), nil)
+}
+
+// Fail is for limiter.Answerer.
+func (c *call) Fail(code peer.Code, detail string) {
+	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
+}
+
+func (c *call) answer(body []byte, err error) {
+	w := c.from.w
+	w.mu.Lock()
+	if c.replied || !c.target.alive || w.over {
+		w.mu.Unlock()
+		return
+	}
+	c.replied = true
+	w.mu.Unlock()
+	w.carry(c.target, c.from.index, func(p *process) {
+		if p == c.from {
+			c.finish(body, err)
+		}
+	}, func() {}) // who asked finds out by itself
+}
+
+// finish gives the asker its answer, once.
+func (c *call) finish(body []byte, err error) {
+	w := c.from.w
+	w.mu.Lock()
+	done := c.done
+	c.done = nil
+	delete(w.pending, c)
+	w.mu.Unlock()
+	if done == nil {
+		return
+	}
+	c.timer.Stop()
+	done(body, err)
+	clear(body) // it holds only until done returns
+}
+
+// doom fails the calls under way that a fault touches, when their askers find out. It is called under the mutex.
+func (w *World) doom(f *fault) {
+	now := w.now()
+	for c := range w.pending {
+		if !f.touches(c.from.index, c.to) {
+			continue
+		}
+		at := w.net.notices(f, c.from.index, c.to)
+		w.schedule.at(max(at, now), func() {
+			if at < f.until {
+				c.finish(nil, peer.ErrUnreachable)
+			}
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package simulation
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/cluster/peer"
+)
+
+// Times of the network between regions.
+const (
+	// farWay is how long a message takes from one region to another; farJitter is added on average.
+	farWay    = 40 * time.Millisecond
+	farJitter = 3 * time.Millisecond
+	// latest is by how much a message may come late, now and then.
+	latest = 3 * time.Second
+)
+
+// far is the network between regions. Its mutex comes after those of worlds.
+type far struct {
+	mu     sync.Mutex // guards what follows
+	net    network    // of regions
+	random *rand.Rand
+	loss   float64 // what part of messages is lost
+	late   float64 // and what part comes late
+}
+
+// way draws when a message sent now arrives in a region; it reports false for one that is lost.
+func (f *far) way(now time.Duration) (at time.Duration, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at = now + farWay + time.Duration(f.random.ExpFloat64()*float64(farJitter))
+	if f.random.Float64() < f.late {
+		at += time.Duration(f.random.Int64N(int64(latest)))
+	}
+	return at, f.random.Float64() >= f.loss
+}
+
+// blocked reports whether messages from a to b don't arrive now, and if so when a finds out.
+func (f *far) blocked(now time.Duration, a, b int) (known time.Duration, blocked bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.net.blocked(now, a, b) {
+		return 0, false
+	}
+	return f.net.lostAt(now, a, b), true
+}
+
+func (f *far) reachable(now time.Duration, a, b int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.net.reachable(now, a, b)
+}
+
+// cross carries a message from region a to region b. One of arrive and lost runs, without a mutex; neither may, if it is
+// lost on the way, or after the run.
+func (g *globe) cross(a, b int, arrive, lost func()) {
+	at, ok := g.far.way(g.now())
+	if !ok {
+		return
+	}
+	var land func()
+	land = func() {
+		now := g.now()
+		known, blocked := g.far.blocked(now, a, b)
+		switch {
+		case g.over.Load():
+		case !blocked:
+			arrive()
+		case known <= now:
+			lost()
+		default:
+			g.schedule.at(min(known, now+5*again), land)
+		}
+	}
+	g.schedule.at(at, land)
+}
+
+// consult tells the primary region's leader how another region stands, and has the answer followed. It is called under
+// the region's mutex.
+func (g *globe) consult(w *World, r report) {
+	primary := g.worlds[g.primaryOf(w.region)]
+	nothing := func() {}
+	g.cross(w.region, primary.region, func() {
+		primary.mu.Lock()
+		news, ok := primary.answer(r)
+		primary.mu.Unlock()
+		if !ok {
+			return
+		}
+		g.cross(primary.region, w.region, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if !w.over {
+				w.follow(news)
+			}
+		}, nothing)
+	}, nothing)
+}
+
+// farSide is a process's side of what is between regions: limiter.Far.
+type farSide struct{ *process }
+
+// entry is an entry node of w that from can reach: itself, if it is one. −1: there is none.
+func (w *World) entry(from int) int {
+	if from < w.voters() {
+		return from
+	}
+	first := w.control.IntN(w.voters())
+	for i := range w.voters() {
+		if v := (first + i) % w.voters(); w.nodes[v].process.alive && w.net.reachable(w.now(), from, v) {
+			return v
+		}
+	}
+	return -1
+}
+
+// Reachable is for limiter.Far.
+func (s farSide) Reachable(region string) bool {
+	w := s.w
+	to := w.globe.regionOf(region)
+	if to < 0 || to == w.region || !w.globe.far.reachable(w.now(), w.region, to) {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return s.alive && !w.closed && w.entry(s.index) >= 0
+}
+
+// farCall is a question to another region's entry nodes.
+type farCall struct {
+	from    *process
+	to      *World
+	target  *process // of the region asked
+	asked   *asked
+	subject int // −1: it is not about a loan
+	method  peer.Method
+	body    []byte
+
+	mu      sync.Mutex // guards what follows
+	done    func([]byte, error)
+	timer   *time.Timer
+	replied bool
+}
+
+// Go is for limiter.Far.
+func (s farSide) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+	if !s.Reachable(region) {
+		done(nil, peer.ErrUnreachable)
+		return
+	}
+	g := s.w.globe
+	c := &farCall{from: s.process, to: g.worlds[g.regionOf(region)], method: m, body: bytes.Clone(body), done: done}
+	lost := func() { c.finish(nil, peer.ErrUnreachable) }
+	c.mu.Lock()
+	c.timer = time.AfterFunc(timeout, func() { c.finish(nil, peer.ErrTimeout) })
+	c.mu.Unlock()
+	c.hop(s.w, s.index, func() {
+		g.cross(s.w.region, c.to.region, c.arrive, lost)
+	}, lost)
+}
+
+// hop carries the call within a region between a node and an entry node, if it isn't one.
+func (c *farCall) hop(w *World, index int, then, lost func()) {
+	w.mu.Lock()
+	from := w.nodes[index].process
+	v := w.entry(index)
+	switch {
+	case v < 0:
+		w.mu.Unlock()
+		lost()
+		return
+	case v == index:
+		w.mu.Unlock()
+		then()
+		return
+	}
+	w.carryLocked(from, v, func(*process) { then() }, lost)
+	w.mu.Unlock()
+}
+
+// arrive has an entry node of the region that is asked answer.
+func (c *farCall) arrive() {
+	w := c.to
+	w.mu.Lock()
+	v := w.control.IntN(w.voters())
+	c.target = w.nodes[v].process
+	serves := c.target.alive && !w.over && !w.closed && c.target.ruling()
+	if serves {
+		c.target.touchLocked()
+		c.asked = c.target.askedFor(c.body, c.method)
+		c.subject = -1
+		if r, err := limiter.ReadLoanRequest(c.body); err == nil && c.method == limiter.MethodLend {
+			c.subject = w.subjectOf(&r)
+		}
+	}
+	w.mu.Unlock()
+	if !serves {
+		return // who asked finds out by itself
+	}
+	c.target.limiter.ServeFarFor(c.method, c.body, c)
+	clear(c.body) // it holds only until then
+}
+
+// Reply is for limiter.Answerer.
+func (c *farCall) Reply(body []byte) {
+	c.to.noteLoan(c.asked, body)
+	c.tempt(body)
+	c.answer(bytes.Clone(body), nil)
+}
+
+// Fail is for limiter.Answerer.
+func (c *farCall) Fail(code peer.Code, detail string) {
+	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
+}
+
+func (c *farCall) answer(body []byte, err error) {
+	c.mu.Lock()
+	again := c.replied
+	c.replied = true
+	c.mu.Unlock()
+	c.to.mu.Lock()
+	gone := !c.target.alive || c.to.over
+	c.to.mu.Unlock()
+	if again || gone {
+		return
+	}
+	g := c.to.globe
+	g.cross(c.to.region, c.from.w.region, func() {
+		w := c.from.w
+		w.mu.Lock()
+		gone := !c.from.alive || w.over
+		w.mu.Unlock()
+		if !gone {
+			c.finish(body, err)
+		}
+	}, func() {})
+}
+
+// finish gives the asker its answer, once.
+func (c *farCall) finish(body []byte, err error) {
+	c.mu.Lock()
+	done := c.done
+	c.done = nil
+	c.mu.Unlock()
+	if done == nil {
+		return
+	}
+	c.timer.Stop()
+	c.from.touch()
+	done(body, err)
+	clear(body) // it holds only until done returns
+}

@@ -1,0 +1,325 @@
+package simulation
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// phase is how a partition stands with a process.
+type phase uint8
+
+const (
+	away phase = iota
+	held
+	freezing   // being handed over
+	handed     // handed over, in a move that is not settled
+	recovering // it is this node's, and its copy is being looked for
+)
+
+// holder is who has a partition's token, and since which of its lives.
+type holder struct{ node, boot, generation int }
+
+// valid reports whether the token is still there: its holder was not ended, and has not lost its memory.
+func (h holder) valid(a *agreed) bool {
+	return h.boot == a.boots[h.node] && h.generation == a.generation[h.node]
+}
+
+// tokens is a process's part of the ring. It is guarded by the world's mutex.
+type tokens struct {
+	view       *agreed
+	generation int // how often this node was ended, as far as it knows
+	changed    chan struct{}
+	phases     [ring.Partitions]phase
+	lineages   [ring.Partitions]uint64
+	copies     map[int]copyOf
+	learned    map[int]int64
+	mine       []int // partitions held, in no order
+	near       []int // partitions in any other phase than away, in no order
+	debts      map[counters.Key]*debt
+	progress   map[followed]*progress
+	pushing    bool // a push is due
+	lagging    bool // some follower may have no copy yet of a partition, be it an empty one
+	sequence   uint64
+	acks       chan struct{} // closed, and made anew, with each acknowledgement
+}
+
+func (t *tokens) init() {
+	t.changed, t.learned = make(chan struct{}), map[int]int64{}
+	t.acks = make(chan struct{})
+	t.debts, t.progress = map[counters.Key]*debt{}, map[followed]*progress{}
+	t.copies = map[int]copyOf{}
+}
+
+func (w *World) newLineage() uint64 { return w.control.Uint64() | 1 }
+
+// authority is for limiter.Cluster.
+func (p *process) authority() bool {
+	w := p.w
+	if !p.begun.Load() {
+		return false // the mutex is held
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return p.hasAuthority()
+}
+
+func (p *process) hasAuthority() bool {
+	w := p.w
+	if !p.alive || p.view == nil {
+		return false
+	}
+	// What the process before was given is not this one's.
+	given := p.ready && (p.contact || w.now() < p.until)
+	return given && (!p.contact || p.generation == w.agreed.generation[p.index])
+}
+
+// Route is for limiter.Ownership; see [partitions.Keeper.Route].
+func (p *process) Route(q int) partitions.Route {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return p.route(q)
+}
+
+func (p *process) route(q int) partitions.Route {
+	v := p.view
+	if v == nil {
+		return partitions.Route{}
+	}
+	r := partitions.Route{Epoch: v.epoch, Revision: v.revision}
+	from, to := v.from.Owner(q), v.to.Owner(q)
+	r.Owner = from
+	switch p.phases[q] {
+	case held:
+		r.Place, r.Owner = partitions.Held, p.id
+	case handed:
+		r.Place, r.Owner = partitions.Elsewhere, to
+	case freezing, recovering:
+		r.Place, r.Owner = partitions.Frozen, p.id
+	default:
+		r.Place = partitions.Elsewhere
+		if from == p.id {
+			r.Place = partitions.Frozen
+		} else if from != to && p.learned[q] == v.revision {
+			r.Owner = to
+		}
+	}
+	r.Standby = v.from.Standby(q)
+	if from != to {
+		if r.Other = from; r.Owner == from {
+			r.Other = to
+		}
+		if r.Owner == to {
+			r.Standby = v.to.Standby(q)
+		}
+	}
+	return r
+}
+
+// Wait is for limiter.Ownership.
+func (p *process) Wait(ctx context.Context, q int) {
+	for {
+		p.w.mu.Lock()
+		changed, place := p.changed, p.route(q).Place
+		p.w.mu.Unlock()
+		if place != partitions.Frozen {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Learn is for limiter.Ownership.
+func (p *process) Learn(q int, revision int64, owner ring.NodeID) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	v := p.view
+	switch {
+	case v == nil || revision != v.revision || v.from.Owner(q) == v.to.Owner(q):
+	case owner == v.to.Owner(q):
+		p.learned[q] = revision
+	case owner == v.from.Owner(q):
+		delete(p.learned, q)
+	}
+}
+
+// Lineage is for limiter.Ownership.
+func (p *process) Lineage(q int) uint64 {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return p.lineages[q]
+}
+
+// announce wakes those who wait for a change.
+func (p *process) announce() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// setPhase changes a partition's phase and its gate.
+func (p *process) setPhase(q int, next phase) {
+	if p.phases[q] == next {
+		return
+	}
+	if p.phases[q] == held {
+		p.table.Shut(q)
+		p.mine = slices.DeleteFunc(p.mine, func(m int) bool { return m == q })
+	}
+	switch {
+	case next == away:
+		p.near = slices.DeleteFunc(p.near, func(m int) bool { return m == q })
+	case p.phases[q] == away:
+		p.near = append(p.near, q)
+	}
+	if p.phases[q] = next; next == held {
+		p.mine = append(p.mine, q)
+		p.table.Open(q)
+	}
+	p.announce()
+}
+
+// hold gives a partition's token to p.
+func (p *process) hold(q int, lineage uint64) {
+	p.w.holders[q] = holder{p.index, p.boot, p.generation}
+	if len(p.w.inside[q]) > 0 {
+		p.w.ledger.Owners = append(p.w.ledger.Owners, Owner{At: p.w.now(), Partition: q, Node: p.index})
+	}
+	p.lineages[q] = lineage
+	p.lagging = true
+	delete(p.copies, q)
+	p.setPhase(q, held)
+}
+
+// begin makes p the owner with a lineage of its own, from what it has.
+func (p *process) begin(q int, anew bool) {
+	w := p.w
+	w.bereft(q, anew)
+	p.unfollow(q)
+	p.hold(q, w.newLineage())
+	p.keepDebts(q)
+	p.touchLocked()
+	if w.agreed.from != w.agreed.to {
+		p.moveSoon(q)
+	}
+}
+
+// apply takes up what was agreed.
+func (p *process) apply(a *agreed) {
+	if p.view != nil && a.revision <= p.view.revision {
+		return
+	}
+	if p.generation != a.generation[p.index] {
+		p.forgetAll()
+		p.generation = a.generation[p.index]
+	}
+	if old := p.view; old != nil {
+		p.forgetFollowers(old, a)
+	}
+	p.view, p.lagging = a, true
+	for _, q := range append(slices.Clone(p.near), a.concerns(p.index)...) {
+		p.settle(a, q)
+	}
+	p.dropOthers(a)
+	p.announce()
+	p.touchLocked()
+}
+
+// dropOthers drops copies that are of no concern any more: they would be old ones when they are.
+func (p *process) dropOthers(a *agreed) {
+	if a.from != a.to {
+		return
+	}
+	for q := range p.copies {
+		if p.phases[q] == away && a.from.Standby(q) != p.id {
+			p.table.Drop(q)
+			delete(p.copies, q)
+		}
+	}
+}
+
+// forgetAll gives up every token and copy: this node was ended.
+func (p *process) forgetAll() {
+	for q := range ring.Partitions {
+		if p.phases[q] != away || p.copies[q].source != 0 {
+			p.setPhase(q, away)
+			delete(p.copies, q)
+			p.table.Drop(q)
+			p.replaced(q)
+		}
+	}
+	clear(p.progress)
+}
+
+// settle brings a partition in line with what was agreed.
+func (p *process) settle(a *agreed, q int) {
+	from, to := a.from.Owner(q), a.to.Owner(q)
+	switch p.phases[q] {
+	case held, freezing, recovering:
+		if from != p.id && (to != p.id || p.phases[q] != held) {
+			p.setPhase(q, away)
+		} else if from != to && p.phases[q] == held {
+			p.moveSoon(q)
+		}
+	case handed:
+		if from != p.id {
+			p.setPhase(q, away)
+		} else if !p.w.holders[q].valid(a) {
+			p.begin(q, false)
+		}
+	case away:
+		if from == p.id && !p.w.holders[q].valid(a) {
+			p.goOn(q)
+		} else if to == p.id && from != p.id && p.w.holders[q] == (holder{p.index, p.boot, p.generation}) {
+			p.setPhase(q, held)
+		}
+	}
+}
+
+// goOn is for a partition whose token is certainly p's.
+func (p *process) goOn(q int) {
+	if alone := p.view.from.Standby(q).IsZero(); alone || p.copies[q].whole {
+		p.begin(q, alone)
+		return
+	}
+	p.setPhase(q, recovering)
+	w := p.w
+	since := w.now()
+	p.recover(q, since, w.within(2*time.Millisecond, 20*time.Millisecond))
+}
+
+// recover asks the standby for its copy, and begins anew when it does not answer for as long as authority lasts.
+func (p *process) recover(q int, since, wait time.Duration) {
+	w := p.w
+	w.after(wait, func() {
+		if !p.alive || p.phases[q] != recovering {
+			return
+		}
+		standby := indexOf(p.view.from.Standby(q))
+		if standby < 0 {
+			p.begin(q, true)
+			return
+		}
+		s := w.nodes[standby].process
+		has := s.alive && s.copies[q].whole && s.generation == w.agreed.generation[standby]
+		now := w.now()
+		switch {
+		case has && !w.net.blocked(now, p.index, standby) && !w.net.blocked(now, standby, p.index):
+			p.take(s, q)
+			delete(s.copies, q)
+			s.giveDebts(q)
+			p.begin(q, false)
+		case now-since > authorityTime:
+			p.begin(q, true)
+		default:
+			p.recover(q, since, pushInterval)
+		}
+	})
+}
