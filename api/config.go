@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // Subjects tells and resets what subjects have used. *limiter.Limiter is one.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
 

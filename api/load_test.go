@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
 

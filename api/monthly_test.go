@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/usage"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/rules"
 )
 
 const (

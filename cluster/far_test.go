@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // farDelay is how long what is sent to another region is under way.

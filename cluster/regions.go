@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // Far reaches the other regions. *wan.Pool is one.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/rules"
 )
 
 var threeRegions = []string{"eu", "ap", "us"}

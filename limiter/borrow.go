@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 )
 
 // This region as a lender. Whoever is asked passes the request on to the subject's owner here, which debits the loan and

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -13,15 +13,15 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/internal/loads"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/tracing"
-	"github.com/rlnode/rlnode/usage"
 	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/internal/tracing"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/usage"
 )
 
 // How long Close takes at most. All of it is done within stopBound: callers are promised ten seconds.

@@ -5,8 +5,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/secret"
 )
 
 // waysOut ends every refusal to open the ports between nodes unprotected.

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/pairs"
 	"github.com/rlnode/rlnode/limiter"

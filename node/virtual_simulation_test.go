@@ -15,8 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"

@@ -8,10 +8,10 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // dialBound is how long a connection to another node may take.

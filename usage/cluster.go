@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 )

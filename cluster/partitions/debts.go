@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

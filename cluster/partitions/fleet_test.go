@@ -14,11 +14,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/memnet"
-	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

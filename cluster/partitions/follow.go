@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
 

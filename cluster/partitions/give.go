@@ -4,9 +4,9 @@ import (
 	"context"
 	"slices"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -5,10 +5,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 )
 
 // unheard has c owe a something for each of some keys of a, and a debit it; c does not hear of that, and can't reach a.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 func FuzzPass(f *testing.F) {

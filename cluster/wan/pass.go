@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 

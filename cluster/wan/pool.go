@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/testca"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/testca"
 )
 
 // inCluster has a node belong to another cluster than its region's.

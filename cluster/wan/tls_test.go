@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/rlnode/rlnode/internal/testca"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/testca"
 )
 
 // loadTLS makes a node's certificate.

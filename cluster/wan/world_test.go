@@ -18,8 +18,8 @@ import (
 	"github.com/hashicorp/memberlist"
 	"go.uber.org/goleak"
 
-	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -18,9 +18,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/secret"
-	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 

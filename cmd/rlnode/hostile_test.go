@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/ring"
 )
 

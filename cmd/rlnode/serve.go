@@ -6,8 +6,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/internal/tracing"
+	"github.com/rlnode/rlnode/node"
 )
 
 // Run runs a node until a signal.

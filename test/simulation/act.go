@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/counters"
 )
 
 // maxDebts bounds what a process notes to owe.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // Times of the network between regions.

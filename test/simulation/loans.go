@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // asked is a request for a loan that a process answers itself, as the owner.
