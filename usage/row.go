@@ -3,7 +3,6 @@ package usage
 import (
 	"cmp"
 	"errors"
-	"hash/crc32"
 	"math"
 	"slices"
 	"unsafe"
@@ -27,12 +26,8 @@ const (
 	maxKeyParts = 32
 )
 
-var (
-	// errRow: what was read is no row.
-	errRow = errors.New("a row of usage is damaged")
-
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-)
+// errRow: what was read is no row.
+var errRow = errors.New("a row of usage is damaged")
 
 // plus is a + b, held within int64.
 func plus(a, b int64) int64 {
