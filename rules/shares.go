@@ -96,7 +96,7 @@ func (s *Set) Shares() *Shares { return s.shares }
 // the clock of the node that asks. They are the same counters. Match or MatchKey of s comes before it; [Rule.Lowered] comes
 // after it, and lowers the shares. It allocates nothing as long as what it returned last for a list of limits still holds.
 //
-// docs/ARCHITECTURE.md, "Regions", says which versions count and why the sum of all shares holds. A version without such a
+// docs/design/regions.md says which versions count and why the sum of all shares holds. A version without such a
 // limit allows anything.
 func (s *Set) Share(m *Match, wall int64) {
 	d := s.division
