@@ -37,7 +37,8 @@ func (l *Limiter) ReservationStats() ReservationStats {
 // Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
 // node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
 // reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
-// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation or ErrRequestBody.
+// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner
+// decided, but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
@@ -67,7 +68,7 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	}
 	// Owners decided it after all: they were only just coming.
 	if hi, ok := a.home(); ok {
-		id = l.remember(r, hi, a, id)
+		return l.remember(ctx, r, hi, a, id)
 	}
 	return id, nil
 }

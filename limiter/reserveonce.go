@@ -81,18 +81,21 @@ func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64,
 	if id, err = l.reserve(r.query, r.ttl, a, false); err != nil {
 		return "", err
 	}
-	return l.remember(r, hi, a, id), nil
+	return l.remember(ctx, r, hi, a, id)
 }
 
 // remember keeps the answer to r, which reserved id, at the owner of its subject: here, or where the partition has just gone, or
-// come from. Where that has an answer already, r was decided twice: the first answer counts, and the second is taken back. What
-// can't be kept is not: a retry costs then.
-func (l *Limiter) remember(r *reserveRequest, hi uint64, a *Answer, id string) string {
+// come from. Where that has an answer already, r was decided twice: the first answer counts, and the second is taken back. So is one
+// that can't be kept, with ErrNoOwner: a retry would cost again.
+func (l *Limiter) remember(ctx context.Context, r *reserveRequest, hi uint64, a *Answer, id string) (string, error) {
 	answer := a.pack(id)
 	var first []byte
-	ctx, cancel := context.WithTimeout(context.Background(), catchUpTime)
-	defer cancel()
-	err := l.do(ctx, &errand{hi: hi, here: func() (err error) {
+	if ctx.Err() != nil { // what was decided is to be kept all the same, or taken back
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), catchUpTime)
+		defer cancel()
+	}
+	err := l.do(ctx, &errand{hi: hi, standby: true, here: func() (err error) {
 		first, err = l.rememberHere(r.ticket, hi, answer)
 		return err
 	}, ask: func(to ring.NodeID, _ *trail) (err error) {
@@ -102,16 +105,19 @@ func (l *Limiter) remember(r *reserveRequest, hi uint64, a *Answer, id string) s
 		}
 		return nil
 	}})
-	if err != nil || len(first) == 0 {
-		return id
+	if err == nil && len(first) == 0 {
+		return id, nil
 	}
 	if id != "" {
 		_, _ = l.Settle(id, nil) // where its owner is not there it stays charged
 	}
+	if err != nil {
+		return "", err
+	}
 	if other, err := a.restore(first); err == nil {
 		id = other
 	}
-	return id
+	return id, nil
 }
 
 // rememberHere keeps an answer here, or tells the one that there is, if it is another one. It fails with counters.ErrShut where this
@@ -143,9 +149,14 @@ func (l *Limiter) serveKeep(body []byte, to Answerer) {
 		to.Fail(CodeMessage, "answer can't be read")
 		return
 	}
-	var first []byte
-	if l.member.Authority() {
-		first, _ = l.rememberHere(t, hi, slices.Clone(d.Rest()))
+	if !l.member.Authority() {
+		to.Fail(CodeBusy, "this node has no authority")
+		return
+	}
+	first, err := l.rememberHere(t, hi, slices.Clone(d.Rest()))
+	if err != nil {
+		to.Fail(CodeBusy, "the subject is not here")
+		return
 	}
 	to.Reply(first)
 }
