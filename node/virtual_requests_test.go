@@ -3,7 +3,6 @@ package node
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -89,7 +88,6 @@ type asking struct {
 	costs  []int64
 	mu     sync.Mutex // guards what follows
 	told   map[int]string
-	story  map[int][]string
 	beside map[string]int64 // reserved without the owner
 	t      *testing.T
 }
@@ -104,22 +102,17 @@ func requestsOnce(t *testing.T, seed uint64) {
 	under.Go(a.all) // some are under way when the owner dies
 	victim := p.followers()[0]
 	time.Sleep(time.Duration(a.rnd.IntN(300)) * time.Millisecond)
-	fmt.Println("kill", victim.name(), time.Since(p.start))
 	victim.down(false)
 	under.Wait()
 	a.forget() // what the victim answered and had not pushed is forgotten: an answer counts from here on
 	p.owner(p.partition("year", "k0"), victim)
 	a.untilAnswered()
-	fmt.Println("newcomer", time.Since(p.start))
 	p.newcomer()
-	fmt.Println("came", time.Since(p.start))
 	for range 6 {
 		a.all()
 		time.Sleep(300 * time.Millisecond)
 	}
-	fmt.Println("stop", p.followers()[1].name(), time.Since(p.start))
 	p.followers()[1].down(true)
-	fmt.Println("stopped", time.Since(p.start))
 	a.untilAnswered()
 	want := map[string]int64{}
 	for i, cost := range a.costs {
@@ -204,17 +197,7 @@ func (a *asking) one(v *virtual, i int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if first, before := a.told[i]; before && first != told {
-		a.t.Errorf("%s key %s part %d: answered %q, before %q; at %v %s", id, key, a.planet.partition("year", key), told, first, time.Since(a.planet.start), v.name())
-		fmt.Println(strings.Join(a.story[i], "\n"))
+		a.t.Errorf("%s: answered %q, before %q", id, told, first)
 	}
 	a.told[i] = told
-	a.story = append2(a.story, i, fmt.Sprintf("%v %s %q", time.Since(a.planet.start), v.name(), told))
-}
-
-func append2(m map[int][]string, i int, s string) map[int][]string {
-	if m == nil {
-		m = map[int][]string{}
-	}
-	m[i] = append(m[i], s)
-	return m
 }
