@@ -135,7 +135,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 	return append(b, ']')
 }
 
-// Whole is the capacity that an answer tells of a limit: of one that regions divide, what they have together.
+// Whole is the capacity of a limit as answers show it: what all regions have together, where regions divide it.
 func Whole(l *rules.Limit) int64 {
 	if l.Whole > 0 {
 		return l.Whole

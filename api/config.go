@@ -178,7 +178,7 @@ type Config struct {
 
 	Membership Membership
 	Regions    RegionRemover
-	// Health says how the node does among others. It must not wait for anything, a disk least of all.
+	// Health reports the node's part in the cluster. It must return at once, and never wait for a disk.
 	Health func() ClusterHealth
 	// Catch returns when this node has all that was agreed before. A read of the rules calls it, so that it shows
 	// what was written at another node; where it fails, the answer says that it may be stale.

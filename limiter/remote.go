@@ -25,7 +25,7 @@ type errand struct {
 
 // do has e done by the owner, be that this node. It fails with ErrNoOwner.
 func (l *Limiter) do(ctx context.Context, e *errand) error {
-	m, t := l.member, trail{hi: e.hi}
+	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // an owner does it: nobody acts for one
 	if m == nil {
 		return e.here()
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -86,21 +87,22 @@ func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64,
 
 // remember keeps the answer to r, which reserved id, at the owner of its subject: here, or where the partition has just gone, or
 // come from. Where that has an answer already, r was decided twice: the first answer counts, and the second is taken back. So is one
-// that can't be kept, with ErrNoOwner: a retry would cost again.
+// that can't be kept, with ErrNoOwner. If it may have been kept all the same, it stays charged: a retry may be answered by it.
 func (l *Limiter) remember(ctx context.Context, r *reserveRequest, hi uint64, a *Answer, id string) (string, error) {
 	answer := a.pack(id)
 	var first []byte
-	if ctx.Err() != nil { // what was decided is to be kept all the same, or taken back
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), catchUpTime)
-		defer cancel()
-	}
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(time.Until(deadline), catchUpTime))
+	defer cancel()
+	perhaps := false // another node may have kept it, and its reply was lost
 	err := l.do(ctx, &errand{hi: hi, standby: true, here: func() (err error) {
 		first, err = l.rememberHere(r.ticket, hi, answer)
 		return err
 	}, ask: func(to ring.NodeID, _ *trail) (err error) {
 		body := append(r.ticket.append(binary.LittleEndian.AppendUint64(nil, hi)), answer...)
 		if first, err = l.member.call(ctx, to, MethodKeep, body); err != nil {
+			var refused *peer.RemoteError
+			perhaps = perhaps || !errors.As(err, &refused) && !errors.Is(err, peer.ErrNotSent)
 			return ErrNoOwner
 		}
 		return nil
@@ -108,7 +110,7 @@ func (l *Limiter) remember(ctx context.Context, r *reserveRequest, hi uint64, a 
 	if err == nil && len(first) == 0 {
 		return id, nil
 	}
-	if id != "" {
+	if id != "" && !perhaps {
 		_, _ = l.Settle(id, nil) // where its owner is not there it stays charged
 	}
 	if err != nil {

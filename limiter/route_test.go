@@ -1,11 +1,15 @@
 package limiter
 
 import (
+	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -129,6 +133,26 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 					t.Errorf("%s: have %d looks at the route", name, routes)
 				}
 			}
+		}
+	})
+}
+
+// While a partition moves, an errand asks its owner, the other end and the standby, each once: only an owner does it, and nobody acts
+// for one.
+func TestAnErrandAsksEachOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
+		p := w.partition("a", w.keyOf("a", w.nodes[1], nil))
+		hi := uint64(p) << 52
+		ids := []ring.NodeID{w.nodes[1].id, w.nodes[2].id, w.nodes[3].id}
+		w.change(func() { w.place[p].other, w.place[p].standby = ids[1], ids[2] })
+		var asked []ring.NodeID
+		err := w.nodes[0].do(t.Context(), &errand{hi: hi, standby: true, here: func() error { return counters.ErrShut }, ask: func(to ring.NodeID, _ *trail) error {
+			asked = append(asked, to)
+			return ErrNoOwner
+		}})
+		if !errors.Is(err, ErrNoOwner) || !slices.Equal(asked, ids) {
+			t.Errorf("asked %v, %v; want %v", asked, err, ids)
 		}
 	})
 }

@@ -337,7 +337,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestFollowed: it is told when a majority of the ring has applied an index, and those that wait no more are let go of.
+// TestFollowed: the giver reports when a majority of the ring has applied an index, and forgets callers that have given up.
 func TestFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Whoever is told of a debt debits the limit that it was admitted under: calendar, delay and all. A calendar is looked up once,
+// The owner debits a debt under the limit that it was admitted under: calendar, delay and all. A calendar is looked up once,
 // however many debts have it.
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")

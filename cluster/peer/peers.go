@@ -16,7 +16,7 @@ import (
 
 const defaultSilence = 250 * time.Millisecond
 
-// Config says how Peers work. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader from
+// Config sets up Peers. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader from
 // Start on.
 type Config struct {
 	Self   func() Identity // the cluster may become known later
