@@ -1,7 +1,7 @@
 package limiter
 
 import (
-	"encoding/binary"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +15,7 @@ const (
 	activityAge = 200 * time.Millisecond
 	// maxActiveRules bounds the rules of a node's counts: as many as a rules document may have.
 	maxActiveRules = 1000
+	counts         = decisions * (int(ByNone) + 1)
 	// maxActivityName bounds the bytes of a rule's name in them; a longer one is left out.
 	maxActivityName = 4 << 10
 )
@@ -78,8 +79,10 @@ func (l *Limiter) activityHere() NodeActivity {
 	}
 	a.Checks = b.checks()
 	for i, s := range b.stats {
-		if c := Counts(s.read("").Checks); c != (Counts{}) && len(a.Rules) < maxActiveRules {
-			a.Rules = append(a.Rules, RuleCounts{Rule: b.set.Rules[i].Name, Checks: c})
+		if name := b.set.Rules[i].Name; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
+			if c := s.read(name).Checks; c != (Counts{}) {
+				a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: c})
+			}
 		}
 	}
 	return a
@@ -92,73 +95,32 @@ func (l *Limiter) activityEverywhere() []NodeActivity {
 		return all
 	}
 	l.member.gather(MethodActivity, func(from ring.NodeID, reply []byte) {
-		if a := readActivity(reply); a != nil { // a node that can't be understood is one that does not answer
+		var a NodeActivity
+		if wire.Decode(reply, &a, "activity") == nil { // a node that can't be understood is one that does not answer
 			a.Node = from
-			all = append(all, *a)
+			all = append(all, a)
 		}
 	})
 	return all
 }
 
-func appendActivity(b []byte, a NodeActivity) []byte {
-	b = binary.LittleEndian.AppendUint64(b, a.Process)
-	b = binary.AppendUvarint(b, uint64(a.Uptime.Milliseconds()))
-	b = appendCounts(b, &a.Checks)
-	for i := range a.Rules {
-		if r := &a.Rules[i]; len(r.Rule) <= maxActivityName {
-			b = appendCounts(wire.AppendText(b, r.Rule), &r.Checks)
-		}
-	}
-	return b
+// Code is for wire.Encode.
+func (a *NodeActivity) Code(c *wire.Coder) {
+	wire.Fixed(c, &a.Process)
+	c.Millis(&a.Uptime, math.MaxInt64)
+	a.Checks.code(c)
+	wire.List(c, &a.Rules, maxActiveRules, 1+counts, func(r *RuleCounts) {
+		c.Text(&r.Rule, maxActivityName)
+		r.Rule = strings.ToValidUTF8(r.Rule, "\uFFFD")
+		r.Checks.code(c)
+	})
 }
 
-// appendCounts writes which counts are not zero, and those.
-func appendCounts(b []byte, c *Counts) []byte {
-	mask, bit := uint64(0), uint64(1)
-	for d := range c {
-		for by := range c[d] {
-			if c[d][by] != 0 {
-				mask |= bit
-			}
-			bit <<= 1
-		}
-	}
-	b = binary.AppendUvarint(b, mask)
-	for d := range c {
-		for _, n := range c[d] {
-			if n != 0 {
-				b = binary.AppendUvarint(b, uint64(n))
-			}
-		}
-	}
-	return b
-}
-
-// readActivity is nil for what is no activity.
-func readActivity(body []byte) *NodeActivity {
-	const maxUptime = int64(1<<63-1) / int64(time.Millisecond)
-	d := wire.NewDecoder(body)
-	a := &NodeActivity{Process: d.Uint64(), Uptime: time.Duration(d.UpTo(maxUptime)) * time.Millisecond, Checks: decodeCounts(d)}
-	for d.More() && len(a.Rules) < maxActiveRules {
-		name := strings.ToValidUTF8(d.Text(maxActivityName), "\uFFFD")
-		a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: decodeCounts(d)})
-	}
-	if d.Done("activity") != nil {
-		return nil
-	}
-	return a
-}
-
-func decodeCounts(d *wire.Decoder) (c Counts) {
+func (n *Counts) code(c *wire.Coder) {
 	const maxCount = 1 << 53 // a sum over nodes stays far from the end of int64
-	mask := d.UpTo(1<<(decisions*(ByNone+1)) - 1)
-	for decision := range c {
-		for by := range c[decision] {
-			if mask&1 != 0 {
-				c[decision][by] = d.UpTo(maxCount)
-			}
-			mask >>= 1
+	for decision := range n {
+		for by := range n[decision] {
+			wire.Number(c, &n[decision][by], maxCount)
 		}
 	}
-	return c
 }

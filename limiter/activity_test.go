@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -19,14 +20,14 @@ func someActivity() NodeActivity {
 
 func TestActivityComesBack(t *testing.T) {
 	want := someActivity()
-	have := readActivity(appendActivity(nil, want))
+	have := readActivity(wire.Encode(nil, &want))
 	if have == nil || !reflect.DeepEqual(*have, want) {
 		t.Errorf("have %+v, want %+v", have, want)
 	}
-	if have = readActivity(appendActivity(nil, NodeActivity{})); have == nil || have.Rules != nil {
+	if have = readActivity(wire.Encode(nil, &NodeActivity{})); have == nil || have.Rules != nil {
 		t.Errorf("have %+v", have)
 	}
-	whole := appendActivity(nil, want)
+	whole := wire.Encode(nil, &want)
 	for n := range whole {
 		if have := readActivity(whole[:n]); have != nil && len(have.Rules) == len(want.Rules) {
 			t.Errorf("%d of %d bytes: have %+v", n, len(whole), have)
@@ -35,7 +36,7 @@ func TestActivityComesBack(t *testing.T) {
 	for range maxActiveRules {
 		want.Rules = append(want.Rules, RuleCounts{Rule: "more"})
 	}
-	if have := readActivity(appendActivity(nil, want)); have != nil {
+	if have := readActivity(wire.Encode(nil, &want)); have != nil {
 		t.Errorf("more rules than there may be: have %d", len(have.Rules))
 	}
 }
@@ -44,8 +45,18 @@ func byAttribute(name, value string) Query {
 	return Query{Attributes: []rules.Attribute{{Name: name, Value: value}}}
 }
 
+// readActivity is nil for what is no activity.
+func readActivity(b []byte) *NodeActivity {
+	a, err := read[NodeActivity](b)
+	if err != nil {
+		return nil
+	}
+	return &a
+}
+
 func FuzzActivity(f *testing.F) {
-	f.Add(appendActivity(nil, someActivity()))
+	some := someActivity()
+	f.Add(wire.Encode(nil, &some))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if a := readActivity(b); a != nil && len(a.Rules) > maxActiveRules {
 			t.Errorf("%d rules", len(a.Rules))

@@ -7,9 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -54,15 +52,6 @@ const (
 	askAnswered  // the answer is there, and the check's
 	askAbandoned // the check has been decided; what was taken is given back
 )
-
-// find is where the ops of a subject begin, and the subject's place.
-func (a *ask) find(hi uint64) (at, subject int) {
-	for a.q.ops[at].Key.Hi != hi {
-		at += subjectOps(a.q.ops[at:])
-		subject++
-	}
-	return at, subject
-}
 
 // wait returns whether the answer came in time.
 func (a *ask) wait() bool {
@@ -237,15 +226,15 @@ func (l *Limiter) deliver(a *ask, r *reply, err error, i int) {
 	a.take(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
 		if a.err == nil && a.status == decided && a.q.verb == verbCheck {
-			l.giveBack(a)
+			l.undo(a)
 		}
 		return
 	}
 	a.done <- struct{}{}
 }
 
-// giveBack gives back what a took, where that was admitted. It is sent once: a repeated one would make quota.
-func (l *Limiter) giveBack(a *ask) {
+// undo gives back what a took, where that was admitted.
+func (l *Limiter) undo(a *ask) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return
 	}
@@ -253,51 +242,23 @@ func (l *Limiter) giveBack(a *ask) {
 		l.member.leases.Unspend(a.receipt, a.q.ops)
 		return
 	}
-	g := gift{process: a.process, steady: a.steady}
-	subject := -1
-	for i := range a.q.ops {
-		op := &a.q.ops[i]
-		if i == 0 || op.Key.Hi != a.q.ops[i-1].Key.Hi {
-			subject++
+	var list []gift
+	subject, first := 0, 0
+	for ops := a.q.ops; first < len(ops); subject++ {
+		n := subjectOps(ops[first:])
+		g := gift{debit: debit{hi: ops[first].Key.Hi, process: a.process, lineage: a.lineages[subject], steady: a.steady}}
+		for i := first; i < first+n; i++ {
+			if took(&ops[i]) {
+				g.ops, g.when = append(g.ops, ops[i]), append(g.when, a.windows[i])
+			}
 		}
-		if took(op) && a.lineages[subject] != 0 {
-			g.ops = append(g.ops, *op)
-			g.lineage, g.window = append(g.lineage, a.lineages[subject]), append(g.window, a.windows[i])
+		if len(g.ops) > 0 && g.lineage != 0 {
+			list = append(list, g)
 		}
+		first += n
 	}
-	switch {
-	case len(g.ops) == 0:
-	case a.decider == l.member.Self:
-		l.receive(&g) // it came back here on its way
-	default:
+	if len(list) > 0 && a.decider != l.member.Self {
 		l.member.figures.given.Add(1)
-		_ = l.member.Peers.Send(a.decider, MethodGive, g.append(nil)) // what is lost is only cost
 	}
-}
-
-// receive puts back what another node's check took here, where this process still holds it.
-func (l *Limiter) receive(g *gift) {
-	if g.process != l.process {
-		return
-	}
-	now := l.clock.Now()
-	for i := range g.ops {
-		op := &g.ops[i]
-		if g.lineage[i] == 0 || l.member.Ownership.Lineage(partitionOf(op.Key.Hi)) != g.lineage[i] {
-			continue
-		}
-		from := algorithms.Taken{Steady: g.steady, Window: g.window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-		if op.Limit.Kind == algorithms.SlidingLog {
-			from.Steady += g.window[i] // see takenAt
-		}
-		_ = l.table.Give(now, op.Key, op.Limit, from, op.Cost) // shut: the new owner can't know where it came from
-	}
-}
-
-// subjectsOf is how many subjects ops are about.
-func subjectsOf(ops []counters.Op) (n int) {
-	for first := 0; first < len(ops); n++ {
-		first += subjectOps(ops[first:])
-	}
-	return n
+	l.giveBack(list)
 }

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"encoding/binary"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -112,25 +112,15 @@ func (l *Limiter) tellOwner(q *Query, h *rules.Hit) {
 	m := l.member
 	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
 	here := r.Place == partitions.Held
-	if here && m.loans.allBusy(h, l.clock.Now().Steady) || !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
+	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
-	n := named{version: l.version(), rule: h.Rule.Name, key: subjectText(h.Rule, q)}
+	n := named{version: l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
 	if here {
 		l.borrow(&n)
 	} else {
-		_ = m.Peers.Send(r.Owner, MethodBorrow, n.append(nil))
+		_ = m.Peers.Send(r.Owner, MethodBorrow, wire.Encode(nil, &n))
 	}
-}
-
-// allBusy reports whether there is nothing to be done for any limit of h now.
-func (x *loans) allBusy(h *rules.Hit, steady int64) bool {
-	for _, limit := range h.Limits {
-		if loanable(h.Rule, limit) && !x.busy(counterKey(h, limit), steady) {
-			return false
-		}
-	}
-	return true
 }
 
 // borrow asks for loans of what is short of a subject that this node owns. It does not wait for them.
@@ -149,7 +139,7 @@ func (l *Limiter) borrow(n *named) {
 
 // loan is one that is under way to a counter here.
 type loan struct {
-	request loanRequest
+	request LoanRequest
 	region  string
 	to      divided
 	lineage uint64
@@ -162,9 +152,6 @@ type loan struct {
 func (l *Limiter) borrowFor(n *named, d *divided, now algorithms.Now) {
 	m := l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
-	if m.loans.busy(d.key, now.Steady) {
-		return
-	}
 	stand := l.table.Loans(now, d.key, &d.limit.Limit)
 	if !short(d.rule, d.limit, stand.Remaining) {
 		return
@@ -179,20 +166,9 @@ func (l *Limiter) borrowFor(n *named, d *divided, now algorithms.Now) {
 	if f.region, f.debtor = m.loans.choose(d, stand.Window, now.Steady, m.Far); f.debtor == nil {
 		return
 	}
-	f.request = loanRequest{named: *n, limit: d.limit.ID, window: stand.Window, want: min(want, algorithms.MaxAmount)}
+	f.request = LoanRequest{named: *n, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
 	f.request.version = d.book.set.Version
-	m.Far.Go(f.region, MethodLend, f.request.append(nil), loanTime, func(body []byte, err error) { l.lent(f, body, err) })
-}
-
-// busy reports whether a loan of k is under way, or there was nobody to ask a moment ago.
-func (x *loans) busy(k counters.Key, steady int64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	d := x.known[k]
-	if d != nil {
-		d.used = steady
-	}
-	return d != nil && (d.flying || steady < d.rest) || x.flying >= maxLoans
+	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { l.lent(f, body, err) })
 }
 
 // choose picks the region that has the most unused, as far as is known: what nobody has heard of counts as unused whole. Of
@@ -210,7 +186,7 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	c := x.debtor(d.key, window, steady)
-	if c.flying || x.flying >= maxLoans {
+	if c.flying || x.flying >= maxLoans || steady < c.rest {
 		return "", nil
 	}
 	most := int64(0)
@@ -276,9 +252,9 @@ func (l *Limiter) lent(f *loan, body []byte, err error) {
 		return
 	}
 	m, now := l.member, l.clock.Now()
-	var r loanReply
+	var r LoanReply
 	if err == nil {
-		r, err = readLoanReply(body)
+		err = wire.Decode(body, &r, "reply to a request for a loan")
 	}
 	if err != nil {
 		m.figures.loansFailed.Add(1)
@@ -289,7 +265,7 @@ func (l *Limiter) lent(f *loan, body []byte, err error) {
 }
 
 // learn takes over what a region's answer, or its silence, says about whom to ask next.
-func (x *loans) learn(f *loan, r *loanReply, failed bool, steady int64) {
+func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.flying--
@@ -305,7 +281,7 @@ func (x *loans) learn(f *loan, r *loanReply, failed bool, steady int64) {
 		return
 	}
 	delete(x.away, f.region)
-	if f.debtor.window != f.request.window {
+	if f.debtor.window != f.request.Window {
 		return
 	}
 	heard := &lender{unused: r.unused}
@@ -332,9 +308,9 @@ func (x *loans) learn(f *loan, r *loanReply, failed bool, steady int64) {
 
 // receiveLoan puts a loan into its counter, if that is still what it was when the loan was asked for. No more than was
 // asked for is taken, and of a bucket not what may have come back at the lender since.
-func (l *Limiter) receiveLoan(f *loan, r *loanReply, now algorithms.Now) {
+func (l *Limiter) receiveLoan(f *loan, r *LoanReply, now algorithms.Now) {
 	m := l.member
-	amount := min(r.amount, f.request.want)
+	amount := min(r.Amount, f.request.Want)
 	d, ok := l.dividedLimit(&f.request.named, f.request.limit, now)
 	if !ok || d.key != f.to.key || !m.Authority() {
 		m.figures.lost.Add(amount)
@@ -347,7 +323,7 @@ func (l *Limiter) receiveLoan(f *loan, r *loanReply, now algorithms.Now) {
 	}
 	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
 	out := m.book.Back(m.Boottime(), d.key.Hi, d.key.Lo)
-	n, err := l.table.Borrow(now, d.key, &d.limit.Limit, f.request.window, put, out, same)
+	n, err := l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
 	if err != nil {
 		n = 0
 	}
@@ -362,5 +338,5 @@ func (l *Limiter) receiveLoan(f *loan, r *loanReply, now algorithms.Now) {
 // room tells all nodes that a subject was given room: what they remember of refusals holds no more.
 func (l *Limiter) room(hi uint64) {
 	l.member.leases.Retry(hi)
-	l.member.broadcast(MethodForget, append(binary.LittleEndian.AppendUint64(nil, hi), 0)) // who is not reached forgets within a lease's life
+	l.member.broadcast(MethodForget, wire.Encode(nil, &forgetting{hi: hi, room: true})) // who is not reached forgets within a lease's life
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -531,16 +532,16 @@ func TestGiftsAreLooked(t *testing.T) {
 		lineage := n.Lineage(op.Key.Partition())
 		for _, tt := range []struct {
 			name string
-			gift gift
+			gift debit
 			want int64
 		}{
-			{"another process", gift{process: n.process + 1, lineage: []uint64{lineage}}, 5},
-			{"another lineage", gift{process: n.process, lineage: []uint64{lineage + 1}}, 5},
-			{"no lineage", gift{process: n.process, lineage: []uint64{0}}, 5},
-			{"as it was taken", gift{process: n.process, lineage: []uint64{lineage}}, 0},
+			{"another process", debit{process: n.process + 1, lineage: lineage}, 5},
+			{"another lineage", debit{process: n.process, lineage: lineage + 1}, 5},
+			{"no lineage", debit{process: n.process, lineage: 0}, 5},
+			{"as it was taken", debit{process: n.process, lineage: lineage}, 0},
 		} {
-			tt.gift.steady, tt.gift.window, tt.gift.ops = a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.ServeFor(w.nodes[0].id, MethodGive, tt.gift.append(nil), &worldAnswer{})
+			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
+			n.ServeFor(w.nodes[0].id, MethodGive, wire.Encode(nil, &gifts{[]gift{{debit: tt.gift}}}), &worldAnswer{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}

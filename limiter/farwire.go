@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"encoding/binary"
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -19,57 +18,47 @@ const (
 	maxShared = 16
 )
 
-// Lengths of the bodies of MethodForget, which begin with the subject.
-const (
-	forgetBytes = 8 // all that is leased and known
-	retryBytes  = 9 // only refusals
-)
+// forgetting is the body of MethodForget.
+type forgetting struct {
+	hi   uint64 // of the subject
+	room bool   // only refusals of it are to be forgotten: there is room again
+}
 
-// named is a subject by its names.
+// Code is for wire.Encode.
+func (f *forgetting) Code(c *wire.Coder) {
+	wire.Fixed(c, &f.hi)
+	c.Bool(&f.room)
+}
+
+// named is a subject by its names: the body of MethodBorrow and of MethodShare.
 type named struct {
 	version int64 // of the sender's rules
-	rule    string
-	key     []string
+	Rule    string
+	Key     []string
 }
 
-func (n *named) append(b []byte) []byte {
-	b = binary.AppendUvarint(b, uint64(n.version))
-	return wire.AppendTexts(wire.AppendText(b, n.rule), n.key)
+// Code is for wire.Encode.
+func (n *named) Code(c *wire.Coder) {
+	wire.Number(c, &n.version, maxVersion)
+	c.Text(&n.Rule, maxRuleBytes)
+	c.Texts(&n.Key, maxNamedKey, maxValueBytes)
 }
 
-func decodeNamed(d *wire.Decoder) named {
-	return named{version: d.UpTo(1 << 62), rule: d.Text(maxRuleBytes), key: d.Texts(maxNamedKey, maxValueBytes)}
-}
-
-// readNamed reads the body of MethodBorrow or of MethodShare.
-func readNamed(body []byte) (named, error) {
-	d := wire.NewDecoder(body)
-	n := decodeNamed(d)
-	return n, d.Done("subject")
-}
-
-// loanRequest asks another region for a loan.
-type loanRequest struct {
+// LoanRequest asks another region for a loan: the body of MethodLend.
+type LoanRequest struct {
 	named
 	limit  uint64 // rules.Limit.ID
-	window int64  // its number; 0 of a bucket
-	want   int64  // units
+	Window int64  // its number; 0 of a bucket
+	Want   int64  // units
 }
 
-func (r *loanRequest) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(r.named.append(b), r.limit)
-	b = binary.AppendVarint(b, r.window)
-	return binary.AppendUvarint(b, uint64(r.want))
-}
-
-func readLoanRequest(body []byte) (r loanRequest, err error) {
-	d := wire.NewDecoder(body)
-	r.named = decodeNamed(d)
-	r.limit, r.window, r.want = d.Uint64(), d.Varint(), d.UpTo(algorithms.MaxAmount)
-	if r.want < 1 {
-		d.Fail()
-	}
-	return r, d.Done("request for a loan")
+// Code is for wire.Encode.
+func (r *LoanRequest) Code(c *wire.Coder) {
+	r.named.Code(c)
+	wire.Fixed(c, &r.limit)
+	wire.Varint(c, &r.Window)
+	wire.Number(c, &r.Want, algorithms.MaxAmount)
+	c.Require(r.Want > 0)
 }
 
 // loanStatus is what became of a request for a loan.
@@ -83,61 +72,35 @@ const (
 	loanStatuses
 )
 
-// loanReply answers a loanRequest.
-type loanReply struct {
+// LoanReply answers a LoanRequest.
+type LoanReply struct {
 	status loanStatus
-	amount int64 // lent; above 0 if the loan is made
+	Amount int64 // lent; above 0 if the loan is made
 	unused int64 // of the lender's share, now
 	rate   int64 // of a bucket: the lender's Amount
 }
 
-func (r *loanReply) append(b []byte) []byte {
-	b = binary.AppendUvarint(append(b, byte(r.status)), uint64(r.amount))
-	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(r.unused)), uint64(r.rate))
+// Code is for wire.Encode.
+func (r *LoanReply) Code(c *wire.Coder) {
+	wire.Number(c, &r.status, int64(loanStatuses-1))
+	wire.Number(c, &r.Amount, algorithms.MaxAmount)
+	wire.Number(c, &r.unused, algorithms.MaxAmount)
+	wire.Number(c, &r.rate, algorithms.MaxAmount)
+	c.Require((r.status == loanMade) == (r.Amount > 0))
 }
 
-func readLoanReply(body []byte) (r loanReply, err error) {
-	d := wire.NewDecoder(body)
-	r.status = loanStatus(d.Byte())
-	r.amount, r.unused, r.rate = d.UpTo(algorithms.MaxAmount), d.UpTo(algorithms.MaxAmount), d.UpTo(algorithms.MaxAmount)
-	if r.status >= loanStatuses || (r.status == loanMade) != (r.amount > 0) {
-		d.Fail()
-	}
-	return r, d.Done("reply to a request for a loan")
-}
+// shareReply is what a region says of its shares of a rule's limits.
+type shareReply struct{ limits []ShareUsage }
 
-// sharedLimit is what a region says of its share of a limit.
-type sharedLimit struct {
-	limit                                  uint64 // rules.Limit.ID
-	share, used, lent, borrowed, remaining int64
-}
-
-func appendShared(b []byte, list []sharedLimit) []byte {
-	b = binary.AppendUvarint(b, uint64(len(list)))
-	for i := range list {
-		s := &list[i]
-		b = binary.LittleEndian.AppendUint64(b, s.limit)
-		for _, n := range [...]int64{s.share, s.used, s.lent, s.borrowed, s.remaining} {
-			b = binary.AppendUvarint(b, uint64(n)) // used may be below 0
-		}
-	}
-	return b
-}
-
-func readShared(body []byte) ([]sharedLimit, error) {
-	const least = 8 + 5
-	d := wire.NewDecoder(body)
-	list := make([]sharedLimit, d.Count(maxShared, least))
-	for i := range list {
-		s := &list[i]
-		s.limit = d.Uint64()
-		s.share, s.used = d.UpTo(math.MaxInt64), int64(d.Uvarint())
-		if s.used < -algorithms.MaxAmount {
-			d.Fail()
-		}
-		for _, n := range [...]*int64{&s.lent, &s.borrowed, &s.remaining} {
-			*n = d.UpTo(math.MaxInt64)
-		}
-	}
-	return list, d.Done("shares")
+// Code is for wire.Encode.
+func (r *shareReply) Code(c *wire.Coder) {
+	wire.List(c, &r.limits, maxShared, 8+5, func(s *ShareUsage) {
+		wire.Fixed(c, &s.id)
+		wire.Number(c, &s.Share, math.MaxInt64)
+		wire.Varint(c, &s.Used)
+		wire.Number(c, &s.Lent, math.MaxInt64)
+		wire.Number(c, &s.Borrowed, math.MaxInt64)
+		wire.Number(c, &s.Remaining, math.MaxInt64)
+		c.Require(s.Used >= -algorithms.MaxAmount)
+	})
 }

@@ -6,82 +6,90 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/wire"
 )
+
+func read[T any, M interface {
+	*T
+	wire.Message
+}](b []byte) (v T, err error) {
+	return v, wire.Decode(b, M(&v), "it")
+}
 
 // What is written is read as it was.
 func TestFarMessages(t *testing.T) {
-	n := named{version: 7, rule: "r", key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
-	if have, err := readNamed(n.append(nil)); err != nil || !reflect.DeepEqual(have, n) {
+	n := named{version: 7, Rule: "r", Key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
+	if have, err := read[named](wire.Encode(nil, &n)); err != nil || !reflect.DeepEqual(have, n) {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	r := loanRequest{named: n, limit: 1 << 63, window: -3, want: algorithms.MaxAmount}
-	if have, err := readLoanRequest(r.append(nil)); err != nil || !reflect.DeepEqual(have, r) {
+	r := LoanRequest{named: n, limit: 1 << 63, Window: -3, Want: algorithms.MaxAmount}
+	if have, err := read[LoanRequest](wire.Encode(nil, &r)); err != nil || !reflect.DeepEqual(have, r) {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	for _, r := range []loanReply{{loanMade, 1, 2, 3}, {loanNothing, 0, 5, 6}, {status: loanLater}, {status: loanUnknown}} {
-		if have, err := readLoanReply(r.append(nil)); err != nil || have != r {
+	for _, r := range []LoanReply{{loanMade, 1, 2, 3}, {loanNothing, 0, 5, 6}, {status: loanLater}, {status: loanUnknown}} {
+		if have, err := read[LoanReply](wire.Encode(nil, &r)); err != nil || have != r {
 			t.Errorf("have %+v, %v, want %+v", have, err, r)
 		}
 	}
-	list := []sharedLimit{{1 << 63, 300, 200, 100, 50, 100}, {}}
-	if have, err := readShared(appendShared(nil, list)); err != nil || !reflect.DeepEqual(have, list) {
+	list := shareReply{[]ShareUsage{{id: 1 << 63, Share: 300, Used: 200, Lent: 100, Borrowed: 50, Remaining: 100}, {}}}
+	if have, err := read[shareReply](wire.Encode(nil, &list)); err != nil || !reflect.DeepEqual(have, list) {
 		t.Errorf("have %+v, %v", have, err)
 	}
 }
 
 // What can't be is not read, however long it says to be.
 func TestBadFarMessages(t *testing.T) {
-	long := named{rule: strings.Repeat("r", maxRuleBytes+1)}
-	wide := named{key: make([]string, maxNamedKey+1)}
-	deep := named{key: []string{strings.Repeat("v", maxValueBytes+1)}}
+	long := named{Rule: strings.Repeat("r", maxRuleBytes+1)}
+	wide := named{Key: make([]string, maxNamedKey+1)}
+	deep := named{Key: []string{strings.Repeat("v", maxValueBytes+1)}}
 	for name, n := range map[string]named{"rule": long, "key": wide, "value": deep} {
-		if have, err := readNamed(n.append(nil)); err == nil {
+		if have, err := read[named](wire.Encode(nil, &n)); err == nil {
 			t.Errorf("%s: have %+v", name, have)
 		}
 	}
-	good := (&loanRequest{named: named{rule: "r", key: []string{"x"}}, want: 1}).append(nil)
+	good := wire.Encode(nil, &LoanRequest{named: named{Rule: "r", Key: []string{"x"}}, Want: 1})
 	for i := range good {
-		if have, err := readLoanRequest(good[:i]); err == nil {
+		if have, err := read[LoanRequest](good[:i]); err == nil {
 			t.Errorf("cut at %d: have %+v", i, have)
 		}
 	}
-	if have, err := readLoanRequest(append(good, 0)); err == nil {
+	if have, err := read[LoanRequest](append(good, 0)); err == nil {
 		t.Errorf("longer: have %+v", have)
 	}
-	for _, r := range []loanReply{{status: loanMade}, {status: loanNothing, amount: 1}, {status: loanStatuses}, {loanMade, 1 << 62, 0, 0}} {
-		if have, err := readLoanReply(r.append(nil)); err == nil {
+	for _, r := range []LoanReply{{status: loanMade}, {status: loanNothing, Amount: 1}, {status: loanStatuses}, {loanMade, 1 << 62, 0, 0}} {
+		if have, err := read[LoanReply](wire.Encode(nil, &r)); err == nil {
 			t.Errorf("have %+v", have)
 		}
 	}
-	if have, err := readShared(appendShared(nil, make([]sharedLimit, maxShared+1))); err == nil {
-		t.Errorf("have %d limits", len(have))
+	if have, err := read[shareReply](wire.Encode(nil, &shareReply{make([]ShareUsage, maxShared+1)})); err == nil {
+		t.Errorf("have %d limits", len(have.limits))
 	}
-	if have, err := readShared([]byte{16}); err == nil {
-		t.Errorf("have %d limits of nothing", len(have))
+	if have, err := read[shareReply]([]byte{16}); err == nil {
+		t.Errorf("have %d limits of nothing", len(have.limits))
 	}
 }
 
 func FuzzFarMessages(f *testing.F) {
-	f.Add((&loanRequest{named: named{version: 1, rule: "r", key: []string{"x"}}, limit: 5, window: 9, want: 1}).append(nil))
-	f.Add((&loanReply{status: loanMade, amount: 1, unused: 2, rate: 3}).append(nil))
-	f.Add(appendShared(nil, []sharedLimit{{1, 2, 3, 4, 5, 6}}))
+	f.Add(wire.Encode(nil, &LoanRequest{named: named{version: 1, Rule: "r", Key: []string{"x"}}, limit: 5, Window: 9, Want: 1}))
+	f.Add(wire.Encode(nil, &LoanReply{status: loanMade, Amount: 1, unused: 2, rate: 3}))
+	f.Add(wire.Encode(nil, &shareReply{[]ShareUsage{{id: 1, Share: 2, Used: 3, Lent: 4, Borrowed: 5, Remaining: 6}}}))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if r, err := readLoanRequest(body); err == nil {
-			again, err := readLoanRequest(r.append(nil))
-			if err != nil || !reflect.DeepEqual(again, r) || r.want < 1 || r.want > algorithms.MaxAmount {
+		if r, err := read[LoanRequest](body); err == nil {
+			again, err := read[LoanRequest](wire.Encode(nil, &r))
+			if err != nil || !reflect.DeepEqual(again, r) || r.Want < 1 || r.Want > algorithms.MaxAmount {
 				t.Errorf("have %+v, then %+v, %v", r, again, err)
 			}
 		}
-		if r, err := readLoanReply(body); err == nil {
-			if again, err := readLoanReply(r.append(nil)); err != nil || again != r || r.amount > algorithms.MaxAmount {
+		if r, err := read[LoanReply](body); err == nil {
+			if again, err := read[LoanReply](wire.Encode(nil, &r)); err != nil || again != r || r.Amount > algorithms.MaxAmount {
 				t.Errorf("have %+v, then %+v, %v", r, again, err)
 			}
 		}
-		if list, err := readShared(body); err == nil {
-			if again, err := readShared(appendShared(nil, list)); err != nil || !reflect.DeepEqual(again, list) || len(list) > maxShared {
+		if list, err := read[shareReply](body); err == nil {
+			if again, err := read[shareReply](wire.Encode(nil, &list)); err != nil || !reflect.DeepEqual(again, list) || len(list.limits) > maxShared {
 				t.Errorf("have %+v, then %+v, %v", list, again, err)
 			}
 		}
-		_, _ = readNamed(body)
+		_, _ = read[named](body)
 	})
 }

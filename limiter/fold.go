@@ -57,7 +57,7 @@ func (c *journey) giveBack() {
 		case undoLease:
 			l.member.leases.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
-			l.giveBack(s.from)
+			l.undo(s.from)
 			s.from.admitted = false // which other subjects of it would give back again
 		}
 	}

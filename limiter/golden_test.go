@@ -5,49 +5,54 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/internal/wire"
 )
+
+type goldenMessage struct {
+	name  string
+	bytes []byte
+	read  func(b []byte) error
+}
+
+func message(name string, m wire.Message) goldenMessage {
+	return goldenMessage{name, wire.Encode(nil, m), func(b []byte) error { return wire.Decode(b, m, name) }}
+}
 
 // TestGolden: messages are written and read as ever.
 func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
-	taken := reserved{
-		hi: 1, lineage: 2, process: 3, steady: 4, costs: []reservedCost{{lo: 5, limit: &limit, unit: 0, cost: 6, when: 7}},
-		lo: 8, rule: "r", key: []string{"k", ""},
+	taken := debit{
+		hi: 1, lineage: 2, process: 3, steady: 4, when: []int64{7},
+		ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limit, Cost: 6}},
 	}
-	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{taken}}
+	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{debit: taken, units: []int{0}, lo: 8, rule: "r", key: []string{"k", ""}}}}
 	all := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute, MaxDelay: time.Second}
 	ops := someOps()
 	ops[3].Limit = &all
-	given := gift{process: 1 << 63, steady: -5, ops: ops, lineage: []uint64{1, 0, 3, 4}, window: []int64{-7, 0, 9, 1}}
 	counts := Counts{}
 	counts[0][0], counts[1][1] = 7, 300
-	messages := []struct {
-		name  string
-		bytes []byte
-		read  func(b []byte) error
-	}{
+	messages := []goldenMessage{
 		{"question", someQuestion().appendBody(someQuestion().appendHead(nil)), func(b []byte) error { return new(question).read(b) }},
 		{"reply", someReply().append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
 		{"not-mine", (&reply{status: notMine, revision: 5, version: 1}).append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
-		{"gift", given.append(nil), func(b []byte) error { return new(gift).read(b) }},
-		{"leftovers", appendLeftovers(nil, someLeftovers()), func(b []byte) error { _, err := readLeftovers(b); return err }},
+		{"gifts", wire.Encode(nil, someGifts()), func(b []byte) error { return wire.Decode(b, new(gifts), "gifts") }},
 		{"reservation", []byte(reservation.id(key)), func(b []byte) error { _, err := parseReservation(string(b), key); return err }},
-		{"refund", (&refund{made: 9, reserved: taken}).append(nil), func(b []byte) error { _, err := readRefund(b); return err }},
-		{"named", (&named{version: 7, rule: "r", key: []string{"a", "b"}}).append(nil), func(b []byte) error { _, err := readNamed(b); return err }},
-		{"loan-request", (&loanRequest{named: named{rule: "r"}, limit: 8, window: -9, want: 300}).append(nil),
-			func(b []byte) error { _, err := readLoanRequest(b); return err }},
-		{"loan-reply", (&loanReply{amount: 7, unused: 300, rate: 9}).append(nil), func(b []byte) error { _, err := readLoanReply(b); return err }},
-		{"top", appendTop(nil, []TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}), func(b []byte) error { _, err := readTop(b); return err }},
-		{"activity", appendActivity(nil, NodeActivity{Process: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
-			func(b []byte) error {
-				if readActivity(b) == nil {
-					return wire.ErrMalformed
-				}
-				return nil
-			}},
+		message("named", &named{version: 7, Rule: "r", Key: []string{"a", "b"}}),
+		message("loan-request", &LoanRequest{named: named{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
+		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
+		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
+		message("forgetting", &forgetting{hi: 1, room: true}),
+		message("settling", &settling{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
+		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
+		message("reserve", &reserveRequest{
+			query: &Query{Rule: "r", Costs: []UnitCost{{"tokens", 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
+		}),
+		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
+		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
+		message("activity", &NodeActivity{Process: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 	}
 	var lines []golden.Line
 	for _, m := range messages {

@@ -385,7 +385,7 @@ func (c *journey) answered(s *subject, a *ask, came bool) {
 		case a.leased:
 			by = ByLease
 		}
-		at, _ := a.find(s.hi)
+		at, _ := findSubject(a.q.ops, s.hi)
 		copy(c.ops(s), a.q.ops[at:at+s.n])
 		s.from = a
 		c.rule(s, by, a.admitted, undoAsked)

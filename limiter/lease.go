@@ -74,7 +74,7 @@ func (l *Limiter) wish(head *question, asks []*ask) {
 	for subject := range a.terms {
 		n := subjectOps(a.q.ops[first:])
 		if w, ok := l.member.leases.Wish(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.wishes = append(head.wishes, wish{subject: subject, holder: l.member.Self, Wish: w})
+			head.wishes = append(head.wishes, wish{hi: a.q.ops[first].Key.Hi, holder: l.member.Self, Wish: w})
 		}
 		first += n
 	}
@@ -101,15 +101,13 @@ func (l *Limiter) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 		op.Decision, op.Full = results[i].Decision, results[i].full
 		ops = append(ops, op)
 	}
-	first, next := 0, 0
+	first := 0
 	for subject := range a.terms {
-		k := subjectOps(ops[first:])
-		g := localcache.Grant{}
-		if next < len(r.grants) && r.grants[next].subject == subject {
-			if len(r.grants[next].Amounts) == k {
-				g = r.grants[next].Grant
+		k, g := subjectOps(ops[first:]), localcache.Grant{}
+		for i := range r.grants {
+			if r.grants[i].hi == ops[first].Key.Hi && len(r.grants[i].Amounts) == k {
+				g = r.grants[i].Grant
 			}
-			next++
 		}
 		if !a.terms[subject].None() {
 			from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
@@ -192,13 +190,14 @@ const (
 
 // giveLeases gives back what is left of leases that have ended.
 func (l *Limiter) giveLeases(ended []localcache.Ended) {
-	var list []leftover
+	var list []gift
 	for i := range ended {
 		if e := &ended[i]; len(e.Ops) > 0 {
-			list = append(list, leftover{source: e.Source, grant: e.Grant, ops: e.Ops, window: e.Window})
+			d := debit{hi: e.Ops[0].Key.Hi, process: e.Source.Process, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+			list = append(list, gift{debit: d, grant: e.Grant})
 		}
 	}
-	l.returnLeftovers(list)
+	l.giveBack(list)
 }
 
 // UseLeases says whether this node leases from others. Without, all that it holds is given back at once: it is leaving.

@@ -235,13 +235,13 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		}
 		p := partitionOf(u.Hash.Hi)
 		w.change(func() { w.place[p].frozen = true })
-		list := make([]leftover, maxLeftovers)
+		list := make([]gift, maxGifts)
 		for i := range list {
 			op := counters.Op{Key: counters.Key{Hi: u.Hash.Hi, Lo: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
-			list[i] = leftover{source: localcache.Source{Owner: owner.id, Process: 1, Lineage: 1}, grant: uint64(i + 1), ops: []counters.Op{op}, window: []int64{0}}
+			list[i] = gift{debit: debit{hi: op.Key.Hi, process: 1, lineage: 1, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
-			owner.returnLeftovers(list)
+			owner.giveBack(list)
 		}
 		if n := len(owner.member.serving); n > maxServing/2 {
 			t.Errorf("%d of %d places are taken", n, maxServing)
@@ -279,7 +279,7 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 	w.mu.Unlock()
 	mu.Lock()
 	defer mu.Unlock()
-	for _, m := range []peer.Method{MethodAsk, MethodLeftover} {
+	for _, m := range []peer.Method{MethodAsk, MethodGive} {
 		if len(seen[m]) == 0 {
 			t.Fatalf("no message of method %d", m)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // This region as a lender. Whoever is asked passes the request on to the subject's owner here, which debits the loan and
@@ -28,7 +29,7 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	case l.member == nil:
 		to.Fail(CodeMessage, "this node is in no cluster")
 	case method == MethodLend:
-		l.serveLend(body, to)
+		l.serveLend(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	default:
@@ -36,25 +37,25 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	}
 }
 
-// serveLend has a request for a loan answered by the owner, who may be this node.
-func (l *Limiter) serveLend(body []byte, to Answerer) {
+// serveLend has a request for a loan answered by the owner, who may be this node. passed: another node here took this one for that.
+func (l *Limiter) serveLend(body []byte, passed bool, to Answerer) {
 	m := l.member
-	r, err := readLoanRequest(body)
-	if err != nil {
+	var r LoanRequest
+	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
 	d, ok := l.dividedLimit(&r.named, r.limit, l.clock.Now())
 	if !ok {
-		answerLoan(to, loanReply{status: loanUnknown})
+		answerLoan(to, LoanReply{status: loanUnknown})
 		return
 	}
 	route := m.Ownership.Route(d.partition)
 	switch {
-	case route.Place == partitions.Held:
+	case passed || route.Place == partitions.Held:
 		l.lendHere(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
-		m.Peers.Go(route.Owner, MethodLendHere, body, passTime, func(reply []byte, err error) {
+		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {
 			if err != nil {
 				to.Fail(CodeBusy, "the owner of the subject does not answer")
 				return
@@ -62,25 +63,15 @@ func (l *Limiter) serveLend(body []byte, to Answerer) {
 			to.Reply(reply)
 		})
 	default:
-		answerLoan(to, loanReply{status: loanLater})
+		answerLoan(to, LoanReply{status: loanLater})
 	}
 }
 
-// serveLendHere answers a request that another node has passed on.
-func (l *Limiter) serveLendHere(body []byte, to Answerer) {
-	r, err := readLoanRequest(body)
-	if err != nil {
-		to.Fail(CodeMessage, err.Error())
-		return
-	}
-	l.lendHere(&r, to)
-}
-
-func answerLoan(to Answerer, r loanReply) { to.Reply(r.append(nil)) }
+func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
 // lendHere answers a request about a subject of this node, in a goroutine of its own. Where too many are answered, nobody
 // has taken anything yet.
-func (l *Limiter) lendHere(r *loanRequest, to Answerer) {
+func (l *Limiter) lendHere(r *LoanRequest, to Answerer) {
 	m := l.member
 	if m.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer m.lending.Add(-1)
@@ -88,29 +79,29 @@ func (l *Limiter) lendHere(r *loanRequest, to Answerer) {
 	}) {
 		m.lending.Add(-1)
 		m.figures.busyness.Add(1)
-		answerLoan(to, loanReply{status: loanLater})
+		answerLoan(to, LoanReply{status: loanLater})
 	}
 }
 
 // lend makes a loan, if there is something to lend: it is debited, and confirmed, before anybody hears of it. One that is
 // not confirmed is put back, where that can be.
-func (l *Limiter) lend(r *loanRequest) loanReply {
+func (l *Limiter) lend(r *LoanRequest) LoanReply {
 	m, now := l.member, l.clock.Now()
 	d, ok := l.dividedLimit(&r.named, r.limit, now)
 	if !ok {
-		return loanReply{status: loanUnknown}
+		return LoanReply{status: loanUnknown}
 	}
 	lineage := m.Ownership.Lineage(d.partition)
 	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
-		return loanReply{status: loanLater}
+		return LoanReply{status: loanLater}
 	}
-	n, stand, err := l.takeLoan(&d, now, r.window, r.want)
-	reply := loanReply{status: loanMade, amount: n, unused: stand.Remaining, rate: d.limit.Amount}
+	n, stand, err := l.takeLoan(&d, now, r.Window, r.Want)
+	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
 	switch {
 	case err != nil:
-		return loanReply{status: loanLater}
+		return LoanReply{status: loanLater}
 	case n == 0 && d.lessThanItsShare():
-		return loanReply{status: loanLater}
+		return LoanReply{status: loanLater}
 	case n == 0:
 		reply.status = loanNothing
 		return reply
@@ -122,10 +113,10 @@ func (l *Limiter) lend(r *loanRequest) loanReply {
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // it may have refilled since
 		}
-		l.table.Unlend(later, d.key, &d.limit.Limit, r.window, n, func() bool {
+		l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
 			return m.Ownership.Lineage(d.partition) == lineage
 		})
-		return loanReply{status: loanLater}
+		return LoanReply{status: loanLater}
 	}
 	m.figures.lent.Add(1)
 	m.figures.lentUnits.Add(n)

@@ -216,7 +216,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		c.collect()
 		if c.behind > 0 && !c.last { // it is asked anew, by newer rules
 			c.giveBack()
-			l.catchUp(l.member.ctx, c.behind)
+			l.catchUp(l.member.ctx, 0, c.behind)
 			c.now, c.last = l.clock.Now(), true
 			if over, err := l.prepare(c.now, q, a); err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -96,23 +97,23 @@ func TestLoanRepliesTwice(t *testing.T) {
 		t.Fatalf("have %d admitted, want 300", have)
 	}
 	c := far.next(t)
-	r, err := readLoanRequest(c.body)
-	if err != nil || r.rule != "r" || r.want < 1 || r.want > 300 || c.method != MethodLend {
+	r, err := read[LoanRequest](c.body)
+	if err != nil || r.Rule != "r" || r.Want < 1 || r.Want > 300 || c.method != MethodLend {
 		t.Fatalf("have %+v, %v", r, err)
 	}
-	made := (&loanReply{status: loanMade, amount: algorithms.MaxAmount, unused: 10}).append(nil)
+	made := wire.Encode(nil, &LoanReply{status: loanMade, Amount: algorithms.MaxAmount, unused: 10})
 	c.done(made, nil)
 	c.done(made, nil)
 	c.done(nil, peer.ErrTimeout)
-	if have := int64(n.spend(q)); have != r.want {
-		t.Errorf("have %d admitted, want the %d asked for", have, r.want)
+	if have := int64(n.spend(q)); have != r.Want {
+		t.Errorf("have %d admitted, want the %d asked for", have, r.Want)
 	}
 	c = far.next(t, pressing(n, q))
 	c.done([]byte("garbage"), nil)
 	if have := n.spend(q); have != 0 {
 		t.Errorf("have %d admitted after garbage", have)
 	}
-	if s := n.ClusterStats(); s.LoansFailed != 1 || s.Borrowed != 1 || s.BorrowedUnits != r.want {
+	if s := n.ClusterStats(); s.LoansFailed != 1 || s.Borrowed != 1 || s.BorrowedUnits != r.Want {
 		t.Errorf("have %+v", s)
 	}
 }
@@ -139,7 +140,7 @@ func TestLoanComesTooLate(t *testing.T) {
 			n.spend(byKey("r", key))
 			c := far.next(t)
 			change(w, p)
-			c.done((&loanReply{status: loanMade, amount: 100, unused: 10}).append(nil), nil)
+			c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: 100, unused: 10}), nil)
 			s := n.ClusterStats()
 			if s.Borrowed != 0 || s.LoanUnitsLost != 100 {
 				t.Errorf("have %+v", s)
@@ -165,7 +166,7 @@ func TestBucketLoanThatTookLong(t *testing.T) {
 	asked := time.Now() // or a moment before
 	until(t, "the loan has taken long", func() bool { return time.Since(asked) >= took })
 	n.spend(byKey("r", "x")) // so that there is room for all of it
-	c.done((&loanReply{status: loanMade, amount: loan, unused: 10, rate: rate}).append(nil), nil)
+	c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: loan, unused: 10, rate: rate}), nil)
 	s := n.ClusterStats()
 	if drained := int64(rate * took.Seconds()); s.LoanUnitsLost < drained || s.BorrowedUnits > loan-drained {
 		t.Errorf("have %d units of %d put in and %d lost, want at least %d lost", s.BorrowedUnits, loan, s.LoanUnitsLost, drained)
@@ -191,7 +192,7 @@ func TestLoansOneByOne(t *testing.T) {
 	if have := far.count(); have != 0 || first.region != "ap" {
 		t.Fatalf("have %d more asked, after %s", have, first.region)
 	}
-	first.done((&loanReply{status: loanNothing}).append(nil), nil)
+	first.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)
 	second := far.next(t, pressing(n, q))
 	if second.region != "us" {
 		t.Fatalf("have %s asked, want us", second.region)
@@ -202,7 +203,7 @@ func TestLoansOneByOne(t *testing.T) {
 	if took := time.Since(began); third.region != "us" || took < awayPause*9/10 {
 		t.Errorf("have %s asked after %v", third.region, took)
 	}
-	third.done((&loanReply{status: loanNothing}).append(nil), nil)
+	third.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)
 	press()
 	if have := far.count(); have != 0 {
 		t.Errorf("have %d asked, though nobody has anything", have)
@@ -218,7 +219,7 @@ func failing(context.Context, int) error { return errNobody }
 var errNobody = errors.New("nobody has it")
 
 // lend asks one node of a region for a loan, as another region would.
-func (n *worldNode) lendTo(r loanRequest) (loanReply, error) {
+func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
 	n.w.t.Helper()
 	type answer struct {
 		body []byte
@@ -226,21 +227,21 @@ func (n *worldNode) lendTo(r loanRequest) (loanReply, error) {
 	}
 	got := make(chan answer, 1)
 	a := &worldAnswer{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
-	n.ServeFarFor(MethodLend, r.append(nil), a)
+	n.ServeFarFor(MethodLend, wire.Encode(nil, &r), a)
 	select {
 	case one := <-got:
 		if one.err != nil {
-			return loanReply{}, one.err
+			return LoanReply{}, one.err
 		}
-		return readLoanReply(one.body)
+		return read[LoanReply](one.body)
 	case <-time.After(5 * time.Second):
 		n.w.t.Fatal("no answer")
-		return loanReply{}, nil
+		return LoanReply{}, nil
 	}
 }
 
 // request is a proper one for a loan of rule r.
-func (n *worldNode) request(rule, key string, want int64) loanRequest {
+func (n *worldNode) request(rule, key string, want int64) LoanRequest {
 	u, err := n.Locate(rule, []string{key})
 	if err != nil {
 		n.w.t.Fatal(err)
@@ -248,7 +249,7 @@ func (n *worldNode) request(rule, key string, want int64) loanRequest {
 	limit := u.Limits[0].Limit
 	at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
 	window := n.table.Loans(n.clock.Now(), at, &limit.Limit).Window
-	return loanRequest{named: named{version: 1, rule: rule, key: []string{key}}, limit: limit.ID, window: window, want: want}
+	return LoanRequest{named: named{version: 1, Rule: rule, Key: []string{key}}, limit: limit.ID, Window: window, Want: want}
 }
 
 // What is asked for in a forged, stale or greedy way is not lent, or no more than is there.
@@ -261,23 +262,23 @@ func TestHostileRequests(t *testing.T) {
 	for _, owner := range w.nodes {
 		key := w.keyOf("r", owner, nil)
 		for name, have := range map[string]struct {
-			change func(*loanRequest)
+			change func(*LoanRequest)
 			status loanStatus
 		}{
-			"other rule":    {func(r *loanRequest) { r.rule = "x" }, loanUnknown},
-			"region's rule": {func(r *loanRequest) { r.rule = "region" }, loanUnknown},
-			"local rule":    {func(r *loanRequest) { r.rule = "local" }, loanUnknown},
-			"no key":        {func(r *loanRequest) { r.key = nil }, loanUnknown},
-			"two keys":      {func(r *loanRequest) { r.key = append(r.key, "y") }, loanUnknown},
-			"other limit":   {func(r *loanRequest) { r.limit++ }, loanUnknown},
-			"bucket's":      {func(r *loanRequest) { r.rule = "b" }, loanUnknown},
-			"next window":   {func(r *loanRequest) { r.window++ }, loanLater},
-			"last window":   {func(r *loanRequest) { r.window-- }, loanLater},
-			"no window":     {func(r *loanRequest) { r.window = 0 }, loanLater},
+			"other rule":    {func(r *LoanRequest) { r.Rule = "x" }, loanUnknown},
+			"region's rule": {func(r *LoanRequest) { r.Rule = "region" }, loanUnknown},
+			"local rule":    {func(r *LoanRequest) { r.Rule = "local" }, loanUnknown},
+			"no key":        {func(r *LoanRequest) { r.Key = nil }, loanUnknown},
+			"two keys":      {func(r *LoanRequest) { r.Key = append(r.Key, "y") }, loanUnknown},
+			"other limit":   {func(r *LoanRequest) { r.limit++ }, loanUnknown},
+			"bucket's":      {func(r *LoanRequest) { r.Rule = "b" }, loanUnknown},
+			"next window":   {func(r *LoanRequest) { r.Window++ }, loanLater},
+			"last window":   {func(r *LoanRequest) { r.Window-- }, loanLater},
+			"no window":     {func(r *LoanRequest) { r.Window = 0 }, loanLater},
 		} {
 			r := w.nodes[0].request("r", key, 100)
 			have.change(&r)
-			if got, err := w.nodes[0].lendTo(r); err != nil || got.status != have.status || got.amount != 0 {
+			if got, err := w.nodes[0].lendTo(r); err != nil || got.status != have.status || got.Amount != 0 {
 				t.Errorf("%s: have %+v, %v; want status %d", name, got, err, have.status)
 			}
 		}
@@ -289,7 +290,7 @@ func TestHostileRequests(t *testing.T) {
 		if used := owner.used("r", key); used != 0 {
 			t.Errorf("have %d used, want 0", used)
 		}
-		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.amount != 150 || got.unused != 150 {
+		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.Amount != 150 || got.unused != 150 {
 			t.Errorf("have %+v, %v; want 150 lent of 300", got, err)
 		}
 		for range 20 { // whoever asks again and again gets the share once

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -41,17 +42,17 @@ func someQuestion() *question {
 func someWishes() []wish {
 	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []wish{
-		{subject: 0, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Process: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
+		{hi: 1, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Process: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
 			Held: []localcache.Held{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
-		{subject: 2, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Want: []int64{5}}},
+		{hi: 1 << 63, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Want: []int64{5}}},
 	}
 }
 
-func someLeftovers() []leftover {
-	return []leftover{
-		{source: localcache.Source{Owner: ring.NodeID{2}, Process: 7, Lineage: 1 << 63}, grant: 5, hops: 1, ops: someOps()[:1], window: []int64{-3}},
-		{grant: 6, ops: someOps()[2:3], window: []int64{12}},
-	}
+func someGifts() *gifts {
+	return &gifts{[]gift{
+		{debit: debit{hi: 1, process: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+		{debit: debit{hi: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
+	}}
 }
 
 func someReply() *reply {
@@ -62,7 +63,7 @@ func someReply() *reply {
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
-		grants: []granted{{subject: 1, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
+		grants: []granted{{hi: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
 	}
 }
 
@@ -94,9 +95,10 @@ func TestMessagesComeBack(t *testing.T) {
 	if !reflect.DeepEqual(have.wishes, q.wishes) {
 		t.Errorf("have %+v", have.wishes)
 	}
-	rest, err := readLeftovers(appendLeftovers(nil, someLeftovers()))
-	if again := appendLeftovers(nil, rest); err != nil || !bytes.Equal(again, appendLeftovers(nil, someLeftovers())) {
-		t.Errorf("have %+v, %v", rest, err)
+	var given gifts
+	err := wire.Decode(wire.Encode(nil, someGifts()), &given, "gifts")
+	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someGifts())) || given.list[0].ops[0].Key.Hi != 1 {
+		t.Errorf("have %+v, %v", given, err)
 	}
 	r, got := someReply(), &reply{}
 	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
@@ -106,8 +108,8 @@ func TestMessagesComeBack(t *testing.T) {
 	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notMine || got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	top := []TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}, {Rule: "s", Refused: 1}}
-	if list, err := readTop(appendTop(nil, top)); err != nil || !reflect.DeepEqual(list, top) {
+	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}, {Rule: "s", Refused: 1}}}, topList{}
+	if err := wire.Decode(wire.Encode(nil, &top), &list, "list"); err != nil || !reflect.DeepEqual(list, top) {
 		t.Errorf("have %+v, %v", list, err)
 	}
 }
@@ -133,11 +135,10 @@ func TestLargestQuestion(t *testing.T) {
 func TestBadQuestions(t *testing.T) {
 	good := func() *question { q := someQuestion(); return q }
 	for name, spoil := range map[string]func(*question){
-		"no check":              func(q *question) { q.count = 0 },
-		"too many checks":       func(q *question) { q.count = maxAlike + 1 },
-		"too many results":      func(q *question) { q.count = maxResults/len(q.ops) + 1 },
-		"too many hops":         func(q *question) { q.hops = maxHops + 1 },
-		"a check with a ticket": func(q *question) { q.ticket = ticketOf("x", 1, 0) },
+		"no check":         func(q *question) { q.count = 0 },
+		"too many checks":  func(q *question) { q.count = maxAlike + 1 },
+		"too many results": func(q *question) { q.count = maxResults/len(q.ops) + 1 },
+		"too many hops":    func(q *question) { q.hops = maxHops + 1 },
 		"a ticket for too long": func(q *question) {
 			q.verb, q.ops, q.wishes, q.ticket = verbReset, q.ops[3:], nil, &ticket{life: requestTime + time.Second}
 		},
@@ -157,8 +158,8 @@ func TestBadQuestions(t *testing.T) {
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
 		},
-		"a wish of no subject":     func(q *question) { q.wishes[1].subject = 3 },
-		"two wishes of a subject":  func(q *question) { q.wishes[1].subject = 0 },
+		"a wish of no subject":     func(q *question) { q.wishes[1].hi = 3 },
+		"two wishes of a subject":  func(q *question) { q.wishes[1].hi = 1 },
 		"wishes in no order":       func(q *question) { q.wishes[0], q.wishes[1] = q.wishes[1], q.wishes[0] },
 		"a wish of another's size": func(q *question) { q.wishes[1].Want = []int64{1, 2} },
 		"a long lease":             func(q *question) { q.wishes[0].Terms.TTL = localcache.MaxTTL + 1 },
@@ -222,45 +223,35 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-func FuzzGift(f *testing.F) {
-	g := gift{process: 1, steady: 2, ops: someOps(), lineage: []uint64{1, 2, 3, 4}, window: []int64{-1, 0, 1, 2}}
-	f.Add(g.append(nil))
+func FuzzGifts(f *testing.F) {
+	f.Add(wire.Encode(nil, someGifts()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		have := &gift{}
-		if have.read(b) == nil && (len(have.ops) != len(have.lineage) || len(have.ops) != len(have.window)) {
-			t.Errorf("have %+v", have)
-		}
-	})
-}
-
-func FuzzLeftovers(f *testing.F) {
-	f.Add(appendLeftovers(nil, someLeftovers()))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		list, err := readLeftovers(b)
-		if err != nil {
+		var have, again gifts
+		if wire.Decode(b, &have, "gifts") != nil {
 			return
 		}
-		for i := range list {
-			if n := len(list[i].ops); n == 0 || n != len(list[i].window) {
-				t.Errorf("have %+v", list[i])
+		for i := range have.list {
+			if g := &have.list[i]; len(g.ops) != len(g.when) {
+				t.Errorf("have %+v", g)
 			}
 		}
-		if _, err := readLeftovers(appendLeftovers(nil, list)); err != nil {
+		if err := wire.Decode(wire.Encode(nil, &have), &again, "gifts"); err != nil {
 			t.Errorf("what was read can't be read again: %v", err)
 		}
 	})
 }
 
 func FuzzTop(f *testing.F) {
-	f.Add(appendTop(nil, []TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}}))
-	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = readTop(b) })
+	f.Add(wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}}}))
+	f.Fuzz(func(_ *testing.T, b []byte) { _ = wire.Decode(b, &topList{}, "list") })
 }
 
 func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{
-		hi: 1, lineage: 2, process: 3, steady: 4, costs: []reservedCost{{lo: 5, limit: &limits[0], cost: 6, when: 7}},
+		debit: debit{hi: 1, lineage: 2, process: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))
 	f.Add(raw[:len(raw)-signatureBytes])
@@ -275,6 +266,5 @@ func FuzzReservation(f *testing.F) {
 		if again, err := parseReservation(have.id(key), key); err != nil || len(again.subjects) != len(have.subjects) {
 			t.Errorf("have %+v, %v, want %+v", again, err, have)
 		}
-		_, _ = readRefund(b)
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 // What is a block, and how long a limit delays, travels with questions; what is neither is refused.
@@ -41,13 +42,12 @@ func TestPoliciesTravel(t *testing.T) {
 			t.Errorf("%s is read", name)
 		}
 	}
-	g := gift{ops: []counters.Op{{Limit: &slow, Cost: 1}}, lineage: []uint64{1}, window: []int64{5}}
-	b := g.append(nil)
-	if err := (&gift{}).read(b); err != nil {
+	g := &gifts{[]gift{{debit: debit{ops: []counters.Op{{Limit: &slow, Cost: 1}}, when: []int64{5}}}}}
+	if err := wire.Decode(wire.Encode(nil, g), &gifts{}, "gifts"); err != nil {
 		t.Error(err)
 	}
-	b[8+8+1+3*8] |= limitBlock
-	if err := (&gift{}).read(b); err == nil {
+	g.list[0].ops[0] = counters.Op{Limit: &block, Block: true}
+	if err := wire.Decode(wire.Encode(nil, g), &gifts{}, "gifts"); err == nil {
 		t.Error("a block is given back")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -25,6 +26,8 @@ type ShareUsage struct {
 	Lent      int64
 	Borrowed  int64
 	Remaining int64
+
+	id uint64 // rules.Limit.ID
 }
 
 // askRegions adds to u what each region has, and has used.
@@ -47,66 +50,61 @@ func (l *Limiter) askRegions(u *Usage) {
 			far = append(far, i)
 		}
 	}
-	message := (&named{version: b.set.Version, rule: u.Rule.Name, key: u.Key}).append(nil)
+	message := wire.Encode(nil, &named{version: b.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(far, func(i int, done func([]byte, error)) {
 		l.member.Far.Go(names[i], MethodShare, message, gatherTime, done)
 	}, func(i int, reply []byte, err error) {
-		var list []sharedLimit
+		var shares shareReply
 		if err == nil {
-			list, err = readShared(reply)
+			err = wire.Decode(reply, &shares, "shares")
 		}
 		var refused *peer.RemoteError
 		u.Regions[i].Reachable = err == nil || errors.As(err, &refused)
-		u.Regions[i].Limits = sharesOf(u, list)
+		u.Regions[i].Limits = sharesOf(u, shares.limits)
 	})
 }
 
 // sharedOf is what this region says of u's limits.
-func sharedOf(u *Usage) (list []sharedLimit) {
+func sharedOf(u *Usage) (list []ShareUsage) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
-		list = append(list, sharedLimit{
-			limit: lu.Limit.ID, share: lu.Limit.Capacity(), used: lu.Used, lent: lu.Lent, borrowed: lu.Borrowed,
-			remaining: lu.Remaining,
+		list = append(list, ShareUsage{
+			id: lu.Limit.ID, Share: lu.Limit.Capacity(), Used: lu.Used, Lent: lu.Lent, Borrowed: lu.Borrowed, Remaining: lu.Remaining,
 		})
 	}
 	return list[:min(len(list), maxShared)]
 }
 
 // sharesOf names what a region said of the limits that u has too, in u's order.
-func sharesOf(u *Usage, list []sharedLimit) (out []ShareUsage) {
+func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
-		at := slices.IndexFunc(list, func(s sharedLimit) bool { return s.limit == limit.ID })
-		if at < 0 {
-			continue
+		if at := slices.IndexFunc(list, func(s ShareUsage) bool { return s.id == limit.ID }); at >= 0 {
+			s := list[at]
+			s.Name, s.Own = limit.Name, max(0, s.Used-s.Lent+s.Borrowed)
+			out = append(out, s)
 		}
-		s := &list[at]
-		out = append(out, ShareUsage{
-			Name: limit.Name, Share: s.share, Used: s.used, Own: max(0, s.used-s.lent+s.borrowed), Lent: s.lent,
-			Borrowed: s.borrowed, Remaining: s.remaining,
-		})
 	}
 	return out
 }
 
 // serveShare answers what is used here of a subject's limits, to another region.
 func (l *Limiter) serveShare(body []byte, to Answerer) {
-	n, err := readNamed(body)
-	if err != nil {
+	var n named
+	if err := wire.Decode(body, &n, "subject"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	if b := l.inForce.Load(); b == nil || b.set.Rule(n.rule) == nil || b.set.Rule(n.rule).Scope != rules.GlobalScope {
+	if b := l.inForce.Load(); b == nil || b.set.Rule(n.Rule) == nil || b.set.Rule(n.Rule).Scope != rules.GlobalScope {
 		to.Fail(CodeMessage, "no such rule that regions share")
 		return
 	}
 	l.member.answer(to, func() {
-		u, err := l.usageHere(n.rule, n.key)
+		u, err := l.usageHere(n.Rule, n.Key)
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())
 			return
 		}
-		to.Reply(appendShared(nil, sharedOf(u)))
+		to.Reply(wire.Encode(nil, &shareReply{sharedOf(u)}))
 	})
 }

@@ -3,12 +3,14 @@ package limiter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -64,6 +66,38 @@ func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, b
 	})
 	<-done // the call has a timeout
 	return reply, err
+}
+
+// errand has another node do something; the reply begins with a status. The error is one of statusErrors, or ErrNoOwner where the other
+// node did not do it.
+func (m *member) errand(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
+	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
+	if err != nil || len(body) == 0 {
+		return ErrNoOwner
+	}
+	if err := status(body[0]).err(); err != nil {
+		return err
+	}
+	if err := wire.Decode(body[1:], reply, "reply"); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoOwner, err)
+	}
+	return nil
+}
+
+// serveErrand does what another node asks for by a message, in a goroutine of its own.
+func serveErrand[R wire.Message](m *member, to Answerer, body []byte, ask wire.Message, do func() (R, error)) {
+	if err := wire.Decode(body, ask, "errand"); err != nil {
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+	m.answer(to, func() {
+		reply, err := do()
+		b := []byte{byte(statusOf(err))}
+		if err == nil {
+			b = wire.Encode(b, reply)
+		}
+		to.Reply(b)
+	})
 }
 
 // others are the other members of the ring.

@@ -1,10 +1,9 @@
 package limiter
 
 import (
-	"encoding/binary"
 	"errors"
 	"math"
-	"time"
+	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/wire"
@@ -23,42 +22,39 @@ const (
 	full               // the table of counters has no room (verbAdjust, verbReset)
 	otherBody          // a request with the same id had another body
 	crowded            // there is no room for the answer to a request with an id
+	unknown            // no such reservation can be settled any more
 	undecided          // said by nobody: the answer ended before this check's turn
 	statuses    = undecided
 )
 
 // final says that nobody else is to be asked.
 func (s status) final() bool {
-	switch s {
-	case decided, behind, full, otherBody, crowded:
-		return true
-	}
-	return false
+	return s != notMine && s != noAuthority && s != unreachable
 }
 
-// statusOf says how a change fared, and err what that means to the asker.
+// statusErrors are the errors that travel as a status.
+var statusErrors = [...]error{full: ErrFull, otherBody: ErrRequestBody, crowded: ErrRequests, unknown: ErrUnknownReservation}
+
+// statusOf is how something fared that ended with err.
 func statusOf(err error) status {
-	switch {
-	case err == nil:
+	if err == nil {
 		return decided
-	case errors.Is(err, ErrRequestBody):
-		return otherBody
-	case errors.Is(err, ErrRequests):
-		return crowded
 	}
-	return full
+	for s, e := range statusErrors {
+		if e != nil && errors.Is(err, e) {
+			return status(s)
+		}
+	}
+	return unreachable
 }
 
+// err is what s means to the one who asked.
 func (s status) err() error {
-	switch s {
-	case decided:
+	switch {
+	case s == decided:
 		return nil
-	case full:
-		return ErrFull
-	case otherBody:
-		return ErrRequestBody
-	case crowded:
-		return ErrRequests
+	case int(s) < len(statusErrors) && statusErrors[s] != nil:
+		return statusErrors[s]
 	}
 	return ErrNoOwner
 }
@@ -95,132 +91,52 @@ func (r *reply) reset() {
 	*r = reply{lineages: r.lineages[:0], admitted: r.admitted[:0], results: r.results[:0], grants: r.grants[:0]}
 }
 
-// Bits of the byte that a result begins with.
-const (
-	resultAllowed = 1 << iota
-	resultFull
-	resultDelay
-	resultUsed
-	resultRetry
-	allResults = 1<<iota - 1
-)
-
 func (r *reply) append(b []byte) []byte {
-	b = append(b, byte(r.status))
-	b = binary.AppendUvarint(b, uint64(r.revision))
-	b = binary.AppendUvarint(b, uint64(r.version))
-	if r.status != decided {
-		return append(b, r.hint[:]...)
-	}
-	b = append(wire.AppendBool(b, r.standby), r.decider[:]...)
-	b = binary.LittleEndian.AppendUint64(b, r.process)
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.steady))
-	b = binary.AppendUvarint(b, uint64(len(r.lineages)))
-	for _, lineage := range r.lineages {
-		b = binary.LittleEndian.AppendUint64(b, lineage)
-	}
-	b = binary.AppendUvarint(b, uint64(len(r.admitted)))
-	for _, ok := range r.admitted {
-		b = wire.AppendBool(b, ok)
-	}
-	for i := range r.results {
-		b = r.results[i].append(b)
-	}
-	b = binary.AppendUvarint(b, uint64(len(r.grants)))
-	for i := range r.grants {
-		b = r.grants[i].append(b)
-	}
-	return b
-}
-
-func (r *result) append(b []byte) []byte {
-	bits := byte(0)
-	set := func(on bool, bit byte) {
-		if on {
-			bits |= bit
-		}
-	}
-	set(r.Allowed, resultAllowed)
-	set(r.full, resultFull)
-	set(r.Delay != 0, resultDelay)
-	set(r.used != 0, resultUsed)
-	set(r.RetryAfter != 0, resultRetry)
-	b = binary.AppendUvarint(append(b, bits), uint64(r.Remaining))
-	b = binary.AppendUvarint(b, uint64(r.ResetAfter))
-	b = binary.AppendVarint(b, r.window)
-	if r.Delay != 0 {
-		b = binary.AppendUvarint(b, uint64(r.Delay))
-	}
-	if r.used != 0 {
-		b = binary.AppendUvarint(b, uint64(r.used))
-	}
-	if r.RetryAfter != 0 {
-		b = binary.AppendVarint(b, int64(r.RetryAfter))
-	}
-	return b
+	c := wire.Coder{Out: b}
+	r.code(&c, 0, 0, 0)
+	return c.Out
 }
 
 // read takes r from a message that answers a question of so many ops in so many subjects, for count checks.
 func (r *reply) read(body []byte, ops, subjects, count int) error {
-	d := wire.NewDecoder(body)
+	c := wire.Coder{In: wire.NewDecoder(body)}
 	r.reset()
-	r.status = status(d.Byte())
-	r.revision, r.version = d.UpTo(1<<62), d.UpTo(1<<62)
-	if r.status >= statuses {
-		d.Fail()
-	}
-	if r.status != decided {
-		r.hint = ring.DecodeNodeID(d)
-		return d.Done("reply")
-	}
-	r.standby, r.decider, r.process, r.steady = d.Bool(), ring.DecodeNodeID(d), d.Uint64(), int64(d.Uint64())
-	if d.Count(maxMessageOps, 8) != subjects {
-		d.Fail()
-		subjects = 0
-	}
-	for range subjects {
-		r.lineages = append(r.lineages, d.Uint64())
-	}
-	n := int(d.UpTo(int64(count)))
-	for i, b := range d.Bytes(n) {
-		if b > 1 || b == 0 && i+1 < n {
-			d.Fail()
-		}
-		r.admitted = append(r.admitted, b == 1)
-	}
-	// Fewer than were asked for: after a refusal the rest is refused too; else it was not decided.
-	if n < 1 || d.Failed() || n*ops*leastResult > d.Len() {
-		d.Fail()
-		return d.Done("reply")
-	}
-	for range n * ops {
-		r.results = append(r.results, decodeResult(d))
-	}
-	r.grants = decodeGrants(d, subjects)
-	return d.Done("reply")
+	r.code(&c, ops, subjects, count)
+	return c.In.Done("reply")
 }
 
-const leastResult = 4 // bytes
+// code writes or reads r; the numbers are for reading.
+func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
+	wire.Number(c, &r.status, int64(statuses-1))
+	wire.Number(c, &r.revision, maxVersion)
+	wire.Number(c, &r.version, maxVersion)
+	if r.status != decided || c.Reads() && c.In.Failed() {
+		c.Raw(r.hint[:])
+		return
+	}
+	c.Bool(&r.standby)
+	c.Raw(r.decider[:])
+	wire.Fixed(c, &r.process)
+	wire.Fixed(c, &r.steady)
+	wire.List(c, &r.lineages, subjects, 8, func(v *uint64) { wire.Fixed(c, v) })
+	wire.List(c, &r.admitted, count, 1, c.Bool)
+	wire.List(c, &r.results, ops*len(r.admitted), leastResult, func(v *result) { v.code(c) })
+	wire.List(c, &r.grants, subjects, leastGrant, func(g *granted) { g.code(c) })
+	// Fewer than were asked for: after a refusal the rest is refused too; else it was not decided.
+	n := len(r.admitted)
+	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))
+}
 
-func decodeResult(d *wire.Decoder) (r result) {
-	bits := d.Byte()
-	if bits&^allResults != 0 {
-		d.Fail()
-	}
-	r.Allowed, r.full = bits&resultAllowed != 0, bits&resultFull != 0
-	r.Remaining = d.UpTo(algorithms.MaxAmount)
-	r.ResetAfter = time.Duration(d.UpTo(math.MaxInt64))
-	r.window = d.Varint()
-	if bits&resultDelay != 0 {
-		r.Delay = time.Duration(d.UpTo(math.MaxInt64))
-	}
-	if bits&resultUsed != 0 {
-		r.used = d.UpTo(math.MaxInt64)
-	}
-	if bits&resultRetry != 0 {
-		if r.RetryAfter = time.Duration(d.Varint()); r.RetryAfter < algorithms.Never {
-			d.Fail()
-		}
-	}
-	return r
+const leastResult = 8 // bytes
+
+func (r *result) code(c *wire.Coder) {
+	c.Bool(&r.Allowed)
+	c.Bool(&r.full)
+	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
+	wire.Number(c, &r.ResetAfter, math.MaxInt64)
+	wire.Varint(c, &r.RetryAfter)
+	wire.Number(c, &r.Delay, math.MaxInt64)
+	wire.Varint(c, &r.window)
+	wire.Number(c, &r.used, math.MaxInt64)
+	c.Require(r.RetryAfter >= algorithms.Never)
 }

@@ -73,16 +73,11 @@ func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
 	return &counters.Memo{Key: counters.Key{Hi: hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
 }
 
-func (t *ticket) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, t.id)
-	b = binary.AppendUvarint(b, t.body)
-	return binary.AppendUvarint(b, uint64(t.life.Milliseconds()))
-}
-
-func decodeTicket(d *wire.Decoder) *ticket {
-	t := &ticket{id: d.Uint64(), body: uint64(d.UpTo(1<<counters.BodyBits - 1))}
-	t.life = time.Duration(d.UpTo(requestTime.Milliseconds())) * time.Millisecond
-	return t
+// Code is for wire.Encode.
+func (t *ticket) Code(c *wire.Coder) {
+	wire.Fixed(c, &t.id)
+	wire.Number(c, &t.body, 1<<counters.BodyBits-1)
+	c.Millis(&t.life, requestTime)
 }
 
 // sumBody is the hash of what a request asks for.
@@ -133,32 +128,15 @@ const (
 type requests struct {
 	// mu guards what follows.
 	mu    sync.Mutex
-	kept  [requestKinds]keptRequests
+	kept  [requestKinds][]keptRequest    // in order of when they were decided
 	under map[counters.Key]chan struct{} // checks that are being decided; closed when that is over; as many as checks wait
 
 	repeated, refused atomic.Int64
 }
 
-// keptRequests are in order of when they were decided.
-type keptRequests struct {
-	list []keptRequest
-	over int // of list's beginning: forgotten
-}
-
 type keptRequest struct {
 	key   counters.Key
 	until int64
-}
-
-func (k *keptRequests) len() int { return len(k.list) - k.over }
-
-// drop takes the first one off.
-func (k *keptRequests) drop() keptRequest {
-	first := k.list[k.over]
-	if k.over++; k.over > len(k.list)/2 {
-		k.list, k.over = append(k.list[:0], k.list[k.over:]...), 0
-	}
-	return first
 }
 
 // enter makes room for an answer. It reports false where there is none: all that are kept are of writes, or k is a check and
@@ -167,24 +145,24 @@ func (r *requests) enter(k requestKind, key counters.Key, until int64, now algor
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	total := 0
-	for i := range r.kept {
-		kept := &r.kept[i]
-		for kept.len() > 0 && kept.list[kept.over].until <= now.Steady/1e9 {
-			kept.drop()
+	for i, kept := range r.kept {
+		for len(kept) > 0 && kept[0].until <= now.Steady/1e9 {
+			kept = kept[1:]
 		}
-		total += kept.len()
+		r.kept[i] = kept
+		total += len(kept)
 	}
 	if total >= maxRequests {
 		victim := &r.kept[ofCheck]
-		if victim.len() == 0 && k != ofCheck {
+		if len(*victim) == 0 && k != ofCheck {
 			victim = &r.kept[ofNode]
 		}
-		if victim.len() == 0 {
+		if len(*victim) == 0 {
 			return counters.Key{}, false, false
 		}
-		forget, some = victim.drop().key, true
+		forget, some, *victim = (*victim)[0].key, true, (*victim)[1:]
 	}
-	r.kept[k].list = append(r.kept[k].list, keptRequest{key, until})
+	r.kept[k] = append(r.kept[k], keptRequest{key, until})
 	return forget, some, true
 }
 
@@ -242,7 +220,7 @@ func (l *Limiter) RequestStats() RequestStats {
 	defer r.mu.Unlock()
 	kept := 0
 	for i := range r.kept {
-		kept += r.kept[i].len()
+		kept += len(r.kept[i])
 	}
 	return RequestStats{Kept: kept, Repeated: r.repeated.Load(), Refused: r.refused.Load()}
 }
@@ -263,12 +241,12 @@ func (l *Limiter) amend(c *change, now algorithms.Now) error {
 			}
 			a.Memo = nil
 		}
-		a.Answer = func(a *counters.Amendment) (b []byte) {
+		a.Answer = func(a *counters.Amendment) []byte {
+			list := make(results, len(a.Ops))
 			for i := range a.Ops {
-				r := result{Decision: a.Ops[i].Decision, used: a.Used[i]}
-				b = r.append(b)
+				list[i] = result{Decision: a.Ops[i].Decision, used: a.Used[i]}
 			}
-			return b
+			return wire.Encode(nil, &list)
 		}
 	}
 	err := l.table.Amend(now, &a)
@@ -288,19 +266,21 @@ func (l *Limiter) amend(c *change, now algorithms.Now) error {
 
 // recall takes over the answer to an earlier request that was c. It reports false if that was about other limits.
 func (c *change) recall(answer []byte) bool {
-	d := wire.NewDecoder(answer)
-	used := c.used[:0]
-	decisions := make([]algorithms.Decision, 0, len(c.ops))
-	for range c.ops {
-		r := decodeResult(d)
-		used, decisions = append(used, r.used), append(decisions, r.Decision)
-	}
-	if d.Done("answer") != nil {
+	var list results
+	if wire.Decode(answer, &list, "answer") != nil || len(list) != len(c.ops) {
 		return false
 	}
-	for i := range c.ops {
-		c.ops[i].Decision = decisions[i]
+	c.used = c.used[:0]
+	for i := range list {
+		c.ops[i].Decision, c.used = list[i].Decision, append(c.used, list[i].used)
 	}
-	c.used = used
 	return true
+}
+
+// results are the answer to a change, as it is kept.
+type results []result
+
+// Code is for wire.Encode.
+func (r *results) Code(c *wire.Coder) {
+	wire.List(c, (*[]result)(r), maxSubjectOps, leastResult, func(v *result) { v.code(c) })
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -166,13 +167,13 @@ func TestReserveRequestsComeBack(t *testing.T) {
 		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""}, Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1},
 		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}}, ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
 	} {
-		b := r.append(nil)
-		have, err := readReserveRequest(b)
-		if err != nil || string(have.append(nil)) != string(b) || hashQuery(have.query, have.ttl) != hashQuery(r.query, r.ttl) {
+		b := wire.Encode(nil, r)
+		have, err := read[reserveRequest](b)
+		if err != nil || string(wire.Encode(nil, &have)) != string(b) || hashQuery(have.query, have.ttl) != hashQuery(r.query, r.ttl) {
 			t.Errorf("have %+v, %v", have, err)
 		}
 		for i := range b {
-			if _, err := readReserveRequest(b[:i]); err == nil {
+			if _, err := read[reserveRequest](b[:i]); err == nil {
 				t.Errorf("%d of %d bytes are read", i, len(b))
 			}
 		}
@@ -181,13 +182,13 @@ func TestReserveRequestsComeBack(t *testing.T) {
 
 func FuzzReserveRequest(f *testing.F) {
 	r := &reserveRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1}
-	f.Add(r.append(nil))
+	f.Add(wire.Encode(nil, r))
 	clock := NewClock()
 	f.Cleanup(func() { _ = clock.Close() })
 	l := New(counters.New(1000), clock)
 	l.Use(compile(f, 1, requestRules))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = readReserveRequest(b)
+		_, _ = read[reserveRequest](b)
 		var a Answer
 		q := byKey("r", "k")
 		if _, err := l.prepare(l.clock.Now(), &q, &a); err == nil {

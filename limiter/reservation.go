@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 )
@@ -24,7 +23,7 @@ const (
 	// keptSettling is how long after a reservation's time a settling is remembered.
 	keptSettling = time.Minute
 
-	reservationForm = 1  // the first byte of an id
+	reservationForm = 2  // the first byte of an id
 	nonceBytes      = 12 // of an id, so that no two are alike
 	signatureBytes  = 16
 	maxUnitBytes    = 1024
@@ -49,17 +48,13 @@ type reservation struct {
 	made     int64 // Unix nanoseconds, by the clock that aligns windows
 	until    int64
 	units    []string
-	subjects []reserved // the first one's partition is its home
-	limits   []algorithms.Limit
+	subjects []reserved // the first one's partition is its home, where its settling is recorded
 }
 
 // reserved is what was taken of one subject.
 type reserved struct {
-	hi      uint64
-	lineage uint64 // of its partition's counters when it was taken; 0: nothing of it can be given back
-	process uint64 // of the decider, of whose steady clock this is a reading
-	steady  int64
-	costs   []reservedCost
+	debit
+	units []int // by op: in reservation.units
 
 	// For bills; without a rule it is not billed.
 	lo   uint64 // of the subject's hash
@@ -67,49 +62,34 @@ type reserved struct {
 	key  []string
 }
 
-// reservedCost is what was taken of one limit.
-type reservedCost struct {
-	lo    uint64
-	limit *algorithms.Limit
-	unit  int // in reservation.units
-	cost  int64
-	when  int64 // windows: their number; the others: Decision.ResetAfter
-}
-
-// partition is where its settling is recorded.
 func (r *reservation) home() *reserved { return &r.subjects[0] }
+
+// Code is for wire.Encode.
+func (r *reservation) Code(c *wire.Coder) {
+	life := r.until - r.made
+	c.Raw(r.nonce[:])
+	wire.Fixed(c, &r.made)
+	wire.Number(c, &life, int64(MaxReservationTime))
+	r.until = r.made + life
+	c.Texts(&r.units, MaxReserved, maxUnitBytes)
+	wire.List(c, &r.subjects, MaxReserved, 4*8+2+1+1, func(s *reserved) {
+		s.code(c)
+		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
+		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
+			wire.Fixed(c, &s.lo)
+			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
+				s.key = []string{} // the rule may have no key: nil would be all others
+			}
+		}
+		c.Require(len(s.units) == len(s.ops))
+	})
+	c.Require(len(r.subjects) > 0)
+}
 
 // id packs and signs r.
 func (r *reservation) id(key []byte) string {
-	b := append([]byte{reservationForm}, r.nonce[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.made))
-	b = binary.AppendUvarint(b, uint64(r.until-r.made))
-	b = wire.AppendTexts(b, r.units)
-	b = binary.AppendUvarint(b, uint64(len(r.subjects)))
-	for i := range r.subjects {
-		b = r.subjects[i].append(b)
-	}
+	b := wire.Encode([]byte{reservationForm}, r)
 	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
-}
-
-func (s *reserved) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, s.hi)
-	b = binary.LittleEndian.AppendUint64(b, s.lineage)
-	b = binary.LittleEndian.AppendUint64(b, s.process)
-	b = binary.LittleEndian.AppendUint64(b, uint64(s.steady))
-	b = append(b, byte(len(s.costs)))
-	for i := range s.costs {
-		c := &s.costs[i]
-		b = binary.LittleEndian.AppendUint64(b, c.lo)
-		b = c.limit.Append(b, 0)
-		b = binary.AppendUvarint(b, uint64(c.unit))
-		b = binary.AppendUvarint(b, uint64(c.cost))
-		b = binary.AppendVarint(b, c.when)
-	}
-	if b = wire.AppendText(b, s.rule); s.rule == "" {
-		return b
-	}
-	return wire.AppendTexts(binary.LittleEndian.AppendUint64(b, s.lo), s.key)
 }
 
 func signature(key, b []byte) []byte {
@@ -128,50 +108,11 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	if !hmac.Equal(raw[len(b):], signature(key, b)) {
 		return nil, ErrUnknownReservation
 	}
-	d := wire.NewDecoder(b)
 	r := &reservation{}
-	if d.Byte() != reservationForm {
-		d.Fail()
-	}
-	d.Fill(r.nonce[:])
-	r.made = int64(d.Uint64())
-	r.until = r.made + d.UpTo(int64(MaxReservationTime))
-	r.units = d.Texts(MaxReserved, maxUnitBytes)
-	n := int(d.UpTo(MaxReserved))
-	if n < 1 {
-		d.Fail()
-	}
-	r.limits = make([]algorithms.Limit, 0, MaxReserved)
-	for i := 0; i < n && !d.Failed(); i++ {
-		r.subjects = append(r.subjects, r.readSubject(d))
-	}
-	if d.Done("reservation") != nil {
+	if b[0] != reservationForm || wire.Decode(b[1:], r, "reservation") != nil {
 		return nil, ErrUnknownReservation
 	}
 	return r, nil
-}
-
-func (r *reservation) readSubject(d *wire.Decoder) reserved {
-	s := reserved{hi: d.Uint64(), lineage: d.Uint64(), process: d.Uint64(), steady: int64(d.Uint64())}
-	n := int(d.Byte())
-	for i := 0; i < n && !d.Failed(); i++ {
-		c := reservedCost{lo: d.Uint64()}
-		var limit algorithms.Limit
-		limit.Decode(d, 0)
-		c.unit, c.cost, c.when = int(d.UpTo(MaxReserved)), d.UpTo(algorithms.MaxAmount), d.Varint()
-		if c.unit >= len(r.units) || len(r.limits) == cap(r.limits) {
-			d.Fail()
-			break
-		}
-		r.limits = append(r.limits, limit) // has room: no limit moves
-		c.limit = &r.limits[len(r.limits)-1]
-		s.costs = append(s.costs, c)
-	}
-	if s.rule = d.Text(maxUnitBytes); s.rule != "" {
-		// Not nil, though the rule may have no key: that would be all others.
-		s.lo, s.key = d.Uint64(), append([]string{}, d.Texts(maxKeyValues, maxUnitBytes)...)
-	}
-	return s
 }
 
 // note is the place at which the settling of a unit is noted.

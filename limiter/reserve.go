@@ -50,125 +50,110 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	if q.RequestID == "" || over {
 		return l.reserve(q, ttl, a, over)
 	}
-	until := time.Now().Add(checkTime - reserve)
 	r := &reserveRequest{query: q, ttl: ttl, ticket: ticketOf(q.RequestID, hashQuery(q, ttl), 0)}
-	ctx, cancel := context.WithTimeout(context.Background(), homeTime)
-	defer cancel()
-	a.scratch.until = until
-	if id, err = l.reserveOnce(ctx, r, a); !errors.Is(err, ErrNoOwner) {
-		a.scratch.until = time.Time{}
-		return id, err
+	until := time.Now().Add(checkTime - reserve)
+	defer func() { a.scratch.until = time.Time{} }()
+	for again := false; ; again = true {
+		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTime, time.Until(until)), catchUpTime))
+		a.scratch.until = until
+		id, err = l.reserveOnce(ctx, r, a)
+		if cancel(); again || !errors.Is(err, ErrNoOwner) {
+			return id, err
+		}
+		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may tell of the attempt
+			return "", err
+		}
+		if id, err = l.reserve(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
+			return id, err
+		}
+		// Owners decided it after all: they were only just coming. Nobody has kept the answer, so they decide it anew.
+		if err = l.annul(id, q, a); err != nil {
+			return "", err
+		}
 	}
-	if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may tell of the attempt
-		return "", err
+}
+
+// annul takes back what was reserved by an answer that nobody hears, and prepares a for another one. What can't be given back stays
+// charged.
+func (l *Limiter) annul(id string, q *Query, a *Answer) error {
+	if id != "" {
+		_, _ = l.Settle(id, nil)
 	}
-	a.scratch.until = until
-	if id, err = l.reserve(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
-		return id, err
-	}
-	// Owners decided it after all: they were only just coming.
-	if hi, ok := a.home(); ok {
-		return l.remember(ctx, r, hi, a, id)
-	}
-	return id, nil
+	_, err := l.prepare(l.clock.Now(), q, a)
+	return err
 }
 
 // reservationOf is what a, which was admitted for a reservation, took.
 func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
 	r.until = r.made + int64(min(ttl, MaxReservationTime))
-	switch {
-	case len(a.scratch.ops) == 0 || a.DecidedBy >= ByList:
-	case l.member == nil:
-		first := 0
-		for i := range a.scratch.match.Hits {
-			n := len(a.scratch.match.Hits[i].Limits)
-			s := reserved{hi: a.scratch.match.Hits[i].Subject.Hi, lineage: 1, process: l.process, steady: a.Now.Steady}
-			for j := first; j < first+n; j++ {
-				r.reserve(&s, a, j, takenAt(&a.scratch.ops[j], a.Now).Window)
+	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was asked: it can be settled all the same, at some home
+		r.subjects = []reserved{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
+		return r
+	}
+	first, names := 0, 0 // in the answer, which has no blocks any more
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		n := len(h.Limits)
+		how := ruling{undo: undoHere, when: a.Now, lineage: 1} // of a node by itself
+		if l.member != nil {
+			how = a.scratch.journey.subjects[i].ruling
+		}
+		s := reserved{debit: l.debitOf(h.Subject.Hi, &how, a.scratch.ops[first:first+n])}
+		for j, limit := range h.Limits {
+			if !a.scratch.ops[first+j].Decision.Allowed {
+				continue
 			}
-			r.subjects = append(r.subjects, s)
-			first += n
+			unit := slices.Index(r.units, limit.Unit)
+			if unit < 0 {
+				unit = len(r.units)
+				r.units = append(r.units, limit.Unit)
+			}
+			s.units = append(s.units, unit)
 		}
-	default:
-		c := a.scratch.journey
-		for i := range c.subjects {
-			r.subjects = append(r.subjects, c.reserved(r, i))
+		if l.meter != nil && h.Rule.Monthly { // the node that settles may never have heard of the subject
+			key := keyText(h.Rule, q)
+			size := len(h.Rule.Name)
+			for _, value := range key {
+				size += len(value)
+			}
+			if names+size <= maxNames {
+				names += size
+				s.lo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
+			}
 		}
-	}
-	if l.meter != nil && len(r.subjects) > 0 {
-		r.name(q, a)
-	}
-	if len(r.subjects) == 0 { // nothing was asked: it can be settled all the same, at some home
-		r.subjects = []reserved{{hi: binary.LittleEndian.Uint64(r.nonce[:])}}
+		r.subjects = append(r.subjects, s)
+		first += n
 	}
 	return r
 }
 
-// reserved is what the i-th subject took, and of whom.
-func (c *journey) reserved(r *reservation, i int) reserved {
-	s := &c.subjects[i]
-	out := reserved{hi: s.hi}
+// debitOf is what ops of a subject took that was decided like that. A shadow limit that refused took nothing and owes nothing.
+func (l *Limiter) debitOf(hi uint64, how *ruling, ops []counters.Op) debit {
+	d := debit{hi: hi}
 	at, subject := 0, 0 // in the question
-	switch s.undo {
+	switch how.undo {
 	case undoHere:
-		out.lineage, out.process, out.steady = s.lineage, c.limiter.process, s.when.Steady
+		d.lineage, d.process, d.steady = how.lineage, l.process, how.when.Steady
 	case undoAsked:
-		at, subject = s.from.find(s.hi)
-		out.lineage, out.process, out.steady = s.from.lineages[subject], s.from.process, s.from.steady
+		at, subject = findSubject(how.from.q.ops, hi)
+		d.lineage, d.process, d.steady = how.from.lineages[subject], how.from.process, how.from.steady
 	}
-	first := 0 // of its limits in the answer, which has no blocks any more
-	for _, h := range c.answer.scratch.match.Hits[:i] {
-		first += len(h.Limits)
-	}
-	for j := range c.answer.scratch.match.Hits[i].Limits {
-		window := takenAt(&c.answer.scratch.ops[first+j], s.when).Window
-		if s.undo == undoAsked {
-			window = s.from.windows[at+j]
-		}
-		r.reserve(&out, c.answer, first+j, window)
-	}
-	return out
-}
-
-// name says what the subjects of rules with `usage: monthly` are called, since the node that settles may never have heard
-// of them.
-func (r *reservation) name(q *Query, a *Answer) {
-	total := 0
-	for i := range r.subjects {
-		h := &a.scratch.match.Hits[i]
-		if !h.Rule.Monthly {
+	for j := range ops {
+		op := &ops[j]
+		if !op.Decision.Allowed {
 			continue
 		}
-		key := keyText(h.Rule, q)
-		size := len(h.Rule.Name)
-		for _, value := range key {
-			size += len(value)
+		when := int64(op.Decision.ResetAfter)
+		switch {
+		case !op.Limit.Kind.Windowed(): // it is in its counter for a time, rather than for windows
+		case how.undo == undoAsked:
+			when = how.from.windows[at+j]
+		default:
+			when = takenAt(op, how.when).Window
 		}
-		if total+size <= maxNames {
-			total += size
-			r.subjects[i].lo, r.subjects[i].rule, r.subjects[i].key = h.Subject.Lo, h.Rule.Name, key
-		}
+		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
+		d.when = append(d.when, when)
 	}
+	return d
 }
-
-// reserve adds the cost of a's i-th limit to s. A shadow limit that refused took nothing and owes nothing.
-func (r *reservation) reserve(s *reserved, a *Answer, i int, window int64) {
-	op := &a.scratch.ops[i]
-	if !op.Decision.Allowed {
-		return
-	}
-	unit := slices.Index(r.units, a.Limits[i].Limit.Unit)
-	if unit < 0 {
-		unit = len(r.units)
-		r.units = append(r.units, a.Limits[i].Limit.Unit)
-	}
-	cost := reservedCost{lo: op.Key.Lo, limit: op.Limit, unit: unit, cost: op.Cost, when: window}
-	if lasts(op) {
-		cost.when = int64(op.Decision.ResetAfter)
-	}
-	s.costs = append(s.costs, cost)
-}
-
-// lasts reports whether what op took is in its counter for a time, rather than for windows.
-func lasts(op *counters.Op) bool { return !op.Limit.Kind.Windowed() }

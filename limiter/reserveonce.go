@@ -1,16 +1,11 @@
 package limiter
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
-	"hash/fnv"
-	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -79,248 +74,154 @@ func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64,
 			return id, nil
 		}
 	}
-	if id, err = l.reserve(r.query, r.ttl, a, false); err != nil {
-		return "", err
+	if id, err = l.reserve(r.query, r.ttl, a, false); err != nil || found {
+		return id, err
 	}
-	return l.remember(ctx, r, hi, a, id)
-}
-
-// remember keeps the answer to r, which reserved id, at the owner of its subject: here, or where the partition has just gone, or
-// come from. Where that has an answer already, r was decided twice: the first answer counts, and the second is taken back. So is one
-// that can't be kept, with ErrNoOwner. If it may have been kept all the same, it stays charged: a retry may be answered by it.
-func (l *Limiter) remember(ctx context.Context, r *reserveRequest, hi uint64, a *Answer, id string) (string, error) {
-	answer := a.pack(id)
-	var first []byte
-	deadline, _ := ctx.Deadline()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(time.Until(deadline), catchUpTime))
-	defer cancel()
-	perhaps := false // another node may have kept it, and its reply was lost
-	err := l.do(ctx, &errand{hi: hi, standby: true, here: func() (err error) {
-		first, err = l.rememberHere(r.ticket, hi, answer)
-		return err
-	}, ask: func(to ring.NodeID, _ *trail) (err error) {
-		body := append(r.ticket.append(binary.LittleEndian.AppendUint64(nil, hi)), answer...)
-		if first, err = l.member.call(ctx, to, MethodKeep, body); err != nil {
-			var refused *peer.RemoteError
-			perhaps = perhaps || !errors.As(err, &refused) && !errors.Is(err, peer.ErrNotSent)
-			return ErrNoOwner
-		}
-		return nil
-	}})
-	if err == nil && len(first) == 0 {
+	if memo.Answer = a.pack(id); l.enter(ofCheck, memo, a.Now) {
+		err = l.table.Remember(a.Now, memo) // full: it is not kept
+	}
+	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
 	}
-	if id != "" && !perhaps {
-		_, _ = l.Settle(id, nil) // where its owner is not there it stays charged
+	// The subject has just gone elsewhere, where nobody knows of the answer. It is decided anew there.
+	if l.annul(id, r.query, a) != nil {
+		return "", ErrNoOwner
 	}
-	if err != nil {
-		return "", err
-	}
-	if other, err := a.restore(first); err == nil {
-		id = other
-	}
-	return id, nil
-}
-
-// rememberHere keeps an answer here, or tells the one that there is, if it is another one. It fails with counters.ErrShut where this
-// node is not the owner.
-func (l *Limiter) rememberHere(t *ticket, hi uint64, answer []byte) (first []byte, err error) {
-	now := l.clock.Now()
-	memo := t.memo(hi, now)
-	found, err := l.table.Recall(now, memo)
-	switch {
-	case errors.Is(err, counters.ErrShut):
-		return nil, err
-	case found && err == nil && !bytes.Equal(memo.Answer, answer):
-		return memo.Answer, nil
-	case found || !l.enter(ofCheck, memo, now):
-		return nil, nil
-	}
-	memo.Answer = answer
-	if err := l.table.Remember(now, memo); errors.Is(err, counters.ErrShut) {
-		return nil, err
-	}
-	return nil, nil
-}
-
-// serveKeep keeps an answer that another node made, and replies with the one that there is, if there is one.
-func (l *Limiter) serveKeep(body []byte, to Answerer) {
-	d := wire.NewDecoder(body)
-	hi, t := d.Uint64(), decodeTicket(d)
-	if d.Failed() || d.Len() > counters.MaxMemo {
-		to.Fail(CodeMessage, "answer can't be read")
-		return
-	}
-	if !l.member.Authority() {
-		to.Fail(CodeBusy, "this node has no authority")
-		return
-	}
-	first, err := l.rememberHere(t, hi, slices.Clone(d.Rest()))
-	if err != nil {
-		to.Fail(CodeBusy, "the subject is not here")
-		return
-	}
-	to.Reply(first)
+	return "", counters.ErrShut
 }
 
 // answerForm begins an answer that is kept, or sent.
-const answerForm = 1
+const answerForm = 2
+
+// keptAnswer is an answer as it is kept, or sent.
+type keptAnswer struct {
+	allowed   bool
+	decidedBy DecidedBy
+	tightest  int
+	limits    []keptLimit
+	id        []byte // of what was reserved
+}
+
+// keptLimit is what one limit said. lo is of its counter's key.
+type keptLimit struct {
+	lo      uint64
+	blocked bool
+	result
+}
+
+// Code is for wire.Encode.
+func (k *keptAnswer) Code(c *wire.Coder) {
+	form := answerForm
+	wire.Number(c, &form, answerForm)
+	c.Require(form == answerForm)
+	c.Bool(&k.allowed)
+	wire.Number(c, &k.decidedBy, int64(ByNone))
+	wire.Varint(c, &k.tightest)
+	wire.List(c, &k.limits, maxMessageOps, 9+leastResult, func(l *keptLimit) {
+		wire.Fixed(c, &l.lo)
+		c.Bool(&l.blocked)
+		l.code(c)
+	})
+	c.Rest(&k.id)
+	c.Require(k.tightest >= -1 && k.tightest < max(1, len(k.limits)))
+}
 
 // pack makes what restore reads of an answer and the id of what it reserved.
 func (a *Answer) pack(id string) []byte {
-	whole, print := a.asked()
-	b := append(wire.AppendBool([]byte{answerForm}, a.Allowed), byte(a.DecidedBy))
-	b = binary.LittleEndian.AppendUint32(b, print)
-	b = binary.AppendVarint(b, int64(a.Tightest))
-	b = binary.AppendUvarint(b, uint64(len(a.Limits)))
+	k := keptAnswer{allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
+	k.id, _ = base64.RawURLEncoding.DecodeString(id) // it was made here
 	for i := range a.Limits {
 		la := &a.Limits[i]
-		at := slices.IndexFunc(whole, func(w askedLimit) bool { return w.rule == la.Rule && w.limit == la.Limit })
-		b = binary.AppendUvarint(b, uint64(max(0, at)))
-		r := result{Decision: la.Decision, full: la.Full}
-		if la.Blocked {
-			r.used = 1
-		}
-		b = r.append(b)
+		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Lo, la.Blocked, result{Decision: la.Decision, full: la.Full}})
 	}
-	raw, _ := base64.RawURLEncoding.DecodeString(id) // it was made here
-	return append(b, raw...)
-}
-
-// askedLimit is a limit that a check may be about.
-type askedLimit struct {
-	rule  *rules.Rule
-	limit *rules.Limit
-}
-
-// asked lists all limits of the check that a was prepared for; print tells them from others.
-func (a *Answer) asked() (list []askedLimit, print uint32) {
-	h := fnv.New32a()
-	var id [8]byte
-	for i := range a.scratch.match.Hits {
-		hit := &a.scratch.match.Hits[i]
-		for _, limit := range hit.Limits {
-			list = append(list, askedLimit{hit.Rule, limit})
-			binary.LittleEndian.PutUint64(id[:], limit.ID)
-			_, _ = h.Write(id[:])
-			_, _ = h.Write([]byte(hit.Rule.Name))
-		}
-	}
-	return list, h.Sum32()
+	return wire.Encode(nil, &k)
 }
 
 // restore makes a, which is prepared for the same check, the answer that was packed. Where the rules have changed in between, it
 // tells no limits.
 func (a *Answer) restore(b []byte) (id string, err error) {
-	whole, print := a.asked()
-	d := wire.NewDecoder(b)
-	form, allowed, by, same := d.Byte(), d.Bool(), DecidedBy(d.Byte()), d.Uint32() == print
-	tightest, n := int(d.Varint()), d.Count(len(b), 1+leastResult)
-	if form != answerForm || by > ByNone || tightest < -1 || tightest >= n && n > 0 {
-		d.Fail()
+	var k keptAnswer
+	if err := wire.Decode(b, &k, "answer"); err != nil {
+		return "", err
 	}
-	limits := make([]LimitAnswer, 0, n)
-	for range n {
-		at, r := int(d.UpTo(maxMessageOps)), decodeResult(d)
-		if d.Failed() {
-			break
-		}
-		if same && at < len(whole) {
-			limits = append(limits, LimitAnswer{
-				Rule: whole[at].rule, Limit: whole[at].limit, Decision: r.Decision, Full: r.full, Blocked: r.used == 1,
-			})
+	limits := make([]LimitAnswer, 0, len(k.limits))
+	for i := range k.limits {
+		kept := &k.limits[i]
+		for j := range a.scratch.ops {
+			if la := &a.Limits[j]; a.scratch.ops[j].Key.Lo == kept.lo {
+				limits = append(limits, LimitAnswer{
+					Rule: la.Rule, Limit: la.Limit, Decision: kept.Decision, Full: kept.full, Blocked: kept.blocked,
+				})
+			}
 		}
 	}
-	if d.Failed() {
-		return "", d.Err()
+	a.Allowed, a.DecidedBy, a.Tightest = k.allowed, k.decidedBy, -1
+	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
+		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
 	}
-	a.Allowed, a.DecidedBy, a.Tightest = allowed, by, -1
-	a.Limits = append(a.Limits[:0], limits...)
-	if len(limits) == n {
-		a.Tightest = tightest
-	}
-	return base64.RawURLEncoding.EncodeToString(d.Rest()), nil
+	return base64.RawURLEncoding.EncodeToString(k.id), nil
 }
 
-// How a reservation with an id fared, in a reply.
-const (
-	onceDecided = iota
-	onceNoOwner
-	onceOtherBody
-	onceBounds
-)
+// reserveReply answers a reserveRequest.
+type reserveReply struct {
+	version int64 // of the rules that it was decided by
+	answer  []byte
+}
+
+// Code is for wire.Encode.
+func (r *reserveReply) Code(c *wire.Coder) {
+	wire.Number(c, &r.version, maxVersion)
+	c.Rest(&r.answer)
+}
 
 // askToReserve asks another node to decide r. The error is ErrNoOwner where that could not be done.
 func (l *Limiter) askToReserve(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
-	next := *r
+	next, reply := *r, reserveReply{}
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
-	reply, err := l.member.call(ctx, to, MethodReserve, next.append(nil))
-	if err != nil {
-		return "", ErrNoOwner
+	if err := l.member.errand(ctx, to, MethodReserve, &next, &reply); err != nil {
+		return "", err
 	}
-	d := wire.NewDecoder(reply)
-	switch how, version := d.Byte(), d.UpTo(1<<62); {
-	case d.Failed() || how >= onceBounds || how == onceNoOwner:
-		return "", ErrNoOwner
-	case how == onceOtherBody:
-		return "", ErrRequestBody
-	case version > a.RulesVersion:
-		l.catchUp(ctx, version)
+	if reply.version > a.RulesVersion {
+		l.catchUp(ctx, 0, reply.version)
 		if over, err := l.prepare(l.clock.Now(), r.query, a); err != nil || over {
 			return "", ErrNoOwner
 		}
 	}
-	if id, err = a.restore(d.Rest()); err != nil {
+	if id, err = a.restore(reply.answer); err != nil {
 		return "", ErrNoOwner
 	}
 	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
 	return id, nil
 }
 
-// catchUp waits a moment for a version of the rules.
-func (l *Limiter) catchUp(ctx context.Context, version int64) {
+// catchUp waits a moment for a revision of the ring, and a version of the rules.
+func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
-	l.member.Await(ctx, 0, version)
+	l.member.Await(ctx, revision, version)
 }
 
-// serveReserve answers another node's reservation.
-func (l *Limiter) serveReserve(body []byte, to Answerer) {
-	r, err := readReserveRequest(body)
-	if err != nil {
-		to.Fail(CodeMessage, err.Error())
-		return
-	}
-	l.member.answer(to, func() { to.Reply(l.reserveFor(r)) })
-}
-
-// reserveFor decides r for another node and makes the reply.
-func (l *Limiter) reserveFor(r *reserveRequest) []byte {
-	reply := func(how byte, a *Answer) []byte {
-		return binary.AppendUvarint([]byte{how}, uint64(a.RulesVersion))
-	}
+// reserveFor decides r for another node.
+func (l *Limiter) reserveFor(r *reserveRequest) (*reserveReply, error) {
 	ctx, cancel := context.WithTimeout(l.member.ctx, homeTime)
 	defer cancel()
 	if l.version() < r.version {
-		l.catchUp(ctx, r.version)
+		l.catchUp(ctx, 0, r.version)
+	}
+	if l.inForce.Load() == nil {
+		return nil, ErrNoOwner
 	}
 	var a Answer
-	if l.inForce.Load() == nil {
-		return reply(onceNoOwner, &a)
-	}
 	over, err := l.prepare(l.clock.Now(), r.query, &a)
 	if err != nil || over || len(a.scratch.ops) > MaxReserved {
-		return reply(onceNoOwner, &a) // the asker goes by its own rules
+		return nil, ErrNoOwner // the asker goes by its own rules
 	}
 	a.scratch.until = time.Now().Add(homeTime)
 	id, err := l.reserveOnce(ctx, r, &a)
-	switch {
-	case errors.Is(err, ErrRequestBody):
-		return reply(onceOtherBody, &a)
-	case err != nil:
-		return reply(onceNoOwner, &a)
+	if err != nil {
+		return nil, err
 	}
-	return append(reply(onceDecided, &a), a.pack(id)...)
+	return &reserveReply{version: a.RulesVersion, answer: a.pack(id)}, nil
 }
 
 const (
@@ -328,46 +229,31 @@ const (
 	maxAttributes = 32
 )
 
-func (r *reserveRequest) append(b []byte) []byte {
-	b = r.ticket.append(append(b, byte(r.hops)))
-	b = binary.AppendUvarint(b, uint64(r.version))
-	b = binary.AppendUvarint(b, uint64(r.ttl.Milliseconds()))
+// Code is for wire.Encode.
+func (r *reserveRequest) Code(c *wire.Coder) {
+	if c.Reads() {
+		r.ticket, r.query = &ticket{}, &Query{}
+	}
+	r.ticket.Code(c)
+	wire.Number(c, &r.hops, maxHops)
+	wire.Number(c, &r.version, maxVersion)
+	c.Millis(&r.ttl, MaxReservationTime)
 	q := r.query
-	if b = wire.AppendBool(wire.AppendText(b, q.Rule), q.ByKey); q.ByKey {
-		b = wire.AppendTexts(b, q.Key)
-	} else {
-		b = binary.AppendUvarint(b, uint64(len(q.Attributes)))
-		for _, attribute := range q.Attributes {
-			b = wire.AppendText(wire.AppendText(b, attribute.Name), attribute.Value)
-		}
-	}
-	return appendCosts(b, q.Costs)
-}
-
-func readReserveRequest(body []byte) (*reserveRequest, error) {
-	d := wire.NewDecoder(body)
-	r := &reserveRequest{hops: int(d.Byte()), ticket: decodeTicket(d), query: &Query{}}
-	r.version = d.UpTo(1 << 62)
-	r.ttl = time.Duration(d.UpTo(MaxReservationTime.Milliseconds())) * time.Millisecond
-	q := r.query
-	if q.Rule, q.ByKey = d.Text(maxText), d.Bool(); q.ByKey {
-		q.Key = d.Texts(maxAttributes, maxText)
-	} else {
-		for range d.Count(maxAttributes, 2) {
-			q.Attributes = append(q.Attributes, rules.Attribute{Name: d.Text(maxText), Value: d.Text(maxText)})
-		}
-	}
-	q.Costs = decodeCosts(d)
-	if r.hops < 1 || r.hops > maxHops || r.ttl < time.Millisecond {
-		d.Fail()
-	}
-	return r, d.Done("reservation")
+	c.Text(&q.Rule, maxText)
+	c.Bool(&q.ByKey)
+	c.Texts(&q.Key, maxAttributes, maxText)
+	wire.List(c, &q.Attributes, maxAttributes, 2, func(a *rules.Attribute) {
+		c.Text(&a.Name, maxText)
+		c.Text(&a.Value, maxText)
+	})
+	codeCosts(c, &q.Costs)
+	c.Require(r.hops > 0 && r.ttl >= time.Millisecond)
 }
 
 // reserve decides a reservation that a was prepared for; over: no counter needs to be asked.
 func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
-	defer func() { a.scratch.reserving, a.scratch.until = false, time.Time{} }()
+	defer func() { a.scratch.reserving = false }()
 	if !over && !l.start(q, a) {
 		if err := l.finish(q, a); err != nil {
 			return "", err

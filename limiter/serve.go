@@ -2,13 +2,13 @@ package limiter
 
 import (
 	"context"
-	"encoding/binary"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -30,7 +30,6 @@ type visit struct {
 	from     ring.NodeID
 	question question
 	reply    reply
-	gift     gift
 	out      []byte
 }
 
@@ -45,27 +44,27 @@ func (m *member) visit() *visit {
 }
 
 func (m *member) leave(v *visit) {
-	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps && cap(v.gift.ops) <= keptOps {
+	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps {
 		m.visits.Put(v)
 	}
 }
 
 // Handle has p bring the messages of other limiters here, of this region and of others.
 func (l *Limiter) Handle(p *peer.Peers) {
-	for _, m := range []peer.Method{
-		MethodAsk, MethodGive, MethodTop, MethodLeftover, MethodForget, MethodSettle, MethodRefund, MethodActivity, MethodBorrow,
-		MethodLendHere, MethodReserve, MethodKeep,
-	} {
-		p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
-	}
-	for _, m := range []peer.Method{MethodLend, MethodShare} {
-		p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFarFor(c.Method, c.Body, c) })
+	for m := MethodAsk; m <= MethodReserve; m++ {
+		if m != MethodShare {
+			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
+		}
+		if m == MethodLend || m == MethodShare {
+			p.Handle(m, peer.Far, func(c *peer.Call) { l.ServeFarFor(c.Method, c.Body, c) })
+		}
 	}
 }
 
 // ServeFor answers a message from another limiter of this region. It does not block; body holds until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
-	if l.member == nil {
+	m := l.member
+	if m == nil {
 		to.Fail(CodeMessage, "this node is in no cluster")
 		return
 	}
@@ -73,45 +72,40 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodAsk:
 		l.serveAsk(from, body, to)
 	case MethodGive:
-		v := l.member.visit()
-		if v.gift.read(body) == nil {
-			l.receive(&v.gift)
-		}
-		l.member.leave(v)
-	case MethodTop:
-		l.member.answer(to, func() { to.Reply(appendTop(nil, ranked(l.topHere(), maxTopKept))) })
-	case MethodActivity:
-		l.member.answer(to, func() { to.Reply(appendActivity(nil, l.activityHere())) })
-	case MethodLeftover:
-		if list, err := readLeftovers(body); err == nil {
-			for i := range list {
-				list[i].hops++
+		var g gifts
+		if wire.Decode(body, &g, "what is given back") == nil {
+			for i := range g.list {
+				g.list[i].hops++
 			}
-			l.returnLeftovers(list)
+			l.giveBack(g.list)
 		}
+	case MethodTop:
+		m.answer(to, func() { to.Reply(wire.Encode(nil, fitting(ranked(l.top.list(), maxTopKept)))) })
+	case MethodActivity:
+		m.answer(to, func() {
+			a := l.activityHere()
+			to.Reply(wire.Encode(nil, &a))
+		})
 	case MethodSettle:
-		l.serveSettle(body, to)
+		var s settling
+		serveErrand(m, to, body, &s, func() (*Settlement, error) { return l.settle(m.ctx, &s) })
 	case MethodReserve:
-		l.serveReserve(body, to)
-	case MethodKeep:
-		l.serveKeep(body, to)
-	case MethodRefund:
-		if r, err := readRefund(body); err == nil {
-			l.refund(r)
-		}
+		var r reserveRequest
+		serveErrand(m, to, body, &r, func() (*reserveReply, error) { return l.reserveFor(&r) })
 	case MethodForget:
-		switch len(body) {
-		case forgetBytes:
-			l.member.leases.Forget(l.member.Boottime(), binary.LittleEndian.Uint64(body))
-		case retryBytes:
-			l.member.leases.Retry(binary.LittleEndian.Uint64(body))
+		var f forgetting
+		if err := wire.Decode(body, &f, "what is to be forgotten"); err == nil && f.room {
+			m.leases.Retry(f.hi)
+		} else if err == nil {
+			m.leases.Forget(m.Boottime(), f.hi)
 		}
 	case MethodBorrow:
-		if r, err := readNamed(body); err == nil {
-			l.borrow(&r)
+		var n named
+		if wire.Decode(body, &n, "subject") == nil {
+			l.borrow(&n)
 		}
-	case MethodLendHere:
-		l.serveLendHere(body, to)
+	case MethodLend:
+		l.serveLend(body, true, to)
 	default:
 		to.Fail(CodeMessage, "no such method")
 	}
@@ -171,9 +165,7 @@ func (l *Limiter) host(v *visit, to Answerer) {
 	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
 	defer cancel()
 	if v.reply.version < q.version || v.reply.revision < q.revision {
-		soon, done := context.WithTimeout(ctx, catchUpTime)
-		m.Await(soon, q.revision, q.version)
-		done()
+		l.catchUp(ctx, q.revision, q.version)
 		v.reply.version = l.version()
 	}
 	frozen, thawed := context.WithTimeout(ctx, frozenTime)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -26,11 +27,38 @@ type Settlement struct {
 	Repeated  bool       // it had been settled before; the rest is what was answered then
 }
 
-// settling is a reservation and what it really used.
+// Code is for wire.Encode.
+func (s *Settlement) Code(c *wire.Coder) {
+	c.Bool(&s.Repeated)
+	wire.Varint(c, &s.Remaining)
+	codeCosts(c, &s.Costs)
+	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
+}
+
+// settling is a reservation and what it really used. As a message it has the id alone.
 type settling struct {
 	*reservation
 	id    string
 	costs []UnitCost
+	hops  int
+}
+
+// maxReservationID bounds an id, in bytes.
+const maxReservationID = 64 << 10
+
+// Code is for wire.Encode.
+func (s *settling) Code(c *wire.Coder) {
+	wire.Number(c, &s.hops, maxHops)
+	c.Text(&s.id, maxReservationID)
+	codeCosts(c, &s.costs)
+	c.Require(s.hops > 0)
+}
+
+func codeCosts(c *wire.Coder, costs *[]UnitCost) {
+	wire.List(c, costs, MaxReserved, 2, func(u *UnitCost) {
+		c.Text(&u.Unit, maxUnitBytes)
+		wire.Number(c, &u.Cost, algorithms.MaxAmount)
+	})
 }
 
 // Settle replaces what a reservation took by what was really used: more becomes a debt, less is given back. A unit that
@@ -38,33 +66,32 @@ type settling struct {
 // counts, wherever it was sent; a repeated one is answered as that was. The error wraps ErrUnknownReservation,
 // ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
-	out, err := l.settle(context.Background(), id, costs, 0)
+	out, err := l.settle(context.Background(), &settling{id: id, costs: costs})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	return out, nil
 }
 
-func (l *Limiter) settle(ctx context.Context, id string, costs []UnitCost, hops int) (*Settlement, error) {
+func (l *Limiter) settle(ctx context.Context, s *settling) (out *Settlement, err error) {
 	key, known := l.signingKey()
 	if !known {
 		return nil, ErrNoOwner // nor is it known yet whether this is a reservation
 	}
-	r, err := parseReservation(id, key)
-	if err != nil {
+	if s.reservation, err = parseReservation(s.id, key); err != nil {
 		l.reservations.unknown.Add(1)
 		return nil, err
 	}
-	s := &settling{reservation: r, id: id, costs: costs}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	var out *Settlement
-	err = l.do(ctx, &errand{hi: s.home().hi, hops: hops, here: func() (err error) {
+	err = l.do(ctx, &errand{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = l.settleHere(s)
 		return err
-	}, ask: func(to ring.NodeID, _ *trail) (err error) { // a repeated question does no harm
-		out, err = l.askToSettle(ctx, to, s, hops+1)
-		return err
+	}, ask: func(to ring.NodeID, _ *trail) error { // a repeated question does no harm
+		next := *s
+		next.hops++
+		out = &Settlement{}
+		return l.member.errand(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
@@ -76,7 +103,7 @@ func (l *Limiter) settleHere(s *settling) (*Settlement, error) {
 	f := &l.reservations
 	// Without the life of the counters that it was made in, an earlier settling may have been forgotten: nothing is
 	// given back then, here or elsewhere.
-	sure := l.sameLife(s.home())
+	sure := l.sameLife(s.home().hi, s.home().lineage)
 	c := s.atHome(l, now, sure)
 	repeated, done, err := l.table.Settle(now, c)
 	switch {
@@ -94,10 +121,10 @@ func (l *Limiter) settleHere(s *settling) (*Settlement, error) {
 	f.settled.Add(1)
 	s.bill(l, now)
 	if !sure {
-		f.dropped.Add(s.refunds(s.subjects))
+		f.dropped.Add(s.refunds())
 	}
 	for i := range s.subjects[1:] {
-		l.settleElsewhere(s, &s.subjects[1+i], now, sure)
+		l.settleElsewhere(s, &s.subjects[1+i], sure)
 	}
 	return s.settlement(c, false), nil
 }
@@ -113,37 +140,33 @@ func (s *settling) bill(l *Limiter, now algorithms.Now) {
 			continue
 		}
 		subject := rules.Hash{Hi: of.hi, Lo: of.lo}
-		for j := range of.costs {
-			rc := &of.costs[j]
-			cost := s.used(rc) - rc.cost
-			if cost == 0 || slices.ContainsFunc(of.costs[:j], func(c reservedCost) bool { return c.unit == rc.unit }) {
+		for j := range of.ops {
+			cost := s.excess(of, j)
+			if cost == 0 || slices.Contains(of.units[:j], of.units[j]) {
 				continue
 			}
 			// In the month that it was billed in.
-			if unit := s.units[rc.unit]; !l.meter.Add(s.made, subject, unit, cost, 0) {
+			if unit := s.units[of.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
 				l.meter.Enter(s.made, subject, of.rule, of.key, unit, cost, 0)
 			}
 		}
 	}
 }
 
-// sameLife reports whether the counters here are those that s was taken from.
-func (l *Limiter) sameLife(s *reserved) bool {
-	if l.member == nil {
-		return true
-	}
-	return s.lineage != 0 && l.member.Ownership.Lineage(partitionOf(s.hi)) == s.lineage
+// sameLife reports whether the counters of a subject here are those of a lineage.
+func (l *Limiter) sameLife(hi, lineage uint64) bool {
+	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(partitionOf(hi)) == lineage
 }
 
-// used is what c really cost.
-func (s *settling) used(c *reservedCost) int64 {
+// excess is what the i-th op of a subject really cost beyond what was reserved.
+func (s *settling) excess(of *reserved, i int) int64 {
 	if len(s.costs) == 0 {
-		return 0
+		return -of.ops[i].Cost
 	}
-	if i := s.named(c.unit); i >= 0 {
-		return s.costs[i].Cost
+	if at := s.named(of.units[i]); at >= 0 {
+		return s.costs[at].Cost - of.ops[i].Cost
 	}
-	return c.cost
+	return 0
 }
 
 // named is the place of a unit among the costs that were named, −1 if it was not.
@@ -169,16 +192,14 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 		c.Notes = append(c.Notes, n)
 	}
 	home := s.home()
-	for i := range home.costs {
-		rc := &home.costs[i]
-		cost := s.used(rc) - rc.cost
+	for i := range home.ops {
+		op, cost := &home.ops[i], s.excess(home, i)
 		if !sure {
 			cost = max(0, cost)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
-			Key: counters.Key{Hi: home.hi, Lo: rc.lo}, Limit: rc.limit, Cost: cost,
-			From: algorithms.Taken{Window: rc.when}, Rest: l.rest(s.reservation, home, rc, now),
-			Told: len(s.costs) == 0 || s.named(rc.unit) >= 0,
+			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.Taken{Window: home.when[i]}, Rest: l.rest(&home.debit, i, s.made, now),
+			Told: len(s.costs) == 0 || s.named(home.units[i]) >= 0,
 		})
 	}
 	return c
@@ -187,15 +208,15 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 // noteNamed is Note.At of a unit that the settling named.
 const noteNamed = 1
 
-// rest is how much longer what rc took is still in its counter, had nothing come after it.
-func (l *Limiter) rest(r *reservation, s *reserved, rc *reservedCost, now algorithms.Now) time.Duration {
-	if rc.limit.Kind.Windowed() {
+// rest is how much longer what the i-th op of a reservation took is still in its counter, had nothing come after it.
+func (l *Limiter) rest(d *debit, i int, made int64, now algorithms.Now) time.Duration {
+	switch {
+	case d.ops[i].Limit.Kind.Windowed():
 		return 0
+	case d.process == l.process:
+		return time.Duration(d.when[i] - (now.Steady - d.steady))
 	}
-	if s.process == l.process {
-		return time.Duration(rc.when - (now.Steady - s.steady))
-	}
-	return time.Duration(rc.when - max(0, now.Wall-r.made) - int64(strangeClock))
+	return time.Duration(d.when[i] - max(0, now.Wall-made) - int64(strangeClock))
 }
 
 // settlement is what c's notes say.
@@ -209,11 +230,11 @@ func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
 	return out
 }
 
-// refunds is how many costs of subjects were more than was used.
-func (s *settling) refunds(subjects []reserved) (n int64) {
-	for i := range subjects {
-		for j := range subjects[i].costs {
-			if rc := &subjects[i].costs[j]; s.used(rc) < rc.cost {
+// refunds is how many costs were more than was used.
+func (s *settling) refunds() (n int64) {
+	for i := range s.subjects {
+		for j := range s.subjects[i].ops {
+			if s.excess(&s.subjects[i], j) < 0 {
 				n++
 			}
 		}
@@ -223,24 +244,27 @@ func (s *settling) refunds(subjects []reserved) (n int64) {
 
 // settleElsewhere tells the owner of one of s's other subjects: what is given back once, since a repeated refund would
 // make quota, and what is charged until it is acknowledged, since a repeated debt only costs.
-func (l *Limiter) settleElsewhere(s *settling, of *reserved, now algorithms.Now, sure bool) {
+func (l *Limiter) settleElsewhere(s *settling, of *reserved, sure bool) {
 	debt := &change{verb: verbAdjust}
-	back := refund{made: s.made, reserved: *of}
-	back.costs = nil
-	for i := range of.costs {
-		rc := of.costs[i]
-		switch cost := s.used(&rc) - rc.cost; {
+	back := gift{debit: of.debit, made: s.made}
+	back.ops, back.when = nil, nil
+	for i := range of.ops {
+		op := of.ops[i]
+		switch cost := s.excess(of, i); {
 		case cost > 0:
-			debt.ops = append(debt.ops, counters.Op{Key: counters.Key{Hi: of.hi, Lo: rc.lo}, Limit: rc.limit, Cost: cost})
-		case cost < 0 && sure && of.lineage != 0:
-			rc.cost = -cost
-			back.costs = append(back.costs, rc)
+			op.Cost = cost
+			debt.ops = append(debt.ops, op)
 		case cost < 0 && sure:
-			l.reservations.dropped.Add(1)
+			op.Cost = -cost
+			back.ops, back.when = append(back.ops, op), append(back.when, of.when[i])
 		}
 	}
-	if len(back.costs) > 0 {
-		l.sendRefund(&back)
+	switch {
+	case len(back.ops) == 0:
+	case of.lineage == 0:
+		l.lose(&back)
+	default:
+		l.giveBack([]gift{back})
 	}
 	if len(debt.ops) > 0 {
 		debt.ticket = ticketOf("", 0, chargeTime)

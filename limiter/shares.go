@@ -74,9 +74,9 @@ func (l *Limiter) dividedLimits(n *named, now algorithms.Now) (found []divided) 
 	if b == nil || !b.global {
 		return nil
 	}
-	r := b.set.Rule(n.rule)
+	r := b.set.Rule(n.Rule)
 	var m rules.Match
-	if r == nil || r.Scope != rules.GlobalScope || b.set.MatchKey(r, n.key, &m) != nil {
+	if r == nil || r.Scope != rules.GlobalScope || b.set.MatchKey(r, n.Key, &m) != nil {
 		return nil
 	}
 	b.enforce(&m, now.Wall)

@@ -19,9 +19,9 @@ const (
 
 // RuleStats is a copy of one rule's counts since the process began.
 type RuleStats struct {
-	Rule     string                       // empty: checks decided by a list, by the default, or by no rule
-	Checks   [decisions][ByNone + 1]int64 // by this rule's decision, and DecidedBy
-	Headroom [11]int64                    // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
+	Rule     string    // empty: checks decided by a list, by the default, or by no rule
+	Checks   Counts    // by this rule's decision, and DecidedBy
+	Headroom [11]int64 // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
 	// FalsePositives are refusals that were said, by Feedback, to be wrong.
 	FalsePositives int64
 }
@@ -79,7 +79,7 @@ func (s *ruleStats) absorb(gone *ruleStats) {
 
 // checks are whole checks by their decision.
 func (b *book) checks() Counts {
-	all := Counts(b.whole.read("").Checks)
+	all := b.whole.read("").Checks
 	for _, s := range b.stats {
 		all[DecisionAllowed][ByOwner] += s.usual()
 	}

@@ -142,15 +142,15 @@ func subjectText(r *rules.Rule, q *Query) []string {
 func (l *Limiter) Top(n int) []TopSubject {
 	n = min(max(n, 0), maxTop)
 	if l.member == nil {
-		return ranked(l.topHere(), n)
+		return ranked(l.top.list(), n)
 	}
 	return ranked(merged(l.topEverywhere()), n)
 }
 
-// topHere lists the subjects kept here, in no order.
-func (l *Limiter) topHere() (all []TopSubject) {
-	for i := range l.top.stripe {
-		s := &l.top.stripe[i]
+// list are the subjects that are kept, in no order.
+func (t *top) list() (all []TopSubject) {
+	for i := range t.stripe {
+		s := &t.stripe[i]
 		s.mu.Lock()
 		for _, e := range s.entries {
 			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: e.refused, Checks: e.checks})

@@ -1,8 +1,6 @@
 package limiter
 
 import (
-	"encoding/binary"
-	"slices"
 	"strings"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -20,10 +18,12 @@ const (
 
 // topEverywhere gathers the lists of this node and of all others that answer in time.
 func (l *Limiter) topEverywhere() []TopSubject {
-	all := l.topHere()
+	all := l.top.list()
 	l.member.gather(MethodTop, func(_ ring.NodeID, reply []byte) {
-		list, _ := readTop(reply) // a list that can't be read is left out
-		all = append(all, list...)
+		var other topList
+		if wire.Decode(reply, &other, "list of subjects") == nil { // one that can't be read is left out
+			all = append(all, other.list...)
+		}
 	})
 	return all
 }
@@ -34,7 +34,7 @@ func merged(all []TopSubject) []TopSubject {
 	out := all[:0]
 	for _, s := range all {
 		// Lengths keep different keys from looking alike.
-		name := string(appendTopName(nil, s.Rule, s.Key))
+		name := string(wire.AppendTexts(wire.AppendText(nil, s.Rule), s.Key))
 		if i, ok := at[name]; ok {
 			out[i].Refused += s.Refused
 			out[i].Checks += s.Checks
@@ -46,33 +46,29 @@ func merged(all []TopSubject) []TopSubject {
 	return out
 }
 
-func appendTopName(b []byte, rule string, key []string) []byte {
-	return wire.AppendTexts(wire.AppendText(b, rule), key)
-}
-
-func appendTop(b []byte, list []TopSubject) []byte {
+// fitting are as many of the first of a list as may be sent.
+func fitting(list []TopSubject) *topList {
+	size := 0
 	for i := range list {
-		b = appendTopName(b, list[i].Rule, list[i].Key)
-		b = binary.AppendUvarint(b, uint64(list[i].Refused))
-		b = binary.AppendUvarint(b, uint64(list[i].Checks))
-		if len(b) > maxTopBytes {
-			break
+		size += len(list[i].Rule) + len(strings.Join(list[i].Key, "")) + 64
+		if size > maxTopBytes {
+			return &topList{list[:i]}
 		}
 	}
-	return b
+	return &topList{list}
 }
 
-func readTop(body []byte) (list []TopSubject, err error) {
+// topList is the subjects of a node, as it is sent.
+type topList struct{ list []TopSubject }
+
+// Code is for wire.Encode.
+func (t *topList) Code(c *wire.Coder) {
 	const maxText = 1 << 20
-	d := wire.NewDecoder(body)
-	for d.More() && len(list) < maxTopKept {
-		list = append(list, TopSubject{
-			Rule: strings.ToValidUTF8(d.Text(maxText), "\uFFFD"), Key: d.Texts(maxKeyParts, maxText),
-			Refused: d.UpTo(1 << 62), Checks: d.UpTo(1 << 62),
-		})
-	}
-	if err := d.Done("list of subjects"); err != nil {
-		return nil, err
-	}
-	return slices.Clip(list), nil
+	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) {
+		c.Text(&s.Rule, maxText)
+		s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
+		c.Texts(&s.Key, maxKeyParts, maxText)
+		wire.Number(c, &s.Refused, 1<<62)
+		wire.Number(c, &s.Checks, 1<<62)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -40,7 +41,7 @@ func TestTopOfAMillion(t *testing.T) {
 	}
 	var all []TopSubject
 	for i, kept := range tops {
-		list, err := readTop(appendTop(nil, ranked((&Limiter{top: kept}).topHere(), maxTopKept)))
+		list, err := readTop(wire.Encode(nil, fitting(ranked(kept.list(), maxTopKept))))
 		if err != nil || len(list) != topStripes*topCapacity {
 			t.Fatalf("node %d: have %d subjects, %v, want %d", i, len(list), err, topStripes*topCapacity)
 		}
@@ -76,17 +77,20 @@ func expectLargest(t *testing.T, have []TopSubject, refused []int64) {
 	}
 }
 
+func readTop(b []byte) ([]TopSubject, error) {
+	list, err := read[topList](b)
+	return list.list, err
+}
+
 // What another node sends as its list is not believed to be one.
 func TestReadTopOfStrangers(t *testing.T) {
-	good := appendTop(nil, []TopSubject{{Rule: "r", Key: []string{"a", "b"}, Refused: 3, Checks: 4}})
+	good := wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", "b"}, Refused: 3, Checks: 4}}})
 	for cut := range good {
-		if cut > 0 {
-			if list, err := readTop(good[:cut]); err == nil {
-				t.Errorf("cut at %d: have %v, want an error", cut, list)
-			}
+		if list, err := readTop(good[:cut]); err == nil {
+			t.Errorf("cut at %d: have %v, want an error", cut, list)
 		}
 	}
-	if _, err := readTop(binary.AppendUvarint(nil, 1<<40)); err == nil {
+	if _, err := readTop(binary.AppendUvarint([]byte{1}, 1<<40)); err == nil {
 		t.Error("a name of a terabyte: want an error")
 	}
 }

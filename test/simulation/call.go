@@ -109,9 +109,9 @@ func (p *process) Send(to ring.NodeID, m peer.Method, body []byte) error {
 func (c *call) serve(target *process) {
 	c.target = target
 	target.touch()
-	if c.method == limiter.MethodLendHere {
+	if c.method == limiter.MethodLend {
 		target.w.mu.Lock()
-		c.asked = target.askedFor(c.body, limiter.MethodLend)
+		c.asked = target.askedFor(c.body, c.method)
 		target.w.mu.Unlock()
 	}
 	target.limiter.ServeFor(c.from.id, c.method, c.body, c)

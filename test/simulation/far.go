@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -193,7 +194,8 @@ func (c *farCall) arrive() {
 		c.target.touchLocked()
 		c.asked = c.target.askedFor(c.body, c.method)
 		c.subject = -1
-		if r, err := limiter.ReadLoanRequest(c.body); err == nil && c.method == limiter.MethodLend {
+		var r limiter.LoanRequest
+		if c.method == limiter.MethodLend && wire.Decode(c.body, &r, "request") == nil {
 			c.subject = w.subjectOf(&r)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -22,8 +23,8 @@ func (p *process) askedFor(body []byte, m peer.Method) *asked {
 	if m != limiter.MethodLend {
 		return nil
 	}
-	r, err := limiter.ReadLoanRequest(body)
-	if err != nil {
+	var r limiter.LoanRequest
+	if wire.Decode(body, &r, "request") != nil {
 		return nil
 	}
 	i := p.w.subjectOf(&r)
@@ -45,10 +46,11 @@ func (w *World) noteLoan(a *asked, reply []byte) {
 	if a == nil {
 		return
 	}
-	amount, err := limiter.ReadLoanReply(reply)
-	if err != nil || amount == 0 {
+	var r limiter.LoanReply
+	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 {
 		return
 	}
+	amount := r.Amount
 	g := w.globe
 	g.mu.Lock()
 	g.ledger.Loans = append(g.ledger.Loans, Loan{At: w.now(), From: w.region, Subject: a.subject, Window: a.window, Amount: amount})
@@ -76,7 +78,8 @@ const killAtLoan = 40
 // crash is a fault inside of regions: where there are none, nobody is.
 func (c *farCall) tempt(reply []byte) {
 	g := c.to.globe
-	if amount, err := limiter.ReadLoanReply(reply); err != nil || amount == 0 || c.subject < 0 || g.cfg.Calm == 0 {
+	var r limiter.LoanReply
+	if wire.Decode(reply, &r, "reply") != nil || r.Amount == 0 || c.subject < 0 || g.cfg.Calm == 0 {
 		return
 	}
 	g.mu.Lock()

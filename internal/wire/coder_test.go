@@ -1,0 +1,71 @@
+package wire
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// sample has a field of each sort.
+type sample struct {
+	yes    bool
+	raw    [3]byte
+	fixed  int64
+	float  float64
+	number int
+	life   time.Duration
+	signed int64
+	text   string
+	texts  []string
+	list   []uint64
+	rest   []byte
+}
+
+func (s *sample) Code(c *Coder) {
+	c.Bool(&s.yes)
+	c.Raw(s.raw[:])
+	Fixed(c, &s.fixed)
+	c.Float(&s.float)
+	Number(c, &s.number, 300)
+	c.Millis(&s.life, time.Minute)
+	Varint(c, &s.signed)
+	c.Text(&s.text, 8)
+	c.Texts(&s.texts, 2, 4)
+	List(c, &s.list, 3, 8, func(v *uint64) { Fixed(c, v) })
+	c.Rest(&s.rest)
+	c.Require(s.number > 0)
+}
+
+func some() sample {
+	return sample{true, [3]byte{1, 2, 3}, -5, math.Pi, 300, time.Second, -1 << 40, "text", []string{"a", ""}, []uint64{1, 1 << 63}, []byte{9}}
+}
+
+func TestCoder(t *testing.T) {
+	want := some()
+	b := Encode(nil, &want)
+	have := sample{list: []uint64{7, 7, 7}}
+	if err := Decode(b, &have, "sample"); err != nil || !reflect.DeepEqual(have, want) {
+		t.Errorf("have %+v, %v, want %+v", have, err, want)
+	}
+	for n := range len(b) - len(want.rest) {
+		if err := Decode(b[:n], &have, "sample"); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%d of %d bytes: have %v", n, len(b), err)
+		}
+	}
+	for name, spoil := range map[string]func(s *sample){
+		"number":      func(s *sample) { s.number++ },
+		"requirement": func(s *sample) { s.number = 0 },
+		"duration":    func(s *sample) { s.life = 2 * time.Minute },
+		"text":        func(s *sample) { s.text = "too long a text" },
+		"texts":       func(s *sample) { s.texts = make([]string, 3) },
+		"list":        func(s *sample) { s.list = make([]uint64, 4) },
+	} {
+		s := some()
+		spoil(&s)
+		if err := Decode(Encode(nil, &s), &have, "sample"); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: have %v", name, err)
+		}
+	}
+}

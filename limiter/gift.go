@@ -1,0 +1,167 @@
+package limiter
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// debit is what was taken of one subject, where, and when: enough to give it back.
+type debit struct {
+	hi      uint64
+	process uint64 // of the one who decided, on whose steady clock steady is
+	lineage uint64 // of its counters then; 0: nothing can be given back
+	steady  int64
+	ops     []counters.Op // that took their cost
+	// when is, by op, the window; of a log how long after steady that was; of what a reservation took of a bucket or a log,
+	// Decision.ResetAfter.
+	when []int64
+}
+
+func (d *debit) code(c *wire.Coder) {
+	wire.Fixed(c, &d.hi)
+	wire.Fixed(c, &d.process)
+	wire.Fixed(c, &d.lineage)
+	wire.Fixed(c, &d.steady)
+	wire.List(c, &d.ops, maxSubjectOps, leastOp-1, func(op *counters.Op) {
+		op.Key.Hi = d.hi
+		wire.Fixed(c, &op.Key.Lo)
+		if c.Reads() {
+			op.Limit = &algorithms.Limit{}
+		}
+		codeLimit(c, op)
+		wire.Number(c, &op.Cost, algorithms.MaxAmount)
+		c.Require(!op.Block)
+	})
+	wire.List(c, &d.when, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
+	c.Require(len(d.when) == len(d.ops))
+}
+
+// gift is a debit on its way back: of a check that another limit refused, what is left of a lease, or what a reservation did not use.
+type gift struct {
+	debit
+	hops  int
+	grant uint64 // of a lease; 0: of none
+	made  int64  // wall time of a reservation; 0: of none
+}
+
+// maxGifts bounds those of one message.
+const maxGifts = 1024
+
+// gifts are the body of MethodGive.
+type gifts struct{ list []gift }
+
+// Code is for wire.Encode.
+func (g *gifts) Code(c *wire.Coder) {
+	wire.List(c, &g.list, maxGifts, 4*8+2+1+1+8, func(g *gift) {
+		g.code(c)
+		wire.Number(c, &g.hops, maxHops)
+		wire.Number(c, &g.grant, math.MaxInt64)
+		wire.Fixed(c, &g.made)
+	})
+}
+
+// giveBack puts gifts back: here, or at the owners, once, since a repeated one would make quota. What is lost is only cost.
+func (l *Limiter) giveBack(list []gift) {
+	m := l.member
+	byOwner := map[ring.NodeID][]gift{}
+	var frozen []gift
+	for i := range list {
+		g := &list[i]
+		r := partitions.Route{Place: partitions.Held}
+		if m != nil {
+			r = m.Ownership.Route(partitionOf(g.hi))
+		}
+		switch {
+		case r.Place == partitions.Held:
+			l.takeBack(g)
+		case g.hops > maxHops:
+			l.lose(g)
+		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
+			byOwner[r.Owner] = append(byOwner[r.Owner], *g)
+		case r.Place == partitions.Frozen:
+			g.hops++
+			frozen = append(frozen, *g)
+		default:
+			l.lose(g)
+		}
+	}
+	for to, list := range byOwner {
+		for some := range slices.Chunk(list, maxGifts) {
+			if m.Peers.Send(m.detour(to), MethodGive, wire.Encode(nil, &gifts{some})) != nil {
+				for i := range some {
+					l.lose(&some[i])
+				}
+			}
+		}
+	}
+	if len(frozen) == 0 {
+		return
+	}
+	m.spawn(func() {
+		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
+		defer cancel()
+		for i := range frozen {
+			m.Ownership.Wait(ctx, partitionOf(frozen[i].hi))
+		}
+		l.giveBack(frozen)
+	})
+}
+
+// takeBack puts g into the counters here, if they are still those that it came from: of a grant of this process what the ledger
+// says, of a reservation what cannot have drained, of a window all. Otherwise a bucket or a log takes back only what this process
+// debited: no other clock says when that was, and a lease of a bucket that came from elsewhere is in no ledger here.
+func (l *Limiter) takeBack(g *gift) {
+	m := l.member
+	if !l.sameLife(g.hi, g.lineage) || m != nil && !m.Authority() {
+		l.lose(g)
+		return
+	}
+	now, mine := l.clock.Now(), g.process == l.process
+	give := func(i int, cost int64) {
+		op := &g.ops[i]
+		taken := algorithms.Taken{Steady: g.steady, Window: g.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+		put := l.table.Give
+		switch {
+		case g.made != 0:
+			put = func(now algorithms.Now, k counters.Key, limit *algorithms.Limit, from algorithms.Taken, cost int64) error {
+				return l.table.Refund(now, k, limit, from, l.rest(&g.debit, i, g.made, now), cost)
+			}
+		case g.grant != 0:
+			taken.Steady = now.Steady
+		case op.Limit.Kind == algorithms.SlidingLog:
+			taken.Steady += g.when[i] // see takenAt
+		}
+		switch err := put(now, op.Key, op.Limit, taken, cost); {
+		case err != nil && g.made != 0:
+			l.reservations.dropped.Add(1) // it has just been handed over
+		case err == nil && g.grant != 0:
+			m.figures.returned.Add(1)
+		}
+	}
+	if g.grant != 0 && mine {
+		m.book.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
+			used, _ := l.table.Usage(now, op.Key, op.Limit)
+			return used
+		}, give)
+		return
+	}
+	for i := range g.ops {
+		if op := &g.ops[i]; op.Cost > 0 && (mine || g.made != 0 || op.Limit.Kind.Windowed()) {
+			give(i, op.Cost)
+		}
+	}
+}
+
+// lose counts what reservations don't get back.
+func (l *Limiter) lose(g *gift) {
+	if g.made != 0 {
+		l.reservations.dropped.Add(int64(len(g.ops)))
+	}
+}
