@@ -125,43 +125,47 @@ const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends a's question. If it may, it travels with others alike.
 func (l *Limiter) dispatch(a *ask, together bool) {
-	key := a.q.appendBody(append(make([]byte, 0, 256), a.to[:]...))
+	v := l.member.visit()
+	defer l.member.leave(v)
+	v.key = a.q.appendBody(append(v.key[:0], a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
-		l.post(nil, key[keyPrefix:], []*ask{a})
+		l.post(nil, v.key[keyPrefix:], []*ask{a})
 		return
 	}
 	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
 	s.mu.Lock()
-	if f := s.known[string(key)]; f != nil {
-		if len(f.queue) < maxAlike {
-			f.queue = append(f.queue, a)
-			s.mu.Unlock()
-			return
-		}
+	f := s.known[string(v.key)]
+	if f != nil && len(f.queue) < maxAlike {
+		f.queue = append(f.queue, a)
 		s.mu.Unlock()
-		l.post(nil, key[keyPrefix:], []*ask{a})
 		return
 	}
-	f := &flight{shard: s, key: string(key)}
-	if s.known == nil {
-		s.known = make(map[string]*flight)
+	if f != nil {
+		f = nil // it is full: this one goes by itself
+	} else {
+		f = &flight{shard: s, key: string(v.key)}
+		if s.known == nil {
+			s.known = make(map[string]*flight)
+		}
+		s.known[f.key] = f
 	}
-	s.known[f.key] = f
 	s.mu.Unlock()
-	l.post(f, key[keyPrefix:], []*ask{a})
+	l.post(f, v.key[keyPrefix:], []*ask{a})
 }
 
 // post sends one message for asks, which are alike.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
+	v := l.member.visit()
+	defer l.member.leave(v)
 	now := time.Now()
 	q := &asks[0].q
 	timeout := asks[len(asks)-1].until.Sub(now) // the last one came last
 	head := question{count: len(asks), patient: timeout, hops: q.hops}
 	l.wish(&head, asks)
 	sent := l.member.Boottime()
-	message := append(head.appendHead(make([]byte, 0, 16+len(body))), body...)
+	v.out = append(head.appendHead(v.out[:0]), body...)
 	l.member.figures.coalesced.Add(int64(len(asks) - 1))
-	l.member.Peers.Go(asks[0].to, MethodAsk, message, max(timeout, time.Millisecond), func(body []byte, err error) {
+	l.member.Peers.Go(asks[0].to, MethodAsk, v.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
 			l.member.figures.answered(time.Since(now))
 		}

@@ -80,7 +80,7 @@ func (q *question) appendBody(b []byte) []byte {
 
 // read takes q from a message.
 func (q *question) read(body []byte) error {
-	c := wire.Coder{In: wire.NewDecoder(body)}
+	c := wire.NewReader(body)
 	q.codeHead(&c)
 	q.codeBody(&c)
 	q.patient = min(q.patient, checkTime)

@@ -99,7 +99,7 @@ func (r *reply) append(b []byte) []byte {
 
 // read takes r from a message that answers a question of so many ops in so many subjects, for count checks.
 func (r *reply) read(body []byte, ops, subjects, count int) error {
-	c := wire.Coder{In: wire.NewDecoder(body)}
+	c := wire.NewReader(body)
 	r.reset()
 	r.code(&c, ops, subjects, count)
 	return c.In.Done("reply")
@@ -127,16 +127,18 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))
 }
 
-const leastResult = 8 // bytes
+const leastResult = 4 // bytes
 
 func (r *result) code(c *wire.Coder) {
-	c.Bool(&r.Allowed)
-	c.Bool(&r.full)
+	more := r.RetryAfter != 0 || r.Delay != 0 || r.used != 0
+	c.Flags(&r.Allowed, &r.full, &more)
 	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &r.ResetAfter, math.MaxInt64)
-	wire.Varint(c, &r.RetryAfter)
-	wire.Number(c, &r.Delay, math.MaxInt64)
 	wire.Varint(c, &r.window)
-	wire.Number(c, &r.used, math.MaxInt64)
-	c.Require(r.RetryAfter >= algorithms.Never)
+	if more {
+		wire.Varint(c, &r.RetryAfter)
+		wire.Number(c, &r.Delay, math.MaxInt64)
+		wire.Number(c, &r.used, math.MaxInt64)
+		c.Require(r.RetryAfter >= algorithms.Never)
+	}
 }

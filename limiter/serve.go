@@ -30,7 +30,7 @@ type visit struct {
 	from     ring.NodeID
 	question question
 	reply    reply
-	out      []byte
+	out, key []byte
 }
 
 // keptOps is the most ops whose room a visit keeps.

@@ -70,7 +70,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 // codeLimit is the limit of an op, and what it is to its check. What is read is legal.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
-		flags := op.Limit.Decode(c.In, limitShadow|limitBlock)
+		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock)
 		op.Shadow, op.Block = flags&limitShadow != 0, flags&limitBlock != 0
 		l := op.Limit
 		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay == 0)

@@ -11,6 +11,7 @@ import (
 // sample has a field of each sort.
 type sample struct {
 	yes    bool
+	flags  [8]bool
 	raw    [3]byte
 	fixed  int64
 	float  float64
@@ -25,6 +26,7 @@ type sample struct {
 
 func (s *sample) Code(c *Coder) {
 	c.Bool(&s.yes)
+	c.Flags(&s.flags[0], &s.flags[1], &s.flags[7])
 	c.Raw(s.raw[:])
 	Fixed(c, &s.fixed)
 	c.Float(&s.float)
@@ -39,7 +41,7 @@ func (s *sample) Code(c *Coder) {
 }
 
 func some() sample {
-	return sample{true, [3]byte{1, 2, 3}, -5, math.Pi, 300, time.Second, -1 << 40, "text", []string{"a", ""}, []uint64{1, 1 << 63}, []byte{9}}
+	return sample{true, [8]bool{1: true, 7: true}, [3]byte{1, 2, 3}, -5, math.Pi, 300, time.Second, -1 << 40, "text", []string{"a", ""}, []uint64{1, 1 << 63}, []byte{9}}
 }
 
 func TestCoder(t *testing.T) {
