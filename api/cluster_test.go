@@ -176,9 +176,11 @@ func TestNoOwner(t *testing.T) {
 
 func TestClusterMetrics(t *testing.T) {
 	n := startNode(t, func(c *Config) {
-		s := limiter.ClusterStats{Forwards: 3, Sum: 2 * time.Second, Acted: 7}
-		s.Seconds[0], s.Seconds[len(s.Seconds)-1], s.Fallback[rules.Full] = 2, 1, 5
-		c.Figures = append(c.Figures, s.Figures)
+		c.Figures = append(c.Figures, func(s figures.Sink) {
+			s.Histogram("forward_seconds", "help", []float64{25e-6, 1}, []int64{2, 0, 1}, 2)
+			s.Count("fallback_total", "help", 5, "on_partition", "full")
+			s.Count("standby_decisions_total", "help", 7)
+		})
 	})
 	_, body := n.do(call{method: "GET", url: n.adm + "/metrics"})
 	for _, want := range []string{

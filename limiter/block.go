@@ -91,7 +91,7 @@ func (c *journey) blockAlone(list []int) {
 			op := &ops[j]
 			// With all of its length before it, it began just now.
 			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.private[s.private+j].Decision.Allowed {
-				_ = c.limiter.member.Private.Table().Penalize(c.now, op.Key, op.Limit, 1) // full: the limits still refuse
+				_ = c.limiter.member.Private.Penalize(c.now, op.Key, op.Limit, 1) // full: the limits still refuse
 			}
 		}
 	}

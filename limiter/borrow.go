@@ -156,7 +156,7 @@ func (l *Limiter) borrowFor(n *named, d *divided, now algorithms.Now) {
 	if !short(d.rule, d.limit, stand.Remaining) {
 		return
 	}
-	want := stand.Room(m.book.Back(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := stand.Room(m.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = aim(d.limit) - stand.Remaining
 	}
@@ -322,7 +322,7 @@ func (l *Limiter) receiveLoan(f *loan, r *LoanReply, now algorithms.Now) {
 		put = max(0, amount-lender.Drained(time.Duration(now.Steady-f.sent)))
 	}
 	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
-	out := m.book.Back(m.Boottime(), d.key.Hi, d.key.Lo)
+	out := m.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo)
 	n, err := l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
 	if err != nil {
 		n = 0

@@ -104,8 +104,8 @@ type Cluster struct {
 	Await func(ctx context.Context, revision, rulesVersion int64) bool
 	// Ring is the last ring that this node knows, nil before the first: its members divide limits among themselves.
 	Ring func() *ring.Table
-	// Private holds the counters that this node decides by itself. The limiter does not close it.
-	Private *localcache.Counters
+	// Private has the counters that this node decides by itself; see localcache.New. The limiter does not close it.
+	Private *counters.Table
 	// Far reaches other regions; nil: nothing is borrowed from them.
 	Far Far
 	// Backup is for what is lent to other regions; nil: nothing is.
@@ -135,7 +135,7 @@ type member struct {
 	visits  sync.Pool // of *visit
 	figures tallies
 	leases  *localcache.Leases // held here
-	book    *grants.Book       // granted here
+	granted *grants.Ledger     // granted here
 	loans   loans              // under way to this node's counters
 
 	lending atomic.Int64  // requests of other regions for loans that are being answered
@@ -160,7 +160,7 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
 	}
 	bound := cmp.Or(c.Leases, defaultLeases)
-	m.leases, m.book = localcache.NewLeases(bound), grants.NewBook(bound)
+	m.leases, m.granted = localcache.NewLeases(bound), grants.NewLedger(bound)
 	m.loans.init()
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)

@@ -15,7 +15,6 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
 )
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
@@ -170,7 +169,7 @@ func TestDecidedByWeakest(t *testing.T) {
 		}
 		// A broken link: the standby relays.
 		w.separate(w.nodes[0], w.nodes[1], true)
-		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].ClusterStats().Relayed != 1 {
+		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].figure("relayed_total") != 1 {
 			t.Errorf("by relay: have %s", a.DecidedBy)
 		}
 		// The owner is gone: the standby acts, within a share.
@@ -183,7 +182,7 @@ func TestDecidedByWeakest(t *testing.T) {
 		if a := w.nodes[2].check(byKey("b", there)); a.Allowed || a.DecidedBy != ByStandby {
 			t.Errorf("asked at the standby: have %v by %s", a.Allowed, a.DecidedBy)
 		}
-		if n := w.nodes[2].ClusterStats().Acted; n != 4 {
+		if n := w.nodes[2].figure("standby_decisions_total"); n != 4 {
 			t.Errorf("have %d decisions as standby", n)
 		}
 		// So is the standby.
@@ -191,7 +190,7 @@ func TestDecidedByWeakest(t *testing.T) {
 		if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
 			t.Errorf("alone: have %v by %s", a.Allowed, a.DecidedBy)
 		}
-		if s := w.nodes[0].ClusterStats(); s.Fallback[rules.Share] != 1 {
+		if s := w.nodes[0].figure("fallback_total", "share"); s != 1 {
 			t.Errorf("have %+v", s)
 		}
 	})
@@ -258,7 +257,7 @@ func TestLocalConsistency(t *testing.T) {
 					n++
 				}
 			}
-			if n != want || w.nodes[i].ClusterStats().Forwards != 0 {
+			if n != want || w.nodes[i].figure("forward_seconds") != 0 {
 				t.Errorf("node %d: have %d admitted, want %d", i, n, want)
 			}
 		}
@@ -349,9 +348,9 @@ func TestCoalescing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		s := w.nodes[0].ClusterStats()
-		if admitted.Load() != 30 || messages.Load() > 20 || s.Coalesced+messages.Load() != 100 || s.Forwards != messages.Load() {
-			t.Errorf("have %d admitted, %d messages, %+v", admitted.Load(), messages.Load(), s)
+		joined, forwards := w.nodes[0].figure("forward_coalesced_total"), w.nodes[0].figure("forward_seconds")
+		if admitted.Load() != 30 || messages.Load() > 20 || joined+messages.Load() != 100 || forwards != messages.Load() {
+			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(), messages.Load(), forwards, joined)
 		}
 		for i := range w.nodes[0].member.flights.shard {
 			if n := len(w.nodes[0].member.flights.shard[i].known); n != 0 {
@@ -372,7 +371,7 @@ func TestSlowOwner(t *testing.T) {
 		if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTime/2 || took > 2*checkTime {
 			t.Errorf("have %s after %v", a.DecidedBy, took)
 		}
-		if w.nodes[2].ClusterStats().Acted != 0 {
+		if w.nodes[2].figure("standby_decisions_total") != 0 {
 			t.Error("a slow check made the standby act")
 		}
 	})
@@ -488,7 +487,7 @@ func TestCheckAll(t *testing.T) {
 				t.Fatalf("check %d: have %v %+v, want %v %+v", i, answers[i].Allowed, answers[i].Limits, want.Allowed, want.Limits)
 			}
 		}
-		if s := w.nodes[1].ClusterStats(); s.Forwards == 0 {
+		if s := w.nodes[1].figure("forward_seconds"); s == 0 {
 			t.Error("nothing was forwarded")
 		}
 	})
@@ -513,7 +512,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if asked.wait() {
 			t.Fatal("answered at once")
 		}
-		until(t, "it was taken and given back", func() bool { return w.nodes[0].ClusterStats().Given == 1 })
+		until(t, "it was taken and given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
 		w.calls.Wait()
 		if used := w.nodes[1].used("r", key); used != 0 {
 			t.Errorf("have %d used", used)

@@ -200,15 +200,26 @@ func (e *earth) stands(rule, key string) (out string) {
 	return out
 }
 
+// loanStats are what nodes did with loans.
+type loanStats struct{ Lent, LentUnits, Borrowed, BorrowedUnits, LoansFailed, LoanUnitsLost int64 }
+
 // stats sums up what the nodes of a region did with loans.
-func (w *world) stats() (s ClusterStats) {
+func (w *world) stats() (s loanStats) {
 	for _, n := range w.nodes {
-		one := n.ClusterStats()
+		one := n.stats()
 		s.Lent, s.LentUnits = s.Lent+one.Lent, s.LentUnits+one.LentUnits
 		s.Borrowed, s.BorrowedUnits = s.Borrowed+one.Borrowed, s.BorrowedUnits+one.BorrowedUnits
 		s.LoansFailed, s.LoanUnitsLost = s.LoansFailed+one.LoansFailed, s.LoanUnitsLost+one.LoanUnitsLost
 	}
 	return s
+}
+
+func (n *worldNode) stats() loanStats {
+	return loanStats{
+		Lent: n.figure("loans_total", "lent"), LentUnits: n.figure("loan_units_total", "lent"),
+		Borrowed: n.figure("loans_total", "borrowed"), BorrowedUnits: n.figure("loan_units_total", "borrowed"),
+		LoansFailed: n.figure("loans_failed_total"), LoanUnitsLost: n.figure("loan_units_lost_total"),
+	}
 }
 
 // usage is what a region says of the first limit of a subject.

@@ -41,9 +41,9 @@ func (c *journey) alone(list []int, by DecidedBy) {
 	taken := c.private[start:]
 	admitted, undone := !refused, false
 	if c.peek || refused {
-		admitted = m.Private.Peek(c.now, taken) && admitted
+		admitted = m.Private.Peek(c.now, taken) == counters.Admitted && admitted
 	} else {
-		admitted = m.Private.Take(c.now, taken)
+		admitted = m.Private.Take(c.now, taken) == counters.Admitted
 	}
 	for _, i := range list {
 		c.tell(&c.subjects[i])
@@ -139,15 +139,28 @@ func (c *journey) owe(list []int) bool {
 			}
 		}
 	}
-	if !admitted {
-		c.withdrawAlone(list)
-		c.blockAlone(list)
-		return false
-	}
 	for _, i := range list {
-		c.unshadow(&c.subjects[i])
+		s := &c.subjects[i]
+		ops := c.ops(s)
+		for j := range ops { // all, or what shadow limits took that the copy refuses
+			counted := &c.private[s.private+j]
+			if c.peek || !took(counted) || admitted && ops[j].Decision.Allowed {
+				continue
+			}
+			if c.giveAlone(counted, c.now); admitted {
+				counted.Decision.Allowed = false // for undoAlone
+			}
+		}
 	}
-	return true
+	if !admitted {
+		c.blockAlone(list)
+	}
+	return admitted
+}
+
+// giveAlone puts what op took of this node's own counters back.
+func (c *journey) giveAlone(op *counters.Op, at algorithms.Now) {
+	_ = c.limiter.member.Private.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // always open
 }
 
 // within narrows what this node's share says of op down to what a copy says of the whole limit. Both tell what is left as
@@ -168,43 +181,14 @@ func (c *journey) within(op, asked *counters.Op, admitted bool) {
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// withdrawAlone gives back what this node's own counters gave for subjects that a copy here refuses.
-func (c *journey) withdrawAlone(list []int) {
-	for _, i := range list {
-		s := &c.subjects[i]
-		ops := c.ops(s)
-		for j := range ops {
-			if counted := &c.private[s.private+j]; took(counted) && !c.peek {
-				c.limiter.member.Private.Give(c.now, counted, takenAt(counted, c.now))
-			}
-		}
-	}
-}
-
-// unshadow gives back what shadow limits of s took here that a copy refuses.
-func (c *journey) unshadow(s *subject) {
+// undoAlone gives s's cost back to this node's own counters, and takes back what is owed for it.
+func (c *journey) undoAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		op, counted := &ops[j], &c.private[s.private+j]
-		if c.peek || op.Decision.Allowed || !took(counted) {
-			continue
-		}
-		c.limiter.member.Private.Give(c.now, counted, takenAt(counted, c.now))
-		counted.Decision.Allowed = false
-	}
-}
-
-// giveAlone gives s's cost back to this node's own counters, and takes back what is owed for it.
-func (c *journey) giveAlone(s *subject) {
-	m, ops := c.limiter.member, c.ops(s)
-	for j := range ops {
-		counted := &c.private[s.private+j]
-		if !took(counted) {
-			continue
-		}
-		m.Private.Give(c.limiter.clock.Now(), counted, takenAt(counted, s.when))
-		if s.by == ByFallback {
-			m.Ownership.Forgive(s.when, &ops[j])
+		if counted := &c.private[s.private+j]; took(counted) {
+			if c.giveAlone(counted, s.when); s.by == ByFallback {
+				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
+			}
 		}
 	}
 }

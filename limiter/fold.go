@@ -53,7 +53,7 @@ func (c *journey) giveBack() {
 		case undoHere:
 			c.giveHere(s)
 		case undoAlone:
-			c.giveAlone(s)
+			c.undoAlone(s)
 		case undoLease:
 			l.member.leases.Unspend(s.receipt, c.ops(s))
 		case undoAsked:

@@ -146,7 +146,7 @@ func (l *Limiter) takeBack(g *gift) {
 		}
 	}
 	if g.grant != 0 && mine {
-		m.book.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
+		m.granted.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
 		}, give)

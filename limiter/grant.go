@@ -48,7 +48,7 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
 	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
-	g.ID, g.Amounts = m.book.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
+	g.ID, g.Amounts = m.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
 		}
@@ -67,7 +67,7 @@ func (l *Limiter) changed(hi uint64, reset bool) {
 		return
 	}
 	if reset {
-		m.book.Forget(hi)
+		m.granted.Forget(hi)
 	}
 	m.leases.Forget(m.Boottime(), hi)
 	m.broadcast(MethodForget, wire.Encode(nil, &forgetting{hi: hi})) // who is not reached forgets within a lease's life

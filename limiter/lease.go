@@ -165,7 +165,7 @@ func (l *Limiter) tend() {
 		at := m.Boottime()
 		ended = m.leases.Ended(at, ended[:0])
 		l.giveLeases(ended)
-		m.book.Sweep(at)
+		m.granted.Sweep(at)
 		m.loans.sweep(l.clock.Now().Steady)
 		timer := time.NewTimer(min(max(m.leases.Next()-m.Boottime(), leastPause), bookPause))
 		select {

@@ -37,7 +37,7 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 			w.slow[owner.id] = d
 		}
 		for i := 0; i < 2000; i++ {
-			before := holder.ClusterStats().Renewals
+			before := holder.figure("lease_renewals_total")
 			if i >= 500 {
 				slow(600 * time.Millisecond) // a lease lasts 500 ms
 			}
@@ -45,14 +45,14 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 				admitted++
 			}
 			slow(0)
-			if i >= 500 && holder.ClusterStats().Renewals > before {
+			if i >= 500 && holder.figure("lease_renewals_total") > before {
 				break
 			}
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(3 * time.Second) // in the same window still
 		if used := owner.used("r", key); used != admitted {
-			t.Errorf("%d used, %d admitted; %+v", used, admitted, owner.ClusterStats())
+			t.Errorf("%d used, %d admitted; %d granted", used, admitted, owner.figure("lease_granted_total"))
 		}
 	})
 }
@@ -143,9 +143,9 @@ func TestRenewalsAfterTermsCameBack(t *testing.T) {
 		use(2, "rules:\n  - {name: r, block: 1s, key: [k], "+limits)
 		load(600)
 		use(3, "rules:\n  - {name: r, key: [k], "+limits)
-		before := holder.ClusterStats().Renewals
+		before := holder.figure("lease_renewals_total")
 		load(3000)
-		if n := holder.ClusterStats().Renewals - before; n < 3 {
+		if n := holder.figure("lease_renewals_total") - before; n < 3 {
 			t.Errorf("%d renewals in 3 s of steady traffic", n)
 		}
 	})
@@ -218,7 +218,7 @@ func testMoves(t *testing.T, seed uint64) {
 	}
 	leased := int64(0)
 	for _, n := range w.nodes {
-		leased += n.ClusterStats().Leased
+		leased += n.figure("lease_spent_total")
 	}
 	t.Logf("seed %d: %s: %d admitted, %d from leases", seed, kind, admitted.Load(), leased)
 }

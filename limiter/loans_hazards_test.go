@@ -113,7 +113,7 @@ func TestLoanRepliesTwice(t *testing.T) {
 	if have := n.spend(q); have != 0 {
 		t.Errorf("have %d admitted after garbage", have)
 	}
-	if s := n.ClusterStats(); s.LoansFailed != 1 || s.Borrowed != 1 || s.BorrowedUnits != r.Want {
+	if s := n.stats(); s.LoansFailed != 1 || s.Borrowed != 1 || s.BorrowedUnits != r.Want {
 		t.Errorf("have %+v", s)
 	}
 }
@@ -141,7 +141,7 @@ func TestLoanComesTooLate(t *testing.T) {
 			c := far.next(t)
 			change(w, p)
 			c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: 100, unused: 10}), nil)
-			s := n.ClusterStats()
+			s := n.stats()
 			if s.Borrowed != 0 || s.LoanUnitsLost != 100 {
 				t.Errorf("have %+v", s)
 			}
@@ -167,7 +167,7 @@ func TestBucketLoanThatTookLong(t *testing.T) {
 	until(t, "the loan has taken long", func() bool { return time.Since(asked) >= took })
 	n.spend(byKey("r", "x")) // so that there is room for all of it
 	c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: loan, unused: 10, rate: rate}), nil)
-	s := n.ClusterStats()
+	s := n.stats()
 	if drained := int64(rate * took.Seconds()); s.LoanUnitsLost < drained || s.BorrowedUnits > loan-drained {
 		t.Errorf("have %d units of %d put in and %d lost, want at least %d lost", s.BorrowedUnits, loan, s.LoanUnitsLost, drained)
 	}
@@ -338,7 +338,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "z", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if s := n.ClusterStats(); s.Lent != 0 || s.LentUnits != 0 {
+	if s := n.stats(); s.Lent != 0 || s.LentUnits != 0 {
 		t.Errorf("have %+v", s)
 	}
 }

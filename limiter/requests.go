@@ -206,23 +206,14 @@ func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok
 	}
 }
 
-// RequestStats are figures of requests with an id.
-type RequestStats struct {
-	Kept     int   // answers of what was decided here
-	Repeated int64 // requests that were answered as the first was, since the process began
-	Refused  int64 // those for whose answer there was no room
-}
-
-// RequestStats returns what became of requests with an id at this node.
-func (l *Limiter) RequestStats() RequestStats {
-	r := &l.requests
+// count is how many answers are kept of what was decided here.
+func (r *requests) count() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	kept := 0
 	for i := range r.kept {
-		kept += len(r.kept[i])
+		n += len(r.kept[i])
 	}
-	return RequestStats{Kept: kept, Repeated: r.repeated.Load(), Refused: r.refused.Load()}
+	return n
 }
 
 // amend does c to the counters here, once if it has a ticket. The error is or wraps counters.ErrShut or ErrFull, ErrRequestBody or

@@ -152,8 +152,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again == first || again == "" {
 		t.Errorf("the check that was forgotten: have %q, %v", again, err)
 	}
-	if s := l.RequestStats(); s.Kept != maxRequests || s.Repeated < 2 || s.Refused < 2 {
-		t.Errorf("have %+v", s)
+	if r := &l.requests; r.count() != maxRequests || r.repeated.Load() < 2 || r.refused.Load() < 2 {
+		t.Errorf("have %d, %d repeated, %d refused", r.count(), r.repeated.Load(), r.refused.Load())
 	}
 	for k, v := range map[string]int64{"k": 3, "k535": 66} { // of 65,536
 		if u, err := l.Usage("r", []string{k}); err != nil || u.Limits[0].Used != v {

@@ -12,26 +12,12 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// ReservationStats are counts since the process began.
-type ReservationStats struct {
-	Reserved int64 // reservations made here
-	Settled  int64 // settled here, as the home
-	Repeated int64 // settled before, and told so here
-	Unknown  int64 // ids that are no reservation, or none any more
-	Dropped  int64 // refunds of limits that were dropped, since the counters they came from are gone
-}
-
+// reservationFigures count since the process began.
 type reservationFigures struct {
-	reserved, settled, repeated, unknown, dropped atomic.Int64
-}
-
-// ReservationStats returns what became of reservations at this node.
-func (l *Limiter) ReservationStats() ReservationStats {
-	f := &l.reservations
-	return ReservationStats{
-		Reserved: f.reserved.Load(), Settled: f.settled.Load(), Repeated: f.repeated.Load(), Unknown: f.unknown.Load(),
-		Dropped: f.dropped.Load(),
-	}
+	reserved          atomic.Int64 // made here
+	settled, repeated atomic.Int64 // here, as the home
+	unknown           atomic.Int64 // ids that are no reservation, or none any more
+	dropped           atomic.Int64 // refunds of limits, since the counters they came from are gone
 }
 
 // Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any

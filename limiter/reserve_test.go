@@ -222,7 +222,7 @@ func TestReservationAndLineage(t *testing.T) {
 		}
 		var dropped int64
 		for _, n := range w.nodes {
-			dropped += n.ReservationStats().Dropped
+			dropped += n.figure("refunds_dropped_total")
 		}
 		if dropped != 1 {
 			t.Errorf("have %d refunds dropped, want 1", dropped)

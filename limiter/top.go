@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 	"strings"
 	"sync"
@@ -34,28 +33,27 @@ type top struct {
 }
 
 type topStripe struct {
-	mu      sync.Mutex // guards entries and index
-	entries topHeap
-	index   map[rules.Hash]*topEntry
-	stale   int // displaced since the filter was made anew
+	mu      sync.Mutex // guards entries, refused and index
+	entries []topEntry
+	refused [topCapacity]int64 // by entry: apart, so that the least is found in few cache lines
+	index   map[rules.Hash]int // into entries
+	stale   int                // displaced since the filter was made anew
 	// filter has a bit set for each subject in entries, and for some that were: checks that were allowed look
 	// here before they take the lock. Written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
 type topEntry struct {
-	hash    rules.Hash
-	rule    string
-	key     []string
-	refused int64
-	checks  int64
-	at      int // in the heap
+	hash   rules.Hash
+	rule   string
+	key    []string
+	checks int64
 }
 
 func newTop() *top {
 	t := &top{}
 	for i := range t.stripe {
-		t.stripe[i].index = make(map[rules.Hash]*topEntry)
+		t.stripe[i].index = make(map[rules.Hash]int)
 	}
 	return t
 }
@@ -76,39 +74,43 @@ func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.index[h.Subject]
-	if e == nil {
+	i, known := s.index[h.Subject]
+	if !known {
 		if !refused {
 			return
 		}
-		e = s.enter(h, q)
-		e.checks += before
+		i = s.enter(h, q)
+		s.entries[i].checks += before
 		word, bit := s.mark(h.Subject)
 		word.Or(bit)
 	}
-	e.checks++
+	s.entries[i].checks++
 	if refused {
-		e.refused++
-		heap.Fix(&s.entries, e.at)
+		s.refused[i]++
 	}
 }
 
 // enter puts the subject of h in, if need be in place of the one refused least, whose count it takes over.
-func (s *topStripe) enter(h *rules.Hit, q *Query) *topEntry {
-	e := &topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h.Rule, q)}
-	if len(s.entries) < topCapacity {
-		heap.Push(&s.entries, e)
+func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
+	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h.Rule, q)}
+	if i = len(s.entries); i < topCapacity {
+		s.entries = append(s.entries, e)
 	} else {
-		least := s.entries[0]
-		delete(s.index, least.hash)
-		e.refused, e.checks, e.at = least.refused, least.refused, 0
-		s.entries[0] = e
+		i = 0
+		for j, n := range s.refused {
+			if n < s.refused[i] {
+				i = j
+			}
+		}
+		delete(s.index, s.entries[i].hash)
+		e.checks = s.refused[i]
+		s.entries[i] = e
 		if s.stale++; s.stale > topCapacity {
 			s.renewFilter()
 		}
 	}
-	s.index[e.hash] = e
-	return e
+	s.index[e.hash] = i
+	return i
 }
 
 func (s *topStripe) renewFilter() {
@@ -152,8 +154,8 @@ func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
 		s := &t.stripe[i]
 		s.mu.Lock()
-		for _, e := range s.entries {
-			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: e.refused, Checks: e.checks})
+		for i, e := range s.entries {
+			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: s.refused[i], Checks: e.checks})
 		}
 		s.mu.Unlock()
 	}
@@ -166,28 +168,4 @@ func ranked(all []TopSubject, n int) []TopSubject {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
-}
-
-// topHeap has the subject refused least at its top.
-type topHeap []*topEntry
-
-func (h topHeap) Len() int           { return len(h) }
-func (h topHeap) Less(i, j int) bool { return h[i].refused < h[j].refused }
-func (h topHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
-}
-
-// Push is for package heap.
-func (h *topHeap) Push(x any) {
-	e := x.(*topEntry)
-	e.at = len(*h)
-	*h = append(*h, e)
-}
-
-// Pop is for package heap; entries are never taken out that way.
-func (h *topHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -375,6 +377,20 @@ func (w *world) separate(a, b *worldNode, yes bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut[[2]ring.NodeID{a.id, b.id}], w.cut[[2]ring.NodeID{b.id, a.id}] = yes, yes
+}
+
+// figure is what a node shows under a name, with these labels among others.
+func (l *Limiter) figure(name string, labels ...string) (n int64) {
+	l.Figures(func(f figures.Figure) {
+		if f.Name != name || !strings.Contains(strings.Join(f.Labels, " "), strings.Join(labels, " ")) {
+			return
+		}
+		n += int64(f.Value)
+		for _, c := range f.Counts {
+			n += c
+		}
+	})
+	return n
 }
 
 // until polls what must come true soon.

@@ -8,10 +8,11 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// end ends both grants of e.
+// end ends all grants of e.
 func (s *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
-	s.endCurrent(sh, e, at)
-	s.endCurrent(sh, e, at)
+	for len(e.grants) > 0 {
+		s.endFirst(sh, e, at)
+	}
 }
 
 // backPause is from the end of a grant to when what is left of it is handed out: checks that spent some of it, and that
@@ -19,24 +20,21 @@ func (s *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
 // it may still spend, and this is not in it.
 const backPause = 10 * time.Millisecond
 
-// endCurrent ends the current grant; the next one becomes current. What is left is for Ended to hand out.
-func (s *Leases) endCurrent(sh *leaseShard, e *lease, at time.Duration) {
-	if e.current.id == 0 {
-		return
-	}
-	out := Ended{Source: e.source, Grant: e.current.id, due: at + backPause}
+// endFirst ends the first grant of e. What is left of it is for Ended to hand out.
+func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
+	g := e.grants[0]
+	out := Ended{Source: e.source, Grant: g.id, due: at + backPause}
 	for i := range e.limits {
 		l := &e.limits[i]
 		if l.limit.Kind.Bucket() {
 			out.due = at
 		}
 		key := counters.Key{Hi: e.hi, Lo: l.lo}
-		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: l.current.left})
-		out.Window = append(out.Window, l.current.window)
+		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
+		out.Window = append(out.Window, g.parts[i].window)
 	}
 	s.held.Add(-1)
-	e.turn()
-	e.renew = 0
+	e.grants, e.renew = slices.Delete(e.grants, 0, 1), 0
 	sh.ended = append(sh.ended, out)
 	s.poke(out.due)
 }
@@ -102,10 +100,10 @@ func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 
 // look does what is due at e.
 func (s *Leases) look(sh *leaseShard, e *lease, at time.Duration) {
-	for e.current.id != 0 && at >= e.current.until {
-		s.endCurrent(sh, e, at)
+	for len(e.grants) > 0 && at >= e.grants[0].until {
+		s.endFirst(sh, e, at)
 	}
-	if e.current.id == 0 && at >= e.touched+e.keep {
+	if len(e.grants) == 0 && at >= e.touched+e.keep {
 		heap.Remove(&sh.queue, e.index)
 		delete(sh.known, e.hi)
 		return

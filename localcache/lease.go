@@ -13,9 +13,8 @@ type lease struct {
 	hi      uint64
 	source  Source
 	limits  []leased
-	current grant
-	next    grant
-	seen    uint64 // the last grant that came
+	grants  []grant // at most maxGrants; the first one is spent
+	seen    uint64  // the last grant that came
 	refused refusal
 	pressed pressure
 	asking  time.Duration // until then the answer to a renewal is waited for
@@ -38,12 +37,20 @@ type Source struct {
 
 // leased is one limit's part of a lease.
 type leased struct {
-	lo      uint64
-	limit   *algorithms.Limit
-	current held
-	next    held
-	demand  demand
-	told    algorithms.Decision // what the owner said last, less what it granted then
+	lo     uint64
+	limit  *algorithms.Limit
+	demand demand
+	told   algorithms.Decision // what the owner said last, less what it granted then
+}
+
+// maxGrants is how many grants of a subject are held: the one that is spent, and the next.
+const maxGrants = 2
+
+// grant is one debit at the owner that is spent here.
+type grant struct {
+	id    uint64
+	until time.Duration // it is not spent from then on
+	parts []held        // by limit
 }
 
 // held is what is left of a grant, of one limit.
@@ -51,12 +58,6 @@ type held struct {
 	left, size int64
 	told       int64 // what was left when the owner was told last
 	window     int64 // that it was taken in
-}
-
-// grant is one debit at the owner that is spent here. The zero grant is none.
-type grant struct {
-	id    uint64
-	until time.Duration // it is not spent from then on
 }
 
 // refusal is an owner's answer that stands for a while.
@@ -94,23 +95,14 @@ func (e *lease) begin(ops []counters.Op) {
 	for i := range ops {
 		e.limits = append(e.limits, leased{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
-	e.current, e.next, e.refused, e.pressed = grant{}, grant{}, refusal{}, pressure{}
+	e.grants, e.refused, e.pressed = e.grants[:0], refusal{}, pressure{}
 }
 
-// turn makes the next grant the current one.
-func (e *lease) turn() {
-	e.current, e.next = e.next, grant{}
-	for i := range e.limits {
-		l := &e.limits[i]
-		l.current, l.next = l.next, held{}
-	}
-}
-
-// putBack puts into the current grant what was spent of it. Of a bucket no more than the owner was told to be left: it
+// putBack puts into a grant what was spent of it. Of a bucket no more than the owner was told to be left: it
 // goes by that when it takes back what others did not spend.
-func (e *lease) putBack(ops []counters.Op) {
+func (g *grant) putBack(ops []counters.Op) {
 	for i := range ops {
-		h, most := &e.limits[i].current, e.limits[i].current.size
+		h, most := &g.parts[i], g.parts[i].size
 		if ops[i].Limit.Kind.Bucket() {
 			most = max(h.left, h.told)
 		}
@@ -118,41 +110,31 @@ func (e *lease) putBack(ops []counters.Op) {
 	}
 }
 
-// covers reports whether the current grant is enough for ops.
-func (e *lease) covers(ops []counters.Op) bool {
-	if e.current.id == 0 {
+// covers reports whether the i-th grant is enough for ops.
+func (e *lease) covers(i int, ops []counters.Op) bool {
+	if i >= len(e.grants) {
 		return false
 	}
-	for i := range ops {
-		if e.limits[i].current.left < ops[i].Cost {
+	for j := range ops {
+		if e.grants[i].parts[j].left < ops[j].Cost {
 			return false
 		}
 	}
 	return true
 }
 
-// nextCovers reports whether the next grant is.
-func (e *lease) nextCovers(ops []counters.Op) bool {
-	if e.next.id == 0 {
-		return false
-	}
-	for i := range ops {
-		if e.limits[i].next.left < ops[i].Cost {
-			return false
-		}
-	}
-	return true
-}
-
-// spend debits ops from the current grant, which covers them, and tells what the owner would have.
+// spend debits ops from the first grant, which covers them, and tells what the owner would have.
 func (e *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &e.limits[i], &ops[i]
-		l.current.left -= op.Cost
+		e.grants[0].parts[i].left -= op.Cost
 		l.demand.note(op.Cost)
 		d := later(l.told, at-e.toldAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
-		d.Remaining = min(l.told.Remaining+l.current.left+l.next.left, op.Limit.Capacity())
+		for j := range e.grants {
+			d.Remaining += e.grants[j].parts[i].left
+		}
+		d.Remaining = min(d.Remaining, op.Limit.Capacity())
 		op.Decision, op.Full = d, false
 	}
 	e.touched = at
@@ -168,15 +150,16 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	return d
 }
 
-// low reports whether the current grant is so far spent that the next one is to be fetched.
+// low reports whether the first grant is so far spent that the next one is to be fetched.
 func (e *lease) low(at time.Duration) bool {
-	if e.next.id != 0 || at < e.asking || at < e.renew || at < e.refused.until {
+	if len(e.grants) == maxGrants || at < e.asking || at < e.renew || at < e.refused.until {
 		return false
 	}
 	// Holders of one subject should not all ask at once, so each has its own idea of half.
-	eighths := 3 + int64(e.current.id&1) + int64(e.hi>>5&1)
-	for i := range e.limits {
-		if h := &e.limits[i].current; h.size > 0 && h.left <= h.size/8*eighths {
+	g := &e.grants[0]
+	eighths := 3 + int64(g.id&1) + int64(e.hi>>5&1)
+	for i := range g.parts {
+		if h := &g.parts[i]; h.size > 0 && h.left <= h.size/8*eighths {
 			return true
 		}
 	}

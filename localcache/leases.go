@@ -122,12 +122,12 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 		e.refused = refusal{}
 		return Unknown, Receipt{}
 	}
-	if e.current.id != 0 && (at >= e.current.until || !e.covers(ops) && e.nextCovers(ops)) {
-		s.endCurrent(sh, e, at)
+	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
+		s.endFirst(sh, e, at)
 	}
-	if e.covers(ops) && at < e.current.until {
+	if e.covers(0, ops) && at < e.grants[0].until {
 		e.spend(at, ops)
-		r := Receipt{Until: e.current.until, from: e.source, grant: e.current.id}
+		r := Receipt{Until: e.grants[0].until, from: e.source, grant: e.grants[0].id}
 		if e.low(at) {
 			e.asking, r.Renew = at+e.keep/forgetTTLs, true
 		}
@@ -152,8 +152,8 @@ func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	e := sh.known[ops[0].Key.Hi]
 	switch {
 	case e == nil || r.grant == 0:
-	case e.current.id == r.grant && e.source == r.from && len(ops) == len(e.limits):
-		e.putBack(ops)
+	case len(e.grants) > 0 && e.grants[0].id == r.grant && e.source == r.from && len(ops) == len(e.limits):
+		e.grants[0].putBack(ops)
 	default:
 		sh.putBack(r, ops)
 	}
@@ -203,19 +203,13 @@ func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counte
 
 // heldLocked lists what is left of the grants here, and notes that it was told.
 func (e *lease) heldLocked() (out []Held) {
-	add := func(id uint64, of func(*leased) *held) {
-		if id == 0 {
-			return
-		}
-		h := Held{ID: id, Left: make([]int64, len(e.limits))}
-		for i := range e.limits {
-			one := of(&e.limits[i])
-			one.told, h.Left[i] = one.left, one.left
+	for _, g := range e.grants {
+		h := Held{ID: g.id, Left: make([]int64, len(g.parts))}
+		for i := range g.parts {
+			g.parts[i].told, h.Left[i] = g.parts[i].left, g.parts[i].left
 		}
 		out = append(out, h)
 	}
-	add(e.current.id, func(l *leased) *held { return &l.current })
-	add(e.next.id, func(l *leased) *held { return &l.next })
 	return out
 }
 
@@ -250,8 +244,8 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 	e.refused = e.usedUp(sent, ops)
 	if g.ID != 0 {
 		s.take(sh, e, sent, at, from, ops, &g)
-	} else if renewal && e.current.id != 0 {
-		e.renew = at + (e.current.until-at)/4 // it has nothing now
+	} else if renewal && len(e.grants) > 0 {
+		e.renew = at + (e.grants[0].until-at)/4 // it has nothing now
 	}
 	s.schedule(sh, e)
 }
@@ -260,27 +254,18 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 func (s *Leases) take(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Two are enough, and of one that a later one has overtaken the owner may have been told that it is spent.
-	if e.next.id != 0 || until <= at || g.ID <= e.seen {
+	if len(e.grants) == maxGrants || until <= at || g.ID <= e.seen {
 		e.seen = max(e.seen, g.ID)
 		s.refund(sh, at, from, ops, g)
 		return
 	}
 	e.seen = g.ID
 	s.held.Add(1)
-	n := grant{id: g.ID, until: until}
-	if e.current.id == 0 {
-		e.current = n
-	} else {
-		e.next = n
+	n := grant{id: g.ID, until: until, parts: make([]held, len(e.limits))}
+	for i, amount := range g.Amounts {
+		n.parts[i] = held{left: amount, size: amount, told: amount, window: g.Windows[i]}
 	}
-	for i := range e.limits {
-		h := held{left: g.Amounts[i], size: g.Amounts[i], told: g.Amounts[i], window: g.Windows[i]}
-		if e.next.id == 0 {
-			e.limits[i].current = h
-		} else {
-			e.limits[i].next = h
-		}
-	}
+	e.grants = append(e.grants, n)
 }
 
 // refund hands a grant that nobody spends back as it came.
@@ -338,7 +323,9 @@ func (s *Leases) Unanswered(at time.Duration, hi uint64) {
 	defer sh.mu.Unlock()
 	if e := sh.known[hi]; e != nil {
 		e.asking = 0
-		e.renew = at + max(0, e.current.until-at)/4
+		if len(e.grants) > 0 {
+			e.renew = at + max(0, e.grants[0].until-at)/4
+		}
 	}
 }
 
@@ -396,11 +383,10 @@ func (q *leaseQueue) Pop() any {
 // schedule says when e has to be looked at again.
 func (s *Leases) schedule(sh *leaseShard, e *lease) {
 	due := e.touched + e.keep
-	if e.current.id != 0 {
-		due = e.current.until
-	}
-	if e.next.id != 0 {
-		due = min(due, e.next.until)
+	for i := range e.grants {
+		if until := e.grants[i].until; i == 0 || until < due {
+			due = until
+		}
 	}
 	if e.due = due; e.index < 0 {
 		heap.Push(&sh.queue, e)

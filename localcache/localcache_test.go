@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 )
 
 // G4: the shares of all nodes add up to the limit, in whole units that differ by one at most.
@@ -65,17 +64,7 @@ func TestWithoutShare(t *testing.T) {
 func TestCounters(t *testing.T) {
 	c := New(0)
 	defer c.Close()
-	if have := c.Table().Stats().Max; have != minCounters {
+	if have := c.Stats().Max; have != minCounters {
 		t.Errorf("have a bound of %d", have)
-	}
-	now := algorithms.At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
-	limit := algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 2, Window: time.Minute}
-	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 2}, Limit: &limit, Cost: 2}}
-	if !c.Peek(now, ops) || !c.Take(now, ops) || c.Take(now, ops) {
-		t.Error("want the share once")
-	}
-	c.Give(now, &ops[0], limit.Taken(limit.Advance(algorithms.State{}, now), now))
-	if !c.Take(now, ops) {
-		t.Error("what was given back is not there")
 	}
 }

@@ -43,7 +43,7 @@ func (n *Node) openFiles() error {
 	if err := n.openFile(config, "counters"); err != nil {
 		return err
 	}
-	config.File, config.Source = persist.FallbackFile, n.private.Table()
+	config.File, config.Source = persist.FallbackFile, n.private
 	return n.openFile(config, "counters of what this node decides by itself")
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/usage"
 )
 
@@ -49,7 +48,7 @@ type Node struct {
 	storage
 
 	table      *counters.Table
-	private    *localcache.Counters // of what this node decides by itself
+	private    *counters.Table // of what this node decides by itself
 	clock      *limiter.Clock
 	meter      *usage.Meter    // nil: turned off
 	tracer     *tracing.Tracer // nil: turned off

@@ -26,7 +26,7 @@ func (n *Node) sweep() {
 			return
 		case <-tick.C:
 		}
-		for _, table := range []*counters.Table{n.table, n.private.Table()} {
+		for _, table := range []*counters.Table{n.table, n.private} {
 			before := table.Stats().LogEntries
 			table.Sweep(n.clock.Now(), sweepPart)
 			dropped += max(0, before-table.Stats().LogEntries)

@@ -65,7 +65,7 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 			}
 			var lost int64
 			for _, v := range us.nodes {
-				lost += v.node.limiter.ClusterStats().LoanUnitsLost
+				lost += figureOf(v, "loan_units_lost_total")
 			}
 			if lost != 0 {
 				t.Errorf("%d units of loans were lost", lost)

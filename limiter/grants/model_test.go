@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// network is an owner's book and counters, holders, and the messages between them, on one virtual clock: all that
+// network is an owner's ledger and counters, holders, and the messages between them, on one virtual clock: all that
 // happens is in order, so that what was admitted can be held against the limits to the unit.
 type network struct {
 	t       testing.TB
@@ -23,7 +23,7 @@ type network struct {
 	queue   []event
 	events  int
 	table   *counters.Table
-	book    *Book
+	book    *Ledger
 	terms   localcache.Terms
 	key     []counters.Key
 	limits  []*algorithms.Limit
@@ -254,7 +254,7 @@ type networkCase struct {
 }
 
 func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
-	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewBook(0), owner: ring.NodeID{99},
+	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLedger(0), owner: ring.NodeID{99},
 		ordered: c.ordered, loss: c.loss, slow: c.slow, unspend: c.unspend}
 	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
 	limits := 1 + w.chance.IntN(2)
@@ -386,7 +386,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 
 // A grant comes back once, and no more of each limit than was granted of it, whatever the message says.
 func TestReturnNamesALimitTwice(t *testing.T) {
-	b := NewBook(0)
+	b := NewLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
 	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
 	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
@@ -574,11 +574,11 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	}
 }
 
-// A grant of which its holder says that it is spent stays in the book only as long as something of it may be on its way
+// A grant of which its holder says that it is spent stays in the ledger only as long as something of it may be on its way
 // back: an owner that gives a busy subject many small ones looks at all of them with each question, and has room for so
 // many only.
-func TestSpentGrantsLeaveTheBook(t *testing.T) {
-	b := NewBook(0)
+func TestSpentGrantsLeaveTheLedger(t *testing.T) {
+	b := NewLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
 	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
 	at := time.Second
@@ -594,6 +594,6 @@ func TestSpentGrantsLeaveTheBook(t *testing.T) {
 	}
 	// 4 s have passed; a grant ends after 5 s.
 	if n := b.Out(); n > 30 {
-		t.Errorf("%d grants are in the book, all but one were spent", n)
+		t.Errorf("%d grants are in the ledger, all but one were spent", n)
 	}
 }

@@ -55,8 +55,8 @@ type World struct {
 type node struct {
 	index   int
 	id      ring.NodeID
-	process *process             // the last one
-	private *localcache.Counters // kept on disk
+	process *process        // the last one
+	private *counters.Table // kept on disk
 	boots   int
 	contact bool          // the leader hears it
 	lost    int           // counts changes of contact, so that what was begun before one is not gone on with

@@ -48,7 +48,7 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *Request {
 func yes([]counters.Op) bool { return true }
 
 // back is how much of a grant may be given back.
-func (b *Book) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+func (b *Ledger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
 	b.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
 	return given
@@ -56,7 +56,7 @@ func (b *Book) back(at time.Duration, lineage, id uint64, cost, used int64, l *a
 
 // What comes back is what was granted at most, once, in the same life of the counters, and in time.
 func TestReturn(t *testing.T) {
-	b := NewBook(0)
+	b := NewLedger(0)
 	grant := func() uint64 {
 		id, amounts := b.Grant(0, request(1, 100, 1000, &fixed), yes)
 		if id == 0 || amounts[0] != 100 {
@@ -96,7 +96,7 @@ func TestReturn(t *testing.T) {
 // A bucket takes back only what makes it, with all that is out, no fuller than its burst.
 func TestABucketDoesNotPileUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
-	b := NewBook(0)
+	b := NewLedger(0)
 	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), yes)
 	b.Grant(0, request(2, 100, 900, &bucket), yes)
 	// By now it has refilled but for 150, of which 100 are out elsewhere.
@@ -107,7 +107,7 @@ func TestABucketDoesNotPileUp(t *testing.T) {
 
 // What a holder says about its grants counts, also about those that it has spent.
 func TestSync(t *testing.T) {
-	b := NewBook(0)
+	b := NewLedger(0)
 	first, _ := b.Grant(0, request(1, 6, 100, &fixed), yes)
 	r := request(1, 6, 100, &fixed)
 	if id, _ := b.Grant(0, r, yes); id != 0 {
@@ -133,7 +133,7 @@ func TestSync(t *testing.T) {
 }
 
 func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
-	b := NewBook(0)
+	b := NewLedger(0)
 	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Out() != 0 {
 		t.Error("granted")
 	}
