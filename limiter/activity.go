@@ -94,12 +94,9 @@ func (l *Limiter) activityEverywhere() []NodeActivity {
 	if l.member == nil {
 		return all
 	}
-	l.member.gather(MethodActivity, func(from ring.NodeID, reply []byte) {
-		var a NodeActivity
-		if wire.Decode(reply, &a, "activity") == nil { // a node that can't be understood is one that does not answer
-			a.Node = from
-			all = append(all, a)
-		}
+	gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
+		a.Node = from
+		all = append(all, *a)
 	})
 	return all
 }

@@ -137,14 +137,13 @@ func changeOf(v verb, u *Usage, cost int64) *change {
 	return c
 }
 
-// fill asks what is used.
-func (l *Limiter) fill(u *Usage) error {
-	c := changeOf(verbUsage, u, 0)
+// carryOut has c done, which was made of u, and puts what came of it into u.
+func (l *Limiter) carryOut(c *change, u *Usage) error {
 	if len(c.ops) == 0 {
 		return nil
 	}
 	if err := l.apply(c); err != nil {
-		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
+		return fmt.Errorf("%s %q: %w", verbNames[c.verb], u.Rule.Name, err)
 	}
 	l.tell(u, c)
 	return nil

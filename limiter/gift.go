@@ -94,7 +94,7 @@ func (l *Limiter) giveBack(list []gift) {
 	}
 	for to, list := range byOwner {
 		for some := range slices.Chunk(list, maxGifts) {
-			if m.Peers.Send(m.detour(to), MethodGive, wire.Encode(nil, &gifts{some})) != nil {
+			if m.Peers.Send(to, MethodGive, wire.Encode(nil, &gifts{some})) != nil {
 				for i := range some {
 					l.lose(&some[i])
 				}

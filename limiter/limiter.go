@@ -287,24 +287,15 @@ func (a *Answer) list(rule *rules.Rule, limit *rules.Limit) *counters.Op {
 
 // cost is what q costs in a limit's unit.
 func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
-	if len(q.Costs) > 0 {
-		if cost, named := q.costNamed(limit.Unit); named {
-			return cost
+	for i := range q.Costs {
+		if q.Costs[i].Unit == limit.Unit {
+			return q.Costs[i].Cost
 		}
 	}
 	if limit.UnitID == 0 {
 		return h.Cost
 	}
 	return 0
-}
-
-func (q *Query) costNamed(unit string) (cost int64, named bool) {
-	for i := range q.Costs {
-		if q.Costs[i].Unit == unit {
-			return q.Costs[i].Cost, true
-		}
-	}
-	return 0, false
 }
 
 // conclude takes over what the counters said and finds the tightest limit.

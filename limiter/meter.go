@@ -1,7 +1,8 @@
 package limiter
 
 import (
-	"github.com/rlnode/rlnode/algorithms"
+	"slices"
+
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -23,29 +24,13 @@ func (l *Limiter) measure(q *Query, a *Answer) {
 	ops := a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		if h.Rule.Monthly {
-			for j, limit := range h.Limits {
-				if !unitBefore(h.Limits[:j], limit.UnitID) {
-					l.bill(a.Now, h, q, limit.Unit, ops[j].Cost)
-				}
+		for j, limit := range h.Limits {
+			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
+			if h.Rule.Monthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
+				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, keyText(h.Rule, q), limit.Unit, ops[j].Cost, 1)
 			}
 		}
 		ops = ops[len(h.Limits):]
-	}
-}
-
-func unitBefore(limits []*rules.Limit, unit int) bool {
-	for _, l := range limits {
-		if l.UnitID == unit {
-			return true
-		}
-	}
-	return false
-}
-
-func (l *Limiter) bill(now algorithms.Now, h *rules.Hit, q *Query, unit string, cost int64) {
-	if !l.meter.Add(now.Wall, h.Subject, unit, cost, 1) {
-		l.meter.Enter(now.Wall, h.Subject, h.Rule.Name, keyText(h.Rule, q), unit, cost, 1)
 	}
 }
 

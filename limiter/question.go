@@ -35,6 +35,8 @@ const (
 	verbs
 )
 
+var verbNames = [verbs]string{"check", "usage of", "adjust", "reset"}
+
 // flags of a question.
 type flags uint8
 

@@ -122,12 +122,16 @@ func (m *member) broadcast(method peer.Method, body []byte) {
 // gatherTime is how long the replies of all are waited for.
 const gatherTime = 500 * time.Millisecond
 
-// gather asks all others that can be reached, and takes the replies that come in time.
-func (m *member) gather(method peer.Method, take func(from ring.NodeID, reply []byte)) {
+// gatherFrom asks all other nodes that can be reached; each reply that comes in time and can be read is an R.
+func gatherFrom[R any, M interface {
+	*R
+	wire.Message
+}](m *member, method peer.Method, take func(from ring.NodeID, reply *R)) {
 	gather(slices.DeleteFunc(m.others(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
 		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTime, done) },
-		func(id ring.NodeID, reply []byte, err error) {
-			if err == nil {
+		func(id ring.NodeID, body []byte, err error) {
+			reply := new(R)
+			if err == nil && wire.Decode(body, M(reply), "reply") == nil {
 				take(id, reply)
 			}
 		})
@@ -154,19 +158,6 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 			return
 		}
 	}
-}
-
-// detour is to, or a node that may reach it where this one can't.
-func (m *member) detour(to ring.NodeID) ring.NodeID {
-	if m.Peers.Reachable(to) {
-		return to
-	}
-	for _, id := range m.others() {
-		if id != to && m.Peers.Reachable(id) {
-			return id
-		}
-	}
-	return to
 }
 
 // spawn runs work in a goroutine of its own, unless there are too many or the limiter is closed.

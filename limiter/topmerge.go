@@ -19,12 +19,7 @@ const (
 // topEverywhere gathers the lists of this node and of all others that answer in time.
 func (l *Limiter) topEverywhere() []TopSubject {
 	all := l.top.list()
-	l.member.gather(MethodTop, func(_ ring.NodeID, reply []byte) {
-		var other topList
-		if wire.Decode(reply, &other, "list of subjects") == nil { // one that can't be read is left out
-			all = append(all, other.list...)
-		}
-	})
+	gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
 	return all
 }
 

@@ -79,10 +79,7 @@ func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.fill(u); err != nil {
-		return nil, err
-	}
-	return u, nil
+	return u, l.carryOut(changeOf(verbUsage, u, 0), u)
 }
 
 // Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
@@ -99,11 +96,7 @@ func (l *Limiter) Adjust(rule string, key []string, n int64, request string) (*U
 	}
 	c := changeOf(verbAdjust, u, n)
 	c.ticket = ticketOf(request, hashBody(verbAdjust, rule, u.Key, n), checkTime)
-	if err := l.apply(c); err != nil {
-		return nil, fmt.Errorf("adjust %q: %w", rule, err)
-	}
-	l.tell(u, c)
-	return u, nil
+	return u, l.carryOut(c, u)
 }
 
 // Reset makes a subject's counters fresh, and lifts its block. It returns the usage afterwards; request is as for Adjust. The error
@@ -113,12 +106,10 @@ func (l *Limiter) Reset(rule string, key []string, request string) (*Usage, erro
 	if err != nil {
 		return nil, err
 	}
-	if c := changeOf(verbReset, u, 0); len(c.ops) > 0 {
-		c.ticket = ticketOf(request, hashBody(verbReset, rule, u.Key, 0), checkTime)
-		if err := l.apply(c); err != nil {
-			return nil, fmt.Errorf("reset %q: %w", rule, err)
-		}
-		l.tell(u, c)
+	c := changeOf(verbReset, u, 0)
+	c.ticket = ticketOf(request, hashBody(verbReset, rule, u.Key, 0), checkTime)
+	if err := l.carryOut(c, u); err != nil {
+		return nil, err
 	}
 	l.askRegions(u)
 	return u, nil
