@@ -62,7 +62,13 @@ func (l *Limiter) Activity() []NodeActivity {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil || time.Since(r.at) > activityAge {
-		r.last, r.at = l.activityEverywhere(), time.Now()
+		r.last, r.at = []NodeActivity{l.activityHere()}, time.Now()
+		if l.member != nil {
+			gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
+				a.Node = from
+				r.last = append(r.last, *a)
+			})
+		}
 	}
 	return r.last
 }
@@ -86,19 +92,6 @@ func (l *Limiter) activityHere() NodeActivity {
 		}
 	}
 	return a
-}
-
-// activityEverywhere asks all nodes of the ring.
-func (l *Limiter) activityEverywhere() []NodeActivity {
-	all := []NodeActivity{l.activityHere()}
-	if l.member == nil {
-		return all
-	}
-	gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
-		a.Node = from
-		all = append(all, *a)
-	})
-	return all
 }
 
 // Code is for wire.Encode.

@@ -161,7 +161,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	q := &asks[0].q
 	timeout := asks[len(asks)-1].until.Sub(now) // the last one came last
 	head := question{count: len(asks), patient: timeout, hops: q.hops}
-	l.wish(&head, asks)
+	l.member.leases.wish(&head, asks)
 	sent := l.member.Boottime()
 	v.out = append(head.appendHead(v.out[:0]), body...)
 	l.member.figures.coalesced.Add(int64(len(asks) - 1))
@@ -181,7 +181,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 	if err == nil {
 		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
 	}
-	l.learn(asks, sent, &v.reply, err)
+	l.member.leases.learn(asks, sent, &v.reply, err)
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {
@@ -190,7 +190,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 		if failed || len(next) == 0 {
 			break
 		}
-		if next = l.fromLease(next); len(next) > 0 {
+		if next = l.member.leases.decide(next); len(next) > 0 {
 			break
 		}
 	}
@@ -243,7 +243,7 @@ func (l *Limiter) undo(a *ask) {
 		return
 	}
 	if a.leased {
-		l.member.leases.Unspend(a.receipt, a.q.ops)
+		l.member.leases.held.Unspend(a.receipt, a.q.ops)
 		return
 	}
 	var list []gift

@@ -35,18 +35,20 @@ const (
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
 	// restPause is when it is looked again for somebody to ask, where there was nobody.
 	restPause = 250 * time.Millisecond
-	// awayPause is when a region is asked again from which no answer came; it doubles up to maxAwayPause.
-	awayPause, maxAwayPause = time.Second, 5 * time.Second
+	// awayPause is when a region is asked again from which no answer came.
+	awayPause = 2 * time.Second
 )
 
-// loans are those that this node, as an owner, is borrowing. Times are of the steady clock.
+// loans are those between regions: what this node, as an owner, borrows and lends. Times are of the steady clock.
 type loans struct {
-	told [toldSlots]atomic.Int64 // when an owner was told last
+	l       *Limiter
+	told    [toldSlots]atomic.Int64 // when an owner was told last
+	lending atomic.Int64            // requests of other regions that are being answered
 
 	mu     sync.Mutex // guards what follows
 	known  map[counters.Key]*debtor
 	flying int
-	away   map[string]*away // regions of which an answer did not come; at most those that have shares
+	away   map[string]int64 // regions of which an answer did not come, and until when they are left; at most those that have shares
 }
 
 // debtor is a counter that borrows.
@@ -64,13 +66,9 @@ type lender struct {
 	after  int64 // it is not asked before
 }
 
-// away is a region that did not answer.
-type away struct {
-	pause time.Duration
-	until int64
+func (x *loans) init(l *Limiter) {
+	x.l, x.known, x.away = l, make(map[counters.Key]*debtor), make(map[string]int64)
 }
-
-func (x *loans) init() { x.known, x.away = make(map[counters.Key]*debtor), make(map[string]*away) }
 
 // due reports whether the owner of a subject is to be told now.
 func (x *loans) due(subject rules.Hash, steady int64) bool {
@@ -79,10 +77,10 @@ func (x *loans) due(subject rules.Hash, steady int64) bool {
 	return (steady-last >= int64(tellPause) || steady < last) && slot.CompareAndSwap(last, steady)
 }
 
-// seekLoans tells the owners of what little is left of.
-func (l *Limiter) seekLoans(q *Query, a *Answer) {
-	m := l.member
-	if m == nil || m.Far == nil || a.DecidedBy == ByFallback {
+// seek tells the owners of what little is left of.
+func (x *loans) seek(q *Query, a *Answer) {
+	m := x.l.member
+	if m.Far == nil || a.DecidedBy == ByFallback {
 		return
 	}
 	limits := a.Limits
@@ -90,8 +88,8 @@ func (l *Limiter) seekLoans(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		limits = limits[len(h.Limits):]
-		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && m.loans.due(h.Subject, a.Now.Steady) {
-			l.tellOwner(q, h)
+		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && x.due(h.Subject, a.Now.Steady) {
+			x.tellOwner(q, h)
 		}
 	}
 }
@@ -108,31 +106,31 @@ func anyShort(limits []LimitAnswer) bool {
 }
 
 // tellOwner tells the owner of h's subject that a share is nearly used. Who is told nothing is told again.
-func (l *Limiter) tellOwner(q *Query, h *rules.Hit) {
-	m := l.member
+func (x *loans) tellOwner(q *Query, h *rules.Hit) {
+	m := x.l.member
 	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
 	here := r.Place == partitions.Held
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
-	n := named{version: l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
+	n := named{version: x.l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
 	if here {
-		l.borrow(&n)
+		x.borrow(&n)
 	} else {
 		_ = m.Peers.Send(r.Owner, MethodBorrow, wire.Encode(nil, &n))
 	}
 }
 
 // borrow asks for loans of what is short of a subject that this node owns. It does not wait for them.
-func (l *Limiter) borrow(n *named) {
-	m := l.member
+func (x *loans) borrow(n *named) {
+	m := x.l.member
 	if m.Far == nil {
 		return
 	}
-	now := l.clock.Now()
-	for _, d := range l.dividedLimits(n, now) {
+	now := x.l.clock.Now()
+	for _, d := range x.dividedLimits(n, now) {
 		if r := m.Ownership.Route(d.partition); r.Place == partitions.Held && m.Authority() {
-			l.borrowFor(n, &d, now)
+			x.borrowFor(n, &d, now)
 		}
 	}
 }
@@ -149,26 +147,26 @@ type loan struct {
 }
 
 // borrowFor asks for a loan of one limit, unless one is under way, or nobody has anything.
-func (l *Limiter) borrowFor(n *named, d *divided, now algorithms.Now) {
-	m := l.member
+func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
+	m := x.l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
-	stand := l.table.Loans(now, d.key, &d.limit.Limit)
+	stand := x.l.table.Loans(now, d.key, &d.limit.Limit)
 	if !short(d.rule, d.limit, stand.Remaining) {
 		return
 	}
-	want := stand.Room(m.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := stand.Room(m.leases.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = aim(d.limit) - stand.Remaining
 	}
 	if want < 1 {
 		return
 	}
-	if f.region, f.debtor = m.loans.choose(d, stand.Window, now.Steady, m.Far); f.debtor == nil {
+	if f.region, f.debtor = x.choose(d, stand.Window, now.Steady, m.Far); f.debtor == nil {
 		return
 	}
 	f.request = LoanRequest{named: *n, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
 	f.request.version = d.book.set.Version
-	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { l.lent(f, body, err) })
+	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { x.arrived(f, body, err) })
 }
 
 // choose picks the region that has the most unused, as far as is known: what nobody has heard of counts as unused whole. Of
@@ -195,10 +193,7 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 		if heard := c.from[name]; heard != nil {
 			unused, after = heard.unused, heard.after
 		}
-		if a := x.away[name]; a != nil {
-			after = max(after, a.until)
-		}
-		if after <= steady && unused > most {
+		if max(after, x.away[name]) <= steady && unused > most {
 			region, most = name, unused
 		}
 	}
@@ -243,15 +238,15 @@ func (x *loans) sweep(steady int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	maps.DeleteFunc(x.known, func(_ counters.Key, c *debtor) bool { return !c.flying && steady-c.used > int64(debtorLife) })
-	maps.DeleteFunc(x.away, func(_ string, a *away) bool { return steady-a.until > int64(debtorLife) })
+	maps.DeleteFunc(x.away, func(_ string, until int64) bool { return steady > until })
 }
 
-// lent takes the answer to a request for a loan, once.
-func (l *Limiter) lent(f *loan, body []byte, err error) {
+// arrived takes the answer to a request for a loan, once.
+func (x *loans) arrived(f *loan, body []byte, err error) {
 	if !f.over.CompareAndSwap(false, true) {
 		return
 	}
-	m, now := l.member, l.clock.Now()
+	m, now := x.l.member, x.l.clock.Now()
 	var r LoanReply
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
@@ -259,9 +254,9 @@ func (l *Limiter) lent(f *loan, body []byte, err error) {
 	if err != nil {
 		m.figures.loansFailed.Add(1)
 	} else if r.status == loanMade {
-		l.receiveLoan(f, &r, now)
+		x.receive(f, &r, now)
 	}
-	m.loans.learn(f, &r, err != nil, now.Steady)
+	x.learn(f, &r, err != nil, now.Steady)
 }
 
 // learn takes over what a region's answer, or its silence, says about whom to ask next.
@@ -271,13 +266,7 @@ func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 	x.flying--
 	f.debtor.flying = false
 	if failed {
-		a := x.away[f.region]
-		if a == nil {
-			a = &away{}
-			x.away[f.region] = a
-		}
-		a.pause = min(maxAwayPause, max(awayPause, 2*a.pause))
-		a.until = steady + int64(a.pause)
+		x.away[f.region] = steady + int64(awayPause)
 		return
 	}
 	delete(x.away, f.region)
@@ -306,12 +295,12 @@ func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 	f.debtor.from[f.region] = heard
 }
 
-// receiveLoan puts a loan into its counter, if that is still what it was when the loan was asked for. No more than was
+// receive puts a loan into its counter, if that is still what it was when the loan was asked for. No more than was
 // asked for is taken, and of a bucket not what may have come back at the lender since.
-func (l *Limiter) receiveLoan(f *loan, r *LoanReply, now algorithms.Now) {
-	m := l.member
+func (x *loans) receive(f *loan, r *LoanReply, now algorithms.Now) {
+	m := x.l.member
 	amount := min(r.Amount, f.request.Want)
-	d, ok := l.dividedLimit(&f.request.named, f.request.limit, now)
+	d, ok := x.dividedLimit(&f.request.named, f.request.limit, now)
 	if !ok || d.key != f.to.key || !m.Authority() {
 		m.figures.lost.Add(amount)
 		return
@@ -322,8 +311,8 @@ func (l *Limiter) receiveLoan(f *loan, r *LoanReply, now algorithms.Now) {
 		put = max(0, amount-lender.Drained(time.Duration(now.Steady-f.sent)))
 	}
 	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
-	out := m.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo)
-	n, err := l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
+	out := m.leases.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo)
+	n, err := x.l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
 	if err != nil {
 		n = 0
 	}
@@ -331,12 +320,6 @@ func (l *Limiter) receiveLoan(f *loan, r *LoanReply, now algorithms.Now) {
 	if n > 0 {
 		m.figures.borrowed.Add(1)
 		m.figures.borrowedUnits.Add(n)
-		l.room(d.key.Hi)
+		m.leases.forget(forgetting{hi: d.key.Hi, room: true})
 	}
-}
-
-// room tells all nodes that a subject was given room: what they remember of refusals holds no more.
-func (l *Limiter) room(hi uint64) {
-	l.member.leases.Retry(hi)
-	l.member.broadcast(MethodForget, wire.Encode(nil, &forgetting{hi: hi, room: true})) // who is not reached forgets within a lease's life
 }

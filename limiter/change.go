@@ -106,9 +106,14 @@ func (l *Limiter) changeHere(c *change) error {
 // forget makes leases and remembered refusals of the subject void where c has made room: they would say otherwise.
 func (l *Limiter) forget(c *change) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	if c.verb == verbReset || c.verb == verbAdjust && reward {
-		l.changed(c.ops[0].Key.Hi, c.verb == verbReset)
+	if l.member == nil || c.verb != verbReset && !(c.verb == verbAdjust && reward) {
+		return
 	}
+	hi := c.ops[0].Key.Hi
+	if c.verb == verbReset {
+		l.member.leases.granted.Forget(hi)
+	}
+	l.member.leases.forget(forgetting{hi: hi})
 }
 
 // changeOf is a change of what m found: of all its limits, its block, and what was lent and borrowed of its limits, in this

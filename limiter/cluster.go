@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -134,11 +133,9 @@ type member struct {
 	flights flights
 	visits  sync.Pool // of *visit
 	figures tallies
-	leases  *localcache.Leases // held here
-	granted *grants.Ledger     // granted here
-	loans   loans              // under way to this node's counters
+	leases  leases
+	loans   loans // under way to this node's counters
 
-	lending atomic.Int64  // requests of other regions for loans that are being answered
 	serving chan struct{} // holds a token for each question that waits for something
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -160,12 +157,12 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
 	}
 	bound := cmp.Or(c.Leases, defaultLeases)
-	m.leases, m.granted = localcache.NewLeases(bound), grants.NewLedger(bound)
-	m.loans.init()
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
 	l.member = m
-	m.done.Go(l.tend)
+	m.loans.init(l)
+	m.leases = leases{l, localcache.NewLeases(bound), grants.NewLedger(bound)}
+	m.done.Go(m.leases.tend)
 	return l, nil
 }
 

@@ -55,7 +55,7 @@ func (c *journey) giveBack() {
 		case undoAlone:
 			c.undoAlone(s)
 		case undoLease:
-			l.member.leases.Unspend(s.receipt, c.ops(s))
+			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
 			l.undo(s.from)
 			s.from.admitted = false // which other subjects of it would give back again

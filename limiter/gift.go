@@ -82,21 +82,21 @@ func (l *Limiter) giveBack(list []gift) {
 		case r.Place == partitions.Held:
 			l.takeBack(g)
 		case g.hops > maxHops:
-			l.lose(g)
+			l.reservations.lose(g)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
 			byOwner[r.Owner] = append(byOwner[r.Owner], *g)
 		case r.Place == partitions.Frozen:
 			g.hops++
 			frozen = append(frozen, *g)
 		default:
-			l.lose(g)
+			l.reservations.lose(g)
 		}
 	}
 	for to, list := range byOwner {
 		for some := range slices.Chunk(list, maxGifts) {
 			if m.Peers.Send(to, MethodGive, wire.Encode(nil, &gifts{some})) != nil {
 				for i := range some {
-					l.lose(&some[i])
+					l.reservations.lose(&some[i])
 				}
 			}
 		}
@@ -120,7 +120,7 @@ func (l *Limiter) giveBack(list []gift) {
 func (l *Limiter) takeBack(g *gift) {
 	m := l.member
 	if !l.sameLife(g.hi, g.lineage) || m != nil && !m.Authority() {
-		l.lose(g)
+		l.reservations.lose(g)
 		return
 	}
 	now, mine := l.clock.Now(), g.process == l.process
@@ -146,7 +146,7 @@ func (l *Limiter) takeBack(g *gift) {
 		}
 	}
 	if g.grant != 0 && mine {
-		m.granted.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
+		m.leases.granted.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
 		}, give)
@@ -160,8 +160,8 @@ func (l *Limiter) takeBack(g *gift) {
 }
 
 // lose counts what reservations don't get back.
-func (l *Limiter) lose(g *gift) {
+func (x *reservations) lose(g *gift) {
 	if g.made != 0 {
-		l.reservations.dropped.Add(int64(len(g.ops)))
+		x.dropped.Add(int64(len(g.ops)))
 	}
 }

@@ -11,8 +11,8 @@ import (
 // This node as an owner that grants leases.
 
 // grantFor grants the wishes of v's question, as far as the limits allow it. What is granted is debited first.
-func (l *Limiter) grantFor(v *visit, now algorithms.Now) {
-	q, r, m := &v.question, &v.reply, l.member
+func (x *leases) grantFor(v *visit, now algorithms.Now) {
+	q, r, m := &v.question, &v.reply, x.l.member
 	last := len(r.admitted) - 1
 	if len(q.wishes) == 0 || q.verb != verbCheck || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
@@ -26,7 +26,7 @@ func (l *Limiter) grantFor(v *visit, now algorithms.Now) {
 		for j := range ops {
 			ops[j].Decision = results[at+j].Decision
 		}
-		if g, ok := l.grant(now, w, ops, r.lineages[subject], nodes); ok {
+		if g, ok := x.grant(now, w, ops, r.lineages[subject], nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
 			m.figures.ungranted.Add(1)
@@ -35,8 +35,8 @@ func (l *Limiter) grantFor(v *visit, now algorithms.Now) {
 }
 
 // grant grants one wish.
-func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage uint64, nodes int) (granted, bool) {
-	m := l.member
+func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage uint64, nodes int) (granted, bool) {
+	m := x.l.member
 	g := granted{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
@@ -47,12 +47,12 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
-	g.ID, g.Amounts = m.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
+	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == x.l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
+	g.ID, g.Amounts = x.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
 		}
-		return l.table.Take(now, ops) == counters.Admitted
+		return x.l.table.Take(now, ops) == counters.Admitted
 	})
 	if g.ID != 0 {
 		m.figures.granted.Add(1)
@@ -60,15 +60,16 @@ func (l *Limiter) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage 
 	return g, g.ID != 0
 }
 
-// changed makes all nodes forget what they lease and know of a subject whose counters were changed otherwise.
-func (l *Limiter) changed(hi uint64, reset bool) {
-	m := l.member
-	if m == nil {
-		return
+// forget makes all nodes forget what f says. Those that are not reached do so within a lease's life.
+func (x *leases) forget(f forgetting) {
+	x.forgetHere(&f)
+	x.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
+}
+
+func (x *leases) forgetHere(f *forgetting) {
+	if f.room {
+		x.held.Retry(f.hi)
+	} else {
+		x.held.Forget(x.l.member.Boottime(), f.hi)
 	}
-	if reset {
-		m.granted.Forget(hi)
-	}
-	m.leases.Forget(m.Boottime(), hi)
-	m.broadcast(MethodForget, wire.Encode(nil, &forgetting{hi: hi})) // who is not reached forgets within a lease's life
 }

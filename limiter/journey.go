@@ -256,7 +256,7 @@ func (c *journey) lease(s *subject, h *rules.Hit) bool {
 	if c.peek || c.answer.scratch.reserving {
 		return false
 	}
-	outcome := c.limiter.spend(s.route.Owner, h.Rule, h.Limits, c.ops(s), &s.receipt)
+	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, c.ops(s), &s.receipt)
 	switch outcome {
 	case localcache.Spent:
 		c.rule(s, ByLease, true, undoLease)

@@ -4,12 +4,18 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This node as a holder of leases.
+// leases are those that this node holds, and those that it has granted as an owner.
+type leases struct {
+	l       *Limiter
+	held    *localcache.Leases
+	granted *grants.Ledger
+}
 
 // termsOf are the terms of leases for the subject of a hit.
 func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
@@ -21,22 +27,22 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 }
 
 // spend takes ops, of one subject, from its lease. The receipt tells what was spent.
-func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
-	m := l.member
+func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
+	m := x.l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
 	var outcome localcache.Outcome
-	if outcome, *receipt = m.leases.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
+	if outcome, *receipt = x.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
 	// This process may have stood still in between; what was spent too late was not spent, and goes back with the rest.
 	if m.Boottime() >= receipt.Until {
-		m.leases.Unspend(*receipt, ops)
+		x.held.Unspend(*receipt, ops)
 		return localcache.Unknown
 	}
 	if receipt.Renew {
-		l.renew(owner, m.termsOf(r, limits), ops)
+		x.renew(owner, m.termsOf(r, limits), ops)
 	}
 	if outcome == localcache.Spent {
 		m.figures.leased.Add(1)
@@ -47,101 +53,93 @@ func (l *Limiter) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 }
 
 // renew fetches the next grant in the background: a question that costs nothing.
-func (l *Limiter) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
-	m := l.member
+func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
+	m := x.l.member
 	if t.None() {
 		return
 	}
 	// Nobody waits for it, and an answer that is not heard of is quota lost.
 	a := &ask{to: owner, owner: owner, until: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
-	a.q.flags, a.q.version = flagLast, l.version()
+	a.q.flags, a.q.version = flagLast, x.l.version()
 	a.q.revision = m.Ownership.Route(partitionOf(ops[0].Key.Hi)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
 	m.figures.renewals.Add(1)
-	l.dispatch(a, false)
+	x.l.dispatch(a, false)
 }
 
 // wish adds to a message's head what this node would like to lease of the subjects that asks are about.
-func (l *Limiter) wish(head *question, asks []*ask) {
+func (x *leases) wish(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
 		return
 	}
-	at, first := l.member.Boottime(), 0
+	at, first := x.l.member.Boottime(), 0
 	for subject := range a.terms {
 		n := subjectOps(a.q.ops[first:])
-		if w, ok := l.member.leases.Wish(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.wishes = append(head.wishes, wish{hi: a.q.ops[first].Key.Hi, holder: l.member.Self, Wish: w})
+		if w, ok := x.held.Wish(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.wishes = append(head.wishes, wish{hi: a.q.ops[first].Key.Hi, holder: x.l.member.Self, Wish: w})
 		}
 		first += n
 	}
 }
 
 // learn takes over what a reply says about leases to the subjects that asks were about.
-func (l *Limiter) learn(asks []*ask, sent time.Duration, r *reply, err error) {
-	a, m := asks[0], l.member
+func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
+	a, m := asks[0], x.l.member
 	if a.terms == nil {
 		return
 	}
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
-			m.leases.Unanswered(at, a.q.ops[0].Key.Hi)
+			x.held.Unanswered(at, a.q.ops[0].Key.Hi)
 		}
 		return
 	}
-	last, n := len(r.admitted)-1, len(a.q.ops)
-	results := r.results[last*n:]
-	ops := make([]counters.Op, 0, n)
-	for i := range a.q.ops {
-		op := counters.Op{Key: a.q.ops[i].Key, Limit: a.q.ops[i].Limit, Cost: a.q.ops[i].Cost, Shadow: a.q.ops[i].Shadow}
-		op.Decision, op.Full = results[i].Decision, results[i].full
-		ops = append(ops, op)
-	}
-	first := 0
-	for subject := range a.terms {
-		k, g := subjectOps(ops[first:]), localcache.Grant{}
+	last, first := len(r.admitted)-1, 0
+	results := r.results[last*len(a.q.ops):]
+	for subject, terms := range a.terms {
+		asked := a.q.ops[first : first+subjectOps(a.q.ops[first:])]
+		ops, refused := make([]counters.Op, len(asked)), false
+		for i := range asked {
+			res := &results[first+i]
+			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
+			ops[i].Decision, ops[i].Full = res.Decision, res.full
+			refused = refused || !res.Allowed
+		}
+		first += len(asked)
+		if terms.None() {
+			continue
+		}
+		var g localcache.Grant
 		for i := range r.grants {
-			if r.grants[i].hi == ops[first].Key.Hi && len(r.grants[i].Amounts) == k {
+			if r.grants[i].hi == ops[0].Key.Hi && len(r.grants[i].Amounts) == len(ops) {
 				g = r.grants[i].Grant
 			}
 		}
-		if !a.terms[subject].None() {
-			from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
-			l.hear(sent, at, from, ops[first:first+k], g, a.renewal, r.admitted[last], a.terms[subject].TTL)
+		from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
+		// A shadow rule's refusal is no reason not to grant.
+		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
+			x.held.Admitted(sent, at, from, ops, g, a.renewal)
 		}
-		first += k
+		if refused {
+			x.held.Refused(sent, from, ops, terms.TTL)
+		}
 	}
 }
 
-// hear takes over what the owner said about one subject.
-func (l *Limiter) hear(sent, at time.Duration, from localcache.Source, ops []counters.Op, g localcache.Grant, renewal, admitted bool, ttl time.Duration) {
-	m := l.member
-	refused := false
-	for i := range ops {
-		refused = refused || !ops[i].Decision.Allowed
-	}
-	// A shadow rule's refusal is no reason not to grant.
-	if g.ID != 0 || renewal || admitted && !refused {
-		m.leases.Admitted(sent, at, from, ops, g, renewal)
-	}
-	if refused {
-		m.leases.Refused(sent, from, ops, ttl)
-	}
-}
-
-// fromLease answers asks that waited for a message of their own from the lease that another one brought. It returns
+// decide answers asks that waited for a message of their own from the lease that another one brought. It returns
 // those that are left.
-func (l *Limiter) fromLease(asks []*ask) []*ask {
+func (x *leases) decide(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
 		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
-		outcome := l.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
+		outcome := x.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
 		if outcome == localcache.Unknown {
 			left = append(left, a)
 			continue
@@ -149,7 +147,7 @@ func (l *Limiter) fromLease(asks []*ask) []*ask {
 		a.leased, a.status = true, decided
 		a.admitted = outcome == localcache.Spent || a.rule.Shadow
 		if !a.state.CompareAndSwap(askOpen, askAnswered) {
-			l.member.leases.Unspend(a.receipt, a.q.ops)
+			x.held.Unspend(a.receipt, a.q.ops)
 			continue
 		}
 		a.done <- struct{}{}
@@ -158,18 +156,18 @@ func (l *Limiter) fromLease(asks []*ask) []*ask {
 }
 
 // tend gives leases back as they end, until the limiter is closed.
-func (l *Limiter) tend() {
-	m := l.member
+func (x *leases) tend() {
+	m := x.l.member
 	var ended []localcache.Ended
 	for {
 		at := m.Boottime()
-		ended = m.leases.Ended(at, ended[:0])
-		l.giveLeases(ended)
-		m.granted.Sweep(at)
-		m.loans.sweep(l.clock.Now().Steady)
-		timer := time.NewTimer(min(max(m.leases.Next()-m.Boottime(), leastPause), bookPause))
+		ended = x.held.Ended(at, ended[:0])
+		x.give(ended)
+		x.granted.Sweep(at)
+		m.loans.sweep(x.l.clock.Now().Steady)
+		timer := time.NewTimer(min(max(x.held.Next()-m.Boottime(), leastPause), bookPause))
 		select {
-		case <-m.leases.Wake():
+		case <-x.held.Wake():
 		case <-timer.C:
 		case <-m.ctx.Done():
 			timer.Stop()
@@ -188,8 +186,8 @@ const (
 	bookPause = 10 * time.Second
 )
 
-// giveLeases gives back what is left of leases that have ended.
-func (l *Limiter) giveLeases(ended []localcache.Ended) {
+// give gives back what is left of leases that have ended.
+func (x *leases) give(ended []localcache.Ended) {
 	var list []gift
 	for i := range ended {
 		if e := &ended[i]; len(e.Ops) > 0 {
@@ -197,7 +195,7 @@ func (l *Limiter) giveLeases(ended []localcache.Ended) {
 			list = append(list, gift{debit: d, grant: e.Grant})
 		}
 	}
-	l.giveBack(list)
+	x.l.giveBack(list)
 }
 
 // UseLeases says whether this node leases from others. Without, all that it holds is given back at once: it is leaving.
@@ -207,6 +205,6 @@ func (l *Limiter) UseLeases(yes bool) {
 		return
 	}
 	at := m.Boottime()
-	m.leases.Use(at, yes)
-	l.giveLeases(m.leases.Ended(at, nil))
+	m.leases.held.Use(at, yes)
+	l.member.leases.give(m.leases.held.Ended(at, nil))
 }

@@ -29,7 +29,7 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	case l.member == nil:
 		to.Fail(CodeMessage, "this node is in no cluster")
 	case method == MethodLend:
-		l.serveLend(body, false, to)
+		l.member.loans.serve(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	default:
@@ -37,15 +37,15 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	}
 }
 
-// serveLend has a request for a loan answered by the owner, who may be this node. passed: another node here took this one for that.
-func (l *Limiter) serveLend(body []byte, passed bool, to Answerer) {
-	m := l.member
+// serve has a request for a loan answered by the owner, who may be this node. passed: another node here took this one for that.
+func (x *loans) serve(body []byte, passed bool, to Answerer) {
+	m := x.l.member
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	d, ok := l.dividedLimit(&r.named, r.limit, l.clock.Now())
+	d, ok := x.dividedLimit(&r.named, r.limit, x.l.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
@@ -53,7 +53,7 @@ func (l *Limiter) serveLend(body []byte, passed bool, to Answerer) {
 	route := m.Ownership.Route(d.partition)
 	switch {
 	case passed || route.Place == partitions.Held:
-		l.lendHere(&r, to)
+		x.answer(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {
 			if err != nil {
@@ -69,15 +69,15 @@ func (l *Limiter) serveLend(body []byte, passed bool, to Answerer) {
 
 func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// lendHere answers a request about a subject of this node, in a goroutine of its own. Where too many are answered, nobody
+// answer answers a request about a subject of this node, in a goroutine of its own. Where too many are answered, nobody
 // has taken anything yet.
-func (l *Limiter) lendHere(r *LoanRequest, to Answerer) {
-	m := l.member
-	if m.lending.Add(1) > maxLending || !m.spawn(func() {
-		defer m.lending.Add(-1)
-		answerLoan(to, l.lend(r))
+func (x *loans) answer(r *LoanRequest, to Answerer) {
+	m := x.l.member
+	if x.lending.Add(1) > maxLending || !m.spawn(func() {
+		defer x.lending.Add(-1)
+		answerLoan(to, x.lend(r))
 	}) {
-		m.lending.Add(-1)
+		x.lending.Add(-1)
 		m.figures.busyness.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
@@ -85,9 +85,9 @@ func (l *Limiter) lendHere(r *LoanRequest, to Answerer) {
 
 // lend makes a loan, if there is something to lend: it is debited, and confirmed, before anybody hears of it. One that is
 // not confirmed is put back, where that can be.
-func (l *Limiter) lend(r *LoanRequest) LoanReply {
-	m, now := l.member, l.clock.Now()
-	d, ok := l.dividedLimit(&r.named, r.limit, now)
+func (x *loans) lend(r *LoanRequest) LoanReply {
+	m, now := x.l.member, x.l.clock.Now()
+	d, ok := x.dividedLimit(&r.named, r.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
@@ -95,7 +95,7 @@ func (l *Limiter) lend(r *LoanRequest) LoanReply {
 	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
 		return LoanReply{status: loanLater}
 	}
-	n, stand, err := l.takeLoan(&d, now, r.Window, r.Want)
+	n, stand, err := x.debit(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
 	switch {
 	case err != nil:
@@ -109,11 +109,11 @@ func (l *Limiter) lend(r *LoanRequest) LoanReply {
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTime)
 	defer cancel()
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
-		later := l.clock.Now()
+		later := x.l.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // it may have refilled since
 		}
-		l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
+		x.l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
 			return m.Ownership.Lineage(d.partition) == lineage
 		})
 		return LoanReply{status: loanLater}
@@ -129,11 +129,11 @@ func (d *divided) lessThanItsShare() bool {
 	return d.limit.Capacity() < d.book.set.Division(d.rule, d.limit)[d.book.set.Shares().Region]
 }
 
-// takeLoan debits a loan.
-func (l *Limiter) takeLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
-	n, stand, err := l.table.Lend(now, d.key, &d.limit.Limit, window, want)
+// debit debits a loan.
+func (x *loans) debit(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+	n, stand, err := x.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
+		x.l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
 	}
 	return n, stand, err
 }

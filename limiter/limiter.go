@@ -28,9 +28,8 @@ type Limiter struct {
 	rounds  rounds
 	meter   Meter // nil: what is admitted is not counted for bills
 
-	reservations reservationFigures
+	reservations reservations
 	requests     requests
-	ownKey       [32]byte // signs reservations as long as no cluster's secret is known
 
 	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
 	steps  func(*rules.Set) []int
@@ -55,7 +54,8 @@ type book struct {
 // methods that are given the time may be called. It is a node by itself; for a cluster see Join.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}
-	_, _ = rand.Read(l.ownKey[:]) // never fails
+	l.reservations.l = l
+	_, _ = rand.Read(l.reservations.ownKey[:]) // never fails
 	return l
 }
 

@@ -533,7 +533,7 @@ func TestGlobalChecksAllocateNothing(t *testing.T) {
 // What is known of borrowing counters is bounded, and forgotten in the end.
 func TestDebtorsAreBounded(t *testing.T) {
 	var x loans
-	x.init()
+	x.init(nil)
 	for i := range maxDebtors + 100 {
 		x.mu.Lock()
 		c := x.debtor(counters.Key{Hi: uint64(i)}, 1, int64(i))

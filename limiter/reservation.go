@@ -123,13 +123,13 @@ func (r *reservation) note(unit int) counters.Key {
 
 // signingKey is what ids are signed with: the cluster's, or as long as that is not known this process's own, which
 // no other node can read.
-func (l *Limiter) signingKey() (key []byte, known bool) {
-	if l.member == nil || l.member.Secret == nil {
-		return l.ownKey[:], true
+func (x *reservations) signingKey() (key []byte, known bool) {
+	if x.l.member == nil || x.l.member.Secret == nil {
+		return x.ownKey[:], true
 	}
-	secret := l.member.Secret()
+	secret := x.l.member.Secret()
 	if len(secret) == 0 {
-		return l.ownKey[:], false
+		return x.ownKey[:], false
 	}
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("reservation"))

@@ -12,21 +12,19 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// reservationFigures count since the process began.
-type reservationFigures struct {
+// reservations are those that this node makes, and settles. They count since the process began.
+type reservations struct {
+	l                 *Limiter
+	ownKey            [32]byte     // signs them as long as no cluster's secret is known
 	reserved          atomic.Int64 // made here
 	settled, repeated atomic.Int64 // here, as the home
 	unknown           atomic.Int64 // ids that are no reservation, or none any more
 	dropped           atomic.Int64 // refunds of limits, since the counters they came from are gone
 }
 
-// Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
-// node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
-// reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
-// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner
-// decided, but could not keep the answer, so nothing is reserved.
-func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	over, err := l.prepare(l.clock.Now(), q, a)
+// reserve is Limiter.Reserve.
+func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	over, err := x.l.prepare(x.l.clock.Now(), q, a)
 	if err != nil {
 		return "", err
 	}
@@ -34,7 +32,7 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 		return "", fmt.Errorf("reserve: %w", ErrReservation)
 	}
 	if q.RequestID == "" || over {
-		return l.reserve(q, ttl, a, over)
+		return x.decide(q, ttl, a, over)
 	}
 	r := &reserveRequest{query: q, ttl: ttl, ticket: ticketOf(q.RequestID, hashQuery(q, ttl), 0)}
 	until := time.Now().Add(checkTime - reserve)
@@ -42,18 +40,18 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	for again := false; ; again = true {
 		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTime, time.Until(until)), catchUpTime))
 		a.scratch.until = until
-		id, err = l.reserveOnce(ctx, r, a)
+		id, err = x.once(ctx, r, a)
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
-		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may tell of the attempt
+		if over, err = x.l.prepare(x.l.clock.Now(), q, a); err != nil { // a may tell of the attempt
 			return "", err
 		}
-		if id, err = l.reserve(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
+		if id, err = x.decide(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
 			return id, err
 		}
 		// Owners decided it after all: they were only just coming. Nobody has kept the answer, so they decide it anew.
-		if err = l.annul(id, q, a); err != nil {
+		if err = x.annul(id, q, a); err != nil {
 			return "", err
 		}
 	}
@@ -61,16 +59,16 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 
 // annul takes back what was reserved by an answer that nobody hears, and prepares a for another one. What can't be given back stays
 // charged.
-func (l *Limiter) annul(id string, q *Query, a *Answer) error {
+func (x *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
-		_, _ = l.Settle(id, nil)
+		_, _ = x.Settle(id, nil)
 	}
-	_, err := l.prepare(l.clock.Now(), q, a)
+	_, err := x.l.prepare(x.l.clock.Now(), q, a)
 	return err
 }
 
 // reservationOf is what a, which was admitted for a reservation, took.
-func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
+func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
 	r.until = r.made + int64(min(ttl, MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was asked: it can be settled all the same, at some home
@@ -82,10 +80,10 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
 		how := ruling{undo: undoHere, when: a.Now, lineage: 1} // of a node by itself
-		if l.member != nil {
+		if x.l.member != nil {
 			how = a.scratch.journey.subjects[i].ruling
 		}
-		s := reserved{debit: l.debitOf(h.Subject.Hi, &how, a.scratch.ops[first:first+n])}
+		s := reserved{debit: x.debitOf(h.Subject.Hi, &how, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
 			if !a.scratch.ops[first+j].Decision.Allowed {
 				continue
@@ -97,7 +95,7 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 			}
 			s.units = append(s.units, unit)
 		}
-		if l.meter != nil && h.Rule.Monthly { // the node that settles may never have heard of the subject
+		if x.l.meter != nil && h.Rule.Monthly { // the node that settles may never have heard of the subject
 			key := keyText(h.Rule, q)
 			size := len(h.Rule.Name)
 			for _, value := range key {
@@ -115,12 +113,12 @@ func (l *Limiter) reservationOf(q *Query, a *Answer, ttl time.Duration) *reserva
 }
 
 // debitOf is what ops of a subject took that was decided like that. A shadow limit that refused took nothing and owes nothing.
-func (l *Limiter) debitOf(hi uint64, how *ruling, ops []counters.Op) debit {
+func (x *reservations) debitOf(hi uint64, how *ruling, ops []counters.Op) debit {
 	d := debit{hi: hi}
 	at, subject := 0, 0 // in the question
 	switch how.undo {
 	case undoHere:
-		d.lineage, d.process, d.steady = how.lineage, l.process, how.when.Steady
+		d.lineage, d.process, d.steady = how.lineage, x.l.process, how.when.Steady
 	case undoAsked:
 		at, subject = findSubject(how.from.q.ops, hi)
 		d.lineage, d.process, d.steady = how.from.lineages[subject], how.from.process, how.from.steady
@@ -142,4 +140,13 @@ func (l *Limiter) debitOf(hi uint64, how *ruling, ops []counters.Op) debit {
 		d.when = append(d.when, when)
 	}
 	return d
+}
+
+// Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
+// node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
+// reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
+// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner
+// decided, but could not keep the answer, so nothing is reserved.
+func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	return l.reservations.reserve(q, ttl, a)
 }

@@ -25,18 +25,18 @@ type reserveRequest struct {
 	hops    int
 }
 
-// reserveOnce has a reservation, which a is prepared for, decided by the owner of its first subject, be that this node. The error
+// once has a reservation, which a is prepared for, decided by the owner of its first subject, be that this node. The error
 // is ErrNoOwner where that could not be done, or ErrRequestBody.
-func (l *Limiter) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+func (x *reservations) once(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	hi, ok := a.home()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = l.do(ctx, &errand{hi: hi, hops: r.hops, standby: true, here: func() (err error) {
-		id, err = l.reserveHere(ctx, r, hi, a)
+	err = x.l.do(ctx, &errand{hi: hi, hops: r.hops, standby: true, here: func() (err error) {
+		id, err = x.here(ctx, r, hi, a)
 		return err
 	}, ask: func(to ring.NodeID, _ *trail) (err error) {
-		id, err = l.askToReserve(ctx, to, r, a)
+		id, err = x.ask(ctx, to, r, a)
 		return err
 	}})
 	return id, err
@@ -52,17 +52,17 @@ func (a *Answer) home() (hi uint64, ok bool) {
 	return 0, false
 }
 
-// reserveHere decides r here, where the counters of its first subject are, or answers it as the first time. The error is
+// here decides r here, where the counters of its first subject are, or answers it as the first time. The error is
 // counters.ErrShut where that is not so any more.
-func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
+func (x *reservations) here(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(hi, a.Now)
-	done, ok := l.requests.alone(ctx, memo.Key)
+	done, ok := x.l.requests.alone(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
 	}
 	defer done()
-	a.Now = l.clock.Now()
-	found, err := l.table.Recall(a.Now, memo)
+	a.Now = x.l.clock.Now()
+	found, err := x.l.table.Recall(a.Now, memo)
 	switch {
 	case errors.Is(err, counters.ErrBody):
 		return "", ErrRequestBody
@@ -70,21 +70,21 @@ func (l *Limiter) reserveHere(ctx context.Context, r *reserveRequest, hi uint64,
 		return "", err
 	case found && memo.Answer != nil:
 		if id, err = a.restore(memo.Answer); err == nil {
-			l.requests.repeated.Add(1)
+			x.l.requests.repeated.Add(1)
 			return id, nil
 		}
 	}
-	if id, err = l.reserve(r.query, r.ttl, a, false); err != nil || found {
+	if id, err = x.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = a.pack(id); l.enter(ofCheck, memo, a.Now) {
-		err = l.table.Remember(a.Now, memo) // full: it is not kept
+	if memo.Answer = a.pack(id); x.l.enter(ofCheck, memo, a.Now) {
+		err = x.l.table.Remember(a.Now, memo) // full: it is not kept
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
 	}
 	// The subject has just gone elsewhere, where nobody knows of the answer. It is decided anew there.
-	if l.annul(id, r.query, a) != nil {
+	if x.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
 	return "", counters.ErrShut
@@ -174,16 +174,16 @@ func (r *reserveReply) Code(c *wire.Coder) {
 	c.Rest(&r.answer)
 }
 
-// askToReserve asks another node to decide r. The error is ErrNoOwner where that could not be done.
-func (l *Limiter) askToReserve(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+// ask asks another node to decide r. The error is ErrNoOwner where that could not be done.
+func (x *reservations) ask(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, reserveReply{}
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
-	if err := l.member.errand(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := x.l.member.errand(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion {
-		l.catchUp(ctx, 0, reply.version)
-		if over, err := l.prepare(l.clock.Now(), r.query, a); err != nil || over {
+		x.l.catchUp(ctx, 0, reply.version)
+		if over, err := x.l.prepare(x.l.clock.Now(), r.query, a); err != nil || over {
 			return "", ErrNoOwner
 		}
 	}
@@ -201,23 +201,23 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	l.member.Await(ctx, revision, version)
 }
 
-// reserveFor decides r for another node.
-func (l *Limiter) reserveFor(r *reserveRequest) (*reserveReply, error) {
-	ctx, cancel := context.WithTimeout(l.member.ctx, homeTime)
+// decideFor decides r for another node.
+func (x *reservations) decideFor(r *reserveRequest) (*reserveReply, error) {
+	ctx, cancel := context.WithTimeout(x.l.member.ctx, homeTime)
 	defer cancel()
-	if l.version() < r.version {
-		l.catchUp(ctx, 0, r.version)
+	if x.l.version() < r.version {
+		x.l.catchUp(ctx, 0, r.version)
 	}
-	if l.inForce.Load() == nil {
+	if x.l.inForce.Load() == nil {
 		return nil, ErrNoOwner
 	}
 	var a Answer
-	over, err := l.prepare(l.clock.Now(), r.query, &a)
+	over, err := x.l.prepare(x.l.clock.Now(), r.query, &a)
 	if err != nil || over || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker goes by its own rules
 	}
 	a.scratch.until = time.Now().Add(homeTime)
-	id, err := l.reserveOnce(ctx, r, &a)
+	id, err := x.once(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -250,21 +250,21 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	c.Require(r.hops > 0 && r.ttl >= time.Millisecond)
 }
 
-// reserve decides a reservation that a was prepared for; over: no counter needs to be asked.
-func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
+// decide decides a reservation that a was prepared for; over: no counter needs to be asked.
+func (x *reservations) decide(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
-	if !over && !l.start(q, a) {
-		if err := l.finish(q, a); err != nil {
+	if !over && !x.l.start(q, a) {
+		if err := x.l.finish(q, a); err != nil {
 			return "", err
 		}
 	} else {
-		l.count(q, a)
+		x.l.count(q, a)
 	}
 	if !a.Allowed {
 		return "", nil
 	}
-	l.reservations.reserved.Add(1)
-	key, _ := l.signingKey()
-	return l.reservationOf(q, a, ttl).id(key), nil
+	x.reserved.Add(1)
+	key, _ := x.signingKey()
+	return x.reservationOf(q, a, ttl).id(key), nil
 }

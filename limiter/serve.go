@@ -88,24 +88,22 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		})
 	case MethodSettle:
 		var s settling
-		serveErrand(m, to, body, &s, func() (*Settlement, error) { return l.settle(m.ctx, &s) })
+		serveErrand(m, to, body, &s, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &s) })
 	case MethodReserve:
 		var r reserveRequest
-		serveErrand(m, to, body, &r, func() (*reserveReply, error) { return l.reserveFor(&r) })
+		serveErrand(m, to, body, &r, func() (*reserveReply, error) { return l.reservations.decideFor(&r) })
 	case MethodForget:
 		var f forgetting
-		if err := wire.Decode(body, &f, "what is to be forgotten"); err == nil && f.room {
-			m.leases.Retry(f.hi)
-		} else if err == nil {
-			m.leases.Forget(m.Boottime(), f.hi)
+		if wire.Decode(body, &f, "what is to be forgotten") == nil {
+			m.leases.forgetHere(&f)
 		}
 	case MethodBorrow:
 		var n named
 		if wire.Decode(body, &n, "subject") == nil {
-			l.borrow(&n)
+			l.member.loans.borrow(&n)
 		}
 	case MethodLend:
-		l.serveLend(body, true, to)
+		l.member.loans.serve(body, true, to)
 	default:
 		to.Fail(CodeMessage, "no such method")
 	}
@@ -302,7 +300,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 	} else if !v.each(now, take) {
 		return false
 	}
-	l.grantFor(v, now)
+	l.member.leases.grantFor(v, now)
 	if !m.Authority() {
 		return false
 	}

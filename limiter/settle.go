@@ -61,55 +61,52 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle replaces what a reservation took by what was really used: more becomes a debt, less is given back. A unit that
-// is not named stays as it was reserved; without any costs all of them are 0. Only the first settling of a reservation
-// counts, wherever it was sent; a repeated one is answered as that was. The error wraps ErrUnknownReservation,
-// ErrNoOwner or ErrFull.
-func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
-	out, err := l.settle(context.Background(), &settling{id: id, costs: costs})
+// Settle is Limiter.Settle.
+func (x *reservations) Settle(id string, costs []UnitCost) (*Settlement, error) {
+	out, err := x.settle(context.Background(), &settling{id: id, costs: costs})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	return out, nil
 }
 
-func (l *Limiter) settle(ctx context.Context, s *settling) (out *Settlement, err error) {
-	key, known := l.signingKey()
+func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement, err error) {
+	key, known := x.signingKey()
 	if !known {
 		return nil, ErrNoOwner // nor is it known yet whether this is a reservation
 	}
 	if s.reservation, err = parseReservation(s.id, key); err != nil {
-		l.reservations.unknown.Add(1)
+		x.unknown.Add(1)
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	err = l.do(ctx, &errand{hi: s.home().hi, hops: s.hops, here: func() (err error) {
-		out, err = l.settleHere(s)
+	err = x.l.do(ctx, &errand{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+		out, err = x.settleHere(s)
 		return err
 	}, ask: func(to ring.NodeID, _ *trail) error { // a repeated question does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
-		return l.member.errand(ctx, to, MethodSettle, &next, out)
+		return x.l.member.errand(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
 
 // settleHere settles s in the counters here, as their owner, and then tells the owners of its other subjects. The error
 // is counters.ErrShut where this node is not the owner.
-func (l *Limiter) settleHere(s *settling) (*Settlement, error) {
-	now := l.clock.Now()
-	f := &l.reservations
+func (x *reservations) settleHere(s *settling) (*Settlement, error) {
+	now := x.l.clock.Now()
+	f := x
 	// Without the life of the counters that it was made in, an earlier settling may have been forgotten: nothing is
 	// given back then, here or elsewhere.
-	sure := l.sameLife(s.home().hi, s.home().lineage)
-	c := s.atHome(l, now, sure)
-	repeated, done, err := l.table.Settle(now, c)
+	sure := x.l.sameLife(s.home().hi, s.home().lineage)
+	c := s.atHome(x.l, now, sure)
+	repeated, done, err := x.l.table.Settle(now, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case l.member != nil && !l.member.Authority():
+	case x.l.member != nil && !x.l.member.Authority():
 		return nil, ErrNoOwner
 	case !done:
 		f.unknown.Add(1)
@@ -119,12 +116,12 @@ func (l *Limiter) settleHere(s *settling) (*Settlement, error) {
 		return s.settlement(c, true), nil
 	}
 	f.settled.Add(1)
-	s.bill(l, now)
+	s.bill(x.l, now)
 	if !sure {
 		f.dropped.Add(s.refunds())
 	}
 	for i := range s.subjects[1:] {
-		l.settleElsewhere(s, &s.subjects[1+i], sure)
+		x.settleElsewhere(s, &s.subjects[1+i], sure)
 	}
 	return s.settlement(c, false), nil
 }
@@ -244,7 +241,7 @@ func (s *settling) refunds() (n int64) {
 
 // settleElsewhere tells the owner of one of s's other subjects: what is given back once, since a repeated refund would
 // make quota, and what is charged until it is acknowledged, since a repeated debt only costs.
-func (l *Limiter) settleElsewhere(s *settling, of *reserved, sure bool) {
+func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 	debt := &change{verb: verbAdjust}
 	back := gift{debit: of.debit, made: s.made}
 	back.ops, back.when = nil, nil
@@ -262,27 +259,27 @@ func (l *Limiter) settleElsewhere(s *settling, of *reserved, sure bool) {
 	switch {
 	case len(back.ops) == 0:
 	case of.lineage == 0:
-		l.lose(&back)
+		x.lose(&back)
 	default:
-		l.giveBack([]gift{back})
+		x.l.giveBack([]gift{back})
 	}
 	if len(debt.ops) > 0 {
 		debt.ticket = ticketOf("", 0, chargeTime)
-		l.charge(debt)
+		x.charge(debt)
 	}
 }
 
 // charge debits c at its owner, and goes on to try where that can't be reached at once.
-func (l *Limiter) charge(c *change) {
-	if l.apply(c) == nil || l.member == nil {
+func (x *reservations) charge(c *change) {
+	if x.l.apply(c) == nil || x.l.member == nil {
 		return
 	}
-	m := l.member
+	m := x.l.member
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
 		for pause := newsTime; ctx.Err() == nil; pause = min(2*pause, checkTime) {
-			if l.apply(c) == nil {
+			if x.l.apply(c) == nil {
 				return
 			}
 			select {
@@ -295,4 +292,12 @@ func (l *Limiter) charge(c *change) {
 	if !ok {
 		m.figures.uncharged.Add(int64(len(c.ops)))
 	}
+}
+
+// Settle replaces what a reservation took by what was really used: more becomes a debt, less is given back. A unit that
+// is not named stays as it was reserved; without any costs all of them are 0. Only the first settling of a reservation
+// counts, wherever it was sent; a repeated one is answered as that was. The error wraps ErrUnknownReservation,
+// ErrNoOwner or ErrFull.
+func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
+	return l.reservations.Settle(id, costs)
 }

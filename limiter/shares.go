@@ -69,8 +69,8 @@ type divided struct {
 }
 
 // dividedLimits finds what regions divide of a subject, by this node's rules; nothing where these say otherwise.
-func (l *Limiter) dividedLimits(n *named, now algorithms.Now) (found []divided) {
-	b := l.inForce.Load()
+func (x *loans) dividedLimits(n *named, now algorithms.Now) (found []divided) {
+	b := x.l.inForce.Load()
 	if b == nil || !b.global {
 		return nil
 	}
@@ -94,8 +94,8 @@ func (l *Limiter) dividedLimits(n *named, now algorithms.Now) (found []divided) 
 }
 
 // dividedLimit is the one of dividedLimits with that ID.
-func (l *Limiter) dividedLimit(n *named, id uint64, now algorithms.Now) (divided, bool) {
-	for _, d := range l.dividedLimits(n, now) {
+func (x *loans) dividedLimit(n *named, id uint64, now algorithms.Now) (divided, bool) {
+	for _, d := range x.dividedLimits(n, now) {
 		if d.limit.ID == id {
 			return d, true
 		}

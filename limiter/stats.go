@@ -137,8 +137,8 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		if b.monthly && a.Allowed && l.meter != nil {
 			l.measure(q, a)
 		}
-		if b.global {
-			l.seekLoans(q, a)
+		if b.global && l.member != nil {
+			l.member.loans.seek(q, a)
 		}
 		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, b, stripe) {
 			return

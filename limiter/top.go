@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -143,10 +144,12 @@ func subjectText(r *rules.Rule, q *Query) []string {
 // all nodes that can be reached within half a second.
 func (l *Limiter) Top(n int) []TopSubject {
 	n = min(max(n, 0), maxTop)
-	if l.member == nil {
-		return ranked(l.top.list(), n)
+	all := l.top.list()
+	if l.member != nil {
+		gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
+		all = merged(all)
 	}
-	return ranked(merged(l.topEverywhere()), n)
+	return ranked(all, n)
 }
 
 // list are the subjects that are kept, in no order.

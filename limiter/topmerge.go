@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/ring"
 )
 
 const (
@@ -15,13 +14,6 @@ const (
 	maxTopBytes = 4 << 20
 	maxKeyParts = 32
 )
-
-// topEverywhere gathers the lists of this node and of all others that answer in time.
-func (l *Limiter) topEverywhere() []TopSubject {
-	all := l.top.list()
-	gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
-	return all
-}
 
 // merged adds up what several nodes say of one subject.
 func merged(all []TopSubject) []TopSubject {
