@@ -124,7 +124,7 @@ type flight struct {
 const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends a's question. If it may, it travels with others alike.
-func (l *Limiter) dispatch(a *ask, together bool) {
+func (a *ask) dispatch(l *Limiter, together bool) {
 	v := l.member.visit()
 	defer l.member.leave(v)
 	v.key = a.q.appendBody(append(v.key[:0], a.to[:]...))
@@ -134,15 +134,15 @@ func (l *Limiter) dispatch(a *ask, together bool) {
 	}
 	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
 	s.mu.Lock()
-	f := s.known[string(v.key)]
-	if f != nil && len(f.queue) < maxAlike {
+	f, under := s.known[string(v.key)]
+	switch {
+	case under && len(f.queue) < maxAlike:
 		f.queue = append(f.queue, a)
 		s.mu.Unlock()
 		return
-	}
-	if f != nil {
-		f = nil // it is full: this one goes by itself
-	} else {
+	case under:
+		f = nil // as many wait as may: this one goes by itself
+	default:
 		f = &flight{shard: s, key: string(v.key)}
 		if s.known == nil {
 			s.known = make(map[string]*flight)
@@ -205,7 +205,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 		l.post(f, []byte(f.key[keyPrefix:]), next)
 	}
 	for i, a := range asks {
-		l.deliver(a, &v.reply, err, i)
+		a.deliver(l, &v.reply, err, i)
 	}
 }
 
@@ -226,11 +226,11 @@ func (f *flight) take(all bool, bound int) (next []*ask) {
 }
 
 // deliver answers one ask; if nobody waits for it any more, what it took is given back.
-func (l *Limiter) deliver(a *ask, r *reply, err error, i int) {
+func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.take(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
-		if a.err == nil && a.status == decided && a.q.verb == verbCheck {
-			l.undo(a)
+		if a.err == nil && a.status == decided {
+			a.undo(l)
 		}
 		return
 	}
@@ -238,7 +238,7 @@ func (l *Limiter) deliver(a *ask, r *reply, err error, i int) {
 }
 
 // undo gives back what a took, where that was admitted.
-func (l *Limiter) undo(a *ask) {
+func (a *ask) undo(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return
 	}

@@ -18,14 +18,11 @@ func opsOf(h *rules.Hit) int {
 	return len(h.Limits)
 }
 
-func blockOp(h *rules.Hit) counters.Op {
-	return counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
-}
-
 // askBlock lists the block of a hit, behind its limits.
 func (a *Answer) askBlock(h *rules.Hit) {
 	a.scratch.blocks = true
-	a.scratch.ops = append(a.scratch.ops, blockOp(h))
+	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
+	a.scratch.ops = append(a.scratch.ops, op)
 	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
 }
 

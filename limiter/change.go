@@ -5,51 +5,97 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
+// verb is what a change does.
+type verb uint8
+
+const (
+	verbUsage  verb = iota // what is used
+	verbAdjust             // costs, which may be below zero, are debited
+	verbReset              // the counters become fresh
+	verbs
+)
+
+var verbNames = [verbs]string{"usage of", "adjust", "reset"}
+
 // change is what a person asks of one subject's counters: a verb, and for each limit a cost, in, and what is used,
-// out. One that changes anything has a ticket, unless it comes from an older node.
+// out. One that changes anything has a ticket.
 type change struct {
 	verb   verb
+	hops   int
 	ticket *ticket
 	ops    []counters.Op
 	used   []int64
 }
 
-// changeFor does what v's question asks; see decideFor.
-func (l *Limiter) changeFor(v *visit, now algorithms.Now) bool {
-	q, r := &v.question, &v.reply
-	c := change{verb: q.verb, ticket: q.ticket, ops: q.ops}
-	err := l.change(&c, now)
-	if errors.Is(err, counters.ErrShut) {
-		return false
+// Code is for wire.Encode.
+func (c *change) Code(w *wire.Coder) {
+	wire.Number(w, &c.verb, int64(verbs-1))
+	wire.Number(w, &c.hops, maxHops)
+	with := c.ticket != nil
+	if w.Bool(&with); with {
+		if w.Reads() {
+			c.ticket = &ticket{}
+		}
+		c.ticket.Code(w)
 	}
-	if r.status = statusOf(err); err != nil {
-		return true
-	}
-	l.forget(&c)
-	r.admitted = append(r.admitted, true)
-	for i := range c.ops {
-		r.results = append(r.results, result{Decision: c.ops[i].Decision, used: c.used[i]})
-	}
-	return true
+	codeOps(w, &c.ops, nil, c.verb == verbAdjust)
+	w.Require(c.hops > 0 && len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops) && (c.ticket == nil || c.verb != verbUsage))
 }
 
-// change does c to the counters here. The error is or wraps counters.ErrShut or ErrFull, ErrRequestBody or ErrRequests.
-func (l *Limiter) change(c *change, now algorithms.Now) error {
-	if c.verb == verbUsage {
-		return l.look(c, now)
+// apply does c at the owner of its counters, be that this node. An owner that may have done it already is asked again: c has a
+// ticket. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
+func (c *change) apply(l *Limiter) error {
+	t := c.ticket
+	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
+	defer cancel()
+	return l.do(ctx, &errand{hi: c.ops[0].Key.Hi, hops: c.hops, here: func() error {
+		if c.ticket = t; c.hops == 0 && t.idle() {
+			c.ticket = nil
+		}
+		return c.here(l)
+	}, ask: func(to ring.NodeID) error {
+		next, list := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops}, results{}
+		if t != nil {
+			t.sent = true
+		}
+		if err := l.member.errand(ctx, to, MethodChange, &next, &list); err != nil {
+			return err
+		}
+		if !c.takeOver(list) {
+			return ErrNoOwner
+		}
+		return nil
+	}})
+}
+
+// here does c with the counters here, as their owner, or as a node by itself. The error is or wraps counters.ErrShut or one of those
+// of apply.
+func (c *change) here(l *Limiter) (err error) {
+	if now := l.clock.Now(); c.verb == verbUsage {
+		err = c.look(l, now)
+	} else {
+		err = c.amend(l, now)
 	}
-	return l.amend(c, now)
+	switch {
+	case errors.Is(err, counters.ErrShut):
+		return err
+	case l.member != nil && !l.member.Authority():
+		return ErrNoOwner
+	case err == nil:
+		c.forget(l)
+	}
+	return err
 }
 
 // look tells what is used. It fails with counters.ErrShut.
-func (l *Limiter) look(c *change, now algorithms.Now) error {
+func (c *change) look(l *Limiter, now algorithms.Now) error {
 	c.used = c.used[:0]
 	for i := range c.ops {
 		op := &c.ops[i]
@@ -62,49 +108,8 @@ func (l *Limiter) look(c *change, now algorithms.Now) error {
 	return nil
 }
 
-// apply does c at the owner of its counters, be that this node. An owner that may have done it already is asked again: c has a
-// ticket. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
-func (l *Limiter) apply(c *change) error {
-	until, t := time.Now().Add(checkTime), c.ticket
-	ctx, cancel := context.WithDeadline(context.Background(), until)
-	defer cancel()
-	return l.do(ctx, &errand{hi: c.ops[0].Key.Hi, here: func() error {
-		if c.ticket = t; t.idle() {
-			c.ticket = nil
-		}
-		return l.changeHere(c)
-	}, ask: func(to ring.NodeID, way *trail) error {
-		a := &ask{to: to, until: until, done: make(chan struct{}, 1)}
-		a.q = question{verb: c.verb, ticket: t, revision: way.route.Revision, version: l.version(), ops: slices.Clone(c.ops)}
-		if t != nil {
-			t.sent = true
-		}
-		if l.dispatch(a, false); !a.wait() || a.err != nil {
-			return ErrNoOwner
-		}
-		if way.hint = a.hint; a.status == decided {
-			c.ops, c.used = a.q.ops, a.used
-		}
-		return a.status.err()
-	}})
-}
-
-// changeHere does c as the owner, or as a node by itself.
-func (l *Limiter) changeHere(c *change) error {
-	err := l.change(c, l.clock.Now())
-	switch {
-	case errors.Is(err, counters.ErrShut):
-		return err
-	case l.member != nil && !l.member.Authority():
-		return ErrNoOwner
-	case err == nil:
-		l.forget(c)
-	}
-	return err
-}
-
 // forget makes leases and remembered refusals of the subject void where c has made room: they would say otherwise.
-func (l *Limiter) forget(c *change) {
+func (c *change) forget(l *Limiter) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	if l.member == nil || c.verb != verbReset && !(c.verb == verbAdjust && reward) {
 		return
@@ -147,7 +152,7 @@ func (l *Limiter) carryOut(c *change, u *Usage) error {
 	if len(c.ops) == 0 {
 		return nil
 	}
-	if err := l.apply(c); err != nil {
+	if err := c.apply(l); err != nil {
 		return fmt.Errorf("%s %q: %w", verbNames[c.verb], u.Rule.Name, err)
 	}
 	l.tell(u, c)

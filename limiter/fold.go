@@ -57,7 +57,7 @@ func (c *journey) giveBack() {
 		case undoLease:
 			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
-			l.undo(s.from)
+			s.from.undo(l)
 			s.from.admitted = false // which other subjects of it would give back again
 		}
 	}

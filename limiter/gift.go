@@ -80,7 +80,7 @@ func (l *Limiter) giveBack(list []gift) {
 		}
 		switch {
 		case r.Place == partitions.Held:
-			l.takeBack(g)
+			g.takeBack(l)
 		case g.hops > maxHops:
 			l.reservations.lose(g)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
@@ -117,7 +117,7 @@ func (l *Limiter) giveBack(list []gift) {
 // takeBack puts g into the counters here, if they are still those that it came from: of a grant of this process what the ledger
 // says, of a reservation what cannot have drained, of a window all. Otherwise a bucket or a log takes back only what this process
 // debited: no other clock says when that was, and a lease of a bucket that came from elsewhere is in no ledger here.
-func (l *Limiter) takeBack(g *gift) {
+func (g *gift) takeBack(l *Limiter) {
 	m := l.member
 	if !l.sameLife(g.hi, g.lineage) || m != nil && !m.Authority() {
 		l.reservations.lose(g)

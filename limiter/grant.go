@@ -14,7 +14,7 @@ import (
 func (x *leases) grantFor(v *visit, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, x.l.member
 	last := len(r.admitted) - 1
-	if len(q.wishes) == 0 || q.verb != verbCheck || q.flags&flagPeek != 0 || !r.admitted[last] {
+	if len(q.wishes) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
 	nodes, _ := m.place()

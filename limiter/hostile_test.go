@@ -62,6 +62,7 @@ func TestChosenNamesLockNobodyOut(t *testing.T) {
 		"a million with the key":           {1_000_000, 58, 32_259, 31, withKey(t, set)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			table := counters.New(tt.bound)
 			defer table.Close()
 			l := New(table, NewClock())

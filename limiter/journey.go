@@ -229,7 +229,7 @@ func (c *journey) here(list []int) {
 	c.local = c.local[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(partitionOf(s.hi)) // before the Take: see decideFor
+		s.lineage = m.Ownership.Lineage(partitionOf(s.hi)) // before the Take: see visit.decide
 		c.local = append(c.local, c.ops(s)...)
 	}
 	verdict, powerful := c.limiter.take(c.now, c.local, c.peek)
@@ -292,7 +292,7 @@ func (c *journey) askOthers() bool {
 	together := !c.apart && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
 		c.apart = true
-		c.limiter.dispatch(a, together)
+		a.dispatch(c.limiter, together)
 	}
 	return c.apart && last != nil
 }
@@ -300,7 +300,7 @@ func (c *journey) askOthers() bool {
 // ask is a question to whom s leads, without ops yet.
 func (c *journey) ask(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, until: c.until, done: make(chan struct{}, 1)}
-	a.q.verb, a.q.version, a.q.revision = verbCheck, c.book.set.Version, s.route.Revision
+	a.q.version, a.q.revision = c.book.set.Version, s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}

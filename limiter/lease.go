@@ -67,7 +67,7 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
 	m.figures.renewals.Add(1)
-	x.l.dispatch(a, false)
+	a.dispatch(x.l, false)
 }
 
 // wish adds to a message's head what this node would like to lease of the subjects that asks are about.

@@ -158,7 +158,10 @@ func TestG2_LeasesWhilePartitionsMove(t *testing.T) {
 		seeds = 3
 	}
 	for seed := range seeds {
-		synctest.Test(t, func(t *testing.T) { testMoves(t, seed) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { testMoves(t, seed) })
+		})
 	}
 }
 

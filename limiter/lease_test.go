@@ -84,6 +84,7 @@ func TestG2G3_Leases(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%d nodes, %s, %v x, skewed %v", nodes, window, demand, skewed), func(t *testing.T) {
+						t.Parallel()
 						synctest.Test(t, func(t *testing.T) { testLeases(t, nodes, window, demand, skewed) })
 					})
 				}
@@ -135,6 +136,7 @@ func TestG3_OverTheLimit(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s, %d, %v, %d x", kind, limit, weights, demand), func(t *testing.T) {
+						t.Parallel()
 						synctest.Test(t, func(t *testing.T) { testOver(t, kind, limit, weights, demand) })
 					})
 				}

@@ -54,7 +54,7 @@ type book struct {
 // methods that are given the time may be called. It is a node by itself; for a cluster see Join.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}
-	l.reservations.l = l
+	l.reservations.l, l.requests.under = l, make(map[counters.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.ownKey[:]) // never fails
 	return l
 }
@@ -66,7 +66,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.opened.Note(set, l.authorityAt())
-	next := &book{set: set, whole: newRuleStats(), monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
+	next := &book{set: set, whole: &ruleStats{}, monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
 	next.divide()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole
@@ -77,7 +77,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	for _, r := range set.Rules {
 		s := kept[r.Name]
 		if s == nil {
-			s = newRuleStats()
+			s = &ruleStats{}
 		}
 		delete(kept, r.Name)
 		next.stats = append(next.stats, s)

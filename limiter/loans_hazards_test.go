@@ -178,6 +178,7 @@ func TestBucketLoanThatTookLong(t *testing.T) {
 
 // One loan of a counter is under way at a time; who has nothing is not asked again, and who does not answer only later.
 func TestLoansOneByOne(t *testing.T) {
+	t.Parallel()
 	w, far := lonely(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	n.spend(q)

@@ -36,7 +36,11 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, verb: verbCheck, flags: flagPeek | flagLast, revision: 9, version: 17, ops: someOps(), wishes: someWishes()}
+	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagLast, revision: 9, version: 17, ops: someOps(), wishes: someWishes()}
+}
+
+func someChange() *change {
+	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
 }
 
 func someWishes() []wish {
@@ -85,12 +89,8 @@ func TestMessagesComeBack(t *testing.T) {
 			t.Errorf("have %+v, want %+v", h.Limit, w.Limit)
 		}
 	}
-	change := &question{count: 1, verb: verbReset, ops: someOps()[3:], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
-	if err := have.read(change.appendBody(change.appendHead(nil))); err != nil || *have.ticket != *change.ticket || have.flags != 0 {
-		t.Errorf("have %+v, %v", have.ticket, err)
-	}
-	if err := have.read(q.appendBody(q.appendHead(nil))); err != nil || have.ticket != nil {
-		t.Errorf("have %+v, %v", have.ticket, err)
+	if c, err := read[change](wire.Encode(nil, someChange())); err != nil || !reflect.DeepEqual(&c, someChange()) {
+		t.Errorf("have %+v, %v", c, err)
 	}
 	if !reflect.DeepEqual(have.wishes, q.wishes) {
 		t.Errorf("have %+v", have.wishes)
@@ -135,26 +135,21 @@ func TestLargestQuestion(t *testing.T) {
 func TestBadQuestions(t *testing.T) {
 	good := func() *question { q := someQuestion(); return q }
 	for name, spoil := range map[string]func(*question){
-		"no check":         func(q *question) { q.count = 0 },
-		"too many checks":  func(q *question) { q.count = maxAlike + 1 },
-		"too many results": func(q *question) { q.count = maxResults/len(q.ops) + 1 },
-		"too many hops":    func(q *question) { q.hops = maxHops + 1 },
-		"a ticket for too long": func(q *question) {
-			q.verb, q.ops, q.wishes, q.ticket = verbReset, q.ops[3:], nil, &ticket{life: requestTime + time.Second}
-		},
-		"a change of two subjects": func(q *question) { q.verb, q.wishes = verbReset, nil },
-		"unknown verb":             func(q *question) { q.verb = verbs },
-		"unknown flag":             func(q *question) { q.flags = allFlags + 1 },
-		"no ops":                   func(q *question) { q.ops = nil },
-		"subjects in no order":     func(q *question) { q.ops[2].Key.Hi = 0 },
-		"a counter twice":          func(q *question) { q.ops[1].Key.Lo = q.ops[0].Key.Lo },
-		"a cost below zero":        func(q *question) { q.ops[0].Cost = -1 },
-		"a cost too large":         func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
-		"no amount":                func(q *question) { q.ops[0].Limit.Amount = 0 },
-		"no burst":                 func(q *question) { q.ops[1].Limit.Burst = 0 },
-		"a short window":           func(q *question) { q.ops[0].Limit.Window = 1 },
-		"a long window":            func(q *question) { q.ops[0].Limit.Window = algorithms.MaxWindow + 1 },
-		"an unknown algorithm":     func(q *question) { q.ops[0].Limit.Kind = 7 },
+		"no check":             func(q *question) { q.count = 0 },
+		"too many checks":      func(q *question) { q.count = maxAlike + 1 },
+		"too many results":     func(q *question) { q.count = maxResults/len(q.ops) + 1 },
+		"too many hops":        func(q *question) { q.hops = maxHops + 1 },
+		"unknown flag":         func(q *question) { q.flags = allFlags + 1 },
+		"no ops":               func(q *question) { q.ops = nil },
+		"subjects in no order": func(q *question) { q.ops[2].Key.Hi = 0 },
+		"a counter twice":      func(q *question) { q.ops[1].Key.Lo = q.ops[0].Key.Lo },
+		"a cost below zero":    func(q *question) { q.ops[0].Cost = -1 },
+		"a cost too large":     func(q *question) { q.ops[0].Cost = algorithms.MaxAmount + 1 },
+		"no amount":            func(q *question) { q.ops[0].Limit.Amount = 0 },
+		"no burst":             func(q *question) { q.ops[1].Limit.Burst = 0 },
+		"a short window":       func(q *question) { q.ops[0].Limit.Window = 1 },
+		"a long window":        func(q *question) { q.ops[0].Limit.Window = algorithms.MaxWindow + 1 },
+		"an unknown algorithm": func(q *question) { q.ops[0].Limit.Kind = 7 },
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
 		},
@@ -177,6 +172,23 @@ func TestBadQuestions(t *testing.T) {
 		spoil(q)
 		if err := (&question{}).read(q.appendBody(q.appendHead(nil))); err == nil {
 			t.Errorf("%s: was read", name)
+		}
+	}
+	for name, spoil := range map[string]func(*change){
+		"a ticket for too long": func(c *change) { c.ticket.life = requestTime + time.Second },
+		"a look with a ticket":  func(c *change) { c.verb = verbUsage },
+		"two subjects":          func(c *change) { c.ops = someOps() },
+		"no subject":            func(c *change) { c.ops = nil },
+		"an unknown verb":       func(c *change) { c.verb = verbs },
+		"no hop":                func(c *change) { c.hops = 0 },
+		"too many hops":         func(c *change) { c.hops = maxHops + 1 },
+		"a cost too low":        func(c *change) { c.ops[0].Cost = -algorithms.MaxAmount - 1 },
+		"a reset with a reward": func(c *change) { c.verb, c.ops[0].Cost = verbReset, -1 },
+	} {
+		c := someChange()
+		spoil(c)
+		if _, err := read[change](wire.Encode(nil, c)); err == nil {
+			t.Errorf("a change with %s was read", name)
 		}
 	}
 	q, r := good(), someReply()

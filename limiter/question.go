@@ -16,6 +16,7 @@ const (
 	MethodGive                             // one way: what was debited and not spent is given back
 	MethodTop                              // the subjects refused most, with a reply
 	MethodForget                           // one way: what is leased and known of a subject holds no more
+	MethodChange                           // what a person asks of a subject's counters, with a reply
 	MethodSettle                           // what a reservation really used, with a reply
 	MethodActivity                         // what was decided so far, with a reply
 	MethodBorrow                           // one way, to the owner: a share is nearly used
@@ -23,19 +24,6 @@ const (
 	MethodShare                            // from another region: what is used here of its shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
 )
-
-// verb is what a question asks for.
-type verb uint8
-
-const (
-	verbCheck  verb = iota
-	verbUsage       // what is used
-	verbAdjust      // costs, which may be below zero, are debited
-	verbReset       // the counters become fresh
-	verbs
-)
-
-var verbNames = [verbs]string{"check", "usage of", "adjust", "reset"}
 
 // flags of a question.
 type flags uint8
@@ -55,12 +43,10 @@ type question struct {
 	count    int           // it stands for so many checks alike, one after another; at least 1
 	patient  time.Duration // so long the asker waits from now on
 	hops     int           // times it was passed on
-	verb     verb
 	flags    flags
-	ticket   *ticket // nil: without one
 	revision int64
 	version  int64 // of the rules that the asker goes by
-	// ops are in order of Key.Hi: those with the same one are a subject. Costs of verbAdjust may be below zero.
+	// ops are in order of Key.Hi: those with the same one are a subject.
 	ops    []counters.Op
 	limits []algorithms.Limit // what ops of a question that was read refer to
 	wishes []wish             // in order of their subjects
@@ -98,23 +84,11 @@ func (q *question) codeHead(c *wire.Coder) {
 }
 
 func (q *question) codeBody(c *wire.Coder) {
-	wire.Number(c, &q.verb, int64(verbs-1))
 	wire.Number(c, &q.flags, int64(allFlags))
-	amends := q.verb == verbAdjust || q.verb == verbReset
-	if with := q.ticket != nil; amends {
-		if c.Bool(&with); c.Reads() && with {
-			q.ticket = &ticket{}
-		}
-		if with {
-			q.ticket.Code(c)
-		}
-	} else if c.Reads() {
-		q.ticket = nil
-	}
 	wire.Number(c, &q.revision, maxVersion)
 	wire.Number(c, &q.version, maxVersion)
-	q.limits = codeOps(c, &q.ops, q.limits, q.verb == verbAdjust)
-	c.Require(!amends || len(q.ops) > 0 && subjectOps(q.ops) == len(q.ops))
+	q.limits = codeOps(c, &q.ops, q.limits, false)
+	c.Require(len(q.ops) > 0)
 }
 
 // wishesFit reports whether a question's wishes are about its subjects, each at most once and in their order.

@@ -22,7 +22,7 @@ type errand struct {
 	// here does it with the counters here. It fails with counters.ErrShut where they are here no more.
 	here func() error
 	// ask asks another node to do it. It fails with ErrNoOwner where that could not, and somebody else is to be asked.
-	ask func(to ring.NodeID, t *trail) error
+	ask func(to ring.NodeID) error
 }
 
 // do has e done by the owner, be that this node. It fails with ErrNoOwner.
@@ -48,7 +48,7 @@ func (l *Limiter) do(ctx context.Context, e *errand) error {
 				return ErrNoOwner
 			}
 			t.try(to)
-			if err := e.ask(to, &t); !errors.Is(err, ErrNoOwner) {
+			if err := e.ask(to); !errors.Is(err, ErrNoOwner) {
 				return err
 			}
 		}

@@ -19,7 +19,7 @@ const (
 	noAuthority        // the owner has no authority now
 	unreachable        // the one asked could not reach the owner, and could not act for it
 	behind             // the asker's rules are older than those here
-	full               // the table of counters has no room (verbAdjust, verbReset)
+	full               // the table of counters has no room for a change
 	otherBody          // a request with the same id had another body
 	crowded            // there is no room for the answer to a request with an id
 	unknown            // no such reservation can be settled any more
@@ -84,7 +84,7 @@ type result struct {
 	algorithms.Decision
 	full   bool
 	window int64 // that the cost was taken in
-	used   int64 // of verbUsage, verbAdjust
+	used   int64 // of a change
 }
 
 func (r *reply) reset() {

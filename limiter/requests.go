@@ -1,14 +1,12 @@
 package limiter
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/rules"
 )
 
 // A request with an id is decided once: its owner keeps the answer beside the counters of the subject, so that copies and
@@ -92,27 +89,6 @@ func hashBody(v verb, rule string, key []string, n int64) uint64 {
 	return sumBody(binary.AppendVarint(wire.AppendTexts(b, key), n))
 }
 
-// reserveBody is the number that a reservation has in place of a verb.
-const reserveBody = -1
-
-// hashQuery is that of a reservation. The order of attributes and costs is nothing.
-func hashQuery(q *Query, ttl time.Duration) uint64 {
-	b := binary.AppendVarint(binary.AppendVarint(nil, reserveBody), int64(ttl))
-	b = wire.AppendTexts(wire.AppendText(b, q.Rule), q.Key)
-	attributes := slices.Clone(q.Attributes)
-	slices.SortFunc(attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
-	b = binary.AppendVarint(b, int64(len(attributes)))
-	for _, a := range attributes {
-		b = wire.AppendText(wire.AppendText(b, a.Name), a.Value)
-	}
-	costs := slices.Clone(q.Costs)
-	slices.SortFunc(costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
-	for _, c := range costs {
-		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
-	}
-	return sumBody(b)
-}
-
 // requestKind says which answers may be forgotten before their time.
 type requestKind int
 
@@ -139,9 +115,9 @@ type keptRequest struct {
 	until int64
 }
 
-// enter makes room for an answer. It reports false where there is none: all that are kept are of writes, or k is a check and
-// others are no checks. What it returns is to be forgotten.
-func (r *requests) enter(k requestKind, key counters.Key, until int64, now algorithms.Now) (forget counters.Key, some, ok bool) {
+// enter makes room for m among the answers that this node keeps. It reports false where there is none: all that are kept are of
+// writes, or m is of a check and others are of none.
+func (r *requests) enter(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	total := 0
@@ -153,43 +129,32 @@ func (r *requests) enter(k requestKind, key counters.Key, until int64, now algor
 		total += len(kept)
 	}
 	if total >= maxRequests {
-		victim := &r.kept[ofCheck]
-		if len(*victim) == 0 && k != ofCheck {
-			victim = &r.kept[ofNode]
+		victims := &r.kept[ofCheck]
+		if len(*victims) == 0 && k != ofCheck {
+			victims = &r.kept[ofNode]
 		}
-		if len(*victim) == 0 {
-			return counters.Key{}, false, false
+		if len(*victims) == 0 {
+			r.refused.Add(1)
+			return false
 		}
-		forget, some, *victim = (*victim)[0].key, true, (*victim)[1:]
+		t.Forget(now, (*victims)[0].key)
+		*victims = (*victims)[1:]
 	}
-	r.kept[k] = append(r.kept[k], keptRequest{key, until})
-	return forget, some, true
+	r.kept[k] = append(r.kept[k], keptRequest{m.Key, m.Until})
+	return true
 }
 
-// enter makes room for m among the answers that this node keeps.
-func (l *Limiter) enter(k requestKind, m *counters.Memo, now algorithms.Now) bool {
-	forget, some, ok := l.requests.enter(k, m.Key, m.Until, now)
-	if some {
-		l.table.Forget(now, forget)
-	}
-	if !ok {
-		l.requests.refused.Add(1)
-	}
-	return ok
-}
-
-// alone waits until no other request with m's id is being decided here, and keeps others from it until done is called.
+// alone waits until no other request with this key is being decided here, and keeps others from it until done is called.
 func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok bool) {
+	mine := make(chan struct{})
 	for {
 		r.mu.Lock()
 		other := r.under[key]
 		if other == nil {
-			mine := make(chan struct{})
-			if r.under == nil {
-				r.under = map[counters.Key]chan struct{}{}
-			}
 			r.under[key] = mine
-			r.mu.Unlock()
+		}
+		r.mu.Unlock()
+		if other == nil {
 			return func() {
 				r.mu.Lock()
 				delete(r.under, key)
@@ -197,7 +162,6 @@ func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok
 				close(mine)
 			}, true
 		}
-		r.mu.Unlock()
 		select {
 		case <-other:
 		case <-ctx.Done():
@@ -218,7 +182,7 @@ func (r *requests) count() (n int) {
 
 // amend does c to the counters here, once if it has a ticket. The error is or wraps counters.ErrShut or ErrFull, ErrRequestBody or
 // ErrRequests.
-func (l *Limiter) amend(c *change, now algorithms.Now) error {
+func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset, Used: c.used}
 	if c.ticket != nil {
 		a.Memo = c.ticket.memo(c.ops[0].Key.Hi, now)
@@ -226,19 +190,13 @@ func (l *Limiter) amend(c *change, now algorithms.Now) error {
 		if err != nil && !errors.Is(err, counters.ErrBody) {
 			return err
 		}
-		if err == nil && !found && !l.enter(c.ticket.kind(), a.Memo, now) {
+		if err == nil && !found && !l.requests.enter(l.table, c.ticket.kind(), a.Memo, now) {
 			if c.ticket.kind() == ofWrite {
 				return ErrRequests
 			}
 			a.Memo = nil
 		}
-		a.Answer = func(a *counters.Amendment) []byte {
-			list := make(results, len(a.Ops))
-			for i := range a.Ops {
-				list[i] = result{Decision: a.Ops[i].Decision, used: a.Used[i]}
-			}
-			return wire.Encode(nil, &list)
-		}
+		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops, a.Used)) }
 	}
 	err := l.table.Amend(now, &a)
 	if errors.Is(err, counters.ErrBody) {
@@ -249,16 +207,16 @@ func (l *Limiter) amend(c *change, now algorithms.Now) error {
 		return err
 	}
 	l.requests.repeated.Add(1)
-	if !c.recall(a.Memo.Answer) { // of other limits, by the rules as they were: what is used now is told
-		return l.look(c, now)
+	var list results
+	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.takeOver(list) {
+		return c.look(l, now) // it was of other limits, by the rules as they were: what is used now is told
 	}
 	return nil
 }
 
-// recall takes over the answer to an earlier request that was c. It reports false if that was about other limits.
-func (c *change) recall(answer []byte) bool {
-	var list results
-	if wire.Decode(answer, &list, "answer") != nil || len(list) != len(c.ops) {
+// takeOver puts what came of c, here or elsewhere, into it. It reports false if that was about other limits.
+func (c *change) takeOver(list results) bool {
+	if len(list) != len(c.ops) {
 		return false
 	}
 	c.used = c.used[:0]
@@ -268,8 +226,16 @@ func (c *change) recall(answer []byte) bool {
 	return true
 }
 
-// results are the answer to a change, as it is kept.
+// results are the answer to a change, as it is kept, and sent.
 type results []result
+
+func resultsOf(ops []counters.Op, used []int64) *results {
+	list := make(results, len(ops))
+	for i := range ops {
+		list[i] = result{Decision: ops[i].Decision, used: used[i]}
+	}
+	return &list
+}
 
 // Code is for wire.Encode.
 func (r *results) Code(c *wire.Coder) {

@@ -169,7 +169,7 @@ func TestReserveRequestsComeBack(t *testing.T) {
 	} {
 		b := wire.Encode(nil, r)
 		have, err := read[reserveRequest](b)
-		if err != nil || string(wire.Encode(nil, &have)) != string(b) || hashQuery(have.query, have.ttl) != hashQuery(r.query, r.ttl) {
+		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.body() != r.body() {
 			t.Errorf("have %+v, %v", have, err)
 		}
 		for i := range b {
@@ -192,7 +192,9 @@ func FuzzReserveRequest(f *testing.F) {
 		var a Answer
 		q := byKey("r", "k")
 		if _, err := l.prepare(l.clock.Now(), &q, &a); err == nil {
-			_, _ = a.restore(b)
+			if kept, err := read[keptAnswer](b); err == nil {
+				_ = a.restore(&kept)
+			}
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +35,8 @@ func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer) (id strin
 	if q.RequestID == "" || over {
 		return x.decide(q, ttl, a, over)
 	}
-	r := &reserveRequest{query: q, ttl: ttl, ticket: ticketOf(q.RequestID, hashQuery(q, ttl), 0)}
+	r := &reserveRequest{query: q, ttl: ttl}
+	r.ticket = ticketOf(q.RequestID, r.body(), 0)
 	until := time.Now().Add(checkTime - reserve)
 	defer func() { a.scratch.until = time.Time{} }()
 	for again := false; ; again = true {
@@ -61,7 +63,7 @@ func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer) (id strin
 // charged.
 func (x *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
-		_, _ = x.Settle(id, nil)
+		_, _ = x.l.Settle(id, nil)
 	}
 	_, err := x.l.prepare(x.l.clock.Now(), q, a)
 	return err
@@ -97,11 +99,7 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 		}
 		if x.l.meter != nil && h.Rule.Monthly { // the node that settles may never have heard of the subject
 			key := keyText(h.Rule, q)
-			size := len(h.Rule.Name)
-			for _, value := range key {
-				size += len(value)
-			}
-			if names+size <= maxNames {
+			if size := len(h.Rule.Name) + len(strings.Join(key, "")); names+size <= maxNames {
 				names += size
 				s.lo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
 			}

@@ -1,9 +1,11 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
@@ -35,7 +37,7 @@ func (x *reservations) once(ctx context.Context, r *reserveRequest, a *Answer) (
 	err = x.l.do(ctx, &errand{hi: hi, hops: r.hops, standby: true, here: func() (err error) {
 		id, err = x.here(ctx, r, hi, a)
 		return err
-	}, ask: func(to ring.NodeID, _ *trail) (err error) {
+	}, ask: func(to ring.NodeID) (err error) {
 		id, err = x.ask(ctx, to, r, a)
 		return err
 	}})
@@ -69,15 +71,16 @@ func (x *reservations) here(ctx context.Context, r *reserveRequest, hi uint64, a
 	case err != nil:
 		return "", err
 	case found && memo.Answer != nil:
-		if id, err = a.restore(memo.Answer); err == nil {
+		var kept keptAnswer
+		if wire.Decode(memo.Answer, &kept, "answer") == nil {
 			x.l.requests.repeated.Add(1)
-			return id, nil
+			return a.restore(&kept), nil
 		}
 	}
 	if id, err = x.decide(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = a.pack(id); x.l.enter(ofCheck, memo, a.Now) {
+	if memo.Answer = wire.Encode(nil, a.pack(id)); x.l.requests.enter(x.l.table, ofCheck, memo, a.Now) {
 		err = x.l.table.Remember(a.Now, memo) // full: it is not kept
 	}
 	if !errors.Is(err, counters.ErrShut) {
@@ -95,6 +98,7 @@ const answerForm = 2
 
 // keptAnswer is an answer as it is kept, or sent.
 type keptAnswer struct {
+	version   int64 // of the rules
 	allowed   bool
 	decidedBy DecidedBy
 	tightest  int
@@ -114,6 +118,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	form := answerForm
 	wire.Number(c, &form, answerForm)
 	c.Require(form == answerForm)
+	wire.Number(c, &k.version, maxVersion)
 	c.Bool(&k.allowed)
 	wire.Number(c, &k.decidedBy, int64(ByNone))
 	wire.Varint(c, &k.tightest)
@@ -127,23 +132,19 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 }
 
 // pack makes what restore reads of an answer and the id of what it reserved.
-func (a *Answer) pack(id string) []byte {
-	k := keptAnswer{allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
+func (a *Answer) pack(id string) *keptAnswer {
+	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // it was made here
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Lo, la.Blocked, result{Decision: la.Decision, full: la.Full}})
 	}
-	return wire.Encode(nil, &k)
+	return k
 }
 
-// restore makes a, which is prepared for the same check, the answer that was packed. Where the rules have changed in between, it
-// tells no limits.
-func (a *Answer) restore(b []byte) (id string, err error) {
-	var k keptAnswer
-	if err := wire.Decode(b, &k, "answer"); err != nil {
-		return "", err
-	}
+// restore makes a, which is prepared for the same check, the answer that was packed, and returns the id. Where the rules have changed
+// in between, it tells no limits.
+func (a *Answer) restore(k *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(k.limits))
 	for i := range k.limits {
 		kept := &k.limits[i]
@@ -159,24 +160,12 @@ func (a *Answer) restore(b []byte) (id string, err error) {
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
 		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
 	}
-	return base64.RawURLEncoding.EncodeToString(k.id), nil
-}
-
-// reserveReply answers a reserveRequest.
-type reserveReply struct {
-	version int64 // of the rules that it was decided by
-	answer  []byte
-}
-
-// Code is for wire.Encode.
-func (r *reserveReply) Code(c *wire.Coder) {
-	wire.Number(c, &r.version, maxVersion)
-	c.Rest(&r.answer)
+	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
 // ask asks another node to decide r. The error is ErrNoOwner where that could not be done.
 func (x *reservations) ask(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
-	next, reply := *r, reserveReply{}
+	next, reply := *r, keptAnswer{}
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
 	if err := x.l.member.errand(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
@@ -187,9 +176,7 @@ func (x *reservations) ask(ctx context.Context, to ring.NodeID, r *reserveReques
 			return "", ErrNoOwner
 		}
 	}
-	if id, err = a.restore(reply.answer); err != nil {
-		return "", ErrNoOwner
-	}
+	id = a.restore(&reply)
 	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
 	return id, nil
 }
@@ -202,7 +189,7 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 }
 
 // decideFor decides r for another node.
-func (x *reservations) decideFor(r *reserveRequest) (*reserveReply, error) {
+func (x *reservations) decideFor(r *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(x.l.member.ctx, homeTime)
 	defer cancel()
 	if x.l.version() < r.version {
@@ -221,13 +208,22 @@ func (x *reservations) decideFor(r *reserveRequest) (*reserveReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reserveReply{version: a.RulesVersion, answer: a.pack(id)}, nil
+	return a.pack(id), nil
 }
 
 const (
 	maxText       = 1024 // bytes of a value or a name
 	maxAttributes = 32
 )
+
+// body hashes what is asked for. The order of attributes and costs does not matter.
+func (r *reserveRequest) body() uint64 {
+	q := *r.query
+	q.Attributes, q.Costs = slices.Clone(q.Attributes), slices.Clone(q.Costs)
+	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortFunc(q.Costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	return sumBody(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
+}
 
 // Code is for wire.Encode.
 func (r *reserveRequest) Code(c *wire.Coder) {

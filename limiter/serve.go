@@ -86,12 +86,20 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
 		})
+	case MethodChange:
+		var c change
+		serveErrand(m, to, body, &c, func() (*results, error) {
+			if err := c.apply(l); err != nil {
+				return nil, err
+			}
+			return resultsOf(c.ops, c.used), nil
+		})
 	case MethodSettle:
 		var s settling
 		serveErrand(m, to, body, &s, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &s) })
 	case MethodReserve:
 		var r reserveRequest
-		serveErrand(m, to, body, &r, func() (*reserveReply, error) { return l.reservations.decideFor(&r) })
+		serveErrand(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.decideFor(&r) })
 	case MethodForget:
 		var f forgetting
 		if wire.Decode(body, &f, "what is to be forgotten") == nil {
@@ -123,12 +131,12 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
-	if l.ahead(v) || !waits && l.decideFor(v) {
+	if v.ahead(l) || !waits && v.decide(l) {
 		v.answer(to)
 		m.leave(v)
 		return
 	}
-	if !m.answer(to, func() { l.host(v, to) }) {
+	if !m.answer(to, func() { v.host(l, to) }) {
 		m.leave(v)
 	}
 }
@@ -147,9 +155,9 @@ func (l *Limiter) version() int64 {
 }
 
 // ahead tells an asker whose rules are older than those here: once, or, where shares may have grown elsewhere since, for good.
-func (l *Limiter) ahead(v *visit) bool {
+func (v *visit) ahead(l *Limiter) bool {
 	q := &v.question
-	if q.verb != verbCheck || !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
+	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
 		return false
 	}
 	v.reply.status = behind
@@ -157,7 +165,7 @@ func (l *Limiter) ahead(v *visit) bool {
 }
 
 // host answers a question that has to wait for something, or that is another node's.
-func (l *Limiter) host(v *visit, to Answerer) {
+func (v *visit) host(l *Limiter, to Answerer) {
 	m, q := l.member, &v.question
 	defer m.leave(v)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
@@ -169,7 +177,7 @@ func (l *Limiter) host(v *visit, to Answerer) {
 	frozen, thawed := context.WithTimeout(ctx, frozenTime)
 	defer thawed()
 	for turn := 0; ; turn++ {
-		if l.decideFor(v) {
+		if v.decide(l) {
 			v.answer(to)
 			return
 		}
@@ -179,7 +187,7 @@ func (l *Limiter) host(v *visit, to Answerer) {
 		}
 		// Without authority it would not be decided here when it is thawed.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
-			if !l.passOn(ctx, v, r, to) {
+			if !v.passOn(ctx, l, r, to) {
 				v.answer(to)
 			}
 			return
@@ -206,23 +214,18 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 
 // passOn has a question answered that this node does not own: by the owner, or, asked as its standby, by itself. It
 // reports false where v's reply is what is left to say.
-func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to Answerer) bool {
+func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
 	v.reply.revision, v.reply.version = r.Revision, l.version()
 	v.reply.status = notMine
-	switch r.Place {
-	case partitions.Held:
-		v.reply.status = noAuthority
-		return false
-	case partitions.Elsewhere:
-		v.reply.hint = r.Owner
-	default:
-		if !m.Authority() {
+	if r.Place != partitions.Elsewhere {
+		if r.Place == partitions.Held || !m.Authority() {
 			v.reply.status = noAuthority
 		}
 		return false
 	}
+	v.reply.hint = r.Owner
 	for i := range q.ops { // the asker splits what has several owners
 		if m.Ownership.Route(partitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
 			return false
@@ -232,14 +235,14 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to A
 	if next == v.from { // it asks others only when it may not decide: without authority, or after it has handed over
 		next = r.Other
 	}
-	if !next.IsZero() && next != m.Self && q.hops < maxHops && l.relay(ctx, v, next, to) {
+	if !next.IsZero() && next != m.Self && q.hops < maxHops && v.relay(ctx, l, next, to) {
 		return true
 	}
 	why := partitions.Unreachable
 	if v.reply.status == noAuthority || r.Owner == v.from {
 		why = partitions.Powerless
 	}
-	if q.flags&flagStandby != 0 && q.verb == verbCheck && l.actFor(v, why) {
+	if q.flags&flagStandby != 0 && v.act(l, why) {
 		v.answer(to)
 		return true
 	}
@@ -251,7 +254,7 @@ func (l *Limiter) passOn(ctx context.Context, v *visit, r partitions.Route, to A
 
 // relay passes v's question on to owner and the answer back. It reports false, with v's reply saying so, where no
 // decision came.
-func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Answerer) bool {
+func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
 	m := l.member
 	next := v.question
 	next.hops++
@@ -272,9 +275,9 @@ func (l *Limiter) relay(ctx context.Context, v *visit, owner ring.NodeID, to Ans
 	return false
 }
 
-// decideFor decides v's question here, as the owner. It reports false where this node is not the owner of all of it,
+// decide decides v's question here, as the owner. It reports false where this node is not the owner of all of it,
 // or has no authority; what was taken then stays taken, since nobody may say whose it is.
-func (l *Limiter) decideFor(v *visit) bool {
+func (v *visit) decide(l *Limiter) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
@@ -293,11 +296,7 @@ func (l *Limiter) decideFor(v *visit) bool {
 	if q.flags&flagPeek != 0 {
 		take = l.table.Peek
 	}
-	if q.verb != verbCheck {
-		if !l.changeFor(v, now) {
-			return false
-		}
-	} else if !v.each(now, take) {
+	if !v.each(now, take) {
 		return false
 	}
 	l.member.leases.grantFor(v, now)
@@ -336,8 +335,8 @@ func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
 	}
 }
 
-// actFor decides v's question as the standby of an owner that can't decide, within this node's share.
-func (l *Limiter) actFor(v *visit, why partitions.Absence) bool {
+// act decides v's question as the standby of an owner that can't decide, within this node's share.
+func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]

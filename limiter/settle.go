@@ -61,9 +61,12 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle is Limiter.Settle.
-func (x *reservations) Settle(id string, costs []UnitCost) (*Settlement, error) {
-	out, err := x.settle(context.Background(), &settling{id: id, costs: costs})
+// Settle replaces what a reservation took by what was really used: more becomes a debt, less is given back. A unit that
+// is not named stays as it was reserved; without any costs all of them are 0. Only the first settling of a reservation
+// counts, wherever it was sent; a repeated one is answered as that was. The error wraps ErrUnknownReservation,
+// ErrNoOwner or ErrFull.
+func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
+	out, err := l.reservations.settle(context.Background(), &settling{id: id, costs: costs})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
@@ -84,7 +87,7 @@ func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement
 	err = x.l.do(ctx, &errand{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = x.settleHere(s)
 		return err
-	}, ask: func(to ring.NodeID, _ *trail) error { // a repeated question does no harm
+	}, ask: func(to ring.NodeID) error { // a repeated question does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
@@ -97,7 +100,6 @@ func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement
 // is counters.ErrShut where this node is not the owner.
 func (x *reservations) settleHere(s *settling) (*Settlement, error) {
 	now := x.l.clock.Now()
-	f := x
 	// Without the life of the counters that it was made in, an earlier settling may have been forgotten: nothing is
 	// given back then, here or elsewhere.
 	sure := x.l.sameLife(s.home().hi, s.home().lineage)
@@ -109,19 +111,24 @@ func (x *reservations) settleHere(s *settling) (*Settlement, error) {
 	case x.l.member != nil && !x.l.member.Authority():
 		return nil, ErrNoOwner
 	case !done:
-		f.unknown.Add(1)
+		x.unknown.Add(1)
 		return nil, ErrUnknownReservation
 	case repeated:
-		f.repeated.Add(1)
+		x.repeated.Add(1)
 		return s.settlement(c, true), nil
 	}
-	f.settled.Add(1)
+	x.settled.Add(1)
 	s.bill(x.l, now)
-	if !sure {
-		f.dropped.Add(s.refunds())
-	}
-	for i := range s.subjects[1:] {
-		x.settleElsewhere(s, &s.subjects[1+i], sure)
+	for i := range s.subjects {
+		of := &s.subjects[i]
+		for j := range of.ops {
+			if !sure && s.excess(of, j) < 0 {
+				x.dropped.Add(1)
+			}
+		}
+		if i > 0 {
+			x.settleElsewhere(s, of, sure)
+		}
 	}
 	return s.settlement(c, false), nil
 }
@@ -227,18 +234,6 @@ func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
 	return out
 }
 
-// refunds is how many costs were more than was used.
-func (s *settling) refunds() (n int64) {
-	for i := range s.subjects {
-		for j := range s.subjects[i].ops {
-			if s.excess(&s.subjects[i], j) < 0 {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 // settleElsewhere tells the owner of one of s's other subjects: what is given back once, since a repeated refund would
 // make quota, and what is charged until it is acknowledged, since a repeated debt only costs.
 func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
@@ -271,7 +266,7 @@ func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 
 // charge debits c at its owner, and goes on to try where that can't be reached at once.
 func (x *reservations) charge(c *change) {
-	if x.l.apply(c) == nil || x.l.member == nil {
+	if c.apply(x.l) == nil || x.l.member == nil {
 		return
 	}
 	m := x.l.member
@@ -279,7 +274,7 @@ func (x *reservations) charge(c *change) {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
 		for pause := newsTime; ctx.Err() == nil; pause = min(2*pause, checkTime) {
-			if x.l.apply(c) == nil {
+			if c.apply(x.l) == nil {
 				return
 			}
 			select {
@@ -292,12 +287,4 @@ func (x *reservations) charge(c *change) {
 	if !ok {
 		m.figures.uncharged.Add(int64(len(c.ops)))
 	}
-}
-
-// Settle replaces what a reservation took by what was really used: more becomes a debt, less is given back. A unit that
-// is not named stays as it was reserved; without any costs all of them are 0. Only the first settling of a reservation
-// counts, wherever it was sent; a repeated one is answered as that was. The error wraps ErrUnknownReservation,
-// ErrNoOwner or ErrFull.
-func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
-	return l.reservations.Settle(id, costs)
 }

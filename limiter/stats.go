@@ -42,8 +42,6 @@ type ruleStats struct {
 	falsePositives atomic.Int64
 }
 
-func newRuleStats() *ruleStats { return &ruleStats{} }
-
 func (s *ruleStats) read(name string) RuleStats {
 	out := RuleStats{Rule: name, FalsePositives: s.falsePositives.Load()}
 	for i := range s.stripe {

@@ -32,6 +32,7 @@ func TestTop(t *testing.T) {
 
 // On a Zipf stream the subjects refused most are found, in order, in bounded memory.
 func TestTopOnZipf(t *testing.T) {
+	t.Parallel()
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1h}]}")
 	rng := rand.New(rand.NewPCG(1, 2))
 	zipf := rand.NewZipf(rng, 1.2, 1, 200_000)

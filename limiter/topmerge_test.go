@@ -15,6 +15,7 @@ import (
 // On a Zipf stream of a million subjects, answered by three nodes in turn, the 20 refused most are found in the order of
 // their size, in bounded memory, by each node for itself and by all together.
 func TestTopOfAMillion(t *testing.T) {
+	t.Parallel()
 	const subjects, stream, nodes, shown = 1_000_000, 1_500_000, 3, 20
 	rng := rand.New(rand.NewPCG(7, 11))
 	zipf := rand.NewZipf(rng, 1.07, 1, subjects-1)

@@ -306,7 +306,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).ServeFor(n.id, m, body, a)
-		if m != MethodAsk && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLend && m != MethodReserve {
+		if m != MethodAsk && m != MethodChange && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLend && m != MethodReserve {
 			timer.Stop()
 		}
 		clear(body) // a body holds only until serve returns

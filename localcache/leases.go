@@ -409,13 +409,10 @@ func (s *Leases) poke(at time.Duration) {
 
 // arm reports whether at is earlier than what was due first.
 func (s *Leases) arm(at time.Duration) bool {
-	for {
-		was := s.armed.Load()
-		if int64(at) >= was {
-			return false
-		}
+	for was := s.armed.Load(); int64(at) < was; was = s.armed.Load() {
 		if s.armed.CompareAndSwap(was, int64(at)) {
 			return true
 		}
 	}
+	return false
 }
