@@ -13,15 +13,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and what came of it. It owns all that it refers to, since its answer may
-// come when the check has been decided without it.
+// ask is one check's question to one node, and the answer. It owns all that it refers to, since the answer may arrive after the
+// check was decided without it.
 type ask struct {
 	to    ring.NodeID
-	owner ring.NodeID // whom the leases that come with the answer are of
+	owner ring.NodeID // grants the leases that come with the answer
 	q     question    // ops get their decisions
-	// terms are those of leases, by subject; nil: none is asked for.
+	// terms are the terms of leases, by subject; nil: no lease is wanted.
 	terms   []localcache.Terms
-	renewal bool        // nobody waits: a lease is to be renewed
+	renewal bool        // only renews a lease: nobody waits for it
 	rule    *rules.Rule // of its only subject
 	limits  []*rules.Limit
 	until   time.Time // the check is decided by then
@@ -31,7 +31,7 @@ type ask struct {
 	// The answer; written before done.
 	leased   bool // it came from a lease, by receipt
 	receipt  localcache.Receipt
-	err      error // it did not reach the one asked, or no reply came back
+	err      error // the question was not delivered, or not answered
 	status   status
 	revision int64
 	version  int64
@@ -49,11 +49,11 @@ type ask struct {
 // States of an ask.
 const (
 	askOpen      = iota
-	askAnswered  // the answer is there, and the check's
-	askAbandoned // the check has been decided; what was taken is given back
+	askAnswered  // the check has the answer
+	askAbandoned // the check was decided without it; what it took is given back
 )
 
-// wait returns whether the answer came in time.
+// wait reports whether the answer came in time.
 func (a *ask) wait() bool {
 	select {
 	case <-a.done:
@@ -74,7 +74,7 @@ func (a *ask) wait() bool {
 	return true
 }
 
-// take puts the answer to the i-th of the checks alike into a.
+// take copies the answer to the i-th of the identical checks into a.
 func (a *ask) take(r *reply, err error, i int) {
 	a.err = err
 	if err != nil {
@@ -103,7 +103,7 @@ func (a *ask) take(r *reply, err error, i int) {
 	}
 }
 
-// flights are the questions under way, so that others alike travel together.
+// flights are the questions under way, so that identical ones can share the next message.
 type flights struct {
 	shard [64]flightShard
 }
@@ -114,16 +114,16 @@ type flightShard struct {
 	_     [64]byte
 }
 
-// flight is a question under way, and those alike that came meanwhile. They make the next message.
+// flight is a question under way, and the identical ones that came meanwhile. These make the next message.
 type flight struct {
 	shard *flightShard
-	key   string // whom is asked, and the question's body
+	key   string // the node asked, and the question's body
 	queue []*ask // at most maxAlike
 }
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends a's question. If it may, it travels with others alike.
+// dispatch sends a's question. With together it shares a message with identical ones.
 func (a *ask) dispatch(l *Limiter, together bool) {
 	v := l.member.visit()
 	defer l.member.leave(v)
@@ -153,7 +153,7 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 	l.post(f, v.key[keyPrefix:], []*ask{a})
 }
 
-// post sends one message for asks, which are alike.
+// post sends one message for asks, which are identical.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	v := l.member.visit()
 	defer l.member.leave(v)
@@ -173,7 +173,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	})
 }
 
-// arrived hands out the answer to asks, and sends what has queued meanwhile.
+// arrived hands the answer to asks, and sends what has queued meanwhile.
 func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	v := l.member.visit()
 	defer l.member.leave(v)
@@ -185,7 +185,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {
-		// A node that is slow is asked again for those who still have time.
+		// A slow node is asked again, for the checks that still have time.
 		next = f.take(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
@@ -195,7 +195,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 		}
 	}
 	if failed && !errors.Is(err, peer.ErrTimeout) {
-		// What is wrong with this message is wrong with the next one.
+		// The next message would fail in the same way.
 		asks, next = append(asks, next...), nil
 	}
 	if failed {
@@ -209,7 +209,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 	}
 }
 
-// take returns the asks of the next message, at most bound unless all are wanted; without any, the flight is over.
+// take returns the asks of the next message: all, or at most bound. Without any the flight is over.
 func (f *flight) take(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
@@ -225,7 +225,7 @@ func (f *flight) take(all bool, bound int) (next []*ask) {
 	return next
 }
 
-// deliver answers one ask; if nobody waits for it any more, what it took is given back.
+// deliver answers one ask. If its check has been decided already, what it took is given back.
 func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.take(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
@@ -237,7 +237,7 @@ func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.done <- struct{}{}
 }
 
-// undo gives back what a took, where that was admitted.
+// undo gives back what a took, if it was admitted.
 func (a *ask) undo(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return

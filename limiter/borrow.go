@@ -16,8 +16,8 @@ import (
 
 // This region as a borrower. A node that sees little left of a share tells the subject's owner, which borrows in the
 // background, ahead of need: one loan of a counter at a time, from the region that has the most unused as far as is known.
-// What is lent was debited there before; it is put into the counter here at most once, and only where that is still in
-// the window and the lineage for which it was asked. Whatever is lost on the way is quota lost.
+// A loan was debited there before. It is put into the counter here at most once, and only in the window and the lineage for which it
+// was requested. What is lost on the way is lost quota.
 
 const (
 	// tellPause is between two messages about one subject.
@@ -70,14 +70,14 @@ func (x *loans) init(l *Limiter) {
 	x.l, x.known, x.away = l, make(map[counters.Key]*debtor), make(map[string]int64)
 }
 
-// due reports whether the owner of a subject is to be told now.
+// due reports whether to notify the owner of a subject now.
 func (x *loans) due(subject rules.Hash, steady int64) bool {
 	slot := &x.told[subject.Lo%toldSlots]
 	last := slot.Load()
 	return (steady-last >= int64(tellPause) || steady < last) && slot.CompareAndSwap(last, steady)
 }
 
-// seek tells the owners of what little is left of.
+// seek notifies the owners of subjects whose share is nearly used.
 func (x *loans) seek(q *Query, a *Answer) {
 	m := x.l.member
 	if m.Far == nil || a.DecidedBy == ByFallback {
@@ -105,7 +105,7 @@ func anyShort(limits []LimitAnswer) bool {
 	return false
 }
 
-// tellOwner tells the owner of h's subject that a share is nearly used. Who is told nothing is told again.
+// tellOwner notifies the owner of h's subject that a share is nearly used. A lost message is sent again with a later check.
 func (x *loans) tellOwner(q *Query, h *rules.Hit) {
 	m := x.l.member
 	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
@@ -121,7 +121,7 @@ func (x *loans) tellOwner(q *Query, h *rules.Hit) {
 	}
 }
 
-// borrow asks for loans of what is short of a subject that this node owns. It does not wait for them.
+// borrow requests loans for the limits of a subject that this node owns, if they are short. It does not wait for them.
 func (x *loans) borrow(n *named) {
 	m := x.l.member
 	if m.Far == nil {
@@ -146,7 +146,7 @@ type loan struct {
 	over    atomic.Bool
 }
 
-// borrowFor asks for a loan of one limit, unless one is under way, or nobody has anything.
+// borrowFor requests a loan for one limit, unless one is under way, or no region has anything.
 func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
 	m := x.l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
@@ -169,8 +169,9 @@ func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
 	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { x.arrived(f, body, err) })
 }
 
-// choose picks the region that has the most unused, as far as is known: what nobody has heard of counts as unused whole. Of
-// a fixed window a region that has no share may have borrowed more than it needs: it is asked last. A loan then counts as under way. It returns no debtor if there is none to ask, or a loan is under way.
+// choose picks the region with the most unused, as far as is known; an unknown share counts as unused. A region without a share of a
+// fixed window comes last: it may have borrowed more than it needs. From then on a loan is under way. choose returns no debtor if there is
+// no region to ask, or a loan is under way.
 func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *debtor) {
 	shares := d.book.set.Division(d.rule, d.limit)
 	delete(shares, d.book.set.Shares().Region)
@@ -223,7 +224,7 @@ func (x *loans) debtor(k counters.Key, window, steady int64) *debtor {
 	return c
 }
 
-// dropOne forgets some counter of which no loan is under way: there are fewer loans than counters. The caller holds mu.
+// dropOne forgets some counter without a loan under way. There are fewer loans than counters. The caller holds mu.
 func (x *loans) dropOne() {
 	for k, c := range x.known {
 		if !c.flying {
@@ -259,7 +260,7 @@ func (x *loans) arrived(f *loan, body []byte, err error) {
 	x.learn(f, &r, err != nil, now.Steady)
 }
 
-// learn takes over what a region's answer, or its silence, says about whom to ask next.
+// learn records what a region's answer, or its silence, means for the next choice.
 func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

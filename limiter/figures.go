@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,10 +29,7 @@ type tallies struct {
 
 // answered counts a question that took d.
 func (f *tallies) answered(d time.Duration) {
-	i := 0
-	for i < len(forwardBounds) && d > forwardBounds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(forwardBounds[:], d)
 	f.seconds[i].Add(1)
 	f.sum.Add(int64(d))
 }

@@ -1,6 +1,6 @@
 package limiter
 
-// fold makes one answer of what was decided, if nothing is left to be decided: the weakest way counts.
+// fold makes one answer once all is decided. It was decided in the weakest way of its subjects.
 func (c *journey) fold() bool {
 	a := c.answer
 	switch {
@@ -15,7 +15,7 @@ func (c *journey) fold() bool {
 	return true
 }
 
-// leaveOut takes what was not decided out of the answer to a refused check, and tells what was as without the cost.
+// leaveOut removes the undecided subjects from the answer to a refused check. The others are rolled back: report them as never charged.
 func (c *journey) leaveOut() {
 	a := c.answer
 	k := &a.scratch
@@ -63,7 +63,7 @@ func (c *journey) giveBack() {
 	}
 }
 
-// giveHere gives s's cost back to the counters here, if they are still those that it came from.
+// giveHere gives s's cost back to the counters here, if they are still the ones that it came from.
 func (c *journey) giveHere(s *subject) {
 	l := c.limiter
 	if l.member.Ownership.Lineage(partitionOf(s.hi)) != s.lineage {

@@ -64,6 +64,7 @@ func (g *gifts) Code(c *wire.Coder) {
 		wire.Number(c, &g.hops, maxHops)
 		wire.Number(c, &g.grant, math.MaxInt64)
 		wire.Fixed(c, &g.made)
+		c.Require(len(g.ops) > 0)
 	})
 }
 
@@ -127,21 +128,18 @@ func (g *gift) takeBack(l *Limiter) {
 	give := func(i int, cost int64) {
 		op := &g.ops[i]
 		taken := algorithms.Taken{Steady: g.steady, Window: g.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-		put := l.table.Give
-		switch {
-		case g.made != 0:
-			put = func(now algorithms.Now, k counters.Key, limit *algorithms.Limit, from algorithms.Taken, cost int64) error {
-				return l.table.Refund(now, k, limit, from, l.rest(&g.debit, i, g.made, now), cost)
+		if g.made != 0 {
+			if l.table.Refund(now, op.Key, op.Limit, taken, l.rest(&g.debit, i, g.made, now), cost) != nil {
+				l.reservations.dropped.Add(1) // it has just been handed over
 			}
-		case g.grant != 0:
+			return
+		}
+		if g.grant != 0 {
 			taken.Steady = now.Steady
-		case op.Limit.Kind == algorithms.SlidingLog:
+		} else if op.Limit.Kind == algorithms.SlidingLog {
 			taken.Steady += g.when[i] // see takenAt
 		}
-		switch err := put(now, op.Key, op.Limit, taken, cost); {
-		case err != nil && g.made != 0:
-			l.reservations.dropped.Add(1) // it has just been handed over
-		case err == nil && g.grant != 0:
+		if l.table.Give(now, op.Key, op.Limit, taken, cost) == nil && g.grant != 0 {
 			m.figures.returned.Add(1)
 		}
 	}

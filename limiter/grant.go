@@ -8,9 +8,7 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 )
 
-// This node as an owner that grants leases.
-
-// grantFor grants the wishes of v's question, as far as the limits allow it. What is granted is debited first.
+// grantFor grants the wishes of v's question, as far as the limits allow. What is granted is debited first.
 func (x *leases) grantFor(v *visit, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, x.l.member
 	last := len(r.admitted) - 1
@@ -62,14 +60,6 @@ func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage u
 
 // forget makes all nodes forget what f says. Those that are not reached do so within a lease's life.
 func (x *leases) forget(f forgetting) {
-	x.forgetHere(&f)
+	x.held.Forget(x.l.member.Boottime(), f.hi, f.room)
 	x.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
-}
-
-func (x *leases) forgetHere(f *forgetting) {
-	if f.room {
-		x.held.Retry(f.hi)
-	} else {
-		x.held.Forget(x.l.member.Boottime(), f.hi)
-	}
 }

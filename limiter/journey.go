@@ -16,30 +16,30 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// journey is a check that takes more than one Take here. It is kept in its Answer for the next one.
+// journey is a check that needs more than one Take here. Its Answer keeps it for the next check.
 //
-// Each subject is routed, once: here, to its lease, to another node, or, when all else fails, to this node alone. Those that this
-// node decides come first, in one Take; then the others are asked, all at once, one message for each node. A subject that somebody
-// can't decide is routed again. As soon as one is refused, what the others took is given back.
+// Each subject is routed once: here, to a lease, to another node, or, if all else fails, to this node alone. What this node decides
+// comes first, in one Take. Then the other nodes are asked, all at once, one message each. A subject that a node could not decide is
+// routed again. When one subject is refused, what the others took is given back.
 type journey struct {
 	limiter *Limiter
 	answer  *Answer
 	book    *book
 	now     algorithms.Now
 	peek    bool
-	last    bool      // the rules may be older than the owner's
-	apart   bool      // questions were sent before: from now on each subject has one of its own
+	last    bool      // decide even if the owner has newer rules
+	apart   bool      // questions were sent before: from now on each subject has its own
 	until   time.Time // the check is decided by then; see hurry
 	thaw    time.Time // until then a frozen partition is waited for
 
 	subjects []subject
-	decided  int       // of them
-	weakest  DecidedBy // of how they were
+	decided  int       // how many of them are
+	weakest  DecidedBy // way in which one was
 	asks     []*ask    // under way
 	behind   int64     // the version of the rules that an owner has and this node has not; 0: none
 	refused  bool
 
-	private []counters.Op      // of the subjects decided by this node alone
+	private []counters.Op      // of subjects that this node decided alone
 	shares  []algorithms.Limit // that private refers to
 	list    []int
 	local   []counters.Op
@@ -52,7 +52,7 @@ type subject struct {
 	way      way
 	to       ring.NodeID        // wayAsk, wayStandby
 	why      partitions.Absence // of the owner
-	again    bool               // one that could not be reached was asked again
+	again    bool               // a node that could not be reached was asked again
 	ask      *ask               // wayAsked
 	ruling
 }
@@ -61,7 +61,7 @@ type subject struct {
 type ruling struct {
 	by        DecidedBy
 	admitted  bool // with those decided together
-	withdrawn bool // its decisions are told as without the cost
+	withdrawn bool // its decisions are already those of a check that was rolled back
 	undo      undo
 
 	when    algorithms.Now     // undoHere, undoAlone
@@ -71,19 +71,19 @@ type ruling struct {
 	from    *ask               // undoAsked
 }
 
-// undo is how what was taken is given back, if anything was.
+// undo is how to give back what was taken.
 type undo uint8
 
 const (
-	undoNothing undo = iota // what a standby admits stays a debt
+	undoNothing undo = iota // what a standby admitted stays a debt
 	undoHere
 	undoAlone
 	undoLease
 	undoAsked
 )
 
-// begin routes a check, decides what needs no other node, and asks the others. Their replies are not waited for. powerless: this node
-// has just been without authority.
+// begin routes a check, decides what needs no other node, and asks the others, without waiting for their replies. powerless: this
+// node had no authority a moment ago.
 func (c *journey) begin(powerless bool) {
 	a := c.answer
 	c.subjects, c.asks, c.private, c.shares = c.subjects[:0], c.asks[:0], c.private[:0], c.shares[:0]
@@ -110,7 +110,7 @@ func (c *journey) begin(powerless bool) {
 	}
 }
 
-// enlist adds a subject, with what room the one in its place had for lists.
+// enlist adds a subject, and reuses the lists of the one that was in its place.
 func (c *journey) enlist() *subject {
 	n := len(c.subjects)
 	if n == cap(c.subjects) {
@@ -135,7 +135,7 @@ func (c *journey) decide() {
 		if c.refused || !c.pick(wayHere) {
 			break
 		}
-		c.here(c.list) // subjects with blocks may go on then; where a gate was shut meanwhile, its subject is routed again
+		c.here(c.list) // then subjects with blocks may go on; if a gate was shut meanwhile, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return
@@ -150,7 +150,7 @@ func (c *journey) decide() {
 	}
 }
 
-// pick lists the subjects with that way.
+// pick lists the subjects that go this way.
 func (c *journey) pick(w way) bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
@@ -161,7 +161,7 @@ func (c *journey) pick(w way) bool {
 	return len(c.list) > 0
 }
 
-// find finds the way of a subject that is open; one whose lease decides it is then decided. A frozen partition is waited for.
+// find routes an open subject, or decides it from its lease. It waits for a frozen partition.
 func (c *journey) find(s *subject, h *rules.Hit) {
 	m := c.limiter.member
 	for ; ; s.turns++ {
@@ -175,7 +175,7 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 		}
 		now := time.Now()
 		c.hurry(now)
-		// Without authority it would not be decided here when it is thawed.
+		// Without authority this node could not decide it after the hand-off either.
 		if place == partitions.Frozen && now.Before(c.thaw) && m.Authority() {
 			c.wait(c.thaw, func(ctx context.Context) { m.Ownership.Wait(ctx, partitionOf(s.hi)) })
 			continue
@@ -186,14 +186,14 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 		if s.way != wayAlone || len(s.passed) == 0 || !now.Before(c.thaw) {
 			return
 		}
-		// Nobody is out of reach: the partition is on its way from one to the other. Counting alone now would admit more than the limit
-		// in a healthy cluster. They are asked again when there is news of the ring, or in a moment.
+		// All nodes can be reached: the partition is moving from one to another. Counting alone now would admit more than the limit in a
+		// healthy cluster. They are asked again when there is news of the ring, or in a moment.
 		s.passed, s.hint = s.passed[:0], ring.NodeID{}
 		c.wait(now.Add(min(newsTime<<min(s.turns, 6), maxNewsTime)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
-// hurry sets the times by which the check is decided, once.
+// hurry sets the deadlines of the check, once.
 func (c *journey) hurry(now time.Time) {
 	if !c.thaw.IsZero() {
 		return
@@ -216,14 +216,14 @@ func (c *journey) ops(s *subject) []counters.Op {
 	return c.answer.scratch.ops[s.first : s.first+s.n]
 }
 
-// rule notes that s was decided, with others, and refused by itself or by one of them.
+// rule records how s was decided. If it is not admitted, it was refused by itself or by another subject of the same decision.
 func (c *journey) rule(s *subject, by DecidedBy, admitted bool, undo undo) {
 	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
 }
 
-// here takes for the listed subjects from the counters here, all or nothing.
+// here takes the listed subjects from the counters here, all or nothing.
 func (c *journey) here(list []int) {
 	m := c.limiter.member
 	c.local = c.local[:0]
@@ -251,7 +251,7 @@ func (c *journey) here(list []int) {
 	c.refused = c.refused || verdict == counters.Refused
 }
 
-// lease decides s from what was leased, or refused, before, if it can.
+// lease decides s from its lease, or from a remembered refusal, if it can.
 func (c *journey) lease(s *subject, h *rules.Hit) bool {
 	if c.peek || c.answer.scratch.reserving {
 		return false
@@ -267,8 +267,8 @@ func (c *journey) lease(s *subject, h *rules.Hit) bool {
 	return outcome != localcache.Unknown
 }
 
-// askOthers asks other nodes: at first each one about all that is its own, later about each subject by itself. It reports whether
-// there is anything to ask.
+// askOthers asks other nodes: at first each one about all subjects that it owns, later about each subject by itself. It reports
+// whether there was anything to ask.
 func (c *journey) askOthers() bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
@@ -297,14 +297,14 @@ func (c *journey) askOthers() bool {
 	return c.apart && last != nil
 }
 
-// ask is a question to whom s leads, without ops yet.
+// ask returns a question to the next node on s's trail, without ops yet.
 func (c *journey) ask(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, until: c.until, done: make(chan struct{}, 1)}
 	a.q.version, a.q.revision = c.book.set.Version, s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if c.last && c.limiter.member.Authority() { // without, it may be behind for long
+	if c.last && c.limiter.member.Authority() { // without authority it may stay behind
 		a.q.flags |= flagLast
 	}
 	if s.way == wayStandby {
@@ -314,7 +314,7 @@ func (c *journey) ask(s *subject) *ask {
 	return a
 }
 
-// enter makes s part of a question.
+// enter adds s to a question.
 func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
 	s.try(s.to)
 	s.turns++
@@ -334,7 +334,7 @@ func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
 	a.q.ops = append(a.q.ops, c.ops(s)...)
 }
 
-// act decides what is left as the standby.
+// act decides the rest as the standby.
 func (c *journey) act() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
@@ -352,7 +352,7 @@ func (c *journey) act() {
 // collect waits for the replies under way.
 func (c *journey) collect() {
 	for _, a := range c.asks {
-		came := a.wait() // else a may still be written
+		came := a.wait() // otherwise a may still be written to
 		answered := came && a.err == nil
 		if answered && a.status == behind {
 			c.behind = max(c.behind, a.version)
@@ -367,14 +367,14 @@ func (c *journey) collect() {
 	c.asks = c.asks[:0]
 }
 
-// answered takes over what a says about s.
+// answered takes over the answer about s.
 func (c *journey) answered(s *subject, a *ask, came bool) {
 	s.way = wayOpen
 	switch {
 	case !came:
 	case a.err != nil:
 		if errors.Is(a.err, peer.ErrUnreachable) && !s.again && c.limiter.member.Peers.Reachable(a.to) {
-			s.again = true // the way to it broke, and there is another one. It may have counted: that only costs
+			s.again = true // the path broke, and there is another one. If it was counted, the cost is lost
 			s.untry(a.to)
 		}
 	case a.status == decided:

@@ -17,7 +17,7 @@ type leases struct {
 	granted *grants.Ledger
 }
 
-// termsOf are the terms of leases for the subject of a hit.
+// termsOf returns the terms of leases for the subject of a hit.
 func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
 	t := m.Ring()
 	if t == nil || r.Consistency != rules.Hybrid {
@@ -26,7 +26,7 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 	return localcache.TermsOf(r, limits, len(t.Members()))
 }
 
-// spend takes ops, of one subject, from its lease. The receipt tells what was spent.
+// spend takes ops, of one subject, from its lease. The receipt says what was spent.
 func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
 	m := x.l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
@@ -36,7 +36,7 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 	if outcome, *receipt = x.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
-	// This process may have stood still in between; what was spent too late was not spent, and goes back with the rest.
+	// The process may have been suspended in between. What was spent too late counts as unspent, and goes back with the rest.
 	if m.Boottime() >= receipt.Until {
 		x.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -52,13 +52,13 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 	return outcome
 }
 
-// renew fetches the next grant in the background: a question that costs nothing.
+// renew fetches the next grant in the background, with a question that costs nothing.
 func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
 	m := x.l.member
 	if t.None() {
 		return
 	}
-	// Nobody waits for it, and an answer that is not heard of is quota lost.
+	// Nobody waits for it. If the answer is lost, so is the quota.
 	a := &ask{to: owner, owner: owner, until: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags, a.q.version = flagLast, x.l.version()
@@ -70,7 +70,7 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	a.dispatch(x.l, false)
 }
 
-// wish adds to a message's head what this node would like to lease of the subjects that asks are about.
+// wish adds to a message's head the leases that this node would like to have of the subjects of asks.
 func (x *leases) wish(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
@@ -86,7 +86,7 @@ func (x *leases) wish(head *question, asks []*ask) {
 	}
 }
 
-// learn takes over what a reply says about leases to the subjects that asks were about.
+// learn takes over the leases and refusals in the reply to asks.
 func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 	a, m := asks[0], x.l.member
 	if a.terms == nil {
@@ -121,7 +121,7 @@ func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 			}
 		}
 		from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
-		// A shadow rule's refusal is no reason not to grant.
+		// A shadow rule's refusal does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			x.held.Admitted(sent, at, from, ops, g, a.renewal)
 		}
@@ -131,8 +131,7 @@ func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 	}
 }
 
-// decide answers asks that waited for a message of their own from the lease that another one brought. It returns
-// those that are left.
+// decide answers asks that are queued from the lease that arrived meanwhile. It returns the rest.
 func (x *leases) decide(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
@@ -155,7 +154,7 @@ func (x *leases) decide(asks []*ask) []*ask {
 	return left
 }
 
-// tend gives leases back as they end, until the limiter is closed.
+// tend gives leases back when they end, until the limiter is closed.
 func (x *leases) tend() {
 	m := x.l.member
 	var ended []localcache.Ended
@@ -165,7 +164,7 @@ func (x *leases) tend() {
 		x.give(ended)
 		x.granted.Sweep(at)
 		m.loans.sweep(x.l.clock.Now().Steady)
-		timer := time.NewTimer(min(max(x.held.Next()-m.Boottime(), leastPause), bookPause))
+		timer := time.NewTimer(min(max(x.held.Next()-m.Boottime(), leastPause), ledgerPause))
 		select {
 		case <-x.held.Wake():
 		case <-timer.C:
@@ -180,20 +179,19 @@ func (x *leases) tend() {
 const (
 	// renewTime is how long the answer to a renewal is waited for.
 	renewTime = 2 * localcache.MaxTTL
-	// leastPause is between two looks at what has ended, so that what ends at nearly one time travels together.
+	// leastPause is between two looks at what has ended, so that leases that end at nearly the same time share a message.
 	leastPause = time.Millisecond
-	// bookPause is the longest time between two looks at what others hold.
-	bookPause = 10 * time.Second
+	// ledgerPause is the longest time between two looks at what others hold.
+	ledgerPause = 10 * time.Second
 )
 
 // give gives back what is left of leases that have ended.
 func (x *leases) give(ended []localcache.Ended) {
 	var list []gift
 	for i := range ended {
-		if e := &ended[i]; len(e.Ops) > 0 {
-			d := debit{hi: e.Ops[0].Key.Hi, process: e.Source.Process, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
-			list = append(list, gift{debit: d, grant: e.Grant})
-		}
+		e := &ended[i]
+		d := debit{hi: e.Ops[0].Key.Hi, process: e.Source.Process, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+		list = append(list, gift{debit: d, grant: e.Grant})
 	}
 	x.l.giveBack(list)
 }
@@ -206,5 +204,5 @@ func (l *Limiter) UseLeases(yes bool) {
 	}
 	at := m.Boottime()
 	m.leases.held.Use(at, yes)
-	l.member.leases.give(m.leases.held.Ended(at, nil))
+	m.leases.give(m.leases.held.Ended(at, nil))
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This region as a lender. Whoever is asked passes the request on to the subject's owner here, which debits the loan and
-// tells of it only once that would outlive it.
+// This region as a lender. The node that is asked passes the request on to the subject's owner, which debits the loan and answers
+// only once the debit would outlive it.
 
 const (
 	// passTime is how long the owner's answer to a request of another region is waited for, confirmTime how long for
-	// whoever would go on without the owner.
+	// the node or disk from which the partition would go on without it.
 	passTime    = 800 * time.Millisecond
 	confirmTime = 500 * time.Millisecond
 	// maxLending bounds the requests that are answered at once, so that other regions can't keep questions of this one out.
@@ -37,7 +37,7 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	}
 }
 
-// serve has a request for a loan answered by the owner, who may be this node. passed: another node here took this one for that.
+// serve gets the owner's answer to a request for a loan. passed: another node of this region took this one for the owner.
 func (x *loans) serve(body []byte, passed bool, to Answerer) {
 	m := x.l.member
 	var r LoanRequest
@@ -69,8 +69,7 @@ func (x *loans) serve(body []byte, passed bool, to Answerer) {
 
 func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// answer answers a request about a subject of this node, in a goroutine of its own. Where too many are answered, nobody
-// has taken anything yet.
+// answer answers a request about a subject of this node, in a goroutine of its own. If too many are under way, nothing is debited.
 func (x *loans) answer(r *LoanRequest, to Answerer) {
 	m := x.l.member
 	if x.lending.Add(1) > maxLending || !m.spawn(func() {
@@ -83,8 +82,8 @@ func (x *loans) answer(r *LoanRequest, to Answerer) {
 	}
 }
 
-// lend makes a loan, if there is something to lend: it is debited, and confirmed, before anybody hears of it. One that is
-// not confirmed is put back, where that can be.
+// lend makes a loan if there is something to lend. It is debited and confirmed before the answer. A loan that is not confirmed is
+// put back, if possible.
 func (x *loans) lend(r *LoanRequest) LoanReply {
 	m, now := x.l.member, x.l.clock.Now()
 	d, ok := x.dividedLimit(&r.named, r.limit, now)
@@ -97,10 +96,11 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	}
 	n, stand, err := x.debit(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
+	// In the first moment of a window, and while a version is not recorded, this region goes by less than its share in the window. It
+	// may have something to lend after that.
+	share := d.book.set.Division(d.rule, d.limit)[d.book.set.Shares().Region]
 	switch {
-	case err != nil:
-		return LoanReply{status: loanLater}
-	case n == 0 && d.lessThanItsShare():
+	case err != nil || n == 0 && d.limit.Capacity() < share:
 		return LoanReply{status: loanLater}
 	case n == 0:
 		reply.status = loanNothing
@@ -121,12 +121,6 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	m.figures.lent.Add(1)
 	m.figures.lentUnits.Add(n)
 	return reply
-}
-
-// lessThanItsShare reports whether this region goes by a smaller share than it has in the window: it does for the window's
-// first moment, and while a version is not recorded. It may have something to lend after that.
-func (d *divided) lessThanItsShare() bool {
-	return d.limit.Capacity() < d.book.set.Division(d.rule, d.limit)[d.book.set.Shares().Region]
 }
 
 // debit debits a loan.

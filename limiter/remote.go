@@ -14,20 +14,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errand is something that the owner of a subject does: a change of its counters, a settling, a reservation.
+// errand is work for the owner of a subject: a change of its counters, a settling, a reservation.
 type errand struct {
 	hi      uint64
 	hops    int  // how often it was passed on to this node
 	standby bool // its standby may have become the owner
-	// here does it with the counters here. It fails with counters.ErrShut where they are here no more.
+	// here does it with the counters here. It fails with counters.ErrShut if they have moved.
 	here func() error
-	// ask asks another node to do it. It fails with ErrNoOwner where that could not, and somebody else is to be asked.
+	// ask asks another node to do it. It fails with ErrNoOwner if that node could not do it and another one should be asked.
 	ask func(to ring.NodeID) error
 }
 
-// do has e done by the owner, be that this node. It fails with ErrNoOwner.
+// do gets e done by the owner, which may be this node. It fails with ErrNoOwner.
 func (l *Limiter) do(ctx context.Context, e *errand) error {
-	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // an owner does it: nobody acts for one
+	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // only an owner does it
 	if m == nil {
 		return e.here()
 	}

@@ -27,11 +27,6 @@ const (
 	statuses    = undecided
 )
 
-// final says that nobody else is to be asked.
-func (s status) final() bool {
-	return s != notMine && s != noAuthority && s != unreachable
-}
-
 // statusErrors are the errors that travel as a status.
 var statusErrors = [...]error{full: ErrFull, otherBody: ErrRequestBody, crowded: ErrRequests, unknown: ErrUnknownReservation}
 

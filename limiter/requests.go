@@ -38,7 +38,7 @@ var (
 	ErrRequests = fmt.Errorf("request_id: the owner of the subject keeps %d answers of the last minute, and has no room for more", maxRequests)
 )
 
-// ticket is by what a request is known to the owner of its subject.
+// ticket identifies a request to the owner of its subject.
 type ticket struct {
 	id   uint64 // made of the id that the caller chose, or random
 	body uint64 // hash of what is asked for
@@ -63,7 +63,7 @@ func (t *ticket) kind() requestKind {
 	return ofWrite
 }
 
-// idle says that t is of no use here: nobody else can have done what it is of, and nobody repeats that.
+// idle reports that t is of no use here: no other node can have done the request, and nobody will repeat it.
 func (t *ticket) idle() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
 
 func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
@@ -89,11 +89,11 @@ func hashBody(v verb, rule string, key []string, n int64) uint64 {
 	return sumBody(binary.AppendVarint(wire.AppendTexts(b, key), n))
 }
 
-// requestKind says which answers may be forgotten before their time.
+// requestKind says which answers may be dropped early.
 type requestKind int
 
 const (
-	ofCheck requestKind = iota // a retry only costs: the first to be forgotten
+	ofCheck requestKind = iota // a repeated check only costs: dropped first
 	ofNode                     // of what a node repeats by itself, for a moment
 	ofWrite                    // never
 	requestKinds

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
@@ -197,4 +199,52 @@ func FuzzReserveRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A reservation with an id whose answer can't be kept is taken back and decided again: because its first subject moves away while the
+// others are asked, or because its owner gets authority only after it was asked to decide.
+func TestAnswersThatCantBeKept(t *testing.T) {
+	for name, disturb := range map[string]func(w *world, p int, m peer.Method){
+		"its subject moves": func(w *world, p int, m peer.Method) {
+			if m == MethodAsk {
+				w.handOver(p, w.nodes[2])
+			}
+		},
+		"its owner is only just coming": func(w *world, p int, m peer.Method) { w.nodes[0].authority.Store(m != MethodReserve) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 3, `rules:
+  - {name: r, key: [a], limits: [{limit: 100, per: 1440h}]}
+  - {name: s, key: [b], limits: [{limit: 100, per: 1440h}]}`)
+			a, b := w.keyOf("r", w.nodes[0], nil), w.keyOf("s", w.nodes[1], nil)
+			p := w.partition("r", a)
+			var disturbed atomic.Int64
+			w.listen(func(m peer.Method) {
+				if disturbed.Add(1) <= 4 {
+					disturb(w, p, m)
+				}
+			})
+			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, RequestID: "x"}
+			q.Costs = []UnitCost{{Unit: rules.Requests, Cost: 7}}
+			asker := w.nodes[1]
+			if name == "its subject moves" {
+				asker = w.nodes[0]
+			}
+			var first, again Answer
+			id, err := asker.Reserve(&q, time.Minute, &first)
+			if err != nil || id == "" || !first.Allowed {
+				t.Fatalf("%s: have %q, %v, allowed %v", name, id, err, first.Allowed)
+			}
+			synctest.Wait()
+			w.nodes[0].authority.Store(true)
+			for i, n := range w.nodes {
+				if same, err := n.Reserve(&q, time.Minute, &again); err != nil || same != id {
+					t.Errorf("%s: node %d: have %q, %v, want the first answer", name, i, same, err)
+				}
+			}
+			if r, s := w.nodes[1].used("r", a), w.nodes[1].used("s", b); r != 7 || s != 7 {
+				t.Errorf("%s: have %d and %d used, want 7 of each", name, r, s)
+			}
+		})
+	}
 }

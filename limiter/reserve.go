@@ -23,9 +23,13 @@ type reservations struct {
 	dropped           atomic.Int64 // refunds of limits, since the counters they came from are gone
 }
 
-// reserve is Limiter.Reserve.
-func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	over, err := x.l.prepare(x.l.clock.Now(), q, a)
+// Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
+// node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
+// reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
+// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner
+// decided, but could not keep the answer, so nothing is reserved.
+func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return "", err
 	}
@@ -33,7 +37,7 @@ func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer) (id strin
 		return "", fmt.Errorf("reserve: %w", ErrReservation)
 	}
 	if q.RequestID == "" || over {
-		return x.decide(q, ttl, a, over)
+		return l.reservations.decide(q, ttl, a, over)
 	}
 	r := &reserveRequest{query: q, ttl: ttl}
 	r.ticket = ticketOf(q.RequestID, r.body(), 0)
@@ -42,18 +46,18 @@ func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer) (id strin
 	for again := false; ; again = true {
 		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTime, time.Until(until)), catchUpTime))
 		a.scratch.until = until
-		id, err = x.once(ctx, r, a)
+		id, err = l.reservations.once(ctx, r, a)
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
-		if over, err = x.l.prepare(x.l.clock.Now(), q, a); err != nil { // a may tell of the attempt
+		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may tell of the attempt
 			return "", err
 		}
-		if id, err = x.decide(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
+		if id, err = l.reservations.decide(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
 			return id, err
 		}
 		// Owners decided it after all: they were only just coming. Nobody has kept the answer, so they decide it anew.
-		if err = x.annul(id, q, a); err != nil {
+		if err = l.reservations.annul(id, q, a); err != nil {
 			return "", err
 		}
 	}
@@ -138,13 +142,4 @@ func (x *reservations) debitOf(hi uint64, how *ruling, ops []counters.Op) debit 
 		d.when = append(d.when, when)
 	}
 	return d
-}
-
-// Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
-// node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
-// reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
-// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner
-// decided, but could not keep the answer, so nothing is reserved.
-func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	return l.reservations.reserve(q, ttl, a)
 }

@@ -21,20 +21,20 @@ const (
 	wayDecided
 )
 
-// trail leads from one node to the next until somebody decides a subject: the one that was named last, the owner, the other end of a
-// move, the standby.
+// trail leads from one node to the next until one decides the subject: the node named last, the owner, the other end of a move, the
+// standby.
 type trail struct {
 	hi     uint64
 	route  partitions.Route // as it was at the last look
 	tried  []ring.NodeID    // can't be asked, or may not decide
 	passed []ring.NodeID    // named another one
-	hint   ring.NodeID      // whom the last of these named
+	hint   ring.NodeID      // named by the last of these
 	acted  bool             // this node could not decide as the standby
 	leant  bool             // another one was asked to
 	turns  int              // at most maxTurns
 }
 
-// look finds where the subject is decided now. Held: here. Frozen: here or elsewhere, as soon as it has been handed over.
+// look returns where the subject is decided now. Held: here. Frozen: here or elsewhere, after the hand-off.
 func (t *trail) look(l *Limiter) partitions.Place {
 	p := partitionOf(t.hi)
 	mine := t.turns < maxTurns && !slices.Contains(t.tried, l.member.Self)
@@ -48,7 +48,7 @@ func (t *trail) look(l *Limiter) partitions.Place {
 	return partitions.Nowhere
 }
 
-// next is whom to ask next, if the subject is not decided here. The standby is the last one, if it is to be asked at all.
+// next is the node to ask next if the subject is not decided here. The standby comes last, if it may be asked at all.
 func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{t.hint, t.route.Owner, t.route.Other} {
 		if id != m.Self && t.opens(m, id) {
@@ -73,7 +73,7 @@ func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
 	return wayAlone, ring.NodeID{}
 }
 
-// opens reports whether id is somebody new who can be reached.
+// opens reports whether id can be reached and was not asked before.
 func (t *trail) opens(m *member, id ring.NodeID) bool {
 	if id.IsZero() || t.hasTried(id) {
 		return false
@@ -100,7 +100,7 @@ func (t *trail) untry(id ring.NodeID) {
 	t.tried = slices.DeleteFunc(t.tried, func(t ring.NodeID) bool { return t == id })
 }
 
-// pass notes that id named another one.
+// pass records that id named another node.
 func (t *trail) pass(id, hint ring.NodeID) {
 	t.untry(id)
 	t.passed, t.hint = append(t.passed, id), hint

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -15,17 +16,17 @@ import (
 
 // Codes of calls that fail.
 const (
-	CodeMessage peer.Code = 80 + iota // the message can't be read, or has no such method
-	CodeBusy                          // too many questions wait here
+	CodeMessage peer.Code = 80 + iota // the message or its method is unknown
+	CodeBusy                          // too many questions are waiting here
 )
 
-// Answerer takes the answer to a message, once. *peer.Call is one.
+// Answerer takes the answer to a message, once. *peer.Call implements it.
 type Answerer interface {
 	Reply(body []byte)
 	Fail(code peer.Code, detail string)
 }
 
-// visit is a question of another node, and what is needed to answer it. Visits are pooled.
+// visit is a question from another node and the room to answer it. Visits are pooled; asks and answers use their buffers too.
 type visit struct {
 	from     ring.NodeID
 	question question
@@ -49,7 +50,7 @@ func (m *member) leave(v *visit) {
 	}
 }
 
-// Handle has p bring the messages of other limiters here, of this region and of others.
+// Handle registers the messages of other limiters with p, of this region and of others.
 func (l *Limiter) Handle(p *peer.Peers) {
 	for m := MethodAsk; m <= MethodReserve; m++ {
 		if m != MethodShare {
@@ -103,7 +104,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodForget:
 		var f forgetting
 		if wire.Decode(body, &f, "what is to be forgotten") == nil {
-			m.leases.forgetHere(&f)
+			m.leases.held.Forget(m.Boottime(), f.hi, f.room)
 		}
 	case MethodBorrow:
 		var n named
@@ -154,7 +155,7 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// ahead tells an asker whose rules are older than those here: once, or, where shares may have grown elsewhere since, for good.
+// ahead turns away an asker whose rules are older than those here: once, or, if shares may have grown elsewhere since, always.
 func (v *visit) ahead(l *Limiter) bool {
 	q := &v.question
 	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
@@ -164,7 +165,7 @@ func (v *visit) ahead(l *Limiter) bool {
 	return true
 }
 
-// host answers a question that has to wait for something, or that is another node's.
+// host answers a question that has to wait for something, or that belongs to another node.
 func (v *visit) host(l *Limiter, to Answerer) {
 	m, q := l.member, &v.question
 	defer m.leave(v)
@@ -183,9 +184,9 @@ func (v *visit) host(l *Limiter, to Answerer) {
 		}
 		r, p := m.whereabouts(q.ops)
 		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
-			continue // it has just come
+			continue // it has just arrived
 		}
-		// Without authority it would not be decided here when it is thawed.
+		// Without authority this node could not decide it after the hand-off either.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
 			if !v.passOn(ctx, l, r, to) {
 				v.answer(to)
@@ -196,7 +197,7 @@ func (v *visit) host(l *Limiter, to Answerer) {
 	}
 }
 
-// whereabouts is the route of ops: a frozen partition's if there is one, else one that is not here.
+// whereabouts is the route of ops: that of a frozen partition if there is one, otherwise one that is elsewhere.
 func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	p = partitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
@@ -212,8 +213,8 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	return r, p
 }
 
-// passOn has a question answered that this node does not own: by the owner, or, asked as its standby, by itself. It
-// reports false where v's reply is what is left to say.
+// passOn gets an answer to a question that this node does not own: from the owner, or, if it was asked as the standby, by acting for
+// it. It reports false if nobody answered; v's reply then says why.
 func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
@@ -226,13 +227,13 @@ func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to A
 		return false
 	}
 	v.reply.hint = r.Owner
-	for i := range q.ops { // the asker splits what has several owners
+	for i := range q.ops { // the asker splits a question that has several owners
 		if m.Ownership.Route(partitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
 			return false
 		}
 	}
 	next := r.Owner
-	if next == v.from { // it asks others only when it may not decide: without authority, or after it has handed over
+	if next == v.from { // an owner asks others only if it has no authority, or has handed over
 		next = r.Other
 	}
 	if !next.IsZero() && next != m.Self && q.hops < maxHops && v.relay(ctx, l, next, to) {
@@ -247,13 +248,12 @@ func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to A
 		return true
 	}
 	if r.Owner == v.from && !m.Authority() {
-		v.reply.status = noAuthority // nor has the owner: there is nothing to wait for
+		v.reply.status = noAuthority // neither node has any: there is nothing to wait for
 	}
 	return false
 }
 
-// relay passes v's question on to owner and the answer back. It reports false, with v's reply saying so, where no
-// decision came.
+// relay passes v's question on to owner, and the answer back. It reports false if there was no decision; v's reply then says why.
 func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
 	m := l.member
 	next := v.question
@@ -267,7 +267,7 @@ func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Ans
 	if err == nil && len(body) > 0 {
 		got = status(body[0])
 	}
-	if got.final() {
+	if got == decided || got == behind {
 		to.Reply(body)
 		return true
 	}
@@ -276,7 +276,7 @@ func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Ans
 }
 
 // decide decides v's question here, as the owner. It reports false where this node is not the owner of all of it,
-// or has no authority; what was taken then stays taken, since nobody may say whose it is.
+// or has no authority. What was taken then stays taken: ownership can no longer be proved.
 func (v *visit) decide(l *Limiter) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
@@ -285,7 +285,7 @@ func (v *visit) decide(l *Limiter) bool {
 	now := l.clock.Now()
 	began := m.clock()
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
-	// Lineages are read first: if one changes meanwhile, what is taken now is never given back to the next.
+	// Lineages are read first. If one changes meanwhile, what is taken now is not given back to the next one.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
 			r.lineages = append(r.lineages, m.Ownership.Lineage(partitionOf(q.ops[i].Key.Hi)))
@@ -309,8 +309,8 @@ func (v *visit) decide(l *Limiter) bool {
 	return true
 }
 
-// each decides one of the checks alike after another until one is refused. It reports false where none was decided; those that are
-// left ask anew.
+// each decides the identical checks one after another until one is refused. It reports false if none was decided. Those left over
+// ask again.
 func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &v.question, &v.reply
 	for range q.count {
@@ -318,7 +318,11 @@ func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.
 		if verdict == counters.Shut {
 			return len(r.admitted) > 0
 		}
-		r.note(verdict == counters.Admitted, q.ops, now)
+		r.admitted = append(r.admitted, verdict == counters.Admitted)
+		for i := range q.ops {
+			op := &q.ops[i]
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takenAt(op, now).Window})
+		}
 		if verdict != counters.Admitted {
 			break
 		}
@@ -326,16 +330,7 @@ func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.
 	return true
 }
 
-// note adds the decisions of ops to the reply.
-func (r *reply) note(admitted bool, ops []counters.Op, now algorithms.Now) {
-	r.admitted = append(r.admitted, admitted)
-	for i := range ops {
-		op := &ops[i]
-		r.results = append(r.results, result{Decision: op.Decision, full: op.Full, window: takenAt(op, now).Window})
-	}
-}
-
-// act decides v's question as the standby of an owner that can't decide, within this node's share.
+// act decides v's question within this node's share, as the standby of an owner that can't decide.
 func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
@@ -353,22 +348,21 @@ func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	return true
 }
 
-// act decides ops as a standby. A peek asks about nothing: what is admitted here is kept as a debt.
+// act decides ops as a standby. What is admitted here becomes a debt, so a peek asks about a cost of 0.
 func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.place()
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
 		if ops[i].Block {
-			shares[i] = *ops[i].Limit // it holds as a whole
+			shares[i] = *ops[i].Limit // a block is not divided
 		} else {
 			shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
 		}
 	}
 	asked := ops
 	if peek {
-		asked = make([]counters.Op, len(ops))
-		copy(asked, ops)
+		asked = slices.Clone(ops)
 		for i := range asked {
 			asked[i].Cost = 0
 		}
@@ -409,7 +403,7 @@ func (m *member) clock() int64 {
 	return m.Recorder.Clock()
 }
 
-// record tells the recorder of decisions about ops.
+// record reports decisions about ops to the recorder.
 func (m *member) record(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m.Recorder == nil {
 		return

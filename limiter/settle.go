@@ -186,12 +186,12 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 	}
 	for unit := range max(1, len(s.units)) {
 		n := counters.Note{Key: s.note(unit)}
-		if unit < len(s.units) && len(s.costs) > 0 {
+		if unit < len(s.units) {
 			if i := s.named(unit); i >= 0 {
 				n.Count, n.At = s.costs[i].Cost, noteNamed
+			} else if len(s.costs) == 0 {
+				n.At = noteNamed
 			}
-		} else if unit < len(s.units) {
-			n.At = noteNamed
 		}
 		c.Notes = append(c.Notes, n)
 	}
@@ -234,8 +234,8 @@ func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
 	return out
 }
 
-// settleElsewhere tells the owner of one of s's other subjects: what is given back once, since a repeated refund would
-// make quota, and what is charged until it is acknowledged, since a repeated debt only costs.
+// settleElsewhere settles one of s's other subjects at its owner. A refund is sent once, since a repeated one would make quota. A debt is
+// sent until it is acknowledged, since a repeated one only costs.
 func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 	debt := &change{verb: verbAdjust}
 	back := gift{debit: of.debit, made: s.made}
@@ -264,7 +264,7 @@ func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 	}
 }
 
-// charge debits c at its owner, and goes on to try where that can't be reached at once.
+// charge debits c at its owner, and keeps trying if the owner can't be reached.
 func (x *reservations) charge(c *change) {
 	if c.apply(x.l) == nil || x.l.member == nil {
 		return

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -24,9 +25,7 @@ func (b *book) divide() {
 			b.recorded = max(b.recorded, v.Set.Version)
 		}
 	}
-	for _, r := range b.set.Rules {
-		b.global = b.global || r.Scope == rules.GlobalScope
-	}
+	b.global = slices.ContainsFunc(b.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
 }
 
 // enforce makes the limits of m's hits those that are in force here at wall: this region's shares, lowered by the steps

@@ -172,8 +172,8 @@ func (r *refusal) refuses(i int, at time.Duration, cost int64) bool {
 	return !o.decision.Allowed && cost >= o.cost && at < o.until
 }
 
-// stands reports whether a refusal still answers ops, and puts what it said into them. A refusal stands for the same
-// costs or more; where nothing of a shadow rule makes a check fail, only if all of it was refused.
+// stands reports whether a refusal still answers ops, and copies its decisions into them. It stands for the same costs or more; for a
+// shadow rule, which makes no check fail, only if every limit refused.
 func (r *refusal) stands(at time.Duration, ops []counters.Op) bool {
 	if at >= r.until || len(r.ops) != len(ops) {
 		return false

@@ -140,7 +140,7 @@ func TestWhatEndsALease(t *testing.T) {
 			return o
 		},
 		"one limit more":  func(s *Leases) Outcome { o, _ := s.Spend(1, someone, opsOf(1, 1)); return o },
-		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60); o, _ := s.Spend(1, someone, opsOf(1)); return o },
+		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"this node's end": func(s *Leases) Outcome { s.Use(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"another life of the counters": func(s *Leases) Outcome {
 			s.Admitted(1, 1, Source{Owner: someone, Process: 5, Lineage: 7}, opsOf(0), Grant{}, false)

@@ -84,7 +84,7 @@ type Grant struct {
 	Windows []int64       // by limit: what it was taken in
 }
 
-// Ended is a grant that is over, and what is left of it.
+// Ended is a grant that is over, with what is left of it.
 type Ended struct {
 	Source Source
 	Grant  uint64
@@ -104,16 +104,18 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// shardOf spreads the subjects of one partition.
-func (s *Leases) shardOf(hi uint64) *leaseShard { return &s.shards[hi%leaseShards] }
-
-// Spend takes all of ops, which are of one subject, from its lease, or none. owner is who decides the subject now, as
-// far as is known here: a lease of another one ends.
-func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
-	sh := s.shardOf(ops[0].Key.Hi)
+// hold locks a subject's shard, which spreads those of one partition, and returns what is known of it; nil: nothing.
+func (s *Leases) hold(hi uint64) (*leaseShard, *lease) {
+	sh := &s.shards[hi%leaseShards]
 	sh.mu.Lock()
+	return sh, sh.known[hi]
+}
+
+// Spend takes all of ops, which are of one subject, from its lease, or none. owner decides the subject now, as far as is known here. A
+// lease from another node ends.
+func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
+	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
-	e := sh.known[ops[0].Key.Hi]
 	if e == nil {
 		return Unknown, Receipt{}
 	}
@@ -144,12 +146,10 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 	return Unknown, Receipt{}
 }
 
-// Unspend puts back what a Spend took, if the grant still lasts; what can't be put back is lost.
+// Unspend puts back what a Spend took, if the grant still lasts. Otherwise it is lost.
 func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
-	sh := s.shardOf(ops[0].Key.Hi)
-	sh.mu.Lock()
+	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
-	e := sh.known[ops[0].Key.Hi]
 	switch {
 	case e == nil || r.grant == 0:
 	case len(e.grants) > 0 && e.grants[0].id == r.grant && e.source == r.from && len(ops) == len(e.limits):
@@ -159,16 +159,14 @@ func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// Wish is what to tell the owner with a question about ops, which are of one subject, for so many checks. It reports
-// false where nothing is to be leased: no room for one more subject, or the traffic is too slow for it.
+// Wish is what to ask of the owner with a question about ops, which are of one subject, for so many checks. It reports false if
+// nothing is to be leased: there is no room for another subject, or traffic is too slow.
 func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (Wish, bool) {
 	if s.closed.Load() || t.None() {
 		return Wish{}, false
 	}
-	sh := s.shardOf(ops[0].Key.Hi)
-	sh.mu.Lock()
+	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
-	e := sh.known[ops[0].Key.Hi]
 	if e == nil {
 		if len(sh.known) >= s.perShard {
 			return Wish{}, false
@@ -201,7 +199,7 @@ func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counte
 	return w, some
 }
 
-// heldLocked lists what is left of the grants here, and notes that it was told.
+// heldLocked lists what is left of the grants, and records that the owner knows it.
 func (e *lease) heldLocked() (out []Held) {
 	for _, g := range e.grants {
 		h := Held{ID: g.id, Left: make([]int64, len(g.parts))}
@@ -216,10 +214,8 @@ func (e *lease) heldLocked() (out []Held) {
 // Admitted takes over the owner's answer to a question about ops, and a grant that came with it (an ID of 0: none).
 // sent is when the question was sent; renewal, whether it was one. ops have their decisions.
 func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
-	sh := s.shardOf(ops[0].Key.Hi)
-	sh.mu.Lock()
+	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
-	e := sh.known[ops[0].Key.Hi]
 	if e != nil && renewal {
 		e.asking = 0
 	}
@@ -253,7 +249,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 // take adds a grant to e.
 func (s *Leases) take(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
-	// Two are enough, and of one that a later one has overtaken the owner may have been told that it is spent.
+	// Drop out-of-order grants: they may have been reported spent.
 	if len(e.grants) == maxGrants || until <= at || g.ID <= e.seen {
 		e.seen = max(e.seen, g.ID)
 		s.refund(sh, at, from, ops, g)
@@ -268,7 +264,7 @@ func (s *Leases) take(sh *leaseShard, e *lease, sent, at time.Duration, from Sou
 	e.grants = append(e.grants, n)
 }
 
-// refund hands a grant that nobody spends back as it came.
+// refund hands back a grant that is not used, as it came.
 func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
@@ -282,15 +278,12 @@ func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []cou
 // Refused takes over an owner's refusal of ops, whose decisions tell by what; it stands for ttl at most, and until there
 // is room again, or a little longer where many checks are refused. Where no op was refused, there is nothing to remember.
 func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
-	sh := s.shardOf(ops[0].Key.Hi)
-	sh.mu.Lock()
+	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
-	e := sh.known[ops[0].Key.Hi]
 	if e == nil || !e.matches(ops) || s.closed.Load() {
 		return
 	}
 	e.pressed.note(at, ttl)
-	stands := time.Duration(0)
 	r := refusal{at: at, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
 		d := ops[i].Decision
@@ -308,20 +301,18 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 		}
 		r.ops[i].decision = d
 		r.ops[i].until = at + wait
-		stands = max(stands, wait)
+		r.until = max(r.until, at+wait)
 	}
-	if stands > 0 {
-		r.until = at + stands
+	if r.until > at {
 		e.refused = r
 	}
 }
 
-// Unanswered takes note that a renewal of a subject brought no answer.
+// Unanswered records that a renewal of a subject got no answer.
 func (s *Leases) Unanswered(at time.Duration, hi uint64) {
-	sh := s.shardOf(hi)
-	sh.mu.Lock()
+	sh, e := s.hold(hi)
 	defer sh.mu.Unlock()
-	if e := sh.known[hi]; e != nil {
+	if e != nil {
 		e.asking = 0
 		if len(e.grants) > 0 {
 			e.renew = at + max(0, e.grants[0].until-at)/4
@@ -329,24 +320,16 @@ func (s *Leases) Unanswered(at time.Duration, hi uint64) {
 	}
 }
 
-// Forget ends what is leased and known of a subject: its owner has changed its counters otherwise.
-func (s *Leases) Forget(at time.Duration, hi uint64) {
-	sh := s.shardOf(hi)
-	sh.mu.Lock()
+// Forget forgets an owner's refusals of a subject. room: there is room again, so leases stay; otherwise the counters were changed, and
+// leases end too.
+func (s *Leases) Forget(at time.Duration, hi uint64, room bool) {
+	sh, e := s.hold(hi)
 	defer sh.mu.Unlock()
-	if e := sh.known[hi]; e != nil {
-		e.refused = refusal{}
-		s.end(sh, e, at)
+	if e == nil {
+		return
 	}
-}
-
-// Retry ends what is known of an owner's refusal of a subject: there may be room now. Leases stay.
-func (s *Leases) Retry(hi uint64) {
-	sh := s.shardOf(hi)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.known[hi]; e != nil {
-		e.refused = refusal{}
+	if e.refused = (refusal{}); !room {
+		s.end(sh, e, at)
 	}
 }
 

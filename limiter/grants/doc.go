@@ -1,16 +1,15 @@
-// Package grants is an owner's side of leases: how much of a limit it hands out in advance, to whom, and what of that is
-// still out.
+// Package grants is the owner's side of leases: how much of a limit it hands out in advance, and how much of that is still out.
 //
-// A [Ledger] remembers, by subject, each grant until it is given back, its holder says that it is spent, or it has ended
-// for sure. The counters themselves are elsewhere: whoever grants debits them first, by the sizes that the ledger says
-// ([Ledger.Grant]), so that a grant is never more than a Take made early.
+// A [Ledger] keeps each grant, by subject, until it is given back, its holder reports it as spent, or it has certainly ended. The
+// counters are elsewhere. The caller debits a grant before the ledger records it ([Ledger.Grant]), so a grant is never more than a
+// Take made early.
 //
-// Sizes ([Size]): below the threshold a grant is at most half of the headroom that is left under it, so that a single busy
-// node gets nearly all and N equally busy ones a fair part each. Above it all grants of a subject together stay under
-// `lease.idle` of its limit, in equal parts for all nodes: where that is less than one unit, or hardly anything remains,
-// each check asks.
+// Sizes ([Size]): below the threshold a grant is at most half of the headroom under it. A single busy node gets nearly all of it,
+// and N equally busy nodes get a fair part each. Above the threshold all grants of a subject together stay under `lease.idle` of
+// its limit, in equal parts for all nodes. If a part is less than one unit, or hardly anything remains, nothing is granted and each
+// check asks the owner.
 //
-// A token bucket refills while its tokens are out. What comes back is taken only so far that what is in the bucket and
-// what is out are together no more than its burst ([Ledger.Return]); else tokens would pile up beside it. So over any span
-// D a bucket admits at most burst + rate × (D + TTL).
+// A token bucket refills while its tokens are out. A return is accepted only as far as the bucket's level and all that is out stay
+// within the burst ([Ledger.Return]); otherwise tokens would pile up beside it. So over any span D a bucket admits at most
+// burst + rate × (D + TTL).
 package grants

@@ -73,7 +73,12 @@ func NewLedger(bound int64) *Ledger {
 // Out is how many grants are out.
 func (b *Ledger) Out() int64 { return b.out.Load() }
 
-func (b *Ledger) shardOf(hi uint64) *ledgerShard { return &b.shards[hi%ledgerShards] }
+// hold locks a subject's shard, and returns what is out of the subject; nil: nothing.
+func (b *Ledger) hold(hi uint64) (*ledgerShard, *subject) {
+	sh := &b.shards[hi%ledgerShards]
+	sh.mu.Lock()
+	return sh, sh.known[hi]
+}
 
 // Request is a holder's wish about one subject.
 type Request struct {
@@ -90,13 +95,12 @@ type Request struct {
 // 0 is no grant.
 func (b *Ledger) Grant(at time.Duration, r *Request, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	hi := r.Ops[0].Key.Hi
-	sh := b.shardOf(hi)
-	sh.mu.Lock()
+	sh, s := b.hold(hi)
 	defer sh.mu.Unlock()
-	b.sweep(sh, at)
-	s := sh.known[hi]
 	if s != nil {
 		b.sync(s, at, r)
+	} else {
+		b.sweep(sh, at)
 	}
 	if s == nil && len(sh.known) >= b.perShard || s != nil && len(s.out) >= maxOut {
 		return 0, nil
@@ -193,13 +197,8 @@ func (s *subject) each(lo uint64, f func(e *entry, p *part)) {
 // tells what is used of a limit. It does nothing where the grant is not out any more.
 func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
-	if len(ops) == 0 {
-		return
-	}
-	sh := b.shardOf(ops[0].Key.Hi)
-	sh.mu.Lock()
+	sh, s := b.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
-	s := sh.known[ops[0].Key.Hi]
 	if s == nil {
 		return
 	}
@@ -235,10 +234,9 @@ func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 // Back is how much of one limit may still come back from grants: more is not to be taken out of its counter otherwise,
 // or what comes back finds nothing to be put into.
 func (b *Ledger) Back(at time.Duration, hi, lo uint64) (all int64) {
-	sh := b.shardOf(hi)
-	sh.mu.Lock()
+	sh, s := b.hold(hi)
 	defer sh.mu.Unlock()
-	sh.known[hi].each(lo, func(e *entry, p *part) {
+	s.each(lo, func(e *entry, p *part) {
 		if at < e.until {
 			all = add(all, p.back)
 		}
@@ -248,10 +246,9 @@ func (b *Ledger) Back(at time.Duration, hi, lo uint64) (all int64) {
 
 // Forget forgets what is out of a subject, so that none of it comes back: its counters were changed otherwise.
 func (b *Ledger) Forget(hi uint64) {
-	sh := b.shardOf(hi)
-	sh.mu.Lock()
+	sh, s := b.hold(hi)
 	defer sh.mu.Unlock()
-	if s := sh.known[hi]; s != nil {
+	if s != nil {
 		b.out.Add(int64(-len(s.out)))
 		s.out = nil
 	}
