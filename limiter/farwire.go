@@ -18,18 +18,6 @@ const (
 	maxShared = 16
 )
 
-// forgetting is the body of MethodForget.
-type forgetting struct {
-	hi   uint64 // of the subject
-	room bool   // only refusals of it are to be forgotten: there is room again
-}
-
-// Code is for wire.Encode.
-func (f *forgetting) Code(c *wire.Coder) {
-	wire.Fixed(c, &f.hi)
-	c.Bool(&f.room)
-}
-
 // named is a subject by its names: the body of MethodBorrow and of MethodShare.
 type named struct {
 	version int64 // of the sender's rules

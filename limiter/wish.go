@@ -62,3 +62,15 @@ func (g *granted) code(c *wire.Coder) {
 func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 	wire.List(c, list, maxSubjectOps, 1, func(n *int64) { wire.Number(c, n, most) })
 }
+
+// forgetting is the body of MethodForget.
+type forgetting struct {
+	hi   uint64 // of the subject
+	room bool   // only refusals of it are to be forgotten: there is room again
+}
+
+// Code is for wire.Encode.
+func (f *forgetting) Code(c *wire.Coder) {
+	wire.Fixed(c, &f.hi)
+	c.Bool(&f.room)
+}
