@@ -34,8 +34,8 @@ type visit struct {
 	out, key []byte
 }
 
-// keptOps is the most ops whose room a visit keeps.
-const keptOps = 1024
+// A visit keeps room for so many ops, and for messages of so many bytes.
+const keptOps, keptBytes = 1024, 64 << 10
 
 func (m *member) visit() *visit {
 	if v, ok := m.visits.Get().(*visit); ok {
@@ -45,7 +45,7 @@ func (m *member) visit() *visit {
 }
 
 func (m *member) leave(v *visit) {
-	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps {
+	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps && cap(v.out)+cap(v.key) <= keptBytes {
 		m.visits.Put(v)
 	}
 }
