@@ -74,7 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- /* More than half of the nodes, and no even number. */ -}}
 {{- define "rlnode.bootstrapExpect" -}}
 {{- $n := int .Values.replicaCount -}}
-{{- if kindIs "invalid" .Values.bootstrapExpect -}}
+{{- if not .Values.bootstrapExpect -}}
 {{- if le $n 1 -}}1
 {{- else if eq $n 2 -}}
 {{- fail "replicaCount: two nodes can't found a cluster that survives the loss of one; take 1, 3 or more, or set bootstrapExpect if the cluster exists" -}}
