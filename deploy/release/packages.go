@@ -46,6 +46,7 @@ func (r *release) describe(p platform, binary, format string) *nfpm.Info {
 		file(r.path("deploy/systemd/rlnode.service"), "/usr/lib/systemd/system/rlnode.service", files.TypeFile, 0o644),
 		file("", "/etc/rlnode", files.TypeDir, 0o750),
 		file(r.path("deploy/systemd/rlnode.yaml"), "/etc/rlnode/rlnode.yaml", files.TypeConfigNoReplace, 0o644),
+		file("", "/usr/share/doc/rlnode", files.TypeDir, 0o755),
 		file(r.path("README.md"), "/usr/share/doc/rlnode/README.md", files.TypeFile, 0o644),
 		file(r.path("CHANGELOG.md"), "/usr/share/doc/rlnode/CHANGELOG.md", files.TypeFile, 0o644),
 		file(r.path("deploy/compose/rules.yaml"), "/usr/share/doc/rlnode/rules.yaml", files.TypeFile, 0o644),
