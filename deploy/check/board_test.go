@@ -135,6 +135,7 @@ func TestBoard(t *testing.T) {
 
 // promtool finds the alerts right, and its tests of them pass. Each has its place in these.
 func TestAlerts(t *testing.T) {
+	t.Parallel()
 	promtool := tool(t, "promtool")
 	run := func(args ...string) {
 		t.Helper()
@@ -185,6 +186,7 @@ rules:
 // Three nodes of one region and one of another are under load, and Prometheus reads them: every metric that the board or an alert names
 // is there, every query of the board returns data, and no alert fires.
 func TestBoardHasData(t *testing.T) {
+	t.Parallel()
 	prometheus := tool(t, "prometheus")
 	program := buildProgram(t)
 	dir := t.TempDir()
@@ -415,7 +417,7 @@ func buildProgram(t *testing.T) string {
 			programErr = err
 			return
 		}
-		scratch = append(scratch, dir)
+		discard(dir)
 		programPath = filepath.Join(dir, "rlnode")
 		cmd := exec.Command("go", "build", "-trimpath", "-o", programPath, "./cmd/rlnode")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")

@@ -81,6 +81,7 @@ var releases = map[string]release{
 }
 
 func TestChart(t *testing.T) {
+	t.Parallel()
 	for name, r := range releases {
 		t.Run(name, func(t *testing.T) {
 			objects := r.render(t)
@@ -110,6 +111,7 @@ func TestChart(t *testing.T) {
 
 // Values that are wrong are refused, and the message says which.
 func TestChartRefuses(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]string{
 		`{replicas: 3}`:                                     "replicas",
 		`{image: {tags: x}}`:                                "tags",
@@ -132,6 +134,7 @@ func TestChartRefuses(t *testing.T) {
 
 // A secret is made once: the next rendering finds it.
 func TestChartKeepsSecrets(t *testing.T) {
+	t.Parallel()
 	secrets := func(r release) map[string]map[string][]byte {
 		found := map[string]map[string][]byte{}
 		for _, o := range r.render(t) {

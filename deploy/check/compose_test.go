@@ -54,6 +54,7 @@ func loadCompose(t *testing.T, files ...string) *types.Project {
 
 // Three nodes run as the compose file says, and are asked from the host at the addresses that it publishes.
 func TestCompose(t *testing.T) {
+	t.Parallel()
 	project := loadCompose(t, "docker-compose.yml")
 	var ports []string
 	for _, s := range project.Services {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,10 +22,12 @@ type network struct {
 	next  int               // number of the next container
 }
 
+var networks atomic.Int32 // how many there were
+
 // newNetwork skips the test where there may be none.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
-	n := &network{t: t, name: fmt.Sprintf("rldep%d", os.Getpid()), hosts: map[string]string{}, next: 2}
+	n := &network{t: t, name: fmt.Sprintf("rl%d-%d", os.Getpid(), networks.Add(1)), hosts: map[string]string{}, next: 2}
 	if os.Getuid() != 0 {
 		t.Skip("containers need root")
 	}

@@ -30,7 +30,18 @@ type image struct {
 var (
 	imageOnce sync.Once
 	theImage  *image
+
+	scratchMu sync.Mutex
+	scratch   []string // folders that are removed at the end; guarded by scratchMu
 )
+
+// discard has a folder removed at the end.
+func discard(dir string) string {
+	scratchMu.Lock()
+	defer scratchMu.Unlock()
+	scratch = append(scratch, dir)
+	return dir
+}
 
 // buildImage goes through the Dockerfile's steps by hand, once for all tests: there is no container engine. A base image with Go is the
 // machine's own root, beneath a layer that takes what is written.
@@ -69,7 +80,7 @@ func runDockerfile(t *testing.T) *image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scratch = append(scratch, work)
+	discard(work)
 	context := buildContext(t, work)
 
 	// The first stage as a script: each step in the root as the steps before left it.
@@ -215,6 +226,7 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 
 // The image has the binary, certificates and an empty folder for data that the node's user owns, and works as it is.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	made := buildImage(t)
 	var have []string
 	err := filepath.WalkDir(made.dir, func(path string, d fs.DirEntry, err error) error {
@@ -251,7 +263,7 @@ func (m *image) container(args ...string) *container {
 	if err != nil {
 		panic(err)
 	}
-	scratch = append(scratch, data)
+	discard(data)
 	if err := os.Chown(data, m.uid, m.uid); err != nil {
 		panic(err)
 	}
@@ -264,9 +276,6 @@ func (c *container) exec(args ...string) error {
 	cmd.Env = c.env
 	return cmd.Run()
 }
-
-// scratch are folders that are removed at the end.
-var scratch []string
 
 func TestMain(m *testing.M) {
 	code := m.Run()

@@ -22,6 +22,7 @@ import (
 // The chart's pods find each other by the headless service, are ready by their probes, take the rules from the Job, and
 // answer the test: with tokens and HTTPS, and names as in the certificate.
 func TestChartRuns(t *testing.T) {
+	t.Parallel()
 	r := release{values: `{tls: {enabled: true, certManager: {issuerRef: {name: ca}}}, logFormat: text, rules: ` + aRule + `}`}
 	objects := r.render(t)
 	mounted := map[string]map[string]string{} // Secrets and ConfigMaps, by name

@@ -48,6 +48,7 @@ type release struct {
 	out       string
 	snapshot  bool
 	platforms []platform
+	work      string // where binaries are built; "": a folder that is removed
 
 	revision string
 	date     time.Time // of the commit
@@ -80,11 +81,14 @@ func (r *release) make(ctx context.Context) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	work, err := os.MkdirTemp("", "rlnode-release-*")
-	if err != nil {
-		return err
+	work := r.work
+	if work == "" {
+		var err error
+		if work, err = os.MkdirTemp("", "rlnode-release-*"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(work)
 	}
-	defer os.RemoveAll(work)
 	for _, p := range r.platforms {
 		binary := filepath.Join(work, r.name(p))
 		if err := r.build(ctx, p, binary); err != nil {

@@ -37,7 +37,7 @@ func trial(t *testing.T) release {
 		if dir, madeErr = os.MkdirTemp("", "rlnode-release-test-*"); madeErr != nil {
 			return
 		}
-		made = release{version: "v0.1.0-rc.1", root: root, out: filepath.Join(dir, "a"), snapshot: true, platforms: []platform{{"linux", "amd64"}}}
+		made = release{version: "v0.1.0-rc.1", root: root, out: filepath.Join(dir, "a"), snapshot: true, platforms: []platform{{"linux", "amd64"}}, work: dir}
 		madeErr = made.make(context.Background())
 	})
 	if madeErr != nil {
@@ -55,6 +55,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	r := trial(t)
 	var have []string
 	entries, err := os.ReadDir(r.out)
@@ -97,6 +98,7 @@ func TestRelease(t *testing.T) {
 
 // The archive has a static binary, which knows its version, and the list of modules is that of the binary.
 func TestArchive(t *testing.T) {
+	t.Parallel()
 	r := trial(t)
 	name := r.name(r.platforms[0])
 	dir := t.TempDir()
@@ -140,6 +142,7 @@ func TestArchive(t *testing.T) {
 
 // What is no release is not made.
 func TestReleaseRefuses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	git := func(args ...string) {
 		t.Helper()
@@ -282,6 +285,7 @@ cd /
 
 // The package for Debian installs, its service's command line serves, removing it leaves data and settings, and purging it nothing.
 func TestDeb(t *testing.T) {
+	t.Parallel()
 	r := trial(t)
 	inTestRoot(t, filepath.Join(r.out, "rlnode_0.1.0~rc.1_amd64.deb"), `
 cp /package /tmp/rlnode.deb
@@ -304,6 +308,7 @@ if getent passwd rlnode || dpkg --status rlnode; then exit 1; fi
 
 // That for Red Hat too, with the tools of Debian's package rpm.
 func TestRPM(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("rpm"); err != nil && os.Getenv("CI") == "" {
 		t.Skip("there is no rpm")
 	}
@@ -325,6 +330,7 @@ rm -rf /etc/rlnode
 
 // systemd understands the unit, and finds that it may do little.
 func TestUnit(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil && os.Getenv("CI") == "" {
 		t.Skip("there is no systemd-analyze")
