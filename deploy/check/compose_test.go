@@ -102,7 +102,10 @@ func TestCompose(t *testing.T) {
 		if test := project.Services[name].HealthCheck.Test; !slices.Equal(test, []string{"CMD", "/rlnode", "health"}) {
 			t.Errorf("%s: health check %q", name, test)
 		}
-		eventually(t, name+" is healthy", func() bool { return c.exec("health") == nil })
+		eventually(t, name+" is healthy", func() bool {
+			_, err := c.exec("health")
+			return err == nil
+		})
 	}
 	check, err := n.outside("curl", "-sS", "-d", `{"rule": "login", "key": "198.51.100.7"}`, "http://"+addresses["8090"]+"/v1/check")
 	if err != nil || !strings.Contains(check, `"limit":5`) {
@@ -115,8 +118,8 @@ func TestCompose(t *testing.T) {
 	if out, err := n.outside(made.dir+"/rlnode", "apply", "-f", rules, "--admin", "http://"+addresses["8081"]); err != nil {
 		t.Errorf("apply at 8081: %v %s", err, out)
 	}
-	if err := nodes["n1"].exec("apply", "-f", rules); err != nil {
-		t.Errorf("apply in a container: %v", err)
+	if out, err := nodes["n1"].exec("apply", "-f", "/etc/rlnode/rules.yaml"); err != nil {
+		t.Errorf("apply in a container: %v %s", err, out)
 	}
 	members, err := n.outside(made.dir+"/rlnode", "members", "--admin", "http://"+addresses["8091"])
 	if err != nil || strings.Count(members, "alive") != 3 {

@@ -65,6 +65,7 @@ type container struct {
 	output *bytes.Buffer // locked by mu
 	mu     *sync.Mutex
 	ns     string
+	dir    string // its root
 	cmd    *exec.Cmd
 	ended  chan struct{}
 }
@@ -99,6 +100,7 @@ func (n *network) start(c *container) *container {
 	n.next++
 
 	dir := t.TempDir()
+	c.dir = dir
 	n.must("cp", "-al", c.image+"/.", dir)
 	var hosts strings.Builder
 	hosts.WriteString("127.0.0.1 localhost\n")
@@ -173,6 +175,15 @@ func (c *container) stop(t *testing.T) {
 	if code := c.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("%v: exit code %d after SIGTERM", c.args, code)
 	}
+}
+
+// exec runs another command of the image in the container.
+func (c *container) exec(args ...string) (string, error) {
+	user := fmt.Sprintf("--userspec=%[1]d:%[1]d", c.uid)
+	cmd := exec.Command("ip", append([]string{"netns", "exec", c.ns, "chroot", user, c.dir, "/rlnode"}, args...)...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, c.env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // outside runs a command on the machine that the containers are on, so to say.

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"slices"
 	"strings"
@@ -60,8 +61,12 @@ func TestChartRuns(t *testing.T) {
 		n.hosts[s] = strings.Join(addresses, " ")
 	}
 	var pods []*container
+	podName := func(i int) string { return fmt.Sprintf("%s-%d", nodes.Name, i) }
 	for i, address := range addresses {
-		fields := map[string]string{"metadata.name": nodes.Name + "-" + string(rune('0'+i)), "status.podIP": address}
+		n.hosts[podName(i)+"."+nodes.Spec.ServiceName+"."+nodes.Namespace+".svc"] = address
+	}
+	for i, address := range addresses {
+		fields := map[string]string{"metadata.name": podName(i), "status.podIP": address}
 		pods = append(pods, n.start(pod(t, made, nodes.Spec.Template.Spec, mounted, fields)))
 	}
 	c := nodes.Spec.Template.Spec.Containers[0]
@@ -87,6 +92,13 @@ func TestChartRuns(t *testing.T) {
 	if out, err := n.outside("curl", "-sk", "https://"+addresses[0]+":8080/v1/check", "-d", "{}"); !strings.Contains(out, "401") {
 		t.Errorf("a check without a token: %v %s", err, out)
 	}
+	// As kubectl exec does.
+	if out, err := pods[1].exec("members"); err != nil || strings.Count(out, "alive") != 3 {
+		t.Errorf("members: %v\n%s", err, out)
+	}
+	if out, err := pods[2].exec("leave"); err != nil || !strings.Contains(out, podName(2)+" has left") {
+		t.Errorf("leave: %v\n%s", err, out)
+	}
 	for _, p := range pods {
 		if log := p.log(); strings.Contains(log, "level=ERROR") {
 			t.Errorf("a node's log has errors:\n%s", log)
@@ -111,6 +123,7 @@ func pod(t *testing.T, made *image, spec core.PodSpec, mounted map[string]map[st
 		case source.SecretKeyRef != nil:
 			value = mounted[source.SecretKeyRef.Name][source.SecretKeyRef.Key]
 		}
+		value = strings.NewReplacer(pairs...).Replace(value)
 		if value == "" {
 			t.Fatalf("%s has no value", e.Name)
 		}
