@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -258,15 +257,22 @@ func checkNames(t *testing.T, urls, queries []string, b board) {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	eventually(t, fmt.Sprintf("nodes show each of %v", names), func() bool {
+	var lacks []string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("not shown: %v", lacks)
+		}
+	})
+	eventually(t, "nodes show every metric that the board or an alert names", func() bool {
 		shown := ""
 		for _, u := range urls {
 			text, _ := get(u + ":8081/metrics")
 			shown += text
 		}
-		return !slices.ContainsFunc(names, func(name string) bool {
-			return !strings.Contains(shown, "\n"+name+" ") && !strings.Contains(shown, "\n"+name+"{")
+		lacks = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			return strings.Contains(shown, "\n"+name+" ") || strings.Contains(shown, "\n"+name+"{")
 		})
+		return len(lacks) == 0
 	})
 }
 
@@ -441,7 +447,7 @@ func background(t *testing.T, program string, args ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
+		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
 			t.Logf("%v:\n%s", args, &output)

@@ -16,6 +16,8 @@ import (
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
 	apps "k8s.io/api/apps/v1"
@@ -106,6 +108,17 @@ func TestChart(t *testing.T) {
 			}
 			checkReferences(t, objects)
 		})
+	}
+}
+
+// `helm lint --strict` finds nothing.
+func TestChartLint(t *testing.T) {
+	t.Parallel()
+	found := lint.RunAll(root+"/deploy/helm/rlnode", nil, "limits")
+	for _, m := range found.Messages {
+		if m.Severity >= support.WarningSev {
+			t.Error(m)
+		}
 	}
 }
 
