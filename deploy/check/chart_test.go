@@ -79,7 +79,8 @@ var releases = map[string]release{
 	"a region of several": {name: "eu-limits-of-a-team-whose-name-is-very-long-indeed", values: `{region: eu, zone: eu-1a, primaryRegion: eu, wanJoin: [10.1.0.5, 10.1.0.6], replicaCount: 7, otlp: {endpoint: "http://collector.telemetry:4318"}}`, want: nodesOnly},
 	"old cluster, no tokens": {kubernetes: "1.27.3", values: `{auth: {enabled: false}, image: {digest: "sha256:` + strings.Repeat("0a", 32) + `"}, bind: "::", extraArgs: [--usage-months=0], extraEnv: [{name: TZ, value: UTC}], extraVolumes: [{name: more, emptyDir: {}}], extraVolumeMounts: [{name: more, mountPath: /more}], affinity: {podAntiAffinity: {}}, persistence: {storageClass: "-", retention: {whenScaled: Delete, whenDeleted: Delete}}}`,
 		want: and(map[string][]string{"Secret": {"-cluster"}})},
-	"named otherwise": {values: `{fullnameOverride: limits, nameOverride: limiter, podLabels: {team: edge}, podAnnotations: {a: b}, priorityClassName: high, maxCounters: 20000000, goMemLimit: 3GiB, resources: {limits: {memory: 4Gi}}, persistence: {storageClass: fast, annotations: {a: b}}}`, want: nodesOnly},
+	"named otherwise": {values: `{fullnameOverride: limits, nameOverride: limiter, podLabels: {team: edge}, podAnnotations: {a: b}, priorityClassName: high, serviceMonitor: {enabled: true}, maxCounters: 20000000, goMemLimit: 3GiB, resources: {limits: {memory: 4Gi}}, persistence: {storageClass: fast, annotations: {a: b}}}`,
+		want: and(map[string][]string{"ServiceMonitor": {""}})},
 }
 
 func TestChart(t *testing.T) {
@@ -358,6 +359,9 @@ func checkMonitor(t *testing.T, m *monitoring.ServiceMonitor, objects []runtime.
 		if ok && selects(m.Spec.Selector.MatchLabels, s.Labels) && slices.ContainsFunc(s.Spec.Ports, func(p core.ServicePort) bool { return p.Name == m.Spec.Endpoints[0].Port }) {
 			found++
 		}
+	}
+	if job := m.Spec.Endpoints[0].RelabelConfigs[0]; job.TargetLabel != "job" || !strings.Contains(*job.Replacement, "rlnode") {
+		t.Errorf("the alerts don't know these targets: %+v", job)
 	}
 	if found != 1 {
 		t.Errorf("the ServiceMonitor finds %d services, want 1", found)

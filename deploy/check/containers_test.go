@@ -193,7 +193,7 @@ func (n *network) outside(command ...string) (string, error) {
 }
 
 // patience bounds every wait for another process.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // eventually polls until ok is true.
 func eventually(t *testing.T, what string, ok func() bool) {
