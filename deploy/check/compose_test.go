@@ -114,6 +114,13 @@ func TestCompose(t *testing.T) {
 	if page, err := n.outside("curl", "-sS", "http://"+addresses["8101"]+"/ui/"); err != nil || !strings.Contains(page, "<html") {
 		t.Errorf("the dashboard at 8101: %v %s", err, page)
 	}
+	// Prometheus asks by the service's name; a page that leads a name of its own here does, too.
+	for host, want := range map[string]string{"n3:8081": "200", "127.0.0.1:8101": "200", "localhost:8101": "200", "a-page.example": "421"} {
+		status, err := n.outside("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: "+host, "http://"+addresses["8101"]+"/v1/rules")
+		if err != nil || status != want {
+			t.Errorf("the admin plane as %s: %v, have %s, want %s", host, err, status, want)
+		}
+	}
 	rules := root + "/deploy/compose/rules.yaml"
 	if out, err := n.outside(made.dir+"/rlnode", "apply", "-f", rules, "--admin", "http://"+addresses["8081"]); err != nil {
 		t.Errorf("apply at 8081: %v %s", err, out)
