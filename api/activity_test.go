@@ -23,6 +23,7 @@ func (n *node) activity() (r activityReport) {
 }
 
 func TestActivity(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	first := n.activity()
 	if len(first.Checks) != 0 || len(first.Rules) != 0 || len(first.Nodes) != 1 || first.Nodes[0].Name != "n1" || !first.Nodes[0].Answered {
@@ -52,6 +53,7 @@ func TestActivity(t *testing.T) {
 
 // What nodes tell is added up by rule; members that tell nothing are named.
 func TestActivityOfSeveral(t *testing.T) {
+	t.Parallel()
 	id := func(b byte) ring.NodeID { return ring.NodeID{b} }
 	one := func(allowed, refused int64) (c limiter.Counts) {
 		c[limiter.DecisionAllowed][limiter.ByLease], c[limiter.DecisionRefused][limiter.ByOwner] = allowed, refused

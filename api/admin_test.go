@@ -16,6 +16,7 @@ import (
 const yamlRules = "version: 1\nrules:\n  - name: only\n    key: [ip]\n    limits: [{limit: 7, per: 1m}]\n"
 
 func TestRulesDocument(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	get := func(accept, path string) (*http.Response, string) {
 		return n.do(call{method: "GET", url: n.adm + path, header: map[string]string{"Accept": accept}})
@@ -59,6 +60,7 @@ func TestRulesDocument(t *testing.T) {
 }
 
 func TestIfMatch(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		match  string
@@ -78,6 +80,7 @@ func TestIfMatch(t *testing.T) {
 }
 
 func TestInvalidRules(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	resp, body := n.do(call{method: "PUT", url: n.adm + "/v1/rules", body: "version: 1\nrules:\n  - name: x\n    key: [ip]\n    limits: [{limit: 0, per: 1m}, {limit: 5, per: nope}]\n    colour: red\n"})
 	f := fieldsOf(t, body)
@@ -105,6 +108,7 @@ func TestInvalidRules(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	_, body := n.do(call{method: "PUT", url: n.adm + "/v1/rules", body: yamlRules + "    consistency: local\n"})
 	if !strings.HasPrefix(body, `{"version":2,"warnings":[{"line":6,`) {
@@ -113,6 +117,7 @@ func TestWarnings(t *testing.T) {
 }
 
 func TestPieces(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	subject := "/v1/subjects/tenant/" + url.PathEscape("a/b c%2F\"ü")
 	for _, tt := range []struct {
@@ -157,6 +162,7 @@ func TestPieces(t *testing.T) {
 }
 
 func TestPiecesByAccept(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct{ accept, kind, want string }{
 		{"", typeJSON, `"name":"login"`}, {"*/*", typeJSON, `"name":"login"`}, {"application/yaml", typeYAML, "name: login"},
@@ -170,6 +176,7 @@ func TestPiecesByAccept(t *testing.T) {
 }
 
 func TestUsageOwnerTop(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for range 7 {
 		n.check(`{"rule":"login","key":"198.51.100.7"}`)
@@ -223,6 +230,7 @@ func TestUsageOwnerTop(t *testing.T) {
 }
 
 func TestAdminToken(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminToken = "secret" })
 	for _, tt := range []struct {
 		method, path, header string
@@ -245,6 +253,7 @@ func TestAdminToken(t *testing.T) {
 
 // A page in a browser can't write, token or not.
 func TestCrossOrigin(t *testing.T) {
+	t.Parallel()
 	for _, token := range []string{"", "secret"} {
 		n := startNode(t, func(c *Config) { c.AdminToken = token })
 		for _, tt := range []struct {
@@ -271,6 +280,7 @@ func TestCrossOrigin(t *testing.T) {
 }
 
 func TestWriteFailures(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		err    error
@@ -291,6 +301,7 @@ func TestWriteFailures(t *testing.T) {
 
 // Before there are rules, what needs them says so and the rest answers.
 func TestAdminWithoutRules(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) {
 		l := limiter.New(nil, nil)
 		c.Decider, c.Subjects, c.Figures = l, l, []figures.Source{l.Figures}
@@ -308,6 +319,7 @@ func TestAdminWithoutRules(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for range 6 {
 		n.check(`{"rule":"login","key":"198.51.100.7"}`)

@@ -45,6 +45,7 @@ func (m *members) Remove(_ context.Context, name string, force bool) error {
 }
 
 func TestMembership(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.Membership, c.AdminToken = &members{}, "secret" })
 	token := map[string]string{"Authorization": "Bearer secret"}
 	for _, tt := range []struct {
@@ -75,6 +76,7 @@ func TestMembership(t *testing.T) {
 }
 
 func TestMembershipOfNone(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for method, path := range map[string]string{"POST": "/v1/leave", "DELETE": "/v1/members/x"} {
 		if resp, body := n.do(call{method: method, url: n.adm + path}); resp.StatusCode != 404 {
@@ -85,6 +87,7 @@ func TestMembershipOfNone(t *testing.T) {
 
 // A read of the rules follows writes made elsewhere, or says that it may not.
 func TestCatch(t *testing.T) {
+	t.Parallel()
 	var mode atomic.Int64
 	n := startNode(t, func(c *Config) {
 		l := c.Decider.(*limiter.Limiter)
@@ -130,6 +133,7 @@ func TestCatch(t *testing.T) {
 
 // A node that was ready tells when it is not any more, and still decides checks.
 func TestCondition(t *testing.T) {
+	t.Parallel()
 	var why atomic.Pointer[error]
 	n := startNode(t, func(c *Config) {
 		c.Condition = func() error {
@@ -166,6 +170,7 @@ func (l lost) Usage(string, []string) (*limiter.Usage, error) {
 }
 
 func TestNoOwner(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.Subjects = lost{c.Subjects} })
 	for path, want := range map[string]int{"/v1/usage?rule=login&key=198.51.100.1": 503, "/v1/owner?rule=login&key=198.51.100.1": 200} {
 		if resp, body := n.do(call{method: "GET", url: n.adm + path}); resp.StatusCode != want || want == 503 && !strings.Contains(body, "no-owner") {
@@ -175,6 +180,7 @@ func TestNoOwner(t *testing.T) {
 }
 
 func TestClusterMetrics(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) {
 		s := limiter.ClusterStats{Forwards: 3, Sum: 2 * time.Second, Acted: 7}
 		s.Seconds[0], s.Seconds[len(s.Seconds)-1], s.Fallback[rules.Full] = 2, 1, 5
@@ -193,6 +199,7 @@ func TestClusterMetrics(t *testing.T) {
 
 // Figures of each kind are shown, but for labels that are not UTF-8, which Prometheus does not take.
 func TestFigures(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) {
 		c.Figures = append(c.Figures, func(s figures.Sink) {
 			s.Flag("on", "help", true)
@@ -220,6 +227,7 @@ func TestFigures(t *testing.T) {
 
 // A node that can't do its part in the cluster says so, and is ready all the same: it decides.
 func TestClusterHealth(t *testing.T) {
+	t.Parallel()
 	well := ClusterHealth{Connected: true, LeaderKnown: true}
 	tests := map[string]struct {
 		harm func(*ClusterHealth)
@@ -253,6 +261,7 @@ func TestClusterHealth(t *testing.T) {
 
 // A batch longer than a chunk is answered in order.
 func TestLongBatch(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	var b strings.Builder
 	for i := range 1000 {
@@ -309,6 +318,7 @@ func (levels) Raise(_ context.Context, to int64) (int64, error) {
 }
 
 func TestLevels(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.Levels, c.AdminToken = levels{}, "secret" })
 	token := map[string]string{"Authorization": "Bearer secret"}
 	for _, tt := range []struct {

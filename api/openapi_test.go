@@ -10,6 +10,7 @@ import (
 
 // The description names every address, method and code that there is, and no other.
 func TestOpenAPIIsTrue(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	resp, body := n.do(call{method: "GET", url: n.adm + "/openapi.yaml"})
 	if resp.StatusCode != 200 || body != openAPI {

@@ -25,6 +25,7 @@ func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
 }
 
 func TestRemoveRegion(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.Regions, c.AdminToken = world{}, "secret" })
 	token := map[string]string{"Authorization": "Bearer secret"}
 	for _, tt := range []struct {

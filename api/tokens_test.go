@@ -44,6 +44,7 @@ func writeFile(t testing.TB, name, text string) {
 // Each route of both planes asks for its scope as soon as there is a token, and only probes, metrics and the dashboard's files do
 // not.
 func TestScopes(t *testing.T) {
+	t.Parallel()
 	file := tokensFile(t, entry("c", "tc", "check"), entry("a", "ta", "adjust"), entry("r", "tr", "read"), entry("all", "tall", "admin"), entry("cr", "tcr", "check, read"))
 	scopes := map[string]Scope{"tc": ScopeCheck, "ta": ScopeAdjust, "tr": ScopeRead, "tall": ScopeAdmin, "tcr": ScopeCheck | ScopeRead,
 		"api": ScopeCheck | ScopeAdjust, "adm": ScopeAdmin}
@@ -122,6 +123,7 @@ func TestScopes(t *testing.T) {
 
 // One token of the settings closes both planes; where both are the same it may do everything.
 func TestTokensOfTheSettings(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		api, admin, text         string
 		check, adjust, read, put int
@@ -154,6 +156,7 @@ func TestTokensOfTheSettings(t *testing.T) {
 
 // What is not exactly one good token is none.
 func TestAuthorizationHeaders(t *testing.T) {
+	t.Parallel()
 	file := tokensFile(t, entry("c", "rlt_right", "admin"))
 	n := startNode(t, func(c *Config) { c.TokensFile = file })
 	for _, tt := range []struct {
@@ -482,6 +485,7 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 
 // Versions, logs and traces name the token of a write, and none shows it.
 func TestWritesNameTheirToken(t *testing.T) {
+	t.Parallel()
 	var out syncBuffer
 	var by []string
 	n := startNode(t, func(c *Config) {

@@ -44,6 +44,7 @@ func TestRegionSettings(t *testing.T) {
 }
 
 func TestRemoveNeedsOneThing(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ args, want string }{
 		{"remove", "no name given"},
 		{"remove n1 --region eu", "exclude each other"},
