@@ -10,9 +10,9 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -120,8 +120,7 @@ func printWarnings(w io.Writer, name string, doc *rules.Document) {
 type applyCmd struct {
 	File    string `short:"f" required:"" placeholder:"FILE" help:"The rules file; - is standard input."`
 	IfMatch int64  `placeholder:"VERSION" help:"Only if this version is in force."`
-	JSON    bool   `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help has examples.
@@ -165,22 +164,17 @@ func putRules(env *environment, n *remote, o putOptions) error {
 	if err != nil {
 		return explainRules(env, o.name, err)
 	}
-	if o.json {
-		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
-		return err
-	}
-	var written struct {
+	type done struct {
 		Version  int64     `json:"version"`
 		Warnings []finding `json:"warnings"`
 	}
-	if err := reply.decode(&written); err != nil {
+	return printReply(env, o.json, reply, func(out io.Writer, written *done) error {
+		for _, w := range written.Warnings {
+			fmt.Fprintf(env.stderr, "%s: warning: %s\n", place(o.name, w.Line, w.Column), withPath(w.Path, w.Message))
+		}
+		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
 		return err
-	}
-	for _, w := range written.Warnings {
-		fmt.Fprintf(env.stderr, "%s: warning: %s\n", place(o.name, w.Line, w.Column), withPath(w.Path, w.Message))
-	}
-	_, err = fmt.Fprintf(env.stdout, "version %d is in force\n", written.Version)
-	return err
+	})
 }
 
 // explainRules prints the mistakes that a node found in a document, a line each.
@@ -220,14 +214,14 @@ func (c *rulesCmd) Run(env *environment) error {
 	if c.Version < 0 {
 		return errUsage("--version: %d is below 1", c.Version)
 	}
+	if c.Versions {
+		return show(env, &answered{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
+	}
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
-	if c.Versions {
-		return c.list(env, n)
-	}
-	r := request{method: http.MethodGet, path: "/v1/rules", accept: "application/yaml"}
+	r := request{path: "/v1/rules", accept: "application/yaml"}
 	if c.JSON {
 		r.accept = "application/json"
 	}
@@ -242,34 +236,13 @@ func (c *rulesCmd) Run(env *environment) error {
 	return err
 }
 
-// version is an entry of the list of versions.
-type version struct {
-	Version int64     `json:"version"`
-	When    time.Time `json:"when"`
-	By      string    `json:"by"`
-	What    string    `json:"what"`
-	Size    int64     `json:"size"`
+// versions is what /v1/rules/versions answers.
+type versions struct {
+	Versions []api.RuleVersion `json:"versions"`
 }
 
-func (c *rulesCmd) list(env *environment, n *remote) error {
-	reply, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules/versions"})
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
-		return err
-	}
-	var list struct {
-		Versions []version `json:"versions"`
-	}
-	if err := reply.decode(&list); err != nil {
-		return err
-	}
-	table := tabwriter.NewWriter(env.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "VERSION\tWHEN\tBYTES\tBY\tWHAT")
-	for _, v := range list.Versions {
-		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\n", v.Version, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
-	}
-	return table.Flush()
+func printVersions(w io.Writer, list *versions) error {
+	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT", list.Versions, func(v api.RuleVersion) string {
+		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s", v.Version, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
+	})
 }
