@@ -186,7 +186,7 @@ func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Chan
 		return err
 	}
 	if !c.Delete {
-		if c.Body, err = readAll(r); err != nil {
+		if c.Body, err = readAll(r, maxDocument); err != nil {
 			return err
 		}
 	}
@@ -274,18 +274,31 @@ func badMatch() *Error {
 	return errorf(BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readAll reads a body of at most maxDocument bytes.
-func readAll(r *http.Request) ([]byte, error) {
-	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
-		return nil, tooLarge(maxDocument) // not asked for, so not sent
+// readForm reads a body of at most most bytes into x.
+func readForm(r *http.Request, x *exchange, f *form, most int) error {
+	body, err := readAll(r, most)
+	if err != nil {
+		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
+	x.request.body = body
+	if e := x.readBody(f); e != nil {
+		return e
+	}
+	return nil
+}
+
+// readAll reads a body of at most most bytes.
+func readAll(r *http.Request, most int) ([]byte, error) {
+	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
+		return nil, tooLarge(most) // not asked for, so not sent
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
 		return nil, receiveError(err)
 	}
-	if len(body) > maxDocument {
+	if len(body) > most {
 		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // its end is what is waited for
-		return nil, tooLarge(maxDocument)
+		return nil, tooLarge(most)
 	}
 	return body, nil
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -26,84 +25,26 @@ type Loads interface {
 // maxLoadBody bounds the body of a report, in bytes.
 const maxLoadBody = 4 << 10
 
-// loadRequest is a report as it was sent.
-type loadRequest struct {
-	source string
-	load   float64
-	ttl    time.Duration
-}
-
 // postLoad takes a report.
 func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
 	if s.api.config.Loads == nil {
 		return errorf(NotFound, "this node follows no load")
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxLoadBody+1))
-	if err != nil {
-		return receiveError(err)
+	x := s.api.plane.acquire()
+	defer s.api.plane.release(x)
+	if err := readForm(r, x, loadForm, maxLoadBody); err != nil {
+		return err
 	}
-	if len(body) > maxLoadBody {
-		return tooLarge(maxLoadBody)
-	}
-	q, e := readLoad(body)
-	if e != nil {
-		return e
-	}
-	if err := s.api.config.Loads.Tell(q.source, q.load, q.ttl); err != nil {
+	q, source := &x.check, strings.Clone(x.check.source)
+	if err := s.api.config.Loads.Tell(source, q.load, q.ttl); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
-	s.log.Debug("load told", "source", q.source, "load", q.load, "by", writer(r))
-	b := appendLoad([]byte(`{"source":`), q.source, q.load)
+	s.log.Debug("load told", "source", source, "load", q.load, "by", writer(r))
+	b := appendLoad([]byte(`{"source":`), source, q.load)
 	b = appendInt(b, `,"ttl_ms":`, q.ttl.Milliseconds())
 	b = append(b, `,"rules":`...)
-	s.sendJSON(w, append(appendStrings(b, s.followers(q.source)), '}'))
+	s.sendJSON(w, append(appendStrings(b, s.followers(source)), '}'))
 	return nil
-}
-
-// readLoad reads a report, as strictly as a check.
-func readLoad(body []byte) (*loadRequest, *Error) {
-	q := &loadRequest{ttl: loads.DefaultTTL}
-	var s scanner
-	given := map[string]bool{}
-	if s.reset(body); s.object() {
-		s.open()
-		for n := 0; s.more(n, '}'); n++ {
-			name := s.name()
-			if s.syntax != nil {
-				break
-			}
-			if given[name] {
-				s.fail(excerpt(name) + " is given twice, the second time")
-			}
-			given[name] = true
-			switch name {
-			case "source":
-				if s.next() != '"' {
-					s.skip()
-					s.mean(BadValue, "source must be a string")
-					continue
-				}
-				q.source = strings.Clone(s.text())
-			case "load":
-				q.load = s.decimal("load")
-			case "ttl_ms":
-				// What is too long for a TTL is no longer than what is too long for a duration.
-				q.ttl = time.Duration(min(s.amount("ttl_ms", 0), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-			default:
-				s.unknown(name, "source, load, ttl_ms")
-			}
-		}
-		s.end()
-	}
-	switch e := s.err(); {
-	case e != nil:
-		return nil, e
-	case !given["source"]:
-		return nil, errorf(MissingKey, "source is missing")
-	case !given["load"]:
-		return nil, errorf(MissingKey, "load is missing")
-	}
-	return q, nil
 }
 
 // decimal reads a number of at least 0.
