@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -60,8 +62,9 @@ func TestActivityOfSeveral(t *testing.T) {
 		return c
 	}
 	n := startNode(t, func(c *Config) {
-		c.Cluster = several{Alone{Name: "n1", ID: id(1).String()}, []Member{
-			{Name: "n2", ID: id(2).String(), State: "alive"}, {Name: "n3", ID: id(3).String(), State: "failed"}, {Name: "n4", ID: id(4).String(), State: "left"},
+		c.Cluster = several{Alone{Name: "n1", ID: id(1)}, []Member{
+			{Member: cluster.Member{Name: "n2", ID: id(2)}}, {Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
+			{Member: cluster.Member{Name: "n4", ID: id(4), State: gossip.Left}},
 		}}
 		c.Activity = func() []limiter.NodeActivity {
 			return []limiter.NodeActivity{

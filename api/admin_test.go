@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -216,8 +217,8 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"DELETE", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,"remaining":5,`},
 		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,`},
 		{"POST", "/v1/usage", 405, "GET, DELETE, HEAD"},
-		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"id","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
-		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 404, "not-found"},
+		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"01000000000000000000000000000000","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
+		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 200, "left"},
 		{"GET", "/nothing/", 404, "not-found"}, {"POST", "/", 404, "not-found"}, {"GET", "/", 200, "<!doctype html>"},
 		{"GET", "/debug/pprof/", 200, "goroutine"}, {"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
 		{"POST", "/debug/pprof/profile", 405, "GET, HEAD"}, {"GET", "/debug/pprof/cmdline", 404, ""},
@@ -287,8 +288,8 @@ func TestWriteFailures(t *testing.T) {
 		status int
 		code   Code
 	}{
-		{fmt.Errorf("forward: %w", ErrNoLeader), 503, NoLeader},
-		{fmt.Errorf("forward: %w", ErrNoPrimary), 503, NoPrimary},
+		{fmt.Errorf("forward: %w", cluster.ErrNoLeader), 503, NoLeader},
+		{fmt.Errorf("forward: %w", cluster.ErrNoPrimary), 503, NoPrimary},
 		{errors.New("no space left on device"), 503, WriteFailed},
 	} {
 		n.rules.fail.Store(&tt.err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -39,7 +40,7 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 			return errorf(BadValue, "version must be a whole number from 1")
 		}
 		if version = n; n != set.Version {
-			if doc, err = s.api.config.Rules.Version(r.Context(), n); err != nil {
+			if doc, err = s.api.config.Rules.Version(n); err != nil {
 				return err
 			}
 		}
@@ -65,9 +66,6 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 // catch waits until this node has what was written before at any node, so that a read follows a write. If that takes
 // too long, the header says that the answer may be stale.
 func (s *adminServer) catch(w http.ResponseWriter, r *http.Request) {
-	if s.api.config.Catch == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
 	defer cancel()
 	if err := s.api.config.Catch(ctx); err != nil {
@@ -190,7 +188,7 @@ func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Chan
 			return err
 		}
 	}
-	version, err := s.api.config.Rules.Write(r.Context(), c, WriteOptions{IfMatch: match, By: writer(r)})
+	version, err := s.api.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
 	if err != nil {
 		return writeError(err)
 	}
@@ -265,7 +263,7 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		}
 	}
 	if version == 0 {
-		return 0, &Error{Code: Conflict, Detail: "If-Match: there is no version 0", Err: ErrConflict}
+		return 0, &Error{Code: Conflict, Detail: "If-Match: there is no version 0", Err: rules.ErrConflict}
 	}
 	return version, nil
 }
@@ -306,14 +304,11 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 // getVersions lists the last versions.
 func (s *adminServer) getVersions(w http.ResponseWriter, r *http.Request) error {
 	s.catch(w, r)
-	list, err := s.api.config.Rules.Versions(r.Context())
-	if err != nil {
-		return fmt.Errorf("list versions: %w", err)
-	}
+	list := s.api.config.Rules.Versions()
 	if list == nil {
-		list = []RuleVersion{}
+		list = []rules.Version{}
 	}
 	return s.reply(w, struct {
-		Versions []RuleVersion `json:"versions"`
+		Versions []rules.Version `json:"versions"`
 	}{list})
 }

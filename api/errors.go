@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -121,6 +122,32 @@ func errInternal() *Error { return errorf(Internal, "something went wrong; the n
 // Title says what kind of error e is.
 func (e *Error) Title() string { return kinds[e.Code].title }
 
+// causes are the errors of other packages that callers are told.
+var causes = []struct {
+	err    error
+	code   Code
+	prefix string // of the detail, which is the error's text
+}{
+	{rules.ErrNotFound, NotFound, ""},
+	{cluster.ErrNotFound, NotFound, ""},
+	{rules.ErrConflict, Conflict, ""},
+	{cluster.ErrUnknown, Timeout, ""},
+	{cluster.ErrNoPrimary, NoPrimary, ""},
+	{cluster.ErrNoLeader, NoLeader, ""},
+	{cluster.ErrRefused, MemberThere, ""},
+	{ErrOnlyMember, OnlyMember, ""},
+	{limiter.ErrNoOwner, NoOwner, ""},
+	{limiter.ErrUnknownRule, UnknownRule, ""},
+	{limiter.ErrUnknownReservation, UnknownReserve, "reservation: "},
+	{limiter.ErrReservation, BadValue, ""},
+	{limiter.ErrKey, BadValue, "key: "},
+	{limiter.ErrUnit, BadValue, "rule: "},
+	{limiter.ErrRequestBody, RequestIDReused, ""},
+	{limiter.ErrRequests, Overloaded, ""},
+	{limiter.ErrFull, Overloaded, ""},
+	{loads.ErrFull, Overloaded, ""},
+}
+
 // AsError gives an error its code. What it does not know is Internal, and told to nobody.
 func AsError(err error) *Error {
 	var known *Error
@@ -131,40 +158,13 @@ func AsError(err error) *Error {
 		return known
 	case errors.As(err, &invalid):
 		return invalidRules(invalid)
-	case errors.Is(err, rules.ErrNotFound), errors.Is(err, ErrNoVersion), errors.Is(err, ErrNoMember):
-		return &Error{Code: NotFound, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrConflict):
-		return &Error{Code: Conflict, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrNoLeader):
-		return &Error{Code: NoLeader, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrLevel):
-		return &Error{Code: LevelRefused, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrMemberThere):
-		return &Error{Code: MemberThere, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrOnlyMember):
-		return &Error{Code: OnlyMember, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrNoOwner):
-		return &Error{Code: NoOwner, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrNoPrimary):
-		return &Error{Code: NoPrimary, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrUnknownRule):
-		return &Error{Code: UnknownRule, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrUnknownReservation):
-		return &Error{Code: UnknownReserve, Detail: "reservation: this is no reservation, or it can't be settled any more", Err: err}
-	case errors.Is(err, limiter.ErrReservation):
-		return &Error{Code: BadValue, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrKey):
-		return &Error{Code: BadValue, Detail: "key: " + err.Error(), Err: err}
 	case errors.As(err, &report):
 		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
-	case errors.Is(err, limiter.ErrUnit):
-		return &Error{Code: BadValue, Detail: "rule: " + err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrRequestBody):
-		return &Error{Code: RequestIDReused, Detail: limiter.ErrRequestBody.Error(), Err: err}
-	case errors.Is(err, limiter.ErrRequests):
-		return &Error{Code: Overloaded, Detail: limiter.ErrRequests.Error(), Err: err}
-	case errors.Is(err, limiter.ErrFull), errors.Is(err, loads.ErrFull):
-		return &Error{Code: Overloaded, Detail: err.Error(), Err: err}
+	}
+	for _, cause := range causes {
+		if errors.Is(err, cause.err) {
+			return &Error{Code: cause.code, Detail: cause.prefix + err.Error(), Err: err}
+		}
 	}
 	return &Error{Code: Internal, Detail: errInternal().Detail, Err: err}
 }

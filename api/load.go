@@ -27,9 +27,6 @@ const maxLoadBody = 4 << 10
 
 // postLoad takes a report.
 func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
-	if s.api.config.Loads == nil {
-		return errorf(NotFound, "this node follows no load")
-	}
 	x := s.api.plane.acquire()
 	defer s.api.plane.release(x)
 	if err := readForm(r, x, loadForm, maxLoadBody); err != nil {
@@ -82,7 +79,7 @@ func (s *adminServer) followers(source string) (names []string) {
 // adaptive are the rules in force that are.
 func (s *adminServer) adaptive() (out []*rules.Rule) {
 	set := s.api.config.Decider.Rules()
-	if set == nil || s.api.config.Loads == nil {
+	if set == nil {
 		return nil
 	}
 	for _, r := range set.Rules {
@@ -96,17 +93,15 @@ func (s *adminServer) adaptive() (out []*rules.Rule) {
 // getLoad lists the sources that this node knows, and what it makes of them.
 func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	b := []byte(`{"sources":[`)
-	if s.api.config.Loads != nil {
-		for i, l := range s.api.config.Loads.Sources() {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendLoad(append(b, `{"source":`...), l.Name, l.Load)
-			if l.Name != loads.NodeCPU {
-				b = appendInt(b, `,"ttl_ms":`, millis(l.Left))
-			}
-			b = append(b, '}')
+	for i, l := range s.api.config.Loads.Sources() {
+		if i > 0 {
+			b = append(b, ',')
 		}
+		b = appendLoad(append(b, `{"source":`...), l.Name, l.Load)
+		if l.Name != loads.NodeCPU {
+			b = appendInt(b, `,"ttl_ms":`, millis(l.Left))
+		}
+		b = append(b, '}')
 	}
 	b = append(b, `],"rules":[`...)
 	for i, r := range s.adaptive() {
@@ -124,7 +119,7 @@ func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
 // appendAdaptive appends what an adaptive rule follows, and how far its limits are lowered now. load is null while it is not
 // known.
 func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
-	if r.Adaptive == nil || s.api.config.Loads == nil {
+	if r.Adaptive == nil {
 		return b
 	}
 	load, known := s.api.config.Loads.Load(r.Adaptive.Source)

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -533,7 +534,7 @@ type notesWriters struct {
 	by *[]string
 }
 
-func (s notesWriters) Write(ctx context.Context, c rules.Change, o WriteOptions) (int64, error) {
+func (s notesWriters) Write(ctx context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
 	*s.by = append(*s.by, o.By)
 	return s.RuleStore.Write(ctx, c, o)
 }

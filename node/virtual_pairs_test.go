@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/pairs"
@@ -422,7 +422,7 @@ func (s *scene) writes(at int, within time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var err error
-		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, api.WriteOptions{By: v.name()})
+		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))}, cluster.WriteOptions{By: v.name()})
 		if err != nil {
 			return err.Error()
 		}

@@ -55,7 +55,7 @@ func (c *membersCmd) Run(env *environment) error {
 
 // memberText is a node's line.
 func memberText(m api.Member) string {
-	role, zone, reached, state := "follower", "-", yesNo(m.Reachable), m.State
+	role, zone, reached, state := "follower", "-", yesNo(m.Reachable), m.State.String()
 	if m.Via != "" {
 		reached = "via " + printable(m.Via)
 	}

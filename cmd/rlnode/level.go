@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 )
 
 // levelCmd shows and raises the feature level.
@@ -45,20 +45,20 @@ func (c *levelCmd) Run(env *environment) error {
 		query.Set("to", strconv.FormatInt(c.To, 10))
 	}
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}
-	return show(env, &c.answered, r, func(w io.Writer, done *api.LevelView) error {
-		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Level)
+	return show(env, &c.answered, r, func(w io.Writer, done *cluster.Levels) error {
+		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)
 		return err
 	})
 }
 
-func printLevel(w io.Writer, l *api.LevelView) error {
-	fmt.Fprintf(w, "feature level %d", l.Level)
-	if l.Highest > l.Level {
+func printLevel(w io.Writer, l *cluster.Levels) error {
+	fmt.Fprintf(w, "feature level %d", l.Agreed)
+	if l.Highest > l.Agreed {
 		fmt.Fprintf(w, "; all members know %d: it rises by itself an hour after they do, or now with rlnode level --raise", l.Highest)
 	}
 	fmt.Fprintln(w)
-	return printTable(w, "NAME\tKNOWS\tRELEASE\tZONES\tID", l.Members, func(m api.MemberLevel) string {
-		knows := strconv.FormatInt(m.Knows, 10)
+	return printTable(w, "NAME\tKNOWS\tRELEASE\tZONES\tID", l.Members, func(m cluster.MemberLevel) string {
+		knows := strconv.Itoa(int(m.Knows))
 		if m.Knows == 0 {
 			knows = "not known"
 		}

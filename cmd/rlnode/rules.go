@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -238,11 +237,11 @@ func (c *rulesCmd) Run(env *environment) error {
 
 // versions is what /v1/rules/versions answers.
 type versions struct {
-	Versions []api.RuleVersion `json:"versions"`
+	Versions []rules.Version `json:"versions"`
 }
 
 func printVersions(w io.Writer, list *versions) error {
-	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT", list.Versions, func(v api.RuleVersion) string {
-		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s", v.Version, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
+	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT", list.Versions, func(v rules.Version) string {
+		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
 	})
 }

@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"internal/tracing":   {},
 	"replay":             {"algorithms", "counters", "rules", "limiter"},
 	"api/ui":             {}, // files for browsers
-	"api":                {"persist", "algorithms", "counters", "rules", "ring", "limiter", "internal/loads", "usage", "internal/tracing", "api/ui", "internal/yaml"},
+	"api":                {"persist", "algorithms", "counters", "rules", "ring", "limiter", "internal/loads", "usage", "internal/tracing", "api/ui", "internal/yaml", "cluster", "cluster/gossip"},
 	"node": {
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "client", "internal/secret", "cluster/wan",
