@@ -9,7 +9,10 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unsafe"
+
+	"github.com/rlnode/rlnode/internal/reload"
 )
 
 // Scope is what a token may be used for: a set of the scopes below.
@@ -212,12 +215,9 @@ type tokens struct {
 	config *Config
 	log    *slog.Logger
 
-	// What follows is for the goroutine that follows the file.
-
-	seen    fileState // of what is in force, or of what was no good
-	pending fileState // of a change that has been seen once
-	stop    chan struct{}
-	done    chan struct{} // nil: there is no file
+	files *reload.Files[*tokenSet] // nil: there is no file
+	stop  chan struct{}
+	done  chan struct{} // of the goroutine that follows the file
 }
 
 // openTokens reads the tokens, and follows their file if there is one.
@@ -229,15 +229,21 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 		}
 		return t, nil
 	}
-	t.seen = stateOf(config.TokensFile)
-	set, err := readTokens(config)
-	if err != nil {
+	if err := t.open(); err != nil {
 		return nil, err
 	}
-	t.use(set)
 	t.done = make(chan struct{})
 	go t.follow()
 	return t, nil
+}
+
+// open reads the file.
+func (t *tokens) open() (err error) {
+	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.reloaded, t.config.TokensFile)
+	if err == nil {
+		t.use(t.files.Current(time.Now()))
+	}
+	return err
 }
 
 // use puts a set in force.

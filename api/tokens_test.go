@@ -276,12 +276,10 @@ func following(t *testing.T, file string) (*tokens, *strings.Builder) {
 	t.Helper()
 	var out strings.Builder
 	config := &Config{TokensFile: file, AdminToken: "adm"}
-	k := &tokens{config: config, log: slog.New(slog.NewTextHandler(&out, nil)), seen: stateOf(file)}
-	set, err := readTokens(config)
-	if err != nil {
+	k := &tokens{config: config, log: slog.New(slog.NewTextHandler(&out, nil))}
+	if err := k.open(); err != nil {
 		t.Fatal(err)
 	}
-	k.use(set)
 	return k, &out
 }
 
@@ -300,7 +298,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	}
 	looks := func() {
 		for range 3 {
-			k.look()
+			k.files.Look()
 		}
 	}
 	for _, bad := range []string{"", "tokens: []\n", "tokens:\n- {name: a", "tokens:\n" + a + a, "\x00\xff"} {
@@ -340,11 +338,11 @@ func TestTokensFollowTheirFile(t *testing.T) {
 
 	// Half of it is good by itself, and not what its writer wants.
 	writeFile(t, file, "tokens:\n"+b)
-	k.look()
+	k.files.Look()
 	writeFile(t, file, "tokens:\n"+b+a)
-	k.look()
+	k.files.Look()
 	knows("while somebody writes", "ta", "adm")
-	k.look()
+	k.files.Look()
 	knows("after that", "ta", "tb", "adm")
 	if have := out.String(); strings.Contains(have, "ta\n") || strings.Contains(have, "Bearer") {
 		t.Errorf("the log has %s", have)

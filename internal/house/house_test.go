@@ -71,12 +71,13 @@ var mayImport = map[string][]string{
 	"internal/process": {}, // for tests
 	"internal/secret":  {"ring"},
 	"internal/testca":  {},
+	"internal/reload":  {},
 	"internal/wire":    {},
 	"internal/yaml":    {},
 }
 
 // everywhere are packages without a word of the product, which all may import but client, which others import.
-var everywhere = []string{"internal/figures", "internal/wire"}
+var everywhere = []string{"internal/figures", "internal/reload", "internal/wire"}
 
 // standardOnly are the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}
