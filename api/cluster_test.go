@@ -66,7 +66,7 @@ func TestMembership(t *testing.T) {
 		{"DELETE", "/v1/members/there", token, 409, "member-there"},
 		{"DELETE", "/v1/members/there?force=false", token, 409, "member-there"},
 		{"DELETE", "/v1/members/there?force=true", token, 200, `{"removed":"there"}`},
-		{"DELETE", "/v1/members/there?force=1", token, 400, "force must be true or false"},
+		{"DELETE", "/v1/members/there?force=1", token, 400, "force must be false or true"},
 		{"DELETE", "/v1/members/nobody", token, 404, "not-found"},
 		{"DELETE", "/v1/members/" + strings.Repeat("x", 1025), token, 400, "bad-value"},
 	} {

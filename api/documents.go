@@ -126,11 +126,18 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 	return c, nil
 }
 
-func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
-	c, err := pieceOf(r)
-	if err != nil {
-		return err
+// onPiece has a piece of the document served, the one that the path names.
+func (s *adminServer) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		c, err := pieceOf(r)
+		if err != nil {
+			return err
+		}
+		return serve(w, r, c)
 	}
+}
+
+func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 	s.catch(w, r)
 	set := s.api.config.Decider.Rules()
 	if set == nil {
@@ -148,23 +155,6 @@ func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
 		s.sendJSON(w, asJSON) // which is YAML too
 	}
 	return nil
-}
-
-func (s *adminServer) putPiece(w http.ResponseWriter, r *http.Request) error {
-	c, err := pieceOf(r)
-	if err != nil {
-		return err
-	}
-	return s.write(w, r, c)
-}
-
-func (s *adminServer) deletePiece(w http.ResponseWriter, r *http.Request) error {
-	c, err := pieceOf(r)
-	if err != nil {
-		return err
-	}
-	c.Delete = true
-	return s.write(w, r, c)
 }
 
 // write makes a change with r's body and answers with the new version.

@@ -34,11 +34,11 @@ func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error
 	if len(name) > maxValue {
 		return errorf(BadValue, "name must not have more than %d bytes", maxValue)
 	}
-	text := r.URL.Query().Get("force")
-	if text != "" && text != "true" && text != "false" {
-		return errorf(BadValue, "force must be true or false")
+	forced, err := choice(r.URL.Query(), "force", "false", "true")
+	if err != nil {
+		return err
 	}
-	force := text == "true"
+	force := forced == "true"
 	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
 	defer cancel()
 	if err := s.api.config.Membership.Remove(ctx, name, force); err != nil {

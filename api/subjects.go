@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -84,8 +85,7 @@ func (s *adminServer) getUsage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("look at subject: %w", err)
 	}
-	s.replyUsage(w, u)
-	return nil
+	return s.replyUsage(w, u)
 }
 
 // deleteUsage makes a subject's counters fresh and answers what is used then.
@@ -103,18 +103,21 @@ func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error 
 		return fmt.Errorf("reset subject: %w", err)
 	}
 	s.log.Info("usage reset", "rule", rule, "by", writer(r)) // a key may be a secret
-	s.replyUsage(w, u)
-	return nil
+	return s.replyUsage(w, u)
 }
 
-func (s *adminServer) replyUsage(w http.ResponseWriter, u *limiter.Usage) {
+func (s *adminServer) replyUsage(w http.ResponseWriter, u *limiter.Usage) error {
 	owner, _, _ := s.api.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
 	b := appendSubject(nil, u)
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
 	b = appendUsage(b, u)
-	b = appendRegions(s.appendAdaptive(b, u.Rule), u)
+	b, err := appendRegions(s.appendAdaptive(b, u.Rule), u)
+	if err != nil {
+		return err
+	}
 	s.sendJSON(w, append(appendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
+	return nil
 }
 
 // blockedUntil is when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
@@ -151,7 +154,7 @@ func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
 // getTop lists the subjects refused most.
 func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	if by := q.Get("by"); by != "" && by != "refused" {
+	if by := cmp.Or(q.Get("by"), "refused"); by != "refused" {
 		return errorf(BadValue, "by must be refused")
 	}
 	n := defaultTop
