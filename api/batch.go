@@ -29,6 +29,7 @@ func (p *dataPlane) batch(x *exchange) *Error {
 		return p.budget.full()
 	}
 	x.json(200)
+	x.styleHeader(p.decider.Rules().Headers)
 	c, ok := p.chunks.Get().(*chunk)
 	if !ok {
 		c = &chunk{}

@@ -154,6 +154,9 @@ func TestBatch(t *testing.T) {
 		t.Fatalf("have %d %v: %s", resp.StatusCode, resp.Header, body)
 	}
 	var have []string
+	if have := resp.Header.Get("Rlnode-Headers"); have != "ietf x-ratelimit" {
+		t.Errorf("the style of headers: have %q", have)
+	}
 	for _, r := range fieldsOf(t, body)["results"].([]any) {
 		f := r.(map[string]any)
 		if e, ok := f["error"].(map[string]any); ok {
