@@ -37,11 +37,12 @@ func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("take load: %w", err)
 	}
 	s.log.Debug("load told", "source", source, "load", q.load, "by", writer(r))
-	b := appendLoad([]byte(`{"source":`), source, q.load)
-	b = appendInt(b, `,"ttl_ms":`, q.ttl.Milliseconds())
-	b = append(b, `,"rules":`...)
-	s.sendJSON(w, append(appendStrings(b, s.followers(source)), '}'))
-	return nil
+	return s.reply(w, struct {
+		Source string   `json:"source"`
+		Load   float64  `json:"load"`
+		TTL    int64    `json:"ttl_ms"`
+		Rules  []string `json:"rules"`
+	}{source, q.load, q.ttl.Milliseconds(), s.followers(source)})
 }
 
 // decimal reads a number of at least 0.
@@ -58,16 +59,9 @@ func (s *scanner) decimal(field string) float64 {
 	return math.Abs(v)
 }
 
-// appendLoad appends a source's name, and its load.
-func appendLoad(b []byte, source string, load float64) []byte {
-	b = append(appendString(b, source), `,"load":`...)
-	return appendDecimal(b, load)
-}
-
-func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }
-
 // followers are the rules in force that follow a source.
-func (s *adminServer) followers(source string) (names []string) {
+func (s *adminServer) followers(source string) []string {
+	names := []string{}
 	for _, r := range s.adaptive() {
 		if r.Adaptive.Source == source {
 			names = append(names, r.Name)
@@ -90,30 +84,38 @@ func (s *adminServer) adaptive() (out []*rules.Rule) {
 	return out
 }
 
+// sourceReport is a source of load. One that this node measures itself does not expire.
+type sourceReport struct {
+	Source string  `json:"source"`
+	Load   float64 `json:"load"`
+	TTL    *int64  `json:"ttl_ms,omitempty"`
+}
+
+// adaptiveReport is what an adaptive rule follows, and how far its limits are lowered now.
+type adaptiveReport struct {
+	Rule   string  `json:"rule"`
+	Source string  `json:"source"`
+	Factor float64 `json:"factor"`
+}
+
 // getLoad lists the sources that this node knows, and what it makes of them.
 func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
-	b := []byte(`{"sources":[`)
-	for i, l := range s.api.config.Loads.Sources() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendLoad(append(b, `{"source":`...), l.Name, l.Load)
+	report := struct {
+		Sources []sourceReport   `json:"sources"`
+		Rules   []adaptiveReport `json:"rules"`
+	}{[]sourceReport{}, []adaptiveReport{}}
+	for _, l := range s.api.config.Loads.Sources() {
+		one := sourceReport{Source: l.Name, Load: l.Load}
 		if l.Name != loads.NodeCPU {
-			b = appendInt(b, `,"ttl_ms":`, millis(l.Left))
+			left := millis(l.Left)
+			one.TTL = &left
 		}
-		b = append(b, '}')
+		report.Sources = append(report.Sources, one)
 	}
-	b = append(b, `],"rules":[`...)
-	for i, r := range s.adaptive() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendString(append(b, `{"rule":`...), r.Name), `,"source":`...)
-		b = append(appendString(b, r.Adaptive.Source), `,"factor":`...)
-		b = append(appendDecimal(b, s.api.config.Subjects.Factor(r)), '}')
+	for _, r := range s.adaptive() {
+		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.api.config.Subjects.Factor(r)})
 	}
-	s.sendJSON(w, append(b, "]}"...))
-	return nil
+	return s.reply(w, report)
 }
 
 // appendAdaptive appends what an adaptive rule follows, and how far its limits are lowered now. load is null while it is not
@@ -122,12 +124,13 @@ func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	if r.Adaptive == nil {
 		return b
 	}
-	load, known := s.api.config.Loads.Load(r.Adaptive.Source)
-	b = append(appendString(append(b, `,"adaptive":{"source":`...), r.Adaptive.Source), `,"load":`...)
-	if known {
-		b = appendDecimal(b, load)
+	b = appendString(append(b, `,"adaptive":{"source":`...), r.Adaptive.Source)
+	if load, known := s.api.config.Loads.Load(r.Adaptive.Source); known {
+		b = appendDecimal(append(b, `,"load":`...), load)
 	} else {
-		b = append(b, "null"...)
+		b = append(b, `,"load":null`...)
 	}
 	return append(appendDecimal(append(b, `,"factor":`...), s.api.config.Subjects.Factor(r)), '}')
 }
+
+func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }

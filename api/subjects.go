@@ -139,17 +139,23 @@ func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("look for subject: %w", err)
 	}
 	partition := ring.PartitionOf(u.Hash.Hi)
-	owner, standby, epoch := s.api.config.Cluster.Owner(partition)
-	b := appendSubject(nil, u)
-	b = appendInt(b, `,"partition":`, int64(partition))
-	b = appendInt(b, `,"epoch":`, epoch)
-	b = append(b, `,"owner":`...)
-	b = appendString(b, owner)
-	b = append(b, `,"standby":`...)
-	b = appendString(b, standby)
-	s.sendJSON(w, append(b, '}'))
-	return nil
+	report := struct {
+		Rule      string     `json:"rule"`
+		Key       subjectKey `json:"key"`
+		Partition int        `json:"partition"`
+		Epoch     int64      `json:"epoch"`
+		Owner     string     `json:"owner"`
+		Standby   string     `json:"standby"`
+	}{Rule: u.Rule.Name, Key: u.Key, Partition: partition}
+	report.Owner, report.Standby, report.Epoch = s.api.config.Cluster.Owner(partition)
+	return s.reply(w, report)
 }
+
+// subjectKey is a key as answers have it: the one value, or an array.
+type subjectKey []string
+
+// MarshalJSON writes it.
+func (k subjectKey) MarshalJSON() ([]byte, error) { return appendKey(nil, k), nil }
 
 // getTop lists the subjects refused most.
 func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
@@ -164,25 +170,17 @@ func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 			return errorf(BadValue, "n must be a whole number from 1 to %d", maxTop)
 		}
 	}
-	b := []byte(`{"subjects":[`)
-	for i, t := range s.api.config.Subjects.Top(n) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = s.appendTop(b, t)
+	type subject struct {
+		Rule    string     `json:"rule"`
+		Key     subjectKey `json:"key"`
+		Refused int64      `json:"refused"`
+		Checks  int64      `json:"checks"`
 	}
-	s.sendJSON(w, append(b, "]}"...))
-	return nil
-}
-
-func (s *adminServer) appendTop(b []byte, t limiter.TopSubject) []byte {
-	b = append(b, `{"rule":`...)
-	b = appendString(b, t.Rule)
-	b = append(b, `,"key":`...)
-	b = appendKey(b, t.Key)
-	b = appendInt(b, `,"refused":`, t.Refused)
-	b = appendInt(b, `,"checks":`, t.Checks)
-	return append(b, '}')
+	list := []subject{}
+	for _, t := range s.api.config.Subjects.Top(n) {
+		list = append(list, subject{t.Rule, t.Key, t.Refused, t.Checks})
+	}
+	return s.reply(w, map[string][]subject{"subjects": list})
 }
 
 // getCluster answers who is there.

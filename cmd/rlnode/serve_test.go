@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -374,7 +375,7 @@ func TestReloadUnderLoad(t *testing.T) {
 					return
 				default:
 				}
-				var a answer
+				var a client.Decision
 				status, text, err := s.call("POST", s.data+"/v1/check", "", oneCheck)
 				if err == nil {
 					err = json.Unmarshal([]byte(text), &a)

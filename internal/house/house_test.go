@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	},
 	// Flags and commands: what a node is made of is not theirs to know.
 	"cmd/rlnode": {
-		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "internal/yaml", "internal/secret",
+		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "client", "internal/yaml", "internal/secret",
 	},
 
 	"cluster/peer": {"ring"},
