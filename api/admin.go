@@ -75,7 +75,7 @@ type endpoint struct {
 	serve func(http.ResponseWriter, *http.Request) error
 }
 
-// endpoints are all of the admin plane but those of pprof, and / and /ui, which lead to /ui/.
+// endpoints are all of the admin plane but / and /ui, which lead to /ui/.
 func (s *adminServer) endpoints() []endpoint {
 	put, get := s.onPiece(s.write), s.onPiece(s.getPiece)
 	remove := s.onPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
@@ -96,8 +96,8 @@ func (s *adminServer) endpoints() []endpoint {
 		{"GET /v1/subjects/{attribute}/{value}", ScopeRead, get},
 		{"GET /v1/lists/{list}", ScopeRead, get},
 		{"GET /v1/cluster", ScopeRead, s.getCluster},
-		{"GET /v1/owner", ScopeRead, s.getOwner},
-		{"GET /v1/usage", ScopeRead, s.getUsage},
+		{"GET /v1/owner", ScopeRead, s.onSubject(s.getOwner)},
+		{"GET /v1/usage", ScopeRead, s.onSubject(s.getUsage)},
 		{"GET /v1/usage/monthly", ScopeRead, s.getMonthly},
 		{"GET /v1/top", ScopeRead, s.getTop},
 		{"GET /v1/load", ScopeRead, s.getLoad},
@@ -109,7 +109,7 @@ func (s *adminServer) endpoints() []endpoint {
 		{"POST /v1/try", ScopeCheck | ScopeRead, s.try},
 
 		// What gateways and services report by themselves: it moves what is used or allowed, as an adjustment does.
-		{"DELETE /v1/usage", ScopeAdjust, s.deleteUsage},
+		{"DELETE /v1/usage", ScopeAdjust, s.onSubject(s.deleteUsage)},
 		{"POST /v1/load", ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", ScopeAdjust, s.feedback},
 
@@ -127,6 +127,9 @@ func (s *adminServer) endpoints() []endpoint {
 		{"POST /v1/level", ScopeAdmin, s.raiseLevel},
 		{"DELETE /v1/members/{name}", ScopeAdmin, s.removeMember},
 		{"DELETE /v1/regions/{name}", ScopeAdmin, s.removeRegion},
+
+		// Profiles show memory, and slow the node down.
+		{"GET /debug/pprof/", ScopeAdmin, s.profile},
 	}
 }
 
@@ -177,10 +180,6 @@ func (s *adminServer) handler() http.Handler {
 	}
 	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
-	mux.HandleFunc("/debug/pprof/", s.profile(pprof.Index))
-	mux.HandleFunc("/debug/pprof/profile", s.profile(pprof.Profile))
-	mux.HandleFunc("/debug/pprof/symbol", s.profile(pprof.Symbol))
-	mux.HandleFunc("/debug/pprof/trace", s.profile(pprof.Trace))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
 	})
@@ -286,27 +285,23 @@ func (m methods) allow() string {
 	return strings.Join(names, ", ")
 }
 
+// profiles are the pages of pprof that are no profile of its index.
+var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
+
 // profile serves a page of pprof, which takes as long as it is asked to.
-func (s *adminServer) profile(page http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			s.refuse(w, r, errorf(MethodNotAllowed, "%s takes GET, HEAD", r.Pattern))
-			return
-		}
-		_, e := s.permit(r, ScopeAdmin) // it shows memory, and slows the node down
-		if e == nil {
-			e = s.pages.refuseCostly(r)
-		}
-		if e != nil {
-			s.refuse(w, r, e)
-			return
-		}
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
-			s.log.Debug("write deadline not set", "error", err)
-		}
-		page(w, r)
+func (s *adminServer) profile(w http.ResponseWriter, r *http.Request) error {
+	if e := s.pages.refuseCostly(r); e != nil {
+		return e
 	}
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
+		s.log.Debug("write deadline not set", "error", err)
+	}
+	page := profiles[strings.TrimPrefix(r.URL.Path, "/debug/pprof/")]
+	if page == nil {
+		page = pprof.Index
+	}
+	page(w, r)
+	return nil
 }
 
 // refuse answers with an error.

@@ -18,6 +18,17 @@ const (
 	maxTop     = 1000 // subjects listed
 )
 
+// onSubject has a subject served, the one that the query names.
+func (s *adminServer) onSubject(serve func(w http.ResponseWriter, r *http.Request, rule string, key []string) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		rule, key, err := s.subjectOf(r.URL.Query())
+		if err != nil {
+			return err
+		}
+		return serve(w, r, rule, key)
+	}
+}
+
 // subjectOf reads the rule and the key that a query names.
 func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err error) {
 	set := s.api.config.Decider.Rules()
@@ -76,11 +87,7 @@ func parseKey(text string) ([]string, *Error) {
 }
 
 // getUsage answers what a subject has used.
-func (s *adminServer) getUsage(w http.ResponseWriter, r *http.Request) error {
-	rule, key, err := s.subjectOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
+func (s *adminServer) getUsage(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
 	u, err := s.api.config.Subjects.Usage(rule, key)
 	if err != nil {
 		return fmt.Errorf("look at subject: %w", err)
@@ -89,11 +96,7 @@ func (s *adminServer) getUsage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // deleteUsage makes a subject's counters fresh and answers what is used then.
-func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error {
-	rule, key, err := s.subjectOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
+func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request, rule string, key []string) error {
 	request := r.URL.Query().Get("request_id")
 	if r.URL.Query().Has("request_id") && !isRequestID(request) {
 		return errorf(BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
@@ -129,11 +132,7 @@ func blockedUntil(u *limiter.Usage) int64 {
 }
 
 // getOwner answers which node owns a subject.
-func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
-	rule, key, err := s.subjectOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
+func (s *adminServer) getOwner(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
 	u, err := s.api.config.Subjects.Locate(rule, key)
 	if err != nil {
 		return fmt.Errorf("look for subject: %w", err)

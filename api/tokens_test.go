@@ -56,7 +56,7 @@ func (n *node) need(route string) Scope {
 			return e.need
 		}
 	}
-	return map[string]Scope{"GET /debug/pprof/": ScopeAdmin, "GET /": anyone, "GET /ui": anyone}[route]
+	return map[string]Scope{"GET /": anyone, "GET /ui": anyone}[route]
 }
 
 // Each route of both planes asks for its scope as soon as there is a token, and only probes, metrics and the dashboard's files do
@@ -69,7 +69,7 @@ func TestScopes(t *testing.T) {
 	n := startNode(t, func(c *Config) { c.TokensFile, c.APIToken, c.AdminToken = file, "api", "adm" })
 	n.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	type ask struct{ base, route string }
-	asks := []ask{{n.adm, "GET /debug/pprof/"}, {n.adm, "GET /"}, {n.adm, "GET /ui"}}
+	asks := []ask{{n.adm, "GET /"}, {n.adm, "GET /ui"}}
 	for _, r := range dataRoutes {
 		method, _, _ := strings.Cut(r.allow, ",")
 		if method == "" {

@@ -177,13 +177,8 @@ func (c *topCmd) Run(env *environment) error {
 			}
 			return err
 		}
-		if !c.Watch {
+		if !c.Watch || !pause(env.ctx, c.Interval) {
 			return nil
-		}
-		select {
-		case <-env.ctx.Done():
-			return nil
-		case <-time.After(c.Interval):
 		}
 	}
 }

@@ -31,17 +31,24 @@ func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	}
 	n := s.next.Add(1) - 1
 	due := s.start.Add(time.Duration(float64(n) / float64(s.rate) * float64(time.Second)))
-	if early := time.Until(due); early > 0 {
-		timer := time.NewTimer(early)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return due, false
-		case <-timer.C:
-		}
-	}
-	return due, ctx.Err() == nil
+	return due, pause(ctx, time.Until(due))
 }
+
+// pause reports whether d has passed before ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-time.After(d):
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// dialPause keeps a node that is away from being dialled as fast as it refuses.
+const dialPause = 10 * time.Millisecond
 
 // loader is one connection that asks again and again.
 type loader struct {
@@ -98,21 +105,11 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 				return // cut off by the end, not by the node
 			}
 			l.fail(err)
-			pause(ctx)
+			pause(ctx, dialPause)
 			continue
 		}
 		l.requests++
 		l.latency.add(time.Since(at))
-	}
-}
-
-// pause keeps a node that is away from being dialled as fast as it refuses.
-func pause(ctx context.Context) {
-	timer := time.NewTimer(10 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 
