@@ -184,20 +184,14 @@ func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Chan
 	}
 	s.log.Info("rules written", "version", version, "by", writer(r))
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
-	return s.reply(w, struct {
-		Version  int64     `json:"version"`
-		Warnings []Mistake `json:"warnings,omitempty"`
-	}{version, s.warnings(version)})
-}
-
-// warnings says what of the rules is not in force, if they are still the version just written.
-func (s *adminServer) warnings(version int64) (list []Mistake) {
+	report := struct {
+		Version  int64         `json:"version"`
+		Warnings []rules.Error `json:"warnings,omitempty"` // what of the rules is not in force
+	}{Version: version}
 	if set := s.api.config.Decider.Rules(); set != nil && set.Version == version {
-		for _, m := range set.Document.Warnings() {
-			list = append(list, Mistake{m.Line, m.Column, m.Path, m.Message})
-		}
+		report.Warnings = set.Document.Warnings()
 	}
-	return list
+	return s.reply(w, report)
 }
 
 // writeError keeps a failure of the store from looking like a bug.

@@ -90,10 +90,10 @@ var kinds = map[Code]struct {
 // Error is an error that a caller is told about.
 type Error struct {
 	Code     Code
-	Detail   string // a sentence; names the field and the bound
-	Err      error  // the cause, nil without one
-	mistakes []Mistake
-	allow    string // the methods, of MethodNotAllowed
+	Detail   string       // a sentence; names the field and the bound
+	Err      error        // the cause, nil without one
+	mistakes rules.Errors // of a rules document
+	allow    string       // the methods, of MethodNotAllowed
 }
 
 // Error returns code and detail.
@@ -104,14 +104,6 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Status is the HTTP status of e.
 func (e *Error) Status() int { return kinds[e.Code].status }
-
-// Mistake is one of the things wrong with a rules document, as an answer lists them.
-type Mistake struct {
-	Line    int    `json:"line"`   // from 1; 0 when the place is not known
-	Column  int    `json:"column"` // from 1; 0 when the place is not known
-	Path    string `json:"path"`
-	Message string `json:"message"`
-}
 
 func errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
@@ -171,10 +163,7 @@ func AsError(err error) *Error {
 
 // invalidRules names everything that is wrong with a document.
 func invalidRules(list rules.Errors) *Error {
-	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: []Mistake{}}
-	for _, m := range list {
-		e.mistakes = append(e.mistakes, Mistake{m.Line, m.Column, m.Path, m.Message})
-	}
+	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {
 		e.Detail = fmt.Sprintf("%d mistake(s); the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
 	}

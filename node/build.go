@@ -285,7 +285,7 @@ func (n *Node) listen() (err error) {
 			n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
 			func(s figures.Sink) { n.storeStatus().Figures(s) },
 		},
-		Catch:  n.catch,
+		Catch:  n.cluster.Catch,
 		Tracer: n.tracer,
 		Logger: n.log,
 	}

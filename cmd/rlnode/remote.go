@@ -15,6 +15,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 // connection is how every client command reaches a node.
@@ -264,15 +266,7 @@ type problem struct {
 	Title  string `json:"title"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	Errors []finding
-}
-
-// finding is a mistake in a rules file, or a warning about it, as the API tells it.
-type finding struct {
-	Line    int    `json:"line"`
-	Column  int    `json:"column"`
-	Path    string `json:"path"`
-	Message string `json:"message"`
+	Errors []rules.Error
 }
 
 func newProblem(r *reply) *problem {

@@ -76,7 +76,7 @@ func (c *validateCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	printWarnings(env.stderr, c.File, doc)
+	printWarnings(env.stderr, c.File, doc.Warnings())
 	fmt.Fprintf(env.stdout, "%s: valid\n", shownName(c.File))
 	return nil
 }
@@ -95,9 +95,7 @@ func loadRules(env *environment, name string, out io.Writer) (*rules.Document, e
 	if !errors.As(err, &mistakes) {
 		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
 	}
-	for _, m := range mistakes {
-		fmt.Fprintf(out, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
-	}
+	printMistakes(out, name, "", mistakes)
 	return nil, &exit{code: exitFailed}
 }
 
@@ -109,10 +107,15 @@ func withPath(path, message string) string {
 	return path + ": " + message
 }
 
-func printWarnings(w io.Writer, name string, doc *rules.Document) {
-	for _, m := range doc.Warnings() {
-		fmt.Fprintf(w, "%s: warning: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
+// printMistakes prints what is wrong in a file, or worth a warning, a line each.
+func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
+	for _, m := range list {
+		fmt.Fprintf(w, "%s: %s%s\n", place(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
 	}
+}
+
+func printWarnings(w io.Writer, name string, list []rules.Error) {
+	printMistakes(w, name, "warning: ", list)
 }
 
 // applyCmd writes a rules file to a node.
@@ -164,13 +167,11 @@ func putRules(env *environment, n *remote, o putOptions) error {
 		return explainRules(env, o.name, err)
 	}
 	type done struct {
-		Version  int64     `json:"version"`
-		Warnings []finding `json:"warnings"`
+		Version  int64         `json:"version"`
+		Warnings []rules.Error `json:"warnings"`
 	}
 	return printReply(env, o.json, reply, func(out io.Writer, written *done) error {
-		for _, w := range written.Warnings {
-			fmt.Fprintf(env.stderr, "%s: warning: %s\n", place(o.name, w.Line, w.Column), withPath(w.Path, w.Message))
-		}
+		printWarnings(env.stderr, o.name, written.Warnings)
 		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
 		return err
 	})
@@ -182,9 +183,7 @@ func explainRules(env *environment, name string, err error) error {
 	if !errors.As(err, &p) || len(p.Errors) == 0 {
 		return err
 	}
-	for _, m := range p.Errors {
-		fmt.Fprintf(env.stderr, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
-	}
+	printMistakes(env.stderr, name, "", p.Errors)
 	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are as before", shownName(name), len(p.Errors))
 }
 
