@@ -121,11 +121,11 @@ var causes = []struct {
 	prefix string // of the detail, which is the error's text
 }{
 	{rules.ErrNotFound, NotFound, ""},
-	{cluster.ErrNotFound, NotFound, ""},
 	{rules.ErrConflict, Conflict, ""},
 	{cluster.ErrUnknown, Timeout, ""},
 	{cluster.ErrNoPrimary, NoPrimary, ""},
 	{cluster.ErrNoLeader, NoLeader, ""},
+	{cluster.ErrNotFound, NotFound, ""},
 	{cluster.ErrRefused, MemberThere, ""},
 	{ErrOnlyMember, OnlyMember, ""},
 	{limiter.ErrNoOwner, NoOwner, ""},
