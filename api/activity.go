@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -85,7 +86,7 @@ func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
 	r.AtMS = nodes[0].Uptime.Milliseconds()
 	names := map[string]string{}
 	for _, m := range members {
-		names[m.ID] = m.Name
+		names[m.ID.String()] = m.Name
 	}
 	heard := map[string]bool{}
 	for i := range nodes {
@@ -101,8 +102,8 @@ func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
 		r.Nodes = append(r.Nodes, one)
 	}
 	for _, m := range members {
-		if !heard[m.ID] && m.Name != r.Node && m.State != "left" {
-			r.Nodes = append(r.Nodes, nodeActivity{Name: m.Name, ID: m.ID})
+		if id := m.ID.String(); !heard[id] && m.Name != r.Node && m.State != gossip.Left {
+			r.Nodes = append(r.Nodes, nodeActivity{Name: m.Name, ID: id})
 		}
 	}
 }

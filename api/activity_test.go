@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -23,6 +25,7 @@ func (n *node) activity() (r activityReport) {
 }
 
 func TestActivity(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	first := n.activity()
 	if len(first.Checks) != 0 || len(first.Rules) != 0 || len(first.Nodes) != 1 || first.Nodes[0].Name != "n1" || !first.Nodes[0].Answered {
@@ -52,14 +55,16 @@ func TestActivity(t *testing.T) {
 
 // What nodes tell is added up by rule; members that tell nothing are named.
 func TestActivityOfSeveral(t *testing.T) {
+	t.Parallel()
 	id := func(b byte) ring.NodeID { return ring.NodeID{b} }
 	one := func(allowed, refused int64) (c limiter.Counts) {
 		c[limiter.DecisionAllowed][limiter.ByLease], c[limiter.DecisionRefused][limiter.ByOwner] = allowed, refused
 		return c
 	}
 	n := startNode(t, func(c *Config) {
-		c.Cluster = several{Alone{Name: "n1", ID: id(1).String()}, []Member{
-			{Name: "n2", ID: id(2).String(), State: "alive"}, {Name: "n3", ID: id(3).String(), State: "failed"}, {Name: "n4", ID: id(4).String(), State: "left"},
+		c.Cluster = several{Alone{Name: "n1", ID: id(1)}, []Member{
+			{Member: cluster.Member{Name: "n2", ID: id(2)}}, {Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
+			{Member: cluster.Member{Name: "n4", ID: id(4), State: gossip.Left}},
 		}}
 		c.Activity = func() []limiter.NodeActivity {
 			return []limiter.NodeActivity{

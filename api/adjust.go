@@ -7,38 +7,21 @@ import (
 )
 
 // adjust answers POST /v1/adjust.
-func (p *dataPlane) adjust(x *exchange) {
-	if e := p.readiness.checks(); e != nil {
-		x.refuse(e)
-		return
+func (p *dataPlane) adjust(x *exchange) *Error {
+	q := &x.check
+	if e := p.needsKey(q); e != nil {
+		return e
 	}
-	s := &x.scan
-	r := adjustRequest{check: &x.check}
-	if s.reset(x.request.body); s.object() {
-		r.read(s)
-		s.end()
-	}
-	e := s.err()
-	if e == nil && r.check.given&fieldKey == 0 {
-		e = p.needsKey(r.check.Rule)
-	}
-	if e != nil {
-		x.refuse(e)
-		return
-	}
-	key := make([]string, len(r.check.key))
-	for i, v := range r.check.key {
-		key[i] = strings.Clone(v) // a person's action, and rare: let whoever carries it out keep it
-	}
-	u, err := p.decider.Adjust(strings.Clone(r.check.Rule), key, r.check.cost, strings.Clone(r.check.RequestID))
+	rule, key := q.subject()
+	u, err := p.decider.Adjust(rule, key, q.cost, strings.Clone(q.RequestID))
 	if err != nil {
-		x.refuse(p.explain(err))
-		return
+		return p.explain(err)
 	}
 	x.json(200)
 	b := appendSubject(x.response.body, u)
-	b = appendInt(b, `,"cost":`, r.check.cost)
+	b = appendInt(b, `,"cost":`, q.cost)
 	x.response.body = append(appendUsage(b, u), '}')
+	return nil
 }
 
 // appendSubject begins an object with the rule and the key of u.

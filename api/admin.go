@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/ui"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // Bounds of the admin plane's server.
@@ -66,38 +67,69 @@ func (s *adminServer) spared(next http.Handler) http.Handler {
 	})
 }
 
-// methods are what one address of the admin plane takes.
-type methods map[string]func(http.ResponseWriter, *http.Request) error
+// endpoint is what answers one method at one address of the admin plane.
+type endpoint struct {
+	route string // method and address
+	// need is which scope a token must have; of several, any one. 0: only admin, which may do everything.
+	need  Scope
+	serve func(http.ResponseWriter, *http.Request) error
+}
 
-// routes are all addresses of the admin plane but those of pprof, and / and /ui, which lead to /ui/.
-func (s *adminServer) routes() map[string]methods {
-	get := func(f func(http.ResponseWriter, *http.Request) error) methods { return methods{http.MethodGet: f} }
-	piece := methods{http.MethodGet: s.getPiece, http.MethodPut: s.putPiece, http.MethodDelete: s.deletePiece}
-	return map[string]methods{
-		"/v1/rules":                        {http.MethodGet: s.getRules, http.MethodPut: s.putRules},
-		"/v1/rules/versions":               get(s.getVersions),
-		"/v1/rules/{name}":                 piece,
-		"/v1/tiers/{name}":                 piece,
-		"/v1/subjects/{attribute}/{value}": piece,
-		"/v1/lists/{list}":                 piece,
-		"/v1/cluster":                      get(s.getCluster),
-		"/v1/owner":                        get(s.getOwner),
-		"/v1/usage":                        {http.MethodGet: s.getUsage, http.MethodDelete: s.deleteUsage},
-		"/v1/usage/monthly":                get(s.getMonthly),
-		"/v1/top":                          get(s.getTop),
-		"/v1/load":                         {http.MethodGet: s.getLoad, http.MethodPost: s.postLoad},
-		"/v1/activity":                     get(s.getActivity),
-		"/v1/try":                          {http.MethodPost: s.try},
-		"/v1/feedback":                     {http.MethodPost: s.feedback},
-		"/v1/leave":                        {http.MethodPost: s.leave},
-		"/v1/members/{name}":               {http.MethodDelete: s.removeMember},
-		"/v1/level":                        {http.MethodGet: s.getLevel, http.MethodPost: s.raiseLevel},
-		"/v1/regions/{name}":               {http.MethodDelete: s.removeRegion},
-		"/metrics":                         get(s.metrics()),
-		"/healthz":                         get(s.getHealth),
-		"/readyz":                          get(s.getReady),
-		"/openapi.yaml":                    get(getOpenAPI),
-		"/ui/":                             get(dashboard(ui.Open())),
+// endpoints are all of the admin plane but / and /ui, which lead to /ui/.
+func (s *adminServer) endpoints() []endpoint {
+	put, get := s.onPiece(s.write), s.onPiece(s.getPiece)
+	remove := s.onPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+		c.Delete = true
+		return s.write(w, r, c)
+	})
+	return []endpoint{
+		// Probes, what Prometheus reads, and the dashboard's files. The page asks the person for a token.
+		{"GET /healthz", anyone, s.getHealth},
+		{"GET /readyz", anyone, s.getReady},
+		{"GET /metrics", anyone, s.metrics()},
+		{"GET /ui/", anyone, dashboard(ui.Open())},
+
+		{"GET /v1/rules", ScopeRead, s.getRules},
+		{"GET /v1/rules/versions", ScopeRead, s.getVersions},
+		{"GET /v1/rules/{name}", ScopeRead, get},
+		{"GET /v1/tiers/{name}", ScopeRead, get},
+		{"GET /v1/subjects/{attribute}/{value}", ScopeRead, get},
+		{"GET /v1/lists/{list}", ScopeRead, get},
+		{"GET /v1/cluster", ScopeRead, s.getCluster},
+		{"GET /v1/owner", ScopeRead, s.onSubject(s.getOwner)},
+		{"GET /v1/usage", ScopeRead, s.onSubject(s.getUsage)},
+		{"GET /v1/usage/monthly", ScopeRead, s.getMonthly},
+		{"GET /v1/top", ScopeRead, s.getTop},
+		{"GET /v1/load", ScopeRead, s.getLoad},
+		{"GET /v1/activity", ScopeRead, s.getActivity},
+		{"GET /v1/level", ScopeRead, s.getLevel},
+		{"GET /openapi.yaml", ScopeRead, getOpenAPI},
+
+		// A try takes nothing. One that says "peek": false is a check, and needs check.
+		{"POST /v1/try", ScopeCheck | ScopeRead, s.try},
+
+		// What gateways and services report by themselves: it moves what is used or allowed, as an adjustment does.
+		{"DELETE /v1/usage", ScopeAdjust, s.onSubject(s.deleteUsage)},
+		{"POST /v1/load", ScopeAdjust, s.postLoad},
+		{"POST /v1/feedback", ScopeAdjust, s.feedback},
+
+		// What changes rules or members.
+		{"PUT /v1/rules", ScopeAdmin, s.putRules},
+		{"PUT /v1/rules/{name}", ScopeAdmin, put},
+		{"PUT /v1/tiers/{name}", ScopeAdmin, put},
+		{"PUT /v1/subjects/{attribute}/{value}", ScopeAdmin, put},
+		{"PUT /v1/lists/{list}", ScopeAdmin, put},
+		{"DELETE /v1/rules/{name}", ScopeAdmin, remove},
+		{"DELETE /v1/tiers/{name}", ScopeAdmin, remove},
+		{"DELETE /v1/subjects/{attribute}/{value}", ScopeAdmin, remove},
+		{"DELETE /v1/lists/{list}", ScopeAdmin, remove},
+		{"POST /v1/leave", ScopeAdmin, s.leave},
+		{"POST /v1/level", ScopeAdmin, s.raiseLevel},
+		{"DELETE /v1/members/{name}", ScopeAdmin, s.removeMember},
+		{"DELETE /v1/regions/{name}", ScopeAdmin, s.removeRegion},
+
+		// Profiles show memory, and slow the node down.
+		{"GET /debug/pprof/", ScopeAdmin, s.profile},
 	}
 }
 
@@ -143,15 +175,11 @@ func (s *adminServer) close(ctx context.Context) error {
 
 func (s *adminServer) handler() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, m := range s.routes() {
-		mux.Handle(pattern, s.endpoint(m))
+	for pattern, m := range byPattern(s.endpoints()) {
+		mux.Handle(pattern, s.answer(m))
 	}
 	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
-	mux.HandleFunc("/debug/pprof/", s.profile(pprof.Index))
-	mux.HandleFunc("/debug/pprof/profile", s.profile(pprof.Profile))
-	mux.HandleFunc("/debug/pprof/symbol", s.profile(pprof.Symbol))
-	mux.HandleFunc("/debug/pprof/trace", s.profile(pprof.Trace))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, errorf(NotFound, "there is nothing at %s", excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
 	})
@@ -183,26 +211,40 @@ func (s *adminServer) guard(next http.Handler) http.Handler {
 	})
 }
 
-// endpoint dispatches by method to who has a token for that.
-func (s *adminServer) endpoint(m methods) http.Handler {
+// methods are the endpoints at one address.
+type methods map[string]endpoint
+
+func byPattern(all []endpoint) map[string]methods {
+	out := map[string]methods{}
+	for _, e := range all {
+		method, pattern, _ := strings.Cut(e.route, " ")
+		if out[pattern] == nil {
+			out[pattern] = methods{}
+		}
+		out[pattern][method] = e
+	}
+	return out
+}
+
+// answer dispatches by method to who has a token for that.
+func (s *adminServer) answer(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
 		if method == http.MethodHead {
 			method = http.MethodGet // net/http leaves the body out
 		}
-		f := m[method]
-		switch {
-		case f == nil:
+		f, ok := m[method]
+		if !ok {
 			w.Header().Set("Allow", m.allow())
 			s.refuse(w, r, errorf(MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
 		}
-		who, e := s.permit(r, needOf(method, r.Pattern))
+		who, e := s.permit(r, f.need)
 		if e != nil {
 			s.refuse(w, r, e)
 			return
 		}
-		if err := f(w, who.mark(r)); err != nil {
+		if err := f.serve(w, who.mark(r)); err != nil {
 			s.refuse(w, r, AsError(err))
 		}
 	})
@@ -233,37 +275,33 @@ func tokenIn(r *http.Request) *token {
 func (m methods) allow() string {
 	var names []string
 	for _, name := range [...]string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
-		if m[name] != nil {
+		if _, ok := m[name]; ok {
 			names = append(names, name)
 		}
 	}
-	if m[http.MethodGet] != nil {
+	if _, ok := m[http.MethodGet]; ok {
 		names = append(names, http.MethodHead)
 	}
 	return strings.Join(names, ", ")
 }
 
+// profiles are the pages of pprof that are no profile of its index.
+var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
+
 // profile serves a page of pprof, which takes as long as it is asked to.
-func (s *adminServer) profile(page http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			s.refuse(w, r, errorf(MethodNotAllowed, "%s takes GET, HEAD", r.Pattern))
-			return
-		}
-		_, e := s.permit(r, needOf(http.MethodGet, "/debug/pprof/"))
-		if e == nil {
-			e = s.pages.refuseCostly(r)
-		}
-		if e != nil {
-			s.refuse(w, r, e)
-			return
-		}
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
-			s.log.Debug("write deadline not set", "error", err)
-		}
-		page(w, r)
+func (s *adminServer) profile(w http.ResponseWriter, r *http.Request) error {
+	if e := s.pages.refuseCostly(r); e != nil {
+		return e
 	}
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
+		s.log.Debug("write deadline not set", "error", err)
+	}
+	page := profiles[strings.TrimPrefix(r.URL.Path, "/debug/pprof/")]
+	if page == nil {
+		page = pprof.Index
+	}
+	page(w, r)
+	return nil
 }
 
 // refuse answers with an error.

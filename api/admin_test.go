@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -16,6 +17,7 @@ import (
 const yamlRules = "version: 1\nrules:\n  - name: only\n    key: [ip]\n    limits: [{limit: 7, per: 1m}]\n"
 
 func TestRulesDocument(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	get := func(accept, path string) (*http.Response, string) {
 		return n.do(call{method: "GET", url: n.adm + path, header: map[string]string{"Accept": accept}})
@@ -59,6 +61,7 @@ func TestRulesDocument(t *testing.T) {
 }
 
 func TestIfMatch(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		match  string
@@ -78,6 +81,7 @@ func TestIfMatch(t *testing.T) {
 }
 
 func TestInvalidRules(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	resp, body := n.do(call{method: "PUT", url: n.adm + "/v1/rules", body: "version: 1\nrules:\n  - name: x\n    key: [ip]\n    limits: [{limit: 0, per: 1m}, {limit: 5, per: nope}]\n    colour: red\n"})
 	f := fieldsOf(t, body)
@@ -105,6 +109,7 @@ func TestInvalidRules(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	_, body := n.do(call{method: "PUT", url: n.adm + "/v1/rules", body: yamlRules + "    consistency: local\n"})
 	if !strings.HasPrefix(body, `{"version":2,"warnings":[{"line":6,`) {
@@ -113,6 +118,7 @@ func TestWarnings(t *testing.T) {
 }
 
 func TestPieces(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	subject := "/v1/subjects/tenant/" + url.PathEscape("a/b c%2F\"ü")
 	for _, tt := range []struct {
@@ -157,6 +163,7 @@ func TestPieces(t *testing.T) {
 }
 
 func TestPiecesByAccept(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct{ accept, kind, want string }{
 		{"", typeJSON, `"name":"login"`}, {"*/*", typeJSON, `"name":"login"`}, {"application/yaml", typeYAML, "name: login"},
@@ -170,6 +177,7 @@ func TestPiecesByAccept(t *testing.T) {
 }
 
 func TestUsageOwnerTop(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for range 7 {
 		n.check(`{"rule":"login","key":"198.51.100.7"}`)
@@ -209,8 +217,8 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"DELETE", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,"remaining":5,`},
 		{"GET", "/v1/usage?rule=login&key=198.51.100.7", 200, `"used":0,`},
 		{"POST", "/v1/usage", 405, "GET, DELETE, HEAD"},
-		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"id","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
-		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 404, "not-found"},
+		{"GET", "/v1/cluster", 200, `{"epoch":1,"settled":true,"view":"connected","leader":"n1","rules_version":1,"recorded_version":0,"members":[{"name":"n1","id":"01000000000000000000000000000000","address":"127.0.0.1","region":"default","zone":"","state":"alive","voter":true,"leader":true,"in_ring":true,"behind":false,"partitions":4096,"reachable":true}],"regions":[{"name":"default","primary":true,"reachable":true,"members":1,"committed":false}]}`},
+		{"POST", "/v1/feedback", 400, "bad-json"}, {"POST", "/v1/leave", 200, "left"},
 		{"GET", "/nothing/", 404, "not-found"}, {"POST", "/", 404, "not-found"}, {"GET", "/", 200, "<!doctype html>"},
 		{"GET", "/debug/pprof/", 200, "goroutine"}, {"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
 		{"POST", "/debug/pprof/profile", 405, "GET, HEAD"}, {"GET", "/debug/pprof/cmdline", 404, ""},
@@ -223,6 +231,7 @@ func TestUsageOwnerTop(t *testing.T) {
 }
 
 func TestAdminToken(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminToken = "secret" })
 	for _, tt := range []struct {
 		method, path, header string
@@ -245,6 +254,7 @@ func TestAdminToken(t *testing.T) {
 
 // A page in a browser can't write, token or not.
 func TestCrossOrigin(t *testing.T) {
+	t.Parallel()
 	for _, token := range []string{"", "secret"} {
 		n := startNode(t, func(c *Config) { c.AdminToken = token })
 		for _, tt := range []struct {
@@ -271,14 +281,15 @@ func TestCrossOrigin(t *testing.T) {
 }
 
 func TestWriteFailures(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		err    error
 		status int
 		code   Code
 	}{
-		{fmt.Errorf("forward: %w", ErrNoLeader), 503, NoLeader},
-		{fmt.Errorf("forward: %w", ErrNoPrimary), 503, NoPrimary},
+		{fmt.Errorf("forward: %w", cluster.ErrNoLeader), 503, NoLeader},
+		{fmt.Errorf("forward: %w", cluster.ErrNoPrimary), 503, NoPrimary},
 		{errors.New("no space left on device"), 503, WriteFailed},
 	} {
 		n.rules.fail.Store(&tt.err)
@@ -291,6 +302,7 @@ func TestWriteFailures(t *testing.T) {
 
 // Before there are rules, what needs them says so and the rest answers.
 func TestAdminWithoutRules(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) {
 		l := limiter.New(nil, nil)
 		c.Decider, c.Subjects, c.Figures = l, l, []figures.Source{l.Figures}
@@ -308,6 +320,7 @@ func TestAdminWithoutRules(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for range 6 {
 		n.check(`{"rule":"login","key":"198.51.100.7"}`)

@@ -1,10 +1,14 @@
 package api
 
-import "github.com/rlnode/rlnode/ring"
+import (
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/ring"
+)
 
 // Alone is the Cluster of a node by itself.
 type Alone struct {
-	Name, ID, Address, Region, Zone string
+	Name, Address, Region, Zone string
+	ID                          ring.NodeID
 }
 
 // View has the one member, which is and owns everything.
@@ -15,8 +19,11 @@ func (a Alone) View() ClusterView {
 		View:    "connected",
 		Leader:  a.Name,
 		Members: []Member{{
-			Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone, State: "alive",
-			Voter: true, Leader: true, InRing: true, Reachable: true, Partitions: ring.Partitions,
+			Member: cluster.Member{
+				Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone,
+				Voter: true, Leader: true, InRing: true, Partitions: ring.Partitions,
+			},
+			Reachable: true,
 		}},
 		Regions: []Region{{Name: a.Region, Primary: true, Reachable: true, Members: 1}},
 	}

@@ -63,11 +63,11 @@ func (a *API) listen() error {
 	}
 	var secure *tls.Config
 	if config.CertFile != "" {
-		certs, err := loadCertificate(config.CertFile, config.KeyFile, a.log)
+		pair, err := loadCertificate(config.CertFile, config.KeyFile, a.log)
 		if err != nil {
 			return fmt.Errorf("open API: %w", err)
 		}
-		secure = certs.config()
+		secure = serverTLS(pair)
 	}
 	var data, admin net.Listener
 	var err error

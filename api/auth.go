@@ -24,33 +24,26 @@ const (
 
 // auth answers a proxy that asks about a request of its own: whether it may pass, by status and headers. What
 // follows the profile's name in the path, and the query then, are of the request that is asked about.
-func (p *dataPlane) auth(x *exchange) {
-	began := time.Now()
-	if e := p.readiness.checks(); e != nil {
-		x.refuse(e)
-		return
-	}
+func (p *dataPlane) auth(x *exchange) *Error {
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
 	deny := statusRefused
 	if !below {
 		var e *Error
 		if deny, e = denyStatus(x.query); e != nil {
-			x.refuse(e)
-			return
+			return e
 		}
 	}
 	profile := p.profile(name)
 	if profile == nil {
-		x.refuse(errorf(NotFound, "there is no profile %q in the rules", excerpt(strings.ToValidUTF8(name, "�"))))
-		return
+		return errorf(NotFound, "there is no profile %q in the rules", excerpt(strings.ToValidUTF8(name, "�")))
 	}
 	x.readHeaders(profile)
 	if err := p.decider.Check(&x.check.Query, &x.answer); err != nil {
-		x.refuse(p.explain(err))
-		return
+		return p.explain(err)
 	}
 	x.conclude(deny, true, p.node)
-	x.stripe.observe(time.Since(began))
+	x.stripe.observe(time.Since(x.began))
+	return nil
 }
 
 // profile finds a profile by its name in a path, nil when there is none.

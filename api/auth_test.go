@@ -198,6 +198,7 @@ func TestAuthErrors(t *testing.T) {
 
 // Every method asks; a body changes nothing but, when it is large, the connection.
 func TestAuthMethodsAndBodies(t *testing.T) {
+	t.Parallel()
 	n := startAuth(t, nil)
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"} {
 		resp, body := n.raw(method, "/v1/auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9")
@@ -265,6 +266,7 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 
 // TestAuthFingerprints: a header that is a secret is counted, and shown nowhere.
 func TestAuthFingerprints(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	n.useRules("profiles: {key: {api_key: fingerprint:X-Api-Key}}\nrules: [{name: key, key: [api_key], limits: [{limit: 2, per: 8760h, algorithm: fixed-window}]}]")
 	long := strings.Repeat("k", 3000) // of which a plain header's first 1,024 bytes would count

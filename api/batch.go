@@ -18,29 +18,25 @@ const (
 )
 
 // batch answers POST /v1/check/batch.
-func (p *dataPlane) batch(x *exchange) {
-	if e := p.readiness.checks(); e != nil {
-		x.refuse(e)
-		return
-	}
+func (p *dataPlane) batch(x *exchange) *Error {
 	start, count, e := x.readBatch()
 	if e != nil {
-		x.refuse(e)
-		return
+		return e
 	}
 	x.checks = count
 	x.work = int64(min(count, maxChunk) * usualWork)
 	if !p.budget.wait(func() bool { return p.room(x, count*usualResult) }) {
-		x.refuse(p.budget.full())
-		return
+		return p.budget.full()
 	}
 	x.json(200)
+	x.styleHeader(p.decider.Rules().Headers)
 	c, ok := p.chunks.Get().(*chunk)
 	if !ok {
 		c = &chunk{}
 	}
 	p.all(x, c, start)
 	p.chunks.Put(c)
+	return nil
 }
 
 // room makes room in x's answer for so many bytes more. It reports false where the budget has none.
@@ -223,7 +219,7 @@ func (p *dataPlane) readItem(s *scanner, q *checkRequest) *Error {
 	case e == nil && q.wait:
 		e = errorf(BadValue, "wait must be false in a batch: its answer is not held")
 	case e == nil:
-		e = p.complete(q)
+		e = p.needsKey(q)
 	}
 	if e != nil {
 		// Go on after this check, wherever in it the scanner stopped.
@@ -239,7 +235,7 @@ func readObject(s *scanner, q *checkRequest) *Error {
 		s.skip()
 		return errorf(BadValue, "a check must be an object")
 	}
-	q.read(s)
+	q.read(s, checkForm)
 	return s.err()
 }
 

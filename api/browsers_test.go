@@ -40,6 +40,7 @@ func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
 
 // A page whose name was made to lead to this machine can do nothing on the admin plane, and read nothing.
 func TestRebinding(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminHosts = []string{"Node1.Example", "other.example."} })
 	port := fmt.Sprint(n.AdminAddr().(*net.TCPAddr).Port)
 	for _, tt := range []struct {
@@ -105,6 +106,7 @@ func TestHostsElsewhere(t *testing.T) {
 
 // Another site's page can't make a node take profiles, which nobody would see.
 func TestProfilesForPages(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile?seconds=30", "/debug/pprof/trace?seconds=30", "/debug/pprof/heap", "/debug/pprof/symbol"} {
 		for _, site := range []string{"cross-site", "same-site"} {
@@ -127,6 +129,7 @@ func TestProfilesForPages(t *testing.T) {
 
 // A simple request of a page, which no browser asks about before, spends nothing on the data plane, the quick way included.
 func TestPagesSpendNothing(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	c, err := net.Dial("tcp", n.DataAddr().String())
 	if err != nil {

@@ -1,5 +1,7 @@
 package api
 
+import "github.com/rlnode/rlnode/cluster"
+
 // Cluster tells who is there and who owns what.
 type Cluster interface {
 	// View is the cluster as this node sees it. The caller may change what is returned.
@@ -23,21 +25,11 @@ type ClusterView struct {
 	Decided map[string]int64 `json:"decided,omitempty"`
 }
 
-// Member is a node of the cluster.
+// Member is a node of the cluster, as this one sees it.
 type Member struct {
-	Name       string `json:"name"`
-	ID         string `json:"id"`
-	Address    string `json:"address"`
-	Region     string `json:"region"`
-	Zone       string `json:"zone"`
-	State      string `json:"state"` // alive, suspect, left or failed
-	Voter      bool   `json:"voter"`
-	Leader     bool   `json:"leader"`
-	InRing     bool   `json:"in_ring"`
-	Behind     bool   `json:"behind"`        // it asks for authority and can't be given any, as the leader says
-	Partitions int    `json:"partitions"`    // owned
-	Reachable  bool   `json:"reachable"`     // from this node
-	Via        string `json:"via,omitempty"` // the node by way of which it is reached, where the direct way is broken
+	cluster.Member
+	Reachable bool   `json:"reachable"`     // from this node
+	Via       string `json:"via,omitempty"` // the node by way of which it is reached, where the direct way is broken
 }
 
 // Region is a region that the cluster knows of.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
@@ -31,98 +32,45 @@ type Subjects interface {
 	Feedback(rule string, key []string) (*limiter.Usage, int64, error)
 }
 
-// Membership takes nodes out of the cluster.
+// Membership takes nodes out of the cluster. Errors are those of package cluster.
 type Membership interface {
-	// Leave hands this node's counters over and takes it out of the ring and of the cluster. The error wraps
-	// ErrOnlyMember or ErrNoLeader.
+	// Leave hands this node's counters over and takes it out of the ring and of the cluster. The error may
+	// wrap ErrOnlyMember.
 	Leave(ctx context.Context) error
-	// Remove takes a node that is gone for good out by its name; by force also one that is alive. The error wraps ErrNoMember, ErrMemberThere or
-	// ErrNoLeader.
+	// Remove takes a node that is gone for good out by its name; by force also one that is alive. The error wraps cluster.ErrNotFound or
+	// cluster.ErrRefused.
 	Remove(ctx context.Context, name string, force bool) error
 }
 
 // RegionRemover takes regions out of the world.
 type RegionRemover interface {
 	// RemoveRegion takes a region that is gone for good out, and returns the version of the rules without it. Errors as of
-	// Membership.Remove, and ErrNoPrimary.
+	// Membership.Remove, and cluster.ErrNoPrimary.
 	RemoveRegion(ctx context.Context, name string) (version int64, err error)
 }
 
-// Levels tells and raises the feature level: what all members have to know before any of it is used.
+// Levels tells and raises the feature level: what all members have to know before any of it is used. *cluster.Cluster is one.
 type Levels interface {
 	// Levels tells it as this node knows it.
-	Levels() LevelView
+	Levels() cluster.Levels
 	// Raise makes a level, or with 0 the highest that all members know, the agreed one, for good, and returns it. The error
-	// wraps ErrLevel or ErrNoLeader.
-	Raise(ctx context.Context, level int64) (int64, error)
+	// wraps cluster.ErrRefused or cluster.ErrNoLeader.
+	Raise(ctx context.Context, level cluster.Level) (cluster.Level, error)
 }
 
-// LevelView is the feature level of a cluster.
-type LevelView struct {
-	Level   int64         `json:"level"`
-	Highest int64         `json:"highest"` // that all members know
-	Members []MemberLevel `json:"members"`
-}
-
-// MemberLevel is what a member's last process knows.
-type MemberLevel struct {
-	Name    string `json:"name"`
-	ID      string `json:"id"`
-	Knows   int64  `json:"knows"` // 0: it never took part
-	Release string `json:"release"`
-	Zones   string `json:"zones"` // version of its time zones
-}
-
-// ErrLevel: a member does not know the level, or it would go back.
-var ErrLevel = errors.New("the feature level can't be that")
-
-// Errors of a Membership.
-var (
-	// ErrNoMember: the cluster has no member, or no region, of that name.
-	ErrNoMember = errors.New("no such member")
-	// ErrMemberThere: the member is there, and can leave by itself.
-	ErrMemberThere = errors.New("the member is alive")
-	// ErrOnlyMember: there is no other member that could take over.
-	ErrOnlyMember = errors.New("this node is the only member")
-)
+// ErrOnlyMember: there is no other member that could take over.
+var ErrOnlyMember = errors.New("this node is the only member")
 
 // RuleStore keeps the rules document through restarts.
 type RuleStore interface {
 	// Write makes a change. When it returns a version, the change is kept and in force. The error is or wraps
-	// rules.Errors, rules.ErrNotFound, ErrConflict, ErrNoLeader or ErrNoPrimary.
-	Write(ctx context.Context, change rules.Change, options WriteOptions) (version int64, err error)
+	// rules.Errors, rules.ErrNotFound, rules.ErrConflict, cluster.ErrNoLeader, cluster.ErrNoPrimary or cluster.ErrUnknown.
+	Write(ctx context.Context, change rules.Change, options cluster.WriteOptions) (version int64, err error)
 	// Versions lists the last versions, newest first.
-	Versions(ctx context.Context) ([]RuleVersion, error)
-	// Version returns the document that was version n. The error wraps ErrNoVersion when it is not kept.
-	Version(ctx context.Context, n int64) (*rules.Document, error)
+	Versions() []rules.Version
+	// Version returns the document that was version n. The error wraps rules.ErrNotFound when it is not kept.
+	Version(n int64) (*rules.Document, error)
 }
-
-// WriteOptions say on what terms a change is made.
-type WriteOptions struct {
-	IfMatch int64  // the version that must be in force; 0: any
-	By      string // who makes it, for the list of versions; at most 128 bytes
-}
-
-// RuleVersion is an entry of the list of versions.
-type RuleVersion struct {
-	Version int64     `json:"version"`
-	When    time.Time `json:"when"`
-	By      string    `json:"by"`
-	What    string    `json:"what"` // "rule login"
-	Size    int64     `json:"size"` // bytes of the change
-}
-
-// Errors of a RuleStore.
-var (
-	// ErrConflict: the version in force is not the one that the write was meant for.
-	ErrConflict = errors.New("the rules have another version")
-	// ErrNoVersion: the version is not kept, or never was.
-	ErrNoVersion = errors.New("no such version of the rules")
-	// ErrNoLeader: there is nobody now who could agree to a write.
-	ErrNoLeader = errors.New("the cluster has no leader")
-	// ErrNoPrimary: the region where rules are written can't be reached.
-	ErrNoPrimary = errors.New("the primary region can't be reached")
-)
 
 // ClusterHealth is what keeps a node from doing its part in the cluster.
 type ClusterHealth struct {
@@ -171,11 +119,9 @@ type Config struct {
 	Loads  Loads
 	Tracer *tracing.Tracer // is told of checks; nil: nothing is traced
 
-	Levels Levels // nil: there are none
 	Months Months // nil: usage is not counted by month
 
-	// In a cluster; all nil for a node by itself.
-
+	Levels     Levels
 	Membership Membership
 	Regions    RegionRemover
 	// Health reports the node's part in the cluster. It must return at once, and never wait for a disk.

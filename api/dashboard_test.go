@@ -7,6 +7,7 @@ import (
 )
 
 func TestDashboard(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminToken = "secret" })
 	n.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if resp, _ := n.do(call{method: "GET", url: n.adm + "/ui"}); resp.StatusCode != 307 || resp.Header.Get("Location") != "/ui/" {

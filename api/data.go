@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"log/slog"
 	"runtime/debug"
 	"strings"
@@ -60,30 +59,21 @@ type route struct {
 	maxBody int
 	// bodyIgnored: a body is thrown away, and one that is larger than maxBody ends the connection, not the request.
 	bodyIgnored bool
-	serve       func(*dataPlane, *exchange)
-	// need is what a token needs, from the list of needs.
-	need Scope
+	form        *form // that the body is read as before serve; nil: serve reads it
+	serve       func(*dataPlane, *exchange) *Error
+	need        Scope // of the caller's token
 }
 
 // dataRoutes are all addresses of the data plane, the busiest first.
-var dataRoutes = withNeeds([]route{
-	{path: "/v1/check", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).check},
-	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*dataPlane).auth},
-	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*dataPlane).batch},
-	{path: "/v1/reserve", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).reserve},
-	{path: "/v1/settle", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).settle},
-	{path: "/v1/adjust", allow: "POST", maxBody: maxCheckBody, serve: (*dataPlane).adjust},
-	{path: "/healthz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).healthz},
-	{path: "/readyz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).readyz},
-})
-
-func withNeeds(list []route) []route {
-	for i := range list {
-		r := &list[i]
-		method, _, _ := strings.Cut(cmp.Or(r.allow, "*"), ",")
-		r.need = needOf(method, r.path)
-	}
-	return list
+var dataRoutes = []route{
+	{path: "/v1/check", allow: "POST", maxBody: maxCheckBody, form: checkForm, serve: (*dataPlane).check, need: ScopeCheck},
+	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*dataPlane).auth, need: ScopeCheck},
+	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*dataPlane).batch, need: ScopeCheck},
+	{path: "/v1/reserve", allow: "POST", maxBody: maxCheckBody, form: reserveForm, serve: (*dataPlane).check, need: ScopeCheck},
+	{path: "/v1/settle", allow: "POST", maxBody: maxCheckBody, form: settleForm, serve: (*dataPlane).settleReservation, need: ScopeCheck},
+	{path: "/v1/adjust", allow: "POST", maxBody: maxCheckBody, form: adjustForm, serve: (*dataPlane).adjust, need: ScopeAdjust},
+	{path: "/healthz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).healthz, need: anyone},
+	{path: "/readyz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).readyz, need: anyone},
 }
 
 func routeOf(path string) *route {
@@ -162,16 +152,33 @@ func (p *dataPlane) admit(x *exchange) (*route, *Error) {
 	return r, nil
 }
 
-// serve answers x, whose body has been read.
+// serve answers x, whose body has been received.
 func (p *dataPlane) serve(r *route, x *exchange) {
 	defer p.recover(x)
-	if p.tracer == nil {
-		r.serve(p, x)
-		return
+	if x.began.IsZero() {
+		x.began = time.Now()
 	}
-	began := time.Now()
-	r.serve(p, x)
-	p.trace(r, x, began)
+	if e := p.dispatch(r, x); e != nil {
+		x.refuse(e)
+	}
+	if p.tracer != nil {
+		p.trace(r, x)
+	}
+}
+
+// dispatch has x answered by what r leads to. Probes are answered at any time.
+func (p *dataPlane) dispatch(r *route, x *exchange) *Error {
+	if r.need != anyone {
+		if e := p.readiness.checks(); e != nil {
+			return e
+		}
+	}
+	if r.form != nil {
+		if e := x.readBody(r.form); e != nil {
+			return e
+		}
+	}
+	return r.serve(p, x)
 }
 
 // recover turns a panic into an answer that tells nothing about it.
@@ -194,40 +201,27 @@ func allows(allow, method string) bool {
 	return false
 }
 
-// check answers POST /v1/check.
-func (p *dataPlane) check(x *exchange) {
-	began := x.began
-	if began.IsZero() {
-		began = time.Now()
-	}
-	if e := p.readiness.checks(); e != nil {
-		x.refuse(e)
-		return
-	}
-	if e := x.readCheck(); e != nil {
-		x.refuse(e)
-		return
-	}
-	if e := p.complete(&x.check); e != nil {
-		x.refuse(e)
-		return
+// check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
+func (p *dataPlane) check(x *exchange) *Error {
+	if e := p.needsKey(&x.check); e != nil {
+		return e
 	}
 	if err := p.decide(x); err != nil {
-		x.refuse(p.explain(err))
-		return
+		return p.explain(err)
 	}
 	if x.answer.Allowed && x.check.wait && !x.check.Peek {
 		x.wait(time.Now())
 	}
 	x.conclude(statusRefused, false, p.node)
-	x.stripe.observe(time.Since(began))
+	x.stripe.observe(time.Since(x.began))
+	return nil
 }
 
-// readCheck reads the body as one check.
-func (x *exchange) readCheck() *Error {
+// readBody reads the body as f.
+func (x *exchange) readBody(f *form) *Error {
 	s := &x.scan
 	if s.reset(x.request.body); s.object() {
-		x.check.read(s)
+		x.check.read(s, f)
 		s.end()
 	}
 	return s.err()
@@ -249,20 +243,15 @@ func (s *scanner) object() bool {
 	return false
 }
 
-// complete is what is missing from q before it can be asked.
-func (p *dataPlane) complete(q *checkRequest) *Error {
-	if q.ByKey && q.given&fieldKey == 0 {
-		return p.needsKey(q.Rule)
-	}
-	return nil
-}
-
-// needsKey is the error for a rule asked without a key, nil for a rule that has no key attributes.
-func (p *dataPlane) needsKey(rule string) *Error {
-	if r := p.decider.Rules().Rule(rule); r != nil && len(r.Key) == 0 {
+// needsKey is the error for a rule that is asked without a key, nil for a rule that has no key attributes.
+func (p *dataPlane) needsKey(q *checkRequest) *Error {
+	if !q.ByKey || q.given&fieldKey != 0 {
 		return nil
 	}
-	return errorf(MissingKey, "key is missing: rule %q is asked about a key, or about attributes", excerpt(rule))
+	if r := p.decider.Rules().Rule(q.Rule); r != nil && len(r.Key) == 0 {
+		return nil
+	}
+	return errorf(MissingKey, "key is missing: rule %q is asked about a key, or about attributes", excerpt(q.Rule))
 }
 
 // explain makes an answer of what the decider said.
@@ -275,17 +264,16 @@ func (p *dataPlane) explain(err error) *Error {
 }
 
 // healthz answers that the process is alive.
-func (p *dataPlane) healthz(x *exchange) {
+func (p *dataPlane) healthz(x *exchange) *Error {
 	x.json(200)
 	x.response.body = append(x.response.body, p.health()...)
+	return nil
 }
 
 // readyz answers whether the node takes checks.
-func (p *dataPlane) readyz(x *exchange) {
+func (p *dataPlane) readyz(x *exchange) *Error {
 	if e := p.readiness.probe(); e != nil {
-		x.refuse(e)
-		return
+		return e
 	}
-	x.json(200)
-	x.response.body = append(x.response.body, p.health()...)
+	return p.healthz(x)
 }

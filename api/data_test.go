@@ -14,6 +14,7 @@ import (
 )
 
 func TestCheckErrors(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	big := strings.Repeat("x", 1025)
 	tests := []struct {
@@ -76,6 +77,7 @@ func TestCheckErrors(t *testing.T) {
 }
 
 func TestCheckDecides(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	tests := []struct {
 		body   string
@@ -119,6 +121,7 @@ func TestCheckDecides(t *testing.T) {
 
 // A check over two rules that the second refuses leaves the first as it was.
 func TestAllOrNothing(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	const both = `{"attributes":{"user":"u","both":"yes"},"detail":true}`
 	for range 3 {
@@ -141,6 +144,7 @@ func TestAllOrNothing(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: `{"checks":[
 		{"rule":"login","key":"1.1.1.1","cost":5}, {"rule":"login","key":"1.1.1.1"}, {}, 5, {"rule":"nope","key":"k"},
@@ -150,6 +154,9 @@ func TestBatch(t *testing.T) {
 		t.Fatalf("have %d %v: %s", resp.StatusCode, resp.Header, body)
 	}
 	var have []string
+	if have := resp.Header.Get("Rlnode-Headers"); have != "ietf x-ratelimit" {
+		t.Errorf("the style of headers: have %q", have)
+	}
 	for _, r := range fieldsOf(t, body)["results"].([]any) {
 		f := r.(map[string]any)
 		if e, ok := f["error"].(map[string]any); ok {
@@ -188,6 +195,7 @@ func TestBatch(t *testing.T) {
 }
 
 func TestAdjust(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		body   string
@@ -223,6 +231,7 @@ func TestAdjust(t *testing.T) {
 }
 
 func TestDataRoutes(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		method, path string
@@ -245,6 +254,7 @@ func TestDataRoutes(t *testing.T) {
 }
 
 func TestAPIToken(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.APIToken = "secret" })
 	for _, tt := range []struct {
 		path, header string
@@ -273,6 +283,7 @@ func TestAPIToken(t *testing.T) {
 }
 
 func TestReadiness(t *testing.T) {
+	t.Parallel()
 	table := startNode(t, nil)
 	a := table.API
 	status := func(url string) (int, Code) {
@@ -325,6 +336,7 @@ func (b *broken) Check(*limiter.Query, *limiter.Answer) error {
 func (b *broken) Adjust(string, []string, int64, string) (*limiter.Usage, error) { return nil, b.err }
 
 func TestPanicIsCaught(t *testing.T) {
+	t.Parallel()
 	b := &broken{}
 	n := startNode(t, func(c *Config) { b.Decider, c.Decider = c.Decider, b })
 	resp, body := n.do(call{method: "POST", url: n.data + "/v1/check", body: `{"rule":"all"}`})
@@ -349,6 +361,7 @@ func TestPanicIsCaught(t *testing.T) {
 
 // A check with wait is answered when its turn has come.
 func TestWait(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	const body = `{"rule":"queue","key":"k","wait":true}`
 	n.check(body)
@@ -360,6 +373,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestHealthTellsOfAFullDisk(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) {
 		c.Checkpoints = func() persist.Status {
 			return persist.Status{Completed: time.Now().Add(-time.Minute), Failures: 7, Err: fmt.Errorf("write: %w", os.ErrInvalid)}

@@ -7,8 +7,9 @@
 // connections go on, [API.Close] ends it.
 //
 // The data plane's handlers are written against a small request and response of their own; fasthttp is named in
-// one file. They read JSON by hand, strictly and without allocating, and answer from pooled buffers. The admin
-// plane is net/http. Every error of either plane is one of the codes in errors.go and documented in openapi.yaml.
+// few files. A body is read strictly, by hand and without allocating, as one of the forms in read.go, before its handler
+// runs; a handler returns its error. Answers come from pooled buffers. The admin plane is net/http, and its endpoints are one
+// table. Every error of either plane is one of the codes in errors.go and documented in openapi.yaml.
 //
 // Strings of a check refer to the request's buffer. What decides it must not keep them.
 package api

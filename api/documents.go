@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -39,7 +40,7 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 			return errorf(BadValue, "version must be a whole number from 1")
 		}
 		if version = n; n != set.Version {
-			if doc, err = s.api.config.Rules.Version(r.Context(), n); err != nil {
+			if doc, err = s.api.config.Rules.Version(n); err != nil {
 				return err
 			}
 		}
@@ -65,9 +66,6 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 // catch waits until this node has what was written before at any node, so that a read follows a write. If that takes
 // too long, the header says that the answer may be stale.
 func (s *adminServer) catch(w http.ResponseWriter, r *http.Request) {
-	if s.api.config.Catch == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
 	defer cancel()
 	if err := s.api.config.Catch(ctx); err != nil {
@@ -128,11 +126,18 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 	return c, nil
 }
 
-func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
-	c, err := pieceOf(r)
-	if err != nil {
-		return err
+// onPiece has a piece of the document served, the one that the path names.
+func (s *adminServer) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		c, err := pieceOf(r)
+		if err != nil {
+			return err
+		}
+		return serve(w, r, c)
 	}
+}
+
+func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 	s.catch(w, r)
 	set := s.api.config.Decider.Rules()
 	if set == nil {
@@ -152,23 +157,6 @@ func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *adminServer) putPiece(w http.ResponseWriter, r *http.Request) error {
-	c, err := pieceOf(r)
-	if err != nil {
-		return err
-	}
-	return s.write(w, r, c)
-}
-
-func (s *adminServer) deletePiece(w http.ResponseWriter, r *http.Request) error {
-	c, err := pieceOf(r)
-	if err != nil {
-		return err
-	}
-	c.Delete = true
-	return s.write(w, r, c)
-}
-
 // write makes a change with r's body and answers with the new version.
 func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 	select {
@@ -186,30 +174,24 @@ func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Chan
 		return err
 	}
 	if !c.Delete {
-		if c.Body, err = readAll(r); err != nil {
+		if c.Body, err = readAll(r, maxDocument); err != nil {
 			return err
 		}
 	}
-	version, err := s.api.config.Rules.Write(r.Context(), c, WriteOptions{IfMatch: match, By: writer(r)})
+	version, err := s.api.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
 	if err != nil {
 		return writeError(err)
 	}
 	s.log.Info("rules written", "version", version, "by", writer(r))
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
-	return s.reply(w, struct {
-		Version  int64     `json:"version"`
-		Warnings []Mistake `json:"warnings,omitempty"`
-	}{version, s.warnings(version)})
-}
-
-// warnings says what of the rules is not in force, if they are still the version just written.
-func (s *adminServer) warnings(version int64) (list []Mistake) {
+	report := struct {
+		Version  int64         `json:"version"`
+		Warnings []rules.Error `json:"warnings,omitempty"` // what of the rules is not in force
+	}{Version: version}
 	if set := s.api.config.Decider.Rules(); set != nil && set.Version == version {
-		for _, m := range set.Document.Warnings() {
-			list = append(list, Mistake{m.Line, m.Column, m.Path, m.Message})
-		}
+		report.Warnings = set.Document.Warnings()
 	}
-	return list
+	return s.reply(w, report)
 }
 
 // writeError keeps a failure of the store from looking like a bug.
@@ -265,7 +247,7 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		}
 	}
 	if version == 0 {
-		return 0, &Error{Code: Conflict, Detail: "If-Match: there is no version 0", Err: ErrConflict}
+		return 0, &Error{Code: Conflict, Detail: "If-Match: there is no version 0", Err: rules.ErrConflict}
 	}
 	return version, nil
 }
@@ -274,18 +256,31 @@ func badMatch() *Error {
 	return errorf(BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readAll reads a body of at most maxDocument bytes.
-func readAll(r *http.Request) ([]byte, error) {
-	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
-		return nil, tooLarge(maxDocument) // not asked for, so not sent
+// readForm reads a body of at most most bytes into x.
+func readForm(r *http.Request, x *exchange, f *form, most int) error {
+	body, err := readAll(r, most)
+	if err != nil {
+		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
+	x.request.body = body
+	if e := x.readBody(f); e != nil {
+		return e
+	}
+	return nil
+}
+
+// readAll reads a body of at most most bytes.
+func readAll(r *http.Request, most int) ([]byte, error) {
+	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
+		return nil, tooLarge(most) // not asked for, so not sent
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
 		return nil, receiveError(err)
 	}
-	if len(body) > maxDocument {
+	if len(body) > most {
 		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // its end is what is waited for
-		return nil, tooLarge(maxDocument)
+		return nil, tooLarge(most)
 	}
 	return body, nil
 }
@@ -293,14 +288,11 @@ func readAll(r *http.Request) ([]byte, error) {
 // getVersions lists the last versions.
 func (s *adminServer) getVersions(w http.ResponseWriter, r *http.Request) error {
 	s.catch(w, r)
-	list, err := s.api.config.Rules.Versions(r.Context())
-	if err != nil {
-		return fmt.Errorf("list versions: %w", err)
-	}
+	list := s.api.config.Rules.Versions()
 	if list == nil {
-		list = []RuleVersion{}
+		list = []rules.Version{}
 	}
 	return s.reply(w, struct {
-		Versions []RuleVersion `json:"versions"`
+		Versions []rules.Version `json:"versions"`
 	}{list})
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -68,22 +69,11 @@ func appendProblem(b []byte, e *Error) []byte {
 	b = append(b, `{"type":"about:blank",`...)
 	b = appendProblemFields(b, e)
 	if e.mistakes != nil {
-		b = append(b, `,"errors":[`...)
-		for i, m := range e.mistakes {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, `{"line":`...)
-			b = strconv.AppendInt(b, int64(m.Line), 10)
-			b = append(b, `,"column":`...)
-			b = strconv.AppendInt(b, int64(m.Column), 10)
-			b = append(b, `,"path":`...)
-			b = appendString(b, m.Path)
-			b = append(b, `,"message":`...)
-			b = appendString(b, m.Message)
-			b = append(b, '}')
+		list, err := json.Marshal(e.mistakes)
+		if err != nil {
+			list = []byte("[]") // numbers and strings can always be marshalled
 		}
-		b = append(b, ']')
+		b = append(append(b, `,"errors":`...), list...)
 	}
 	return append(b, '}')
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -89,10 +90,10 @@ var kinds = map[Code]struct {
 // Error is an error that a caller is told about.
 type Error struct {
 	Code     Code
-	Detail   string // a sentence; names the field and the bound
-	Err      error  // the cause, nil without one
-	mistakes []Mistake
-	allow    string // the methods, of MethodNotAllowed
+	Detail   string       // a sentence; names the field and the bound
+	Err      error        // the cause, nil without one
+	mistakes rules.Errors // of a rules document
+	allow    string       // the methods, of MethodNotAllowed
 }
 
 // Error returns code and detail.
@@ -104,14 +105,6 @@ func (e *Error) Unwrap() error { return e.Err }
 // Status is the HTTP status of e.
 func (e *Error) Status() int { return kinds[e.Code].status }
 
-// Mistake is one of the things wrong with a rules document, as an answer lists them.
-type Mistake struct {
-	Line    int    `json:"line"`   // from 1; 0 when the place is not known
-	Column  int    `json:"column"` // from 1; 0 when the place is not known
-	Path    string `json:"path"`
-	Message string `json:"message"`
-}
-
 func errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
@@ -120,6 +113,32 @@ func errInternal() *Error { return errorf(Internal, "something went wrong; the n
 
 // Title says what kind of error e is.
 func (e *Error) Title() string { return kinds[e.Code].title }
+
+// causes are the errors of other packages that callers are told.
+var causes = []struct {
+	err    error
+	code   Code
+	prefix string // of the detail, which is the error's text
+}{
+	{rules.ErrNotFound, NotFound, ""},
+	{rules.ErrConflict, Conflict, ""},
+	{cluster.ErrUnknown, Timeout, ""},
+	{cluster.ErrNoPrimary, NoPrimary, ""},
+	{cluster.ErrNoLeader, NoLeader, ""},
+	{cluster.ErrNotFound, NotFound, ""},
+	{cluster.ErrRefused, MemberThere, ""},
+	{ErrOnlyMember, OnlyMember, ""},
+	{limiter.ErrNoOwner, NoOwner, ""},
+	{limiter.ErrUnknownRule, UnknownRule, ""},
+	{limiter.ErrUnknownReservation, UnknownReserve, "reservation: "},
+	{limiter.ErrReservation, BadValue, ""},
+	{limiter.ErrKey, BadValue, "key: "},
+	{limiter.ErrUnit, BadValue, "rule: "},
+	{limiter.ErrRequestBody, RequestIDReused, ""},
+	{limiter.ErrRequests, Overloaded, ""},
+	{limiter.ErrFull, Overloaded, ""},
+	{loads.ErrFull, Overloaded, ""},
+}
 
 // AsError gives an error its code. What it does not know is Internal, and told to nobody.
 func AsError(err error) *Error {
@@ -131,50 +150,20 @@ func AsError(err error) *Error {
 		return known
 	case errors.As(err, &invalid):
 		return invalidRules(invalid)
-	case errors.Is(err, rules.ErrNotFound), errors.Is(err, ErrNoVersion), errors.Is(err, ErrNoMember):
-		return &Error{Code: NotFound, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrConflict):
-		return &Error{Code: Conflict, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrNoLeader):
-		return &Error{Code: NoLeader, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrLevel):
-		return &Error{Code: LevelRefused, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrMemberThere):
-		return &Error{Code: MemberThere, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrOnlyMember):
-		return &Error{Code: OnlyMember, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrNoOwner):
-		return &Error{Code: NoOwner, Detail: err.Error(), Err: err}
-	case errors.Is(err, ErrNoPrimary):
-		return &Error{Code: NoPrimary, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrUnknownRule):
-		return &Error{Code: UnknownRule, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrUnknownReservation):
-		return &Error{Code: UnknownReserve, Detail: "reservation: this is no reservation, or it can't be settled any more", Err: err}
-	case errors.Is(err, limiter.ErrReservation):
-		return &Error{Code: BadValue, Detail: err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrKey):
-		return &Error{Code: BadValue, Detail: "key: " + err.Error(), Err: err}
 	case errors.As(err, &report):
 		return &Error{Code: BadValue, Detail: report.Error(), Err: err}
-	case errors.Is(err, limiter.ErrUnit):
-		return &Error{Code: BadValue, Detail: "rule: " + err.Error(), Err: err}
-	case errors.Is(err, limiter.ErrRequestBody):
-		return &Error{Code: RequestIDReused, Detail: limiter.ErrRequestBody.Error(), Err: err}
-	case errors.Is(err, limiter.ErrRequests):
-		return &Error{Code: Overloaded, Detail: limiter.ErrRequests.Error(), Err: err}
-	case errors.Is(err, limiter.ErrFull), errors.Is(err, loads.ErrFull):
-		return &Error{Code: Overloaded, Detail: err.Error(), Err: err}
+	}
+	for _, cause := range causes {
+		if errors.Is(err, cause.err) {
+			return &Error{Code: cause.code, Detail: cause.prefix + err.Error(), Err: err}
+		}
 	}
 	return &Error{Code: Internal, Detail: errInternal().Detail, Err: err}
 }
 
 // invalidRules names everything that is wrong with a document.
 func invalidRules(list rules.Errors) *Error {
-	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: []Mistake{}}
-	for _, m := range list {
-		e.mistakes = append(e.mistakes, Mistake{m.Line, m.Column, m.Path, m.Message})
-	}
+	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {
 		e.Detail = fmt.Sprintf("%d mistake(s); the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
 	}

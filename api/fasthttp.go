@@ -97,7 +97,7 @@ func noteBetween(conn net.Conn, state fasthttp.ConnState) {
 // close stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
 func (s *dataServer) close(ctx context.Context) error {
 	s.waiting.end()
-	s.waiting.settle(ctx)
+	s.waiting.await(ctx)
 	s.conns.closeSilent() // the library would wait for their first request
 	err := s.server.ShutdownWithContext(ctx)
 	_ = s.ln.Close() // which the library does not do when it had not begun to serve

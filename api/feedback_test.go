@@ -6,6 +6,7 @@ import (
 )
 
 func TestFeedback(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminToken = "secret" })
 	told := func(body, token string) (int, string) {
 		resp, text := n.do(call{method: "POST", url: n.adm + "/v1/feedback", body: body, header: map[string]string{"Authorization": token}})

@@ -295,6 +295,7 @@ func TestFramingAgreesWithNetHTTP(t *testing.T) {
 
 // A body in chunks whose last one never comes is not a whole one.
 func TestBodyThatIsCut(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, body := range []string{"", "e\r\n" + good[:5], "e\r\n" + good, "e\r\n" + good + "\r\n", "e\r\n" + good + "\r\n0\r\n", "e\r\n" + good + "\r\n0\r\nX: y\r\n"} {
 		c := n.dial(t)

@@ -1,8 +1,11 @@
 package api
 
 import (
+	"bytes"
 	"math"
 	"strconv"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 // maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that an answer's headers stay small
@@ -36,6 +39,19 @@ func (x *exchange) rateHeaders() {
 		}
 		x.set("X-RateLimit-Reset", x.intValue(reset))
 	}
+}
+
+var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
+
+// styleHeader tells which headers the answer to a check by itself has, for those who make them of the results of a batch.
+func (x *exchange) styleHeader(h rules.Headers) {
+	from := len(x.values)
+	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
+		if on {
+			x.values = append(append(x.values, headerStyles[i]...), ' ')
+		}
+	}
+	x.set("Rlnode-Headers", bytes.TrimSpace(x.values[from:]))
 }
 
 // retryAfter adds Retry-After to a refusal that ends.

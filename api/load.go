@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -26,84 +25,24 @@ type Loads interface {
 // maxLoadBody bounds the body of a report, in bytes.
 const maxLoadBody = 4 << 10
 
-// loadRequest is a report as it was sent.
-type loadRequest struct {
-	source string
-	load   float64
-	ttl    time.Duration
-}
-
 // postLoad takes a report.
 func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
-	if s.api.config.Loads == nil {
-		return errorf(NotFound, "this node follows no load")
+	x := s.api.plane.acquire()
+	defer s.api.plane.release(x)
+	if err := readForm(r, x, loadForm, maxLoadBody); err != nil {
+		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxLoadBody+1))
-	if err != nil {
-		return receiveError(err)
-	}
-	if len(body) > maxLoadBody {
-		return tooLarge(maxLoadBody)
-	}
-	q, e := readLoad(body)
-	if e != nil {
-		return e
-	}
-	if err := s.api.config.Loads.Tell(q.source, q.load, q.ttl); err != nil {
+	q, source := &x.check, strings.Clone(x.check.source)
+	if err := s.api.config.Loads.Tell(source, q.load, q.ttl); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
-	s.log.Debug("load told", "source", q.source, "load", q.load, "by", writer(r))
-	b := appendLoad([]byte(`{"source":`), q.source, q.load)
-	b = appendInt(b, `,"ttl_ms":`, q.ttl.Milliseconds())
-	b = append(b, `,"rules":`...)
-	s.sendJSON(w, append(appendStrings(b, s.followers(q.source)), '}'))
-	return nil
-}
-
-// readLoad reads a report, as strictly as a check.
-func readLoad(body []byte) (*loadRequest, *Error) {
-	q := &loadRequest{ttl: loads.DefaultTTL}
-	var s scanner
-	given := map[string]bool{}
-	if s.reset(body); s.object() {
-		s.open()
-		for n := 0; s.more(n, '}'); n++ {
-			name := s.name()
-			if s.syntax != nil {
-				break
-			}
-			if given[name] {
-				s.fail(excerpt(name) + " is given twice, the second time")
-			}
-			given[name] = true
-			switch name {
-			case "source":
-				if s.next() != '"' {
-					s.skip()
-					s.mean(BadValue, "source must be a string")
-					continue
-				}
-				q.source = strings.Clone(s.text())
-			case "load":
-				q.load = s.decimal("load")
-			case "ttl_ms":
-				// What is too long for a TTL is no longer than what is too long for a duration.
-				q.ttl = time.Duration(min(s.amount("ttl_ms", 0), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-			default:
-				s.unknown(name, "source, load, ttl_ms")
-			}
-		}
-		s.end()
-	}
-	switch e := s.err(); {
-	case e != nil:
-		return nil, e
-	case !given["source"]:
-		return nil, errorf(MissingKey, "source is missing")
-	case !given["load"]:
-		return nil, errorf(MissingKey, "load is missing")
-	}
-	return q, nil
+	s.log.Debug("load told", "source", source, "load", q.load, "by", writer(r))
+	return s.reply(w, struct {
+		Source string   `json:"source"`
+		Load   float64  `json:"load"`
+		TTL    int64    `json:"ttl_ms"`
+		Rules  []string `json:"rules"`
+	}{source, q.load, q.ttl.Milliseconds(), s.followers(source)})
 }
 
 // decimal reads a number of at least 0.
@@ -120,16 +59,9 @@ func (s *scanner) decimal(field string) float64 {
 	return math.Abs(v)
 }
 
-// appendLoad appends a source's name, and its load.
-func appendLoad(b []byte, source string, load float64) []byte {
-	b = append(appendString(b, source), `,"load":`...)
-	return appendDecimal(b, load)
-}
-
-func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }
-
 // followers are the rules in force that follow a source.
-func (s *adminServer) followers(source string) (names []string) {
+func (s *adminServer) followers(source string) []string {
+	names := []string{}
 	for _, r := range s.adaptive() {
 		if r.Adaptive.Source == source {
 			names = append(names, r.Name)
@@ -141,7 +73,7 @@ func (s *adminServer) followers(source string) (names []string) {
 // adaptive are the rules in force that are.
 func (s *adminServer) adaptive() (out []*rules.Rule) {
 	set := s.api.config.Decider.Rules()
-	if set == nil || s.api.config.Loads == nil {
+	if set == nil {
 		return nil
 	}
 	for _, r := range set.Rules {
@@ -152,46 +84,53 @@ func (s *adminServer) adaptive() (out []*rules.Rule) {
 	return out
 }
 
+// sourceReport is a source of load. One that this node measures itself does not expire.
+type sourceReport struct {
+	Source string  `json:"source"`
+	Load   float64 `json:"load"`
+	TTL    *int64  `json:"ttl_ms,omitempty"`
+}
+
+// adaptiveReport is what an adaptive rule follows, and how far its limits are lowered now.
+type adaptiveReport struct {
+	Rule   string  `json:"rule"`
+	Source string  `json:"source"`
+	Factor float64 `json:"factor"`
+}
+
 // getLoad lists the sources that this node knows, and what it makes of them.
 func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
-	b := []byte(`{"sources":[`)
-	if s.api.config.Loads != nil {
-		for i, l := range s.api.config.Loads.Sources() {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendLoad(append(b, `{"source":`...), l.Name, l.Load)
-			if l.Name != loads.NodeCPU {
-				b = appendInt(b, `,"ttl_ms":`, millis(l.Left))
-			}
-			b = append(b, '}')
+	report := struct {
+		Sources []sourceReport   `json:"sources"`
+		Rules   []adaptiveReport `json:"rules"`
+	}{[]sourceReport{}, []adaptiveReport{}}
+	for _, l := range s.api.config.Loads.Sources() {
+		one := sourceReport{Source: l.Name, Load: l.Load}
+		if l.Name != loads.NodeCPU {
+			left := millis(l.Left)
+			one.TTL = &left
 		}
+		report.Sources = append(report.Sources, one)
 	}
-	b = append(b, `],"rules":[`...)
-	for i, r := range s.adaptive() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendString(append(b, `{"rule":`...), r.Name), `,"source":`...)
-		b = append(appendString(b, r.Adaptive.Source), `,"factor":`...)
-		b = append(appendDecimal(b, s.api.config.Subjects.Factor(r)), '}')
+	for _, r := range s.adaptive() {
+		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.api.config.Subjects.Factor(r)})
 	}
-	s.sendJSON(w, append(b, "]}"...))
-	return nil
+	return s.reply(w, report)
 }
 
 // appendAdaptive appends what an adaptive rule follows, and how far its limits are lowered now. load is null while it is not
 // known.
 func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
-	if r.Adaptive == nil || s.api.config.Loads == nil {
+	if r.Adaptive == nil {
 		return b
 	}
-	load, known := s.api.config.Loads.Load(r.Adaptive.Source)
-	b = append(appendString(append(b, `,"adaptive":{"source":`...), r.Adaptive.Source), `,"load":`...)
-	if known {
-		b = appendDecimal(b, load)
+	b = appendString(append(b, `,"adaptive":{"source":`...), r.Adaptive.Source)
+	if load, known := s.api.config.Loads.Load(r.Adaptive.Source); known {
+		b = appendDecimal(append(b, `,"load":`...), load)
 	} else {
-		b = append(b, "null"...)
+		b = append(b, `,"load":null`...)
 	}
 	return append(appendDecimal(append(b, `,"factor":`...), s.api.config.Subjects.Factor(r)), '}')
 }
+
+func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }

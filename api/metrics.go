@@ -102,9 +102,6 @@ func (a *API) loadFigures(s figures.Sink) {
 		s.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", a.config.Subjects.Factor(r), "rule", r.Name)
 		followed[r.Adaptive.Source] = true
 	}
-	if a.config.Loads == nil {
-		return
-	}
 	for _, l := range a.config.Loads.Sources() {
 		if followed[l.Name] {
 			s.Gauge("load", "Load of the sources that the rules in force follow, and of this node's processors.", l.Load, "source", l.Name)

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -48,29 +50,27 @@ func (s *adminServer) monthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 	if q.Rule = values.Get("rule"); len(q.Rule) > maxValue || !utf8.ValidString(q.Rule) {
 		return q, errorf(BadValue, "rule must be UTF-8 of at most %d bytes", maxValue)
 	}
-	switch values.Get("scope") {
-	case "", "cluster":
-	case "node":
-		q.Here = true
-	default:
-		return q, errorf(BadValue, "scope must be cluster or node")
+	scope, err := choice(values, "scope", "cluster", "node")
+	if err != nil {
+		return q, err
 	}
-	switch values.Get("incomplete") {
-	case "", "refuse":
-	case "allow":
-		q.partial = true
-	default:
-		return q, errorf(BadValue, "incomplete must be refuse or allow")
+	incomplete, err := choice(values, "incomplete", "refuse", "allow")
+	if err != nil {
+		return q, err
 	}
-	switch values.Get("format") {
-	case "", "json":
-		q.partial = true // it says so itself
-	case "csv":
-		q.csv = true
-	default:
-		return q, errorf(BadValue, "format must be json or csv")
+	format, err := choice(values, "format", "json", "csv")
+	q.Here, q.csv = scope == "node", format == "csv"
+	q.partial = incomplete == "allow" || !q.csv // JSON says so itself
+	return q, err
+}
+
+// choice is the value of a parameter that has two; the first one if it is not given.
+func choice(q url.Values, name, usual, other string) (string, error) {
+	text := cmp.Or(q.Get(name), usual)
+	if text != usual && text != other {
+		return "", errorf(BadValue, "%s must be %s or %s", name, usual, other)
 	}
-	return q, nil
+	return text, nil
 }
 
 // getMonthly answers what subjects were admitted in a month.

@@ -110,6 +110,7 @@ func TestMonthlyUsage(t *testing.T) {
 
 // Where a node can't be asked, JSON says so, and CSV is refused unless it is asked for.
 func TestMonthlyUsageIncomplete(t *testing.T) {
+	t.Parallel()
 	n := startMeteredNode(t, usage.Member{ID: ring.NodeID{1}, Name: "n1"}, usage.Member{ID: ring.NodeID{3}, Name: "n3"})
 	n.check(`{"rule":"all","cost":3}`)
 	resp, text := n.do(call{method: "GET", url: n.adm + "/v1/usage/monthly"})

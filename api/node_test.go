@@ -17,8 +17,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -92,14 +94,14 @@ type memoryRules struct {
 	docs []*rules.Document
 }
 
-func (m *memoryRules) Write(_ context.Context, c rules.Change, o WriteOptions) (int64, error) {
+func (m *memoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
 	if err := m.fail.Load(); err != nil {
 		return 0, *err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if o.IfMatch != 0 && o.IfMatch != int64(len(m.docs)) {
-		return 0, fmt.Errorf("write rules: %w", ErrConflict)
+		return 0, fmt.Errorf("write rules: %w", rules.ErrConflict)
 	}
 	doc, err := m.docs[len(m.docs)-1].Apply(c)
 	if err != nil {
@@ -118,21 +120,21 @@ func (m *memoryRules) use(doc *rules.Document) (int64, error) {
 	return set.Version, nil
 }
 
-func (m *memoryRules) Versions(context.Context) ([]RuleVersion, error) {
+func (m *memoryRules) Versions() []rules.Version {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var list []RuleVersion
+	var list []rules.Version
 	for i := len(m.docs); i > 0; i-- {
-		list = append(list, RuleVersion{Version: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all", Size: 1})
+		list = append(list, rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all", Size: 1})
 	}
-	return list, nil
+	return list
 }
 
-func (m *memoryRules) Version(_ context.Context, n int64) (*rules.Document, error) {
+func (m *memoryRules) Version(n int64) (*rules.Document, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n < 1 || n > int64(len(m.docs)) {
-		return nil, fmt.Errorf("look for version %d: %w", n, ErrNoVersion)
+		return nil, fmt.Errorf("look for version %d: %w", n, rules.ErrNotFound)
 	}
 	return m.docs[n-1], nil
 }
@@ -163,7 +165,9 @@ func startNode(t testing.TB, change func(*Config)) *node {
 	}
 	config := Config{
 		DataAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Node: "n1", Version: "test",
-		Decider: l, Subjects: l, Rules: store, Cluster: Alone{Name: "n1", ID: "id", Address: "127.0.0.1", Region: "default"},
+		Decider: l, Subjects: l, Rules: store, Cluster: Alone{Name: "n1", ID: nodeID(1), Address: "127.0.0.1", Region: "default"},
+		Membership: &members{}, Levels: levels{}, Loads: loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
+		Catch: func(context.Context) error { return nil }, Health: func() ClusterHealth { return ClusterHealth{Connected: true, LeaderKnown: true} },
 		Activity: l.Activity, Figures: []figures.Source{l.Figures, table.Figures},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}

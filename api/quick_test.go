@@ -357,6 +357,7 @@ func TestDeadlineComesEarlier(t *testing.T) {
 
 // A caller that was quick and then stops in the middle of a request is cut off in time, like any other.
 func TestQuickThenSlow(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.ReadTimeout = 250 * time.Millisecond })
 	c := n.dial(t)
 	r := bufio.NewReader(c)

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -15,7 +18,7 @@ const (
 	maxCosts      = 16   // units named in costs
 )
 
-// fields are those of a check that were given.
+// fields are those of a body that were given, or may be.
 type fields uint16
 
 const (
@@ -29,9 +32,83 @@ const (
 	fieldDetail
 	fieldTTL
 	fieldRequestID
+	fieldReservation
+	fieldVerdict
+	fieldSource
+	fieldLoad
 )
 
-// checkRequest is a check as it was asked. Its strings hold as long as the scanner's.
+func fieldOf(name string) fields {
+	switch name {
+	case "rule":
+		return fieldRule
+	case "key":
+		return fieldKey
+	case "attributes":
+		return fieldAttributes
+	case "cost":
+		return fieldCost
+	case "costs":
+		return fieldCosts
+	case "peek":
+		return fieldPeek
+	case "wait":
+		return fieldWait
+	case "detail":
+		return fieldDetail
+	case "ttl_ms":
+		return fieldTTL
+	case "request_id":
+		return fieldRequestID
+	case "reservation":
+		return fieldReservation
+	case "verdict":
+		return fieldVerdict
+	case "source":
+		return fieldSource
+	case "load":
+		return fieldLoad
+	}
+	return 0
+}
+
+// form says what a body may have.
+type form struct {
+	fields    fields
+	names     string // of the fields, for people
+	leastCost int64
+	longest   time.Duration // the bound on ttl_ms
+	// validate checks the fields against each other and fills in what follows from them.
+	validate func(*checkRequest, *scanner)
+}
+
+const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail
+
+// The bodies of both planes that are one object, but for batches.
+var (
+	checkForm = &form{
+		fields: checkFields, names: "rule, key, attributes, cost, costs, peek, wait, detail", validate: (*checkRequest).validateCheck,
+	}
+	reserveForm = &form{
+		fields: checkFields | fieldTTL | fieldRequestID, longest: limiter.MaxReservationTime,
+		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id", validate: (*checkRequest).validateReserve,
+	}
+	settleForm = &form{
+		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*checkRequest).validateSettle,
+	}
+	adjustForm = &form{
+		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", leastCost: -algorithms.MaxAmount,
+		validate: (*checkRequest).validateAdjust,
+	}
+	feedbackForm = &form{
+		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*checkRequest).validateFeedback,
+	}
+	loadForm = &form{
+		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", longest: loads.MaxTTL, validate: (*checkRequest).validateLoad,
+	}
+)
+
+// checkRequest is a check, or another body, as it was sent. Its strings hold as long as the scanner's.
 type checkRequest struct {
 	limiter.Query
 	given  fields
@@ -39,8 +116,11 @@ type checkRequest struct {
 	detail bool
 
 	reserving   bool          // it is a reservation
-	ttl         time.Duration // of a reservation
-	reservation string        // its id, once it is allowed
+	ttl         time.Duration // of a reservation or a load
+	reservation string        // the id: of one that is settled, or of this one, once it is allowed
+	verdict     string
+	source      string
+	load        float64
 
 	// What Query's slices are made of, kept from check to check.
 	key        []string
@@ -57,68 +137,82 @@ func (r *checkRequest) reset() {
 	*r = checkRequest{key: r.key[:0], attributes: r.attributes[:0], costs: r.costs[:0]}
 }
 
-// read reads a check, whose opening brace next has found.
-func (r *checkRequest) read(s *scanner) {
+// read reads a body of form f, whose opening brace next has found.
+func (r *checkRequest) read(s *scanner, f *form) {
 	s.open()
 	for n := 0; s.more(n, '}'); n++ {
 		name := s.name()
 		if s.syntax != nil {
 			return
 		}
-		r.field(s, name)
+		r.readField(s, f, name)
 	}
 	if s.err() == nil {
-		r.settle(s)
+		f.validate(r, s)
+		r.ByKey = r.given&fieldAttributes == 0
+		r.Key, r.Attributes, r.Costs = r.key, r.attributes, r.costs
 	}
 }
 
-// field reads the value of one field.
-func (r *checkRequest) field(s *scanner, name string) {
-	var f fields
-	switch name {
-	case "rule":
-		f, r.Rule = fieldRule, s.filled("rule")
-	case "key":
-		f = fieldKey
-		r.readKey(s)
-	case "attributes":
-		f = fieldAttributes
-		r.readAttributes(s)
-	case "cost":
-		f, r.cost = fieldCost, s.amount("cost", 0)
-	case "costs":
-		f = fieldCosts
-		r.readCosts(s)
-	case "peek":
-		f, r.Peek = fieldPeek, s.boolean("peek")
-	case "wait":
-		f, r.wait = fieldWait, s.boolean("wait")
-	case "detail":
-		f, r.detail = fieldDetail, s.boolean("detail")
-	default:
-		if !r.reserving {
-			s.unknown(name, "rule, key, attributes, cost, costs, peek, wait, detail")
-			return
-		}
-		switch name {
-		case "ttl_ms":
-			f = fieldTTL
-			r.readTTL(s)
-		case "request_id":
-			f, r.RequestID = fieldRequestID, s.requestID()
-		default:
-			s.unknown(name, "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id")
-			return
-		}
-	}
-	if r.given&f != 0 {
+// readField reads the value of one field.
+func (r *checkRequest) readField(s *scanner, f *form, name string) {
+	field := fieldOf(name)
+	switch {
+	case field&f.fields == 0:
+		s.unknown(name, f.names)
+		return
+	case r.given&field != 0:
 		s.fail(name + " is given twice, the second time")
+		return
 	}
-	r.given |= f
+	r.given |= field
+	switch field {
+	case fieldRule:
+		r.Rule = s.quoted("", name, 1, maxValue)
+	case fieldKey:
+		r.readKey(s)
+	case fieldAttributes:
+		r.readAttributes(s)
+	case fieldCost:
+		r.cost = s.amount("", name, f.leastCost)
+	case fieldCosts:
+		r.readCosts(s)
+	case fieldPeek:
+		r.Peek = s.boolean(name)
+	case fieldWait:
+		r.wait = s.boolean(name)
+	case fieldDetail:
+		r.detail = s.boolean(name)
+	case fieldTTL:
+		ms, ok := s.whole(0)
+		if !ok || ms < 1 || ms > f.longest.Milliseconds() {
+			s.mean(BadValue, "ttl_ms must be a whole number from 1 to %d", f.longest.Milliseconds())
+			return
+		}
+		r.ttl = time.Duration(ms) * time.Millisecond
+	case fieldRequestID:
+		r.RequestID = s.quoted("", name, 1, limiter.MaxRequestID)
+	case fieldReservation:
+		r.reservation = s.quoted("", name, 0, maxCheckBody)
+	case fieldVerdict:
+		r.verdict = s.quoted("", name, 1, maxValue)
+	case fieldSource:
+		r.source = s.quoted("", name, 0, maxLoadBody) // loads has its own bounds
+	case fieldLoad:
+		r.load = s.decimal(name)
+	}
 }
 
-// settle checks the fields against each other and makes the query of them.
-func (r *checkRequest) settle(s *scanner) {
+// subject copies the rule and the key, for those who keep them.
+func (r *checkRequest) subject() (rule string, key []string) {
+	key = make([]string, len(r.key))
+	for i, v := range r.key {
+		key[i] = strings.Clone(v)
+	}
+	return strings.Clone(r.Rule), key
+}
+
+func (r *checkRequest) validateCheck(s *scanner) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case r.given == 0:
 		s.mean(MissingKey, "the object is empty: give rule and key, or attributes")
@@ -137,18 +231,55 @@ func (r *checkRequest) settle(s *scanner) {
 		}
 		r.costs = append(r.costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.cost})
 	}
-	if r.reserving && r.Peek {
+}
+
+func (r *checkRequest) validateReserve(s *scanner) {
+	r.validateCheck(s)
+	if r.Peek {
 		s.mean(BadValue, "peek must not be true: a reservation takes")
 	}
-	r.ByKey = r.given&fieldAttributes == 0
-	r.Key, r.Attributes, r.Costs = r.key, r.attributes, r.costs
+	r.reserving, r.ttl = true, cmp.Or(r.ttl, defaultTTL)
+}
+
+func (r *checkRequest) validateSettle(s *scanner) {
+	r.needs(s, fieldReservation, "reservation is missing: the id that /v1/reserve answered")
+	r.needs(s, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
+}
+
+func (r *checkRequest) validateAdjust(s *scanner) {
+	r.needs(s, ^fields(0), "the object is empty: give rule, key and cost")
+	r.needs(s, fieldRule, "rule is missing")
+	if r.cost == 0 {
+		s.mean(BadValue, "cost must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+	}
+}
+
+func (r *checkRequest) validateFeedback(s *scanner) {
+	r.needs(s, fieldRule, "rule is missing")
+	r.needs(s, fieldVerdict, "verdict is missing")
+	if r.verdict != verdictFalsePositive {
+		s.mean(BadValue, "verdict must be %s", verdictFalsePositive)
+	}
+}
+
+func (r *checkRequest) validateLoad(s *scanner) {
+	r.needs(s, fieldSource, "source is missing")
+	r.needs(s, fieldLoad, "load is missing")
+	r.ttl = cmp.Or(r.ttl, loads.DefaultTTL)
+}
+
+// needs notes what is missing where none of several fields was given.
+func (r *checkRequest) needs(s *scanner, any fields, otherwise string) {
+	if r.given&any == 0 {
+		s.mean(MissingKey, "%s", otherwise)
+	}
 }
 
 // readKey reads a string or an array of strings.
 func (r *checkRequest) readKey(s *scanner) {
 	switch s.next() {
 	case '"':
-		r.key = append(r.key, s.bounded("key"))
+		r.key = append(r.key, s.quoted("", "each value of key", 0, maxValue))
 	case '[':
 		s.open()
 		for n := 0; s.more(n, ']'); n++ {
@@ -157,7 +288,7 @@ func (r *checkRequest) readKey(s *scanner) {
 				s.skip()
 				continue
 			}
-			r.key = append(r.key, s.bounded("key"))
+			r.key = append(r.key, s.quoted("", "each value of key", 0, maxValue))
 		}
 	default:
 		s.skip()
@@ -191,7 +322,7 @@ func (r *checkRequest) readAttributes(s *scanner) {
 			s.skip()
 			continue
 		}
-		r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: s.bounded2("attributes", name)})
+		r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: s.quoted("attributes", name, 0, maxValue)})
 	}
 }
 
@@ -222,53 +353,7 @@ func (r *checkRequest) readCosts(s *scanner) {
 			continue
 		}
 		if s.next(); s.syntax == nil {
-			r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: s.costOf(unit)})
+			r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, 0)})
 		}
-	}
-}
-
-// adjustRequest is a call of adjust as it was asked.
-type adjustRequest struct {
-	check *checkRequest // rule, key and cost
-}
-
-// read reads an adjustment, whose opening brace next has found.
-func (r *adjustRequest) read(s *scanner) {
-	s.open()
-	c := r.check
-	for n := 0; s.more(n, '}'); n++ {
-		name := s.name()
-		if s.syntax != nil {
-			return
-		}
-		switch name {
-		case "rule", "key":
-			c.field(s, name)
-		case "cost":
-			if c.given&fieldCost != 0 {
-				s.fail("cost is given twice, the second time")
-			}
-			c.given |= fieldCost
-			c.cost = s.amount("cost", -algorithms.MaxAmount)
-		case "request_id":
-			if c.given&fieldRequestID != 0 {
-				s.fail("request_id is given twice, the second time")
-			}
-			c.given |= fieldRequestID
-			c.RequestID = s.requestID()
-		default:
-			s.unknown(name, "rule, key, cost, request_id")
-		}
-	}
-	if s.err() != nil {
-		return
-	}
-	switch {
-	case c.given == 0:
-		s.mean(MissingKey, "the object is empty: give rule, key and cost")
-	case c.given&fieldRule == 0:
-		s.mean(MissingKey, "rule is missing")
-	case c.cost == 0:
-		s.mean(BadValue, "cost must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
 	}
 }

@@ -252,7 +252,7 @@ func sameQuery(t *testing.T, body []byte, have, want *checkRequest) {
 func compareCheck(t *testing.T, x *exchange, body []byte) {
 	x.reset()
 	x.request.body = append(x.request.body[:0], body...)
-	e := x.readCheck()
+	e := x.readBody(checkForm)
 	want, code := referenceCheck(t, body)
 	if (e == nil) != (code == "") || e != nil && e.Code != code {
 		t.Fatalf("%q: have %v, want %q", body, e, code)

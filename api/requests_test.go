@@ -8,6 +8,7 @@ import (
 
 // A request with an id is carried out once, and answered each time as the first time.
 func TestRequestIDs(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	post := func(path, body string) (int, string) {
 		resp, text := n.do(call{method: "POST", url: n.data + path, body: body})

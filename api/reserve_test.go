@@ -12,6 +12,7 @@ func (n *node) post(path, body string) (int, string) {
 }
 
 func TestReserveAndSettle(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	reserve := func(body string) string {
 		t.Helper()
@@ -48,6 +49,7 @@ func TestReserveAndSettle(t *testing.T) {
 }
 
 func TestReserveAndSettleRefuse(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		path, body string

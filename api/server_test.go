@@ -132,6 +132,7 @@ func TestWire(t *testing.T) {
 
 // Connections that are cut anywhere leave nothing behind.
 func TestHalfClosed(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	whole := post("/v1/check", good)
 	for cut := range len(whole) {
@@ -161,6 +162,7 @@ func (c *connections) openCount() int {
 
 // Bodies that are only announced cost nothing; what has arrived is bounded in all.
 func TestHeldBodiesAreBounded(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	n.plane.budget.most = 1 << 20
 	announced := "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n{"
@@ -184,6 +186,7 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 }
 
 func TestDrainingDecidesOnOpenConnections(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	c := n.dial(t)
 	r := bufio.NewReader(c)
@@ -210,6 +213,7 @@ func TestDrainingDecidesOnOpenConnections(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	idle, silent, half := n.dial(t), n.dial(t), n.dial(t)
 	if _, err := io.WriteString(idle, post("/v1/check", good)); err != nil {
@@ -256,6 +260,7 @@ func TestClose(t *testing.T) {
 
 // A node that was only opened closes at once.
 func TestCloseAtOnce(t *testing.T) {
+	t.Parallel()
 	for range 20 {
 		n := startNode(t, nil)
 		began := time.Now()
@@ -269,6 +274,7 @@ func TestCloseAtOnce(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	for _, tt := range []struct {
 		change func(*Config)
@@ -291,6 +297,7 @@ func TestOpenErrors(t *testing.T) {
 
 // Whoever sends a body that is too large gets the answer, also if they look only when all is sent.
 func TestTooLargeIsReadable(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, nil)
 	const size = 100 << 20
 	for _, tt := range []struct {
@@ -322,6 +329,7 @@ func TestTooLargeIsReadable(t *testing.T) {
 }
 
 func TestTLSOnBothPlanes(t *testing.T) {
+	t.Parallel()
 	certFile, keyFile := writePair(t, t.TempDir(), "one")
 	n := startNode(t, func(c *Config) { c.CertFile, c.KeyFile = certFile, keyFile })
 	n.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}

@@ -1,50 +1,33 @@
 package api
 
 import (
-	"maps"
-	"slices"
+	"encoding/json"
+	"fmt"
 
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// appendRegions appends what each region has of u's first limit, and what they have used, where regions divide its limits.
-func appendRegions(b []byte, u *limiter.Usage) []byte {
-	b = append(b, `,"shares":{`...)
-	for i, name := range slices.Sorted(maps.Keys(u.Shares)) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendInt(append(appendString(b, name), ':'), "", u.Shares[name])
-	}
-	b = append(b, '}')
-	if len(u.Regions) == 0 {
-		return b
-	}
-	b = append(b, `,"regions":{`...)
-	for i := range u.Regions {
-		r := &u.Regions[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendBool(append(appendString(b, r.Name), `:{`...), `"reachable":`, r.Reachable)
-		b = append(appendShares(append(b, `,"limits":[`...), r.Limits), `]}`...)
-	}
-	return append(b, '}')
+// regionReport is what a region has of a subject's limits, and what it has used.
+type regionReport struct {
+	Reachable bool                 `json:"reachable"`
+	Limits    []limiter.ShareUsage `json:"limits"`
 }
 
-func appendShares(b []byte, list []limiter.ShareUsage) []byte {
-	for i := range list {
-		l := &list[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(append(b, `{"name":`...), l.Name)
-		b = appendInt(b, `,"share":`, l.Share)
-		b = appendInt(b, `,"used":`, l.Used)
-		b = appendInt(b, `,"own":`, l.Own)
-		b = appendInt(b, `,"lent":`, l.Lent)
-		b = appendInt(b, `,"borrowed":`, l.Borrowed)
-		b = append(appendInt(b, `,"remaining":`, l.Remaining), '}')
+// appendRegions appends what each region has of u's first limit, and what they have used, where regions divide its limits.
+func appendRegions(b []byte, u *limiter.Usage) ([]byte, error) {
+	report := struct {
+		Shares  map[string]int64        `json:"shares"`
+		Regions map[string]regionReport `json:"regions,omitempty"`
+	}{map[string]int64{}, map[string]regionReport{}}
+	if u.Shares != nil {
+		report.Shares = u.Shares
 	}
-	return b
+	for _, r := range u.Regions {
+		report.Regions[r.Name] = regionReport{r.Reachable, append([]limiter.ShareUsage{}, r.Limits...)}
+	}
+	text, err := json.Marshal(report)
+	if err != nil {
+		return nil, fmt.Errorf("write shares: %w", err)
+	}
+	return append(append(b, ','), text[1:len(text)-1]...), nil
 }

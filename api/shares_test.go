@@ -10,6 +10,7 @@ import (
 
 // Of a limit that regions divide, answers tell the whole, and what is left here; usage tells of each region.
 func TestUsageOfRegions(t *testing.T) {
+	t.Parallel()
 	doc, err := rules.Parse([]byte(`version: 1
 rules:
   - {name: world, key: [k], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}`))

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -16,6 +17,17 @@ const (
 	defaultTop = 20
 	maxTop     = 1000 // subjects listed
 )
+
+// onSubject has a subject served, the one that the query names.
+func (s *adminServer) onSubject(serve func(w http.ResponseWriter, r *http.Request, rule string, key []string) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		rule, key, err := s.subjectOf(r.URL.Query())
+		if err != nil {
+			return err
+		}
+		return serve(w, r, rule, key)
+	}
+}
 
 // subjectOf reads the rule and the key that a query names.
 func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err error) {
@@ -75,25 +87,16 @@ func parseKey(text string) ([]string, *Error) {
 }
 
 // getUsage answers what a subject has used.
-func (s *adminServer) getUsage(w http.ResponseWriter, r *http.Request) error {
-	rule, key, err := s.subjectOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
+func (s *adminServer) getUsage(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
 	u, err := s.api.config.Subjects.Usage(rule, key)
 	if err != nil {
 		return fmt.Errorf("look at subject: %w", err)
 	}
-	s.replyUsage(w, u)
-	return nil
+	return s.replyUsage(w, u)
 }
 
 // deleteUsage makes a subject's counters fresh and answers what is used then.
-func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error {
-	rule, key, err := s.subjectOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
+func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request, rule string, key []string) error {
 	request := r.URL.Query().Get("request_id")
 	if r.URL.Query().Has("request_id") && !isRequestID(request) {
 		return errorf(BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
@@ -103,18 +106,21 @@ func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request) error 
 		return fmt.Errorf("reset subject: %w", err)
 	}
 	s.log.Info("usage reset", "rule", rule, "by", writer(r)) // a key may be a secret
-	s.replyUsage(w, u)
-	return nil
+	return s.replyUsage(w, u)
 }
 
-func (s *adminServer) replyUsage(w http.ResponseWriter, u *limiter.Usage) {
+func (s *adminServer) replyUsage(w http.ResponseWriter, u *limiter.Usage) error {
 	owner, _, _ := s.api.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
 	b := appendSubject(nil, u)
 	b = append(b, `,"owner":`...)
 	b = appendString(b, owner)
 	b = appendUsage(b, u)
-	b = appendRegions(s.appendAdaptive(b, u.Rule), u)
+	b, err := appendRegions(s.appendAdaptive(b, u.Rule), u)
+	if err != nil {
+		return err
+	}
 	s.sendJSON(w, append(appendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
+	return nil
 }
 
 // blockedUntil is when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
@@ -126,32 +132,34 @@ func blockedUntil(u *limiter.Usage) int64 {
 }
 
 // getOwner answers which node owns a subject.
-func (s *adminServer) getOwner(w http.ResponseWriter, r *http.Request) error {
-	rule, key, err := s.subjectOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
+func (s *adminServer) getOwner(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
 	u, err := s.api.config.Subjects.Locate(rule, key)
 	if err != nil {
 		return fmt.Errorf("look for subject: %w", err)
 	}
 	partition := ring.PartitionOf(u.Hash.Hi)
-	owner, standby, epoch := s.api.config.Cluster.Owner(partition)
-	b := appendSubject(nil, u)
-	b = appendInt(b, `,"partition":`, int64(partition))
-	b = appendInt(b, `,"epoch":`, epoch)
-	b = append(b, `,"owner":`...)
-	b = appendString(b, owner)
-	b = append(b, `,"standby":`...)
-	b = appendString(b, standby)
-	s.sendJSON(w, append(b, '}'))
-	return nil
+	report := struct {
+		Rule      string     `json:"rule"`
+		Key       subjectKey `json:"key"`
+		Partition int        `json:"partition"`
+		Epoch     int64      `json:"epoch"`
+		Owner     string     `json:"owner"`
+		Standby   string     `json:"standby"`
+	}{Rule: u.Rule.Name, Key: u.Key, Partition: partition}
+	report.Owner, report.Standby, report.Epoch = s.api.config.Cluster.Owner(partition)
+	return s.reply(w, report)
 }
+
+// subjectKey is a key as answers have it: the one value, or an array.
+type subjectKey []string
+
+// MarshalJSON writes it.
+func (k subjectKey) MarshalJSON() ([]byte, error) { return appendKey(nil, k), nil }
 
 // getTop lists the subjects refused most.
 func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	if by := q.Get("by"); by != "" && by != "refused" {
+	if by := cmp.Or(q.Get("by"), "refused"); by != "refused" {
 		return errorf(BadValue, "by must be refused")
 	}
 	n := defaultTop
@@ -161,25 +169,17 @@ func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 			return errorf(BadValue, "n must be a whole number from 1 to %d", maxTop)
 		}
 	}
-	b := []byte(`{"subjects":[`)
-	for i, t := range s.api.config.Subjects.Top(n) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = s.appendTop(b, t)
+	type subject struct {
+		Rule    string     `json:"rule"`
+		Key     subjectKey `json:"key"`
+		Refused int64      `json:"refused"`
+		Checks  int64      `json:"checks"`
 	}
-	s.sendJSON(w, append(b, "]}"...))
-	return nil
-}
-
-func (s *adminServer) appendTop(b []byte, t limiter.TopSubject) []byte {
-	b = append(b, `{"rule":`...)
-	b = appendString(b, t.Rule)
-	b = append(b, `,"key":`...)
-	b = appendKey(b, t.Key)
-	b = appendInt(b, `,"refused":`, t.Refused)
-	b = appendInt(b, `,"checks":`, t.Checks)
-	return append(b, '}')
+	list := []subject{}
+	for _, t := range s.api.config.Subjects.Top(n) {
+		list = append(list, subject{t.Rule, t.Key, t.Refused, t.Checks})
+	}
+	return s.reply(w, map[string][]subject{"subjects": list})
 }
 
 // getCluster answers who is there.

@@ -17,8 +17,7 @@ import (
 
 const (
 	maxTokensFile = 4 << 20 // bytes
-	// tokensInterval is how often the file is looked at. A change is read when two looks have seen the same, so that a file is
-	// not read while it is being written.
+	// tokensInterval is how often the file is looked at.
 	tokensInterval = 500 * time.Millisecond
 	// tokenPrefix begins the tokens that rlnode makes, so that people and scanners know one when they see it.
 	tokenPrefix = "rlt_"
@@ -199,27 +198,6 @@ func checkTokenName(name string) error {
 	return nil
 }
 
-// fileState tells a file from what it was before.
-type fileState struct {
-	info os.FileInfo
-	err  string // why there is no info
-}
-
-func stateOf(name string) fileState {
-	info, err := os.Stat(name)
-	if err != nil {
-		return fileState{err: err.Error()}
-	}
-	return fileState{info: info}
-}
-
-func (s fileState) same(other fileState) bool {
-	if s.info == nil || other.info == nil {
-		return s.info == nil && other.info == nil && s.err == other.err
-	}
-	return os.SameFile(s.info, other.info) && s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size()
-}
-
 // follow looks at the file until close.
 func (t *tokens) follow() {
 	defer close(t.done)
@@ -230,29 +208,13 @@ func (t *tokens) follow() {
 		case <-t.stop:
 			return
 		case <-tick.C:
-			t.look()
+			t.files.Look()
 		}
 	}
 }
 
-// look reads the file again if it has changed, and has looked the same twice since. Tokens that are no good leave the old ones
-// in force.
-func (t *tokens) look() {
-	now := stateOf(t.config.TokensFile)
-	if now.same(t.seen) {
-		t.pending = fileState{}
-		return
-	}
-	if !now.same(t.pending) {
-		t.pending = now
-		return
-	}
-	set, err := readTokens(t.config)
-	if after := stateOf(t.config.TokensFile); !after.same(now) {
-		t.pending = after // somebody writes
-		return
-	}
-	t.seen, t.pending = now, fileState{}
+// reloaded puts another set in force. Tokens that are no good leave the old ones in force.
+func (t *tokens) reloaded(set *tokenSet, err error) {
 	if err != nil {
 		t.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
 		return

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
@@ -9,7 +8,10 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unsafe"
+
+	"github.com/rlnode/rlnode/internal/reload"
 )
 
 // Scope is what a token may be used for: a set of the scopes below.
@@ -22,7 +24,7 @@ const (
 	ScopeRead                     // read the admin plane
 	ScopeAdmin                    // everything
 
-	// anyone: no token is needed. It is not the zero value, so that a route that is not in the list below is closed.
+	// anyone: no token is needed. It is not the zero value, so that a route for which nothing is said is closed.
 	anyone Scope = 1 << 7
 )
 
@@ -31,74 +33,6 @@ var scopeNames = [...]struct {
 	name  string
 	scope Scope
 }{{"check", ScopeCheck}, {"adjust", ScopeAdjust}, {"read", ScopeRead}, {"admin", ScopeAdmin}}
-
-// needs lists for each route of both planes which scope a token must have; of several, any one. What is not listed needs admin,
-// and a token with admin may do everything.
-var needs = map[string]Scope{
-	// The data plane.
-	"POST /v1/check":       ScopeCheck,
-	"* /v1/auth/{profile}": ScopeCheck,
-	"POST /v1/check/batch": ScopeCheck,
-	"POST /v1/reserve":     ScopeCheck,
-	"POST /v1/settle":      ScopeCheck,
-	"POST /v1/adjust":      ScopeAdjust,
-
-	// Probes of both planes, and what Prometheus reads.
-	"GET /healthz": anyone,
-	"GET /readyz":  anyone,
-	"GET /metrics": anyone,
-
-	// The dashboard's files. The page asks the person for a token.
-	"GET /":    anyone,
-	"GET /ui":  anyone,
-	"GET /ui/": anyone,
-
-	// Reads of the admin plane.
-	"GET /v1/rules":                        ScopeRead,
-	"GET /v1/rules/versions":               ScopeRead,
-	"GET /v1/rules/{name}":                 ScopeRead,
-	"GET /v1/tiers/{name}":                 ScopeRead,
-	"GET /v1/subjects/{attribute}/{value}": ScopeRead,
-	"GET /v1/lists/{list}":                 ScopeRead,
-	"GET /v1/cluster":                      ScopeRead,
-	"GET /v1/owner":                        ScopeRead,
-	"GET /v1/usage":                        ScopeRead,
-	"GET /v1/usage/monthly":                ScopeRead,
-	"GET /v1/top":                          ScopeRead,
-	"GET /v1/load":                         ScopeRead,
-	"GET /v1/activity":                     ScopeRead,
-	"GET /v1/level":                        ScopeRead,
-	"GET /openapi.yaml":                    ScopeRead,
-
-	// A try takes nothing. One that says "peek": false is a check, and needs check.
-	"POST /v1/try": ScopeCheck | ScopeRead,
-
-	// What gateways and services report by themselves: it moves what is used or allowed, as an adjustment does.
-	"DELETE /v1/usage":  ScopeAdjust,
-	"POST /v1/load":     ScopeAdjust,
-	"POST /v1/feedback": ScopeAdjust,
-
-	// What changes rules or members. Profiles show memory, and slow the node down.
-	"PUT /v1/rules":                           ScopeAdmin,
-	"PUT /v1/rules/{name}":                    ScopeAdmin,
-	"DELETE /v1/rules/{name}":                 ScopeAdmin,
-	"PUT /v1/tiers/{name}":                    ScopeAdmin,
-	"DELETE /v1/tiers/{name}":                 ScopeAdmin,
-	"PUT /v1/subjects/{attribute}/{value}":    ScopeAdmin,
-	"DELETE /v1/subjects/{attribute}/{value}": ScopeAdmin,
-	"PUT /v1/lists/{list}":                    ScopeAdmin,
-	"DELETE /v1/lists/{list}":                 ScopeAdmin,
-	"POST /v1/leave":                          ScopeAdmin,
-	"POST /v1/level":                          ScopeAdmin,
-	"DELETE /v1/members/{name}":               ScopeAdmin,
-	"DELETE /v1/regions/{name}":               ScopeAdmin,
-	"GET /debug/pprof/":                       ScopeAdmin,
-}
-
-// needOf is what a route needs; method is * where a route takes any.
-func needOf(method, pattern string) Scope {
-	return cmp.Or(needs[method+" "+pattern], ScopeAdmin)
-}
 
 // ParseScopes reads names of scopes. The error names the one that is none, or stands twice.
 func ParseScopes(names []string) (all Scope, err error) {
@@ -212,12 +146,9 @@ type tokens struct {
 	config *Config
 	log    *slog.Logger
 
-	// What follows is for the goroutine that follows the file.
-
-	seen    fileState // of what is in force, or of what was no good
-	pending fileState // of a change that has been seen once
-	stop    chan struct{}
-	done    chan struct{} // nil: there is no file
+	files *reload.Files[*tokenSet] // nil: there is no file
+	stop  chan struct{}
+	done  chan struct{} // of the goroutine that follows the file
 }
 
 // openTokens reads the tokens, and follows their file if there is one.
@@ -229,15 +160,21 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 		}
 		return t, nil
 	}
-	t.seen = stateOf(config.TokensFile)
-	set, err := readTokens(config)
-	if err != nil {
+	if err := t.open(); err != nil {
 		return nil, err
 	}
-	t.use(set)
 	t.done = make(chan struct{})
 	go t.follow()
 	return t, nil
+}
+
+// open reads the file.
+func (t *tokens) open() (err error) {
+	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.reloaded, t.config.TokensFile)
+	if err == nil {
+		t.use(t.files.Current(time.Now()))
+	}
+	return err
 }
 
 // use puts a set in force.

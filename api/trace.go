@@ -7,13 +7,13 @@ import (
 )
 
 // trace tells of a request that was answered, if it is one of those that are traced.
-func (p *dataPlane) trace(r *route, x *exchange, began time.Time) {
+func (p *dataPlane) trace(r *route, x *exchange) {
 	if r.need == anyone || !p.tracer.Sampled(x.traceparent) {
 		return
 	}
 	t := tracing.Request{
 		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate, Method: x.method, Path: r.path,
-		Status: x.status, Began: began, Ended: time.Now(),
+		Status: x.status, Began: x.began, Ended: time.Now(),
 	}
 	if x.decided {
 		a := &x.answer

@@ -19,6 +19,7 @@ import (
 
 // Checks are traced, as children of their callers' spans, and tell how they were decided; subjects are not told.
 func TestChecksAreTraced(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex // guards have and raw
 	var have []*spans.Span
 	var raw strings.Builder

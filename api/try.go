@@ -1,8 +1,6 @@
 package api
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 )
@@ -16,22 +14,14 @@ func (s *adminServer) try(w http.ResponseWriter, r *http.Request) error {
 	p := s.api.plane
 	x := p.acquire()
 	defer p.release(x)
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCheckBody))
-	if err != nil {
-		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-			return tooLarge(maxCheckBody)
-		}
-		return receiveError(err)
-	}
-	x.request.body = append(x.request.body, body...)
-	if e := x.readCheck(); e != nil {
-		return e
+	if err := readForm(r, x, checkForm, maxCheckBody); err != nil {
+		return err
 	}
 	q := &x.check
 	if q.given&fieldPeek == 0 {
 		q.Peek = true
 	}
-	switch e := p.complete(q); {
+	switch e := p.needsKey(q); {
 	case e != nil:
 		return e
 	case q.wait:

@@ -8,6 +8,7 @@ import (
 )
 
 func TestTry(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminToken, c.APIToken = "secret", "other" })
 	try := func(body string, header map[string]string) (status int, told struct {
 		Status  int

@@ -8,60 +8,30 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// bounded reads a string of at most maxValue bytes.
-func (s *scanner) bounded(field string) string {
+// quoted reads a string of least to most bytes. outer is the field that field stands in; empty: none.
+func (s *scanner) quoted(outer, field string, least, most int) string {
 	if s.next() != '"' {
 		s.skip()
-		s.mean(BadValue, "%s: each value must be a string", field)
+		s.mean(BadValue, "%s must be a string", pathOf(outer, field))
 		return ""
 	}
 	v := s.text()
-	if len(v) > maxValue {
-		s.mean(BadValue, "%s: a value must not have more than %d bytes", field, maxValue)
+	switch {
+	case s.syntax != nil:
+	case least == 0 && len(v) > most:
+		s.mean(BadValue, "%s must not have more than %d bytes", pathOf(outer, field), most)
+	case len(v) < least || len(v) > most:
+		s.mean(BadValue, "%s must have %d to %d bytes", pathOf(outer, field), least, most)
 	}
 	return v
 }
 
-// bounded2 is bounded for a field of a field.
-func (s *scanner) bounded2(outer, field string) string {
-	if s.next() != '"' {
-		s.skip()
-		s.mean(BadValue, "%s.%s must be a string", outer, excerpt(field))
-		return ""
+// pathOf is how a message names a field.
+func pathOf(outer, field string) string {
+	if outer == "" {
+		return field
 	}
-	v := s.text()
-	if len(v) > maxValue {
-		s.mean(BadValue, "%s.%s must not have more than %d bytes", outer, excerpt(field), maxValue)
-	}
-	return v
-}
-
-// filled reads a string of 1…maxValue bytes.
-func (s *scanner) filled(field string) string {
-	if s.next() != '"' {
-		s.skip()
-		s.mean(BadValue, "%s must be a string", field)
-		return ""
-	}
-	v := s.text()
-	if s.syntax == nil && (v == "" || len(v) > maxValue) {
-		s.mean(BadValue, "%s must have 1 to %d bytes", field, maxValue)
-	}
-	return v
-}
-
-// requestID reads the id of a request.
-func (s *scanner) requestID() string {
-	if s.next() != '"' {
-		s.skip()
-		s.mean(BadValue, "request_id must be a string")
-		return ""
-	}
-	id := s.text()
-	if s.syntax == nil && !isRequestID(id) {
-		s.mean(BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
-	}
-	return id
+	return outer + "." + excerpt(field)
 }
 
 func isRequestID(id string) bool { return id != "" && len(id) <= limiter.MaxRequestID }
@@ -77,19 +47,10 @@ func (s *scanner) boolean(field string) bool {
 }
 
 // amount reads a whole number from least, which is 0 or -MaxAmount, to MaxAmount, written in plain digits.
-func (s *scanner) amount(field string, least int64) int64 {
+func (s *scanner) amount(outer, field string, least int64) int64 {
 	v, ok := s.whole(least)
 	if !ok {
-		s.mean(BadValue, "%s must be a whole number in plain digits from %d to %d", field, least, int64(algorithms.MaxAmount))
-	}
-	return v
-}
-
-// costOf is amount for one unit of costs.
-func (s *scanner) costOf(unit string) int64 {
-	v, ok := s.whole(0)
-	if !ok {
-		s.mean(BadValue, "costs.%s must be a whole number in plain digits from 0 to %d", excerpt(unit), int64(algorithms.MaxAmount))
+		s.mean(BadValue, "%s must be a whole number in plain digits from %d to %d", pathOf(outer, field), least, int64(algorithms.MaxAmount))
 	}
 	return v
 }

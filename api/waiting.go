@@ -135,8 +135,8 @@ func (s *waiting) end() {
 	s.finish()
 }
 
-// settle returns when all that were held are answered, or ctx ends. It is called after end.
-func (s *waiting) settle(ctx context.Context) {
+// await returns when all that were held are answered, or ctx ends. It is called after end.
+func (s *waiting) await(ctx context.Context) {
 	select {
 	case <-s.empty:
 	case <-ctx.Done():

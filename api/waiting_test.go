@@ -52,6 +52,7 @@ func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 // While an answer is held back, its connection takes neither goroutine nor place of the server's; afterwards it goes on, and
 // what was sent meanwhile is answered in its order.
 func TestWaitKeepsTheConnection(t *testing.T) {
+	t.Parallel()
 	n := startWaiting(t, nil)
 	n.check(waitOn("quick"))
 	c := n.dial(t)
@@ -79,6 +80,7 @@ func TestWaitKeepsTheConnection(t *testing.T) {
 }
 
 func TestWaitOverTLS(t *testing.T) {
+	t.Parallel()
 	cert, key := writePair(t, t.TempDir(), "n1")
 	n := startWaiting(t, func(c *Config) { c.CertFile, c.KeyFile = cert, key })
 	c := tls.Client(n.dial(t), &tls.Config{InsecureSkipVerify: true})
@@ -119,6 +121,7 @@ func fieldInt(t *testing.T, f map[string]any, name string) (v int64) {
 
 // Drain answers those that wait, and later ones at once, with what is left of their delays.
 func TestDrainAnswersThoseThatWait(t *testing.T) {
+	t.Parallel()
 	n := startWaiting(t, nil)
 	n.check(waitOn("slow"))
 	const many = 50
@@ -149,6 +152,7 @@ func TestDrainAnswersThoseThatWait(t *testing.T) {
 
 // Close answers those that wait, too: also when nobody called Drain before.
 func TestCloseAnswersThoseThatWait(t *testing.T) {
+	t.Parallel()
 	n := startWaiting(t, nil)
 	n.check(waitOn("slow"))
 	c := n.dial(t)
@@ -168,6 +172,7 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 
 // A caller that hangs up frees its place, and one that only closes its side is answered.
 func TestHangUpFreesThePlace(t *testing.T) {
+	t.Parallel()
 	n := startWaiting(t, nil)
 	n.check(waitOn("slow"))
 	gone, half, quiet := n.dial(t), n.dial(t), n.dial(t)
@@ -189,6 +194,7 @@ func TestHangUpFreesThePlace(t *testing.T) {
 
 // Beyond the bound a check is answered at once, with its delay.
 func TestWaitBeyondTheBound(t *testing.T) {
+	t.Parallel()
 	n := startWaiting(t, nil)
 	n.API.data.waiting.mu.Lock()
 	n.API.data.waiting.most = 1
@@ -215,6 +221,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 
 // An old client is told that its connection stays open, or finds it closed.
 func TestWaitOverHTTP10(t *testing.T) {
+	t.Parallel()
 	n := startWaiting(t, nil)
 	n.check(waitOn("quick"))
 	body := waitOn("quick")

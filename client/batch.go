@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -123,9 +124,6 @@ func (c *Client) next() (batch []*call) {
 		}
 		batch = append(batch, q)
 		size += len(q.body)
-		if len(batch) == 1 && q.headers && c.style.ask() {
-			break // alone: its answer has headers, which tell what is in force
-		}
 	}
 	rest := copy(c.queue, c.queue[taken:])
 	clear(c.queue[rest:])
@@ -160,11 +158,6 @@ func (c *Client) send(batch []*call) {
 
 // single asks a check by itself.
 func (c *Client) single(ctx context.Context, q *call) {
-	defer func() {
-		if q.headers {
-			c.learn(&q.decision)
-		}
-	}()
 	r, err := c.ask(ctx, "/v1/check", q.body, maxAnswer, repeat)
 	if err != nil {
 		q.err = err
@@ -207,6 +200,7 @@ func (c *Client) several(ctx context.Context, batch []*call) {
 		}
 		return
 	}
+	style := r.header.Get(headerStyle)
 	for i, q := range batch {
 		a := &results[i]
 		if a.Error != nil {
@@ -215,7 +209,7 @@ func (c *Client) several(ctx context.Context, batch []*call) {
 			continue
 		}
 		if q.decision, q.err = a.decision(); q.err == nil && q.headers {
-			c.derive(&q.decision)
+			q.decision.MakeHeaders(strings.Contains(style, "ietf"), strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
 			if !q.detail {
 				q.decision.Limits = nil
 			}

@@ -44,7 +44,6 @@ type Client struct {
 	closed   bool
 	inFlight int     // requests with checks; at most MaxInFlight
 	queue    []*call // that wait for one to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
-	style    style
 }
 
 // New makes a client. It asks nobody yet: a node that can't be reached shows when it is asked. Close it in the end.
@@ -53,7 +52,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, direct: make(chan struct{}, o.MaxQueue), turns: make(chan struct{}, spareConnections), style: style{ietf: true, x: true}}
+	c := &Client{options: o, direct: make(chan struct{}, o.MaxQueue), turns: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := base(i, address)
 		if err != nil {

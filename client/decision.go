@@ -146,6 +146,16 @@ type problem struct {
 	Detail string `json:"detail"`
 }
 
+// UnmarshalJSON reads what a node answers to a check.
+func (d *Decision) UnmarshalJSON(text []byte) error {
+	var a answer
+	err := json.Unmarshal(text, &a)
+	if err == nil {
+		*d, err = a.decision()
+	}
+	return err
+}
+
 // decision is a as a Decision.
 func (a *answer) decision() (Decision, error) {
 	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError {

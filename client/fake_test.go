@@ -30,6 +30,7 @@ type fake struct {
 	decide func(check map[string]any) (status int, body string) // nil: allow
 	answer func(w http.ResponseWriter, r *http.Request) bool    // in place of all that; false: as usual
 	ready  int                                                  // status of /readyz
+	style  string                                               // of the headers, as batches tell it
 }
 
 const allowed = `{"allowed":true,"rule":"r","limit":10,"remaining":9,"unit":"requests","window_ms":60000,"reset_after_ms":6000,` +
@@ -60,7 +61,7 @@ func (f *fake) requests() []asked {
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	ready, decide, answer := f.ready, f.decide, f.answer
+	ready, decide, answer, style := f.ready, f.decide, f.answer, f.style
 	f.mu.Unlock()
 	if r.URL.Path == "/readyz" {
 		w.WriteHeader(ready)
@@ -93,6 +94,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, text)
 		return
 	}
+	w.Header().Set("Rlnode-Headers", style)
 	io.WriteString(w, `{"results":[`)
 	for i, q := range got.checks {
 		if i > 0 {

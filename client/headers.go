@@ -17,6 +17,8 @@ const (
 	headerRemaining  = "X-Ratelimit-Remaining"
 	headerReset      = "X-Ratelimit-Reset"
 	headerRetryAfter = "Retry-After"
+	// headerStyle is of a batch, whose checks have no headers: which of them the rules have turned on.
+	headerStyle = "Rlnode-Headers"
 )
 
 // maxHeaderItems bounds the limits that are named, as a node does.
@@ -54,50 +56,6 @@ func (d *Decision) SetHeaders(h http.Header) {
 	if !d.Allowed && d.RetryAfter > 0 {
 		h.Set(headerRetryAfter, strconv.FormatInt(ceil(d.RetryAfter, time.Second), 10))
 	}
-}
-
-// style is which headers the rules in force have turned on, as the last answers with headers have shown. Batches have
-// none; when one shows a new version of the rules, one check is asked by itself to see.
-type style struct {
-	version int64 // of the rules
-	ietf, x bool
-	delta   bool // X-RateLimit-Reset is seconds from now, not Unix time
-	stale   bool // a batch has shown another version
-	asking  bool // by a check of its own
-}
-
-// ask reports whether to ask a check by itself, to learn.
-func (s *style) ask() bool {
-	if !s.stale || s.asking {
-		return false
-	}
-	s.asking = true
-	return true
-}
-
-// learn looks at the headers of d, which was asked by itself.
-func (c *Client) learn(d *Decision) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.style.asking = false
-	if d.Rule == "" || d.RulesVersion == 0 {
-		return // there are none without a limit
-	}
-	h := &d.headers
-	c.style = style{
-		version: d.RulesVersion, ietf: h.rateLimit != "", x: h.limit != "",
-		delta: h.reset != "" && h.reset == strconv.FormatInt(ceil(d.ResetAfter, time.Second), 10),
-	}
-}
-
-// derive makes the headers of d, which comes from a batch and has its Limits.
-func (c *Client) derive(d *Decision) {
-	c.mu.Lock()
-	s := &c.style
-	s.stale = s.stale || d.RulesVersion != s.version
-	ietf, x, delta := s.ietf, s.x, s.delta
-	c.mu.Unlock()
-	d.MakeHeaders(ietf, x, delta)
 }
 
 // MakeHeaders makes the headers that SetHeaders sets, for a decision that came without: RateLimit-Policy and RateLimit, which are of

@@ -283,7 +283,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestHeadersOfABatch: they are what the node would have sent, in the style that its last plain answer had.
+// TestHeadersOfABatch: they are what the node would have sent, in the style that it tells.
 func TestHeadersOfABatch(t *testing.T) {
 	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"allowed":true},` +
 		`{"rule":"x","name":"shadow","unit":"requests","limit":1,"window_ms":1000,"remaining":0,"reset_after_ms":1,"allowed":false,"shadow":true},` +
@@ -321,19 +321,21 @@ func TestHeadersOfABatch(t *testing.T) {
 			q.Headers = true
 			return q
 		}
-		c.Check(background, headed(0)) // it shows the style
 		plain := f.answer
 		release := f.held()
 		_, _, wait := crowd(c, 1, eachIP)
-		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 2 })
-		f.set(func() { f.answer = plain })
+		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
+		f.set(func() {
+			f.answer = plain
+			f.style = map[string]string{"all": "ietf x-ratelimit", "ietf": "ietf", "x": "x-ratelimit", "delta": "x-ratelimit reset-delta"}[name]
+		})
 		ds, errs, waitMore := crowd(c, 5, headed)
 		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })
 		began := time.Now()
 		release()
 		wait()
 		waitMore()
-		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 5}) {
+		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 5}) {
 			t.Errorf("%s: have requests of %v checks", name, have)
 		}
 		for i := range ds {
@@ -356,45 +358,6 @@ func TestHeadersOfABatch(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestStyleIsLearntAnew: when a batch shows new rules, one check is asked by itself, for its headers.
-func TestStyleIsLearntAnew(t *testing.T) {
-	f := newFake(t)
-	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-	f.headed(nodeHeaders)
-	headed := func(i int) Request {
-		q := eachIP(i)
-		q.Headers = true
-		return q
-	}
-	c.Check(background, headed(0))
-	f.set(func() {
-		f.decide = func(map[string]any) (int, string) {
-			return 200, strings.Replace(allowed, `"rules_version":3`, `"rules_version":4`, 1)
-		}
-		f.answer = nil // and the new rules want no headers
-	})
-	var last Decision
-	for range 2 { // the first batch still has the old style, and shows the new version
-		n := len(f.requests())
-		release := f.held()
-		_, _, wait := crowd(c, 1, eachIP)
-		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == n+1 })
-		ds, _, waitMore := crowd(c, 5, headed)
-		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })
-		release()
-		wait()
-		waitMore()
-		last = ds[4]
-	}
-	if have, want := f.sizes(), []int{1, 1, 5, 1, 1, 4}; !reflect.DeepEqual(have, want) {
-		t.Errorf("have requests of %v checks, want %v", have, want)
-	}
-	h := http.Header{}
-	if last.SetHeaders(h); len(h) != 0 {
-		t.Errorf("have %v, want none", h)
 	}
 }
 

@@ -15,19 +15,19 @@ import (
 
 // Levels are the agreed feature level and what the members know.
 type Levels struct {
-	Agreed agreement.Level
+	Agreed agreement.Level `json:"level"`
 	// Highest is the one that all members know: the level can be raised up to it.
-	Highest agreement.Level
-	Members []MemberLevel // by name
+	Highest agreement.Level `json:"highest"`
+	Members []MemberLevel   `json:"members"` // by name
 }
 
 // MemberLevel is what a member's last process knows: a server of Raft, or a node that was in a ring, away or not.
 type MemberLevel struct {
-	ID      ring.NodeID
-	Name    string
-	Knows   agreement.Level // 0: it never had authority
-	Release string
-	Zones   string
+	Name    string          `json:"name"`
+	ID      ring.NodeID     `json:"id"`
+	Knows   agreement.Level `json:"knows"` // 0: it never had authority
+	Release string          `json:"release"`
+	Zones   string          `json:"zones"` // version of its time zones
 }
 
 // Levels tells it as this node knows it.

@@ -27,17 +27,17 @@ type View struct {
 
 // Member is a node as this one sees it.
 type Member struct {
-	ID         ring.NodeID
-	Name       string
-	Address    string
-	Region     string
-	Zone       string
-	State      gossip.State
-	Voter      bool
-	Leader     bool
-	InRing     bool
-	Behind     bool // it asks for authority and can't be given any, as the leader told this node last
-	Partitions int  // owned, when the move under way is over
+	Name       string       `json:"name"`
+	ID         ring.NodeID  `json:"id"`
+	Address    string       `json:"address"`
+	Region     string       `json:"region"`
+	Zone       string       `json:"zone"`
+	State      gossip.State `json:"state"`
+	Voter      bool         `json:"voter"`
+	Leader     bool         `json:"leader"`
+	InRing     bool         `json:"in_ring"`
+	Behind     bool         `json:"behind"`     // it asks for authority and can't be given any, as the leader told this node last
+	Partitions int          `json:"partitions"` // owned, when the move under way is over
 }
 
 // View puts together what gossip, Raft and the state say.

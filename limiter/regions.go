@@ -19,13 +19,13 @@ type RegionUsage struct {
 
 // ShareUsage is what a region has used of its share of a limit.
 type ShareUsage struct {
-	Name      string // of the limit
-	Share     int64  // its capacity
-	Used      int64  // of that: Own, and Lent, less Borrowed
-	Own       int64  // by the region's own checks
-	Lent      int64
-	Borrowed  int64
-	Remaining int64
+	Name      string `json:"name"`  // of the limit
+	Share     int64  `json:"share"` // its capacity
+	Used      int64  `json:"used"`  // of that: Own, and Lent, less Borrowed
+	Own       int64  `json:"own"`   // by the region's own checks
+	Lent      int64  `json:"lent"`
+	Borrowed  int64  `json:"borrowed"`
+	Remaining int64  `json:"remaining"`
 
 	id uint64 // rules.Limit.ID
 }

@@ -258,7 +258,7 @@ func (n *Node) nodes() int {
 
 // listen binds the planes that are wanted.
 func (n *Node) listen() (err error) {
-	c := n.config
+	c, self := n.config, admin{n.cluster, n}
 	config := api.Config{
 		DataAddr:   c.DataAddr,
 		AdminAddr:  c.AdminAddr,
@@ -272,11 +272,11 @@ func (n *Node) listen() (err error) {
 		Version:    Version(),
 		Decider:    n.limiter,
 		Subjects:   n.limiter,
-		Rules:      admin{n},
-		Cluster:    admin{n},
-		Membership: admin{n},
-		Levels:     admin{n},
-		Regions:    admin{n},
+		Rules:      self,
+		Cluster:    self,
+		Membership: self,
+		Levels:     n.cluster,
+		Regions:    n.cluster,
 		Loads:      n.loads,
 		Activity:   n.limiter.Activity,
 		Condition:  n.condition,
@@ -285,7 +285,7 @@ func (n *Node) listen() (err error) {
 			n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
 			func(s figures.Sink) { n.storeStatus().Figures(s) },
 		},
-		Catch:  n.catch,
+		Catch:  n.cluster.Catch,
 		Tracer: n.tracer,
 		Logger: n.log,
 	}

@@ -152,6 +152,13 @@ func (m *mistakes) note(field, format string, args ...any) {
 	m.list = append(m.list, fmt.Errorf("%s: %w", m.name(field), fmt.Errorf(format, args...)))
 }
 
+// within notes a number that is out of bounds.
+func (m *mistakes) within(field string, n, least, most int64) {
+	if n < least || n > most {
+		m.note(field, "%d is not in %d…%d", n, least, most)
+	}
+}
+
 // complete fills in what follows from other fields, and names every mistake.
 func (c Config) complete() (*settings, error) {
 	if c.FieldName == nil {
@@ -209,20 +216,15 @@ func (c *settings) checkNode(m *mistakes) {
 		}
 		c.seed = doc
 	}
-	if c.MaxCounters < 1 || c.MaxCounters > MaxCounters {
-		m.note("MaxCounters", "%d is not in 1…%d", c.MaxCounters, int64(MaxCounters))
-	}
+	m.within("MaxCounters", c.MaxCounters, 1, MaxCounters)
 	if c.OnError != client.Open && c.OnError != client.Closed {
 		m.note("OnError", "%d is neither client.Open nor client.Closed", c.OnError)
 	}
-	if c.UsageMonths < 0 || c.UsageMonths > maxUsageMonths {
-		m.note("UsageMonths", "%d is not in 0…%d", c.UsageMonths, maxUsageMonths)
-	} else if c.UsageMonths > 0 && c.DataDir == "" {
+	m.within("UsageMonths", int64(c.UsageMonths), 0, maxUsageMonths)
+	if c.UsageMonths > 0 && c.DataDir == "" {
 		m.note("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
-	if c.UsageSubjects < 1 || c.UsageSubjects > maxUsageSubjects {
-		m.note("UsageSubjects", "%d is not in 1…%d", c.UsageSubjects, maxUsageSubjects)
-	}
+	m.within("UsageSubjects", int64(c.UsageSubjects), 1, maxUsageSubjects)
 }
 
 // checkPlanes checks where and by what the node is asked over HTTP.
@@ -252,14 +254,9 @@ func (c *settings) checkPlanes(m *mistakes) {
 
 // checkCluster checks where the node meets others.
 func (c *settings) checkCluster(m *mistakes) {
-	for _, one := range []struct {
-		field string
-		port  int
-	}{{"GossipPort", c.GossipPort}, {"PeerPort", c.PeerPort}, {"WANPort", c.WANPort}} {
-		if one.port < 0 || one.port > 65535 {
-			m.note(one.field, "%d is not in 0…65535", one.port)
-		}
-	}
+	m.within("GossipPort", int64(c.GossipPort), 0, 65535)
+	m.within("PeerPort", int64(c.PeerPort), 0, 65535)
+	m.within("WANPort", int64(c.WANPort), 0, 65535)
 	for _, one := range []struct{ field, name string }{{"Region", c.Region}, {"PrimaryRegion", c.PrimaryRegion}, {"Zone", c.Zone}} {
 		if len(one.name) > maxRegion || !printable(one.name) {
 			m.note(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
@@ -270,9 +267,7 @@ func (c *settings) checkCluster(m *mistakes) {
 	if c.BootstrapExpect == 0 && len(c.Join) == 0 {
 		c.BootstrapExpect = 1
 	}
-	if c.BootstrapExpect < 0 || c.BootstrapExpect > maxExpect {
-		m.note("BootstrapExpect", "%d is not in 1…%d", c.BootstrapExpect, maxExpect)
-	}
+	m.within("BootstrapExpect", int64(c.BootstrapExpect), 0, maxExpect)
 	company := "" // the field that says that there are others
 	switch {
 	case len(c.Join) > 0:

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -257,13 +256,5 @@ func (n *Node) leaveCluster(ctx context.Context) error {
 		n.log.Info("other regions were not told that this node leaves", "error", err)
 	}
 	n.gone.Store(true)
-	return nil
-}
-
-// catch waits until this node has all that was agreed before.
-func (n *Node) catch(ctx context.Context) error {
-	if err := n.cluster.Catch(ctx); err != nil {
-		return fmt.Errorf("catch up with the leader: %w", err)
-	}
 	return nil
 }

@@ -33,14 +33,26 @@ func (n *Node) awaitReady() {
 	}
 }
 
+// await looks again and again until why is nil. It reports false when the node stops first.
+func (n *Node) await(why func() error) bool {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for why() != nil {
+		select {
+		case <-tick.C:
+		case <-n.ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
 // awaitRules opens the node once it can decide checks, and says meanwhile why it can't. It reports false when the node
 // stops first.
 func (n *Node) awaitRules() bool {
-	tick := time.NewTicker(readyInterval)
-	defer tick.Stop()
 	var since time.Time // when all but copies was there
 	n.replacing.Store(true)
-	for {
+	there := n.await(func() error {
 		_ = n.cluster.Replacing() // it remembers how many voters there were
 		err := n.notReady()
 		if err == nil && since.IsZero() {
@@ -49,15 +61,13 @@ func (n *Node) awaitRules() bool {
 		if err == nil && time.Since(since) < copiesTime && n.keeper.Lacking() {
 			err = errCopies
 		}
-		if err == nil {
-			break
+		if err != nil {
+			n.api.Explain(err.Error())
 		}
-		n.api.Explain(err.Error())
-		select {
-		case <-tick.C:
-		case <-n.ctx.Done():
-			return false
-		}
+		return err
+	})
+	if !there {
+		return false
 	}
 	if c := n.config; len(c.Rules) > 0 && n.firstBy() != c.seedBy {
 		n.log.Warn(c.FieldName("Rules")+" is not used: there are rules already; rlnode apply changes them", "file", c.RulesFrom,
@@ -70,9 +80,8 @@ func (n *Node) awaitRules() bool {
 // awaitVoters waits until there are as many live voters as before; meanwhile checks are decided, and probes are told
 // that the node is not ready. It reports false when the node stops first.
 func (n *Node) awaitVoters() bool {
-	tick := time.NewTicker(readyInterval)
-	defer tick.Stop()
-	for since := time.Now(); ; {
+	since := time.Now()
+	return n.await(func() error {
 		err := n.cluster.Replacing()
 		if err != nil && time.Since(since) >= replacingTime {
 			n.log.Warn("no node takes a dead voter's place: restart no other node before rlnode members shows why", "reason", err)
@@ -80,14 +89,9 @@ func (n *Node) awaitVoters() bool {
 		}
 		if err == nil {
 			n.replacing.Store(false)
-			return true
 		}
-		select {
-		case <-tick.C:
-		case <-n.ctx.Done():
-			return false
-		}
-	}
+		return err
+	})
 }
 
 // notReady is why the node is not ready yet; nil: it is.

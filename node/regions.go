@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,10 +65,4 @@ func (n *Node) regions(view cluster.View) []api.Region {
 	}
 	slices.SortFunc(list, func(a, b api.Region) int { return cmp.Compare(a.Name, b.Name) })
 	return list
-}
-
-// RemoveRegion takes a region that is gone for good out of the world; see api.RegionRemover.
-func (n admin) RemoveRegion(ctx context.Context, name string) (int64, error) {
-	version, err := n.cluster.RemoveRegion(ctx, name)
-	return version, inWordsOfAPI(err)
 }

@@ -12,75 +12,37 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// admin is a node as the admin plane sees it.
-type admin struct{ *Node }
-
-// Write makes a change of the rules; see api.RuleStore.
-func (n admin) Write(ctx context.Context, change rules.Change, o api.WriteOptions) (int64, error) {
-	version, err := n.cluster.Write(ctx, change, cluster.WriteOptions{IfMatch: o.IfMatch, By: o.By})
-	return version, inWordsOfAPI(err)
+// admin is a node as the admin plane sees it: what the cluster does by itself, and what takes more.
+type admin struct {
+	*cluster.Cluster
+	n *Node
 }
-
-// inWordsOfAPI adds the API's sentinels to the cluster's.
-func inWordsOfAPI(err error) error {
-	for _, pair := range []struct{ have, want error }{
-		{rules.ErrConflict, api.ErrConflict},
-		{cluster.ErrUnknown, context.DeadlineExceeded}, // which the API tells as: not known
-		{cluster.ErrNoPrimary, api.ErrNoPrimary},
-		{cluster.ErrNoLeader, api.ErrNoLeader},
-		{cluster.ErrNotFound, api.ErrNoMember},
-		{cluster.ErrRefused, api.ErrMemberThere},
-	} {
-		if errors.Is(err, pair.have) {
-			return &worded{kind: pair.want, err: err}
-		}
-	}
-	return err
-}
-
-// worded is an error of the cluster that is one of the API's, too. What it says is what the cluster says.
-type worded struct{ kind, err error }
-
-// Error is the cluster's text.
-func (w *worded) Error() string { return w.err.Error() }
-
-// Unwrap gives both.
-func (w *worded) Unwrap() []error { return []error{w.kind, w.err} }
 
 // Versions lists the last versions, newest first.
-func (n admin) Versions(context.Context) ([]api.RuleVersion, error) {
-	var list []api.RuleVersion
-	for _, v := range n.cluster.Last().History.Versions() {
-		list = append(list, api.RuleVersion{Version: v.Number, When: v.When, By: v.By, What: v.What, Size: int64(v.Size)})
-	}
-	return list, nil
-}
+func (a admin) Versions() []rules.Version { return a.Last().History.Versions() }
 
 // Version returns the document that had a number.
-func (n admin) Version(_ context.Context, number int64) (*rules.Document, error) {
-	doc, err := n.cluster.Last().History.Version(number)
-	if errors.Is(err, rules.ErrNotFound) {
-		err = fmt.Errorf("%w: %w", api.ErrNoVersion, err)
-	}
-	return doc, err
+func (a admin) Version(number int64) (*rules.Document, error) {
+	return a.Last().History.Version(number)
 }
 
 // Leave hands this node's counters over and takes it out of the cluster for good. It asks the others about each check
 // from then on, until it is stopped.
-func (n admin) Leave(ctx context.Context) error {
+func (a admin) Leave(ctx context.Context) error {
+	n := a.n
 	switch members := n.cluster.View().Members; {
 	case n.left.Load():
 		return nil
-	case len(members) == 0: // it is starting
-		return api.ErrNoLeader
+	case len(members) == 0:
+		return fmt.Errorf("%w: this node is starting", cluster.ErrNoLeader)
 	case len(members) == 1:
 		return api.ErrOnlyMember
 	}
 	if err := n.cluster.LeaveRing(ctx); err != nil {
-		return inWordsOfAPI(err)
+		return err
 	}
 	if err := n.leaveCluster(ctx); err != nil {
-		return inWordsOfAPI(err)
+		return err
 	}
 	n.left.Store(true)
 	return nil
@@ -103,13 +65,9 @@ func (n *Node) condition() error {
 // errLeft: what this node knows of the rules and the ring gets older and older.
 var errLeft = errors.New("the node has left the cluster; stop it")
 
-// Remove takes a node that is gone for good out of the cluster; by force also one that is alive.
-func (n admin) Remove(ctx context.Context, name string, force bool) error {
-	return inWordsOfAPI(n.cluster.Remove(ctx, name, force))
-}
-
 // View is the cluster as this node sees it.
-func (n admin) View() api.ClusterView {
+func (a admin) View() api.ClusterView {
+	n := a.n
 	v := n.cluster.View()
 	view := api.ClusterView{
 		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []api.Member{}, Decided: n.recent.since(),
@@ -119,11 +77,8 @@ func (n admin) View() api.ClusterView {
 		view.View = "connected"
 	}
 	for _, one := range v.Members {
-		view.Members = append(view.Members, api.Member{
-			Name: one.Name, ID: one.ID.String(), Address: one.Address, Region: one.Region, Zone: one.Zone,
-			State: one.State.String(), Voter: one.Voter, Leader: one.Leader, InRing: one.InRing, Behind: one.Behind, Partitions: one.Partitions,
-			Reachable: one.ID == n.id || n.peers.Reachable(one.ID), Via: via(n.peers, one.ID, v.Members),
-		})
+		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
+		view.Members = append(view.Members, api.Member{Member: one, Reachable: reachable, Via: via(n.peers, one.ID, v.Members)})
 	}
 	return view
 }
@@ -143,8 +98,8 @@ func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 }
 
 // Owner names a partition's owner and standby.
-func (n admin) Owner(partition int) (owner, standby string, epoch int64) {
-	r := n.keeper.Route(partition)
-	members := n.cluster.Last().Members
+func (a admin) Owner(partition int) (owner, standby string, epoch int64) {
+	r := a.n.keeper.Route(partition)
+	members := a.Last().Members
 	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -20,7 +21,7 @@ func worldRules(limit int) string {
 
 // write replaces the rules through a node.
 func (v *virtual) write(text string) (int64, error) {
-	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, api.WriteOptions{By: v.settings.Name})
+	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, cluster.WriteOptions{By: v.settings.Name})
 }
 
 // TestRegionsMeet: three regions find one another, take over the rules of the first, and can be written to anywhere.
@@ -73,7 +74,7 @@ func TestRegionsMeet(t *testing.T) {
 			}
 		}
 		begun := time.Now()
-		if _, err := us.nodes[1].write(worldRules(1)); !errors.Is(err, api.ErrNoPrimary) || time.Since(begun) > 2*time.Second {
+		if _, err := us.nodes[1].write(worldRules(1)); !errors.Is(err, cluster.ErrNoPrimary) || time.Since(begun) > 2*time.Second {
 			t.Errorf("have %v after %v, want ErrNoPrimary within 2 s", err, time.Since(begun))
 		}
 		if _, err := all[2].nodes[0].write(worldRules(100)); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -251,7 +251,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if err := others[1].admin().Remove(ctx, x.name(), false); !errors.Is(err, api.ErrMemberThere) {
+		if err := others[1].admin().Remove(ctx, x.name(), false); !errors.Is(err, cluster.ErrRefused) {
 			t.Fatalf("have %v, want that it is there", err)
 		}
 		if err := others[1].admin().Remove(ctx, x.name(), true); err != nil {

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -56,7 +55,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		lacks[i].Store(true)
 		change := rules.Change{Part: rules.TierPart, Name: "new", Body: []byte("limits: [{limit: 1, per: 1m}]")}
 		for _, v := range others {
-			if _, err := v.admin().Write(t.Context(), change, api.WriteOptions{}); err != nil {
+			if _, err := v.admin().Write(t.Context(), change, cluster.WriteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,7 +75,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := odd.admin().Write(ctx, change, api.WriteOptions{}); err == nil {
+		if _, err := odd.admin().Write(ctx, change, cluster.WriteOptions{}); err == nil {
 			t.Error("it says that a write is in force on it")
 		}
 		odd.down(true)
@@ -122,10 +121,10 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 			p.whole()
 		}
 		level := p.nodes[2].admin().Levels()
-		if level.Level != int64(old.Level) || level.Highest != int64(young.Level) || level.Members[0].Release != "young" {
+		if level.Agreed != old.Level || level.Highest != young.Level || level.Members[0].Release != "young" {
 			t.Errorf("have %+v", level)
 		}
-		if have, err := p.nodes[2].admin().Raise(t.Context(), 0); err != nil || have != int64(young.Level) {
+		if have, err := p.nodes[2].admin().Raise(t.Context(), 0); err != nil || have != young.Level {
 			t.Fatalf("have %d, %v", have, err)
 		}
 		decided := crowd.leave()

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
@@ -685,7 +685,7 @@ func (s *trial) write() {
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
 		var err error
-		if version, err = v.admin().Write(ctx, rules.Change{Body: s.text(s.version + 1)}, api.WriteOptions{By: v.name()}); err != nil {
+		if version, err = v.admin().Write(ctx, rules.Change{Body: s.text(s.version + 1)}, cluster.WriteOptions{By: v.name()}); err != nil {
 			return fmt.Sprintf("at %s: %v", v.name(), err)
 		}
 		return ""

@@ -231,7 +231,7 @@ func (v *virtual) up() {
 }
 
 // admin is the node as its admin plane sees it.
-func (v *virtual) admin() admin { return admin{v.node} }
+func (v *virtual) admin() admin { return admin{v.node.cluster, v.node} }
 
 // boottime is the clock that authority is counted on.
 func (p *planet) boottime() time.Duration {

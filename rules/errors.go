@@ -21,9 +21,10 @@ const maxErrors = 1000
 
 // Error is a mistake in a document, or something that is worth a warning.
 type Error struct {
-	Line, Column int    // counted from 1, the column in characters; 0 where there is no text to point at
-	Path         string // such as rules[2].limits[0].per; empty: the document
-	Message      string
+	Line    int    `json:"line"`   // from 1; 0 where there is no text to point at
+	Column  int    `json:"column"` // in characters, from 1; 0 likewise
+	Path    string `json:"path"`   // such as rules[2].limits[0].per; empty: the document
+	Message string `json:"message"`
 }
 
 // Error gives place, path and message.

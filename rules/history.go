@@ -29,11 +29,11 @@ const (
 
 // Version is one version of the rules.
 type Version struct {
-	Number int64 // from 1
-	When   time.Time
-	By     string // who wrote it, at most 256 bytes
-	What   string // what was changed, as "rule login", at most 256 bytes
-	Size   int    // of the change, in bytes
+	Number int64     `json:"version"` // from 1
+	When   time.Time `json:"when"`
+	By     string    `json:"by"`   // who wrote it, at most 256 bytes
+	What   string    `json:"what"` // what was changed, as "rule login", at most 256 bytes
+	Size   int       `json:"size"` // of the change, in bytes
 }
 
 // Write is a change and the conditions of making it.

@@ -3,6 +3,7 @@ package gossip
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -36,19 +37,28 @@ const (
 	Failed        // does not answer
 )
 
+// states are the words of the API.
+var states = [...]string{Alive: "alive", Suspect: "suspect", Left: "left", Failed: "failed"}
+
 // String is the word of the API.
 func (s State) String() string {
-	switch s {
-	case Alive:
-		return "alive"
-	case Suspect:
-		return "suspect"
-	case Left:
-		return "left"
-	case Failed:
-		return "failed"
+	if int(s) < len(states) {
+		return states[s]
 	}
 	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// MarshalText writes the word of the API.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the word of the API.
+func (s *State) UnmarshalText(text []byte) error {
+	i := slices.Index(states[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("there is no state %q of a member", text)
+	}
+	*s = State(i)
+	return nil
 }
 
 // gossipAddress is where the member gossips; not valid if its address is none.

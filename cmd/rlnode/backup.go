@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +60,7 @@ func (c *backupCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	doc, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules", accept: "application/yaml"})
+	doc, err := n.send(env.ctx, request{path: "/v1/rules", accept: "application/yaml"})
 	if err != nil {
 		return err
 	}
@@ -70,7 +69,7 @@ func (c *backupCmd) Run(env *environment) error {
 	if err != nil {
 		return fmt.Errorf("read the version of the rules: the node says ETag %q", tag)
 	}
-	list, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules/versions"})
+	list, err := n.send(env.ctx, request{path: "/v1/rules/versions"})
 	if err != nil {
 		return err
 	}
@@ -105,8 +104,7 @@ func (c *backupCmd) Run(env *environment) error {
 // restoreCmd puts a backup back.
 type restoreCmd struct {
 	File string `arg:"" help:"A file that backup wrote; - is standard input."`
-	JSON bool   `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help has an example.

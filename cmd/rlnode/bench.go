@@ -77,7 +77,7 @@ func (c *benchCmd) Run(env *environment) error {
 		group.Go(func() { l.run(ctx, due) })
 	}
 	group.Wait()
-	total := newFigures()
+	total := &figures{}
 	for _, l := range loaders {
 		total.merge(&l.figures)
 	}

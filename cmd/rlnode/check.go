@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/rlnode/rlnode/client"
 )
 
 // checkCmd asks for one decision.
@@ -62,16 +64,16 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
 		return false, newProblem(r)
 	}
-	var a answer
-	if err := r.decode(&a); err != nil {
+	var d client.Decision
+	if err := r.decode(&d); err != nil {
 		return false, err
 	}
 	if c.JSON {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 	} else {
-		_, err = fmt.Fprint(env.stdout, a.text())
+		_, err = fmt.Fprint(env.stdout, decisionText(&d))
 	}
-	return a.Allowed, err
+	return d.Allowed, err
 }
 
 // body is the check as JSON.
@@ -123,50 +125,20 @@ func (c *checkCmd) body() ([]byte, error) {
 	return json.Marshal(check)
 }
 
-// answer is a node's answer to a check.
-type answer struct {
-	Allowed      bool          `json:"allowed"`
-	Rule         string        `json:"rule"`
-	Unit         string        `json:"unit"`
-	Limit        int64         `json:"limit"`
-	Remaining    int64         `json:"remaining"`
-	WindowMS     int64         `json:"window_ms"`
-	ResetAfterMS int64         `json:"reset_after_ms"`
-	RetryAfterMS int64         `json:"retry_after_ms"`
-	DelayMS      int64         `json:"delay_ms"`
-	DecidedBy    string        `json:"decided_by"`
-	Node         string        `json:"node"`
-	RulesVersion int64         `json:"rules_version"`
-	Limits       []limitAnswer `json:"limits"`
-}
-
-type limitAnswer struct {
-	Rule         string `json:"rule"`
-	Name         string `json:"name"`
-	Algorithm    string `json:"algorithm"`
-	Unit         string `json:"unit"`
-	Limit        int64  `json:"limit"`
-	Remaining    int64  `json:"remaining"`
-	ResetAfterMS int64  `json:"reset_after_ms"`
-	RetryAfterMS int64  `json:"retry_after_ms"`
-	Allowed      bool   `json:"allowed"`
-	Shadow       bool   `json:"shadow"`
-}
-
-// text is the answer for a person.
-func (a *answer) text() string {
+// decisionText is a decision for a person.
+func decisionText(a *client.Decision) string {
 	var b strings.Builder
 	b.WriteString(verdict(a.Allowed))
 	switch {
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
-		fmt.Fprintf(&b, "%s", waits(a.Allowed, a.RetryAfterMS, a.ResetAfterMS))
-		if a.DelayMS > 0 {
-			fmt.Fprintf(&b, ", after a delay of %v", milliseconds(a.DelayMS))
+		fmt.Fprintf(&b, "%s", waits(a.Allowed, a.RetryAfter, a.ResetAfter))
+		if a.Delay > 0 {
+			fmt.Fprintf(&b, ", after a delay of %v", a.Delay)
 		}
-	case a.DecidedBy == "list":
+	case a.DecidedBy == client.ByList:
 		b.WriteString(" by a list")
-	case a.DecidedBy == "none":
+	case a.DecidedBy == client.ByNone:
 		b.WriteString(": no rule applies")
 	default:
 		b.WriteString(": only shadow rules apply")
@@ -178,7 +150,7 @@ func (a *answer) text() string {
 			shadow = ", shadow"
 		}
 		fmt.Fprintf(&b, "  %-7s %s (%s%s): %d of %d %s left%s\n", verdict(l.Allowed), l.Name, l.Algorithm, shadow,
-			l.Remaining, l.Limit, l.Unit, waits(l.Allowed, l.RetryAfterMS, l.ResetAfterMS))
+			l.Remaining, l.Limit, l.Unit, waits(l.Allowed, l.RetryAfter, l.ResetAfter))
 	}
 	return b.String()
 }
@@ -190,16 +162,14 @@ func verdict(allowed bool) string {
 	return "refused"
 }
 
-func waits(allowed bool, retryMS, resetMS int64) string {
+func waits(allowed bool, retry, reset time.Duration) string {
 	switch {
-	case !allowed && retryMS < 0:
+	case !allowed && retry < 0:
 		return ", never: it costs more than the limit"
 	case !allowed:
-		return fmt.Sprintf(", retry after %v", milliseconds(retryMS))
-	case resetMS > 0:
-		return fmt.Sprintf(", fresh again after %v", milliseconds(resetMS))
+		return fmt.Sprintf(", retry after %v", retry)
+	case reset > 0:
+		return fmt.Sprintf(", fresh again after %v", reset)
 	}
 	return ""
 }
-
-func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -23,6 +23,7 @@ rules:
 
 // TestClientCommands drives one node with every client command.
 func TestClientCommands(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir(), "--name", "n1", "--rules", file(t, "rules.yaml", clientRules))
 	env := []string{"RLNODE_ADDR=" + s.data, "RLNODE_ADMIN=" + s.admin}
 	newRules := file(t, "new.yaml", strings.Replace(clientRules, "limit: 3", "limit: 4", 1))
@@ -107,6 +108,7 @@ func TestClientCommands(t *testing.T) {
 
 // TestBackupRoundTrip: what a backup restores is the same document, byte for byte.
 func TestBackupRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", "# a remark <&> é\n"+clientRules))
 	_, before, _ := tool(t, "", "rules", "--admin", s.admin)
 	code, saved, stderr := tool(t, "", "backup", "--admin", s.admin)
@@ -128,6 +130,7 @@ func TestBackupRoundTrip(t *testing.T) {
 
 // TestTokensAndTLS: both planes ask for their token, over HTTPS, and the tools bring it.
 func TestTokensAndTLS(t *testing.T) {
+	t.Parallel()
 	cert, key := certificate(t)
 	s := start(t, t.TempDir(), "--http-cert", cert, "--http-key", key, "--admin-token", "admin-secret",
 		"--api-token-file", file(t, "token", "api-secret\n"), "--rules", file(t, "rules.yaml", yearRules(1000)))
@@ -181,6 +184,7 @@ func TestTokensAndTLS(t *testing.T) {
 
 // TestTopWatch: it prints again and again until it is interrupted, and ends without an error.
 func TestTopWatch(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 100)
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -212,6 +216,7 @@ func TestTopWatch(t *testing.T) {
 
 // TestOddNodes: whatever answers at the address, the tools say what is wrong in one line.
 func TestOddNodes(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name    string
 		answer  func(w http.ResponseWriter)

@@ -1,44 +1,23 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/rlnode/rlnode/api"
 )
 
-// show gets one path of the admin plane and prints the answer: as it is, or as text makes it.
-func show(env *environment, f *adminPlane, asJSON bool, r request, text func(io.Writer, *reply) error) error {
-	n, err := f.node()
-	if err != nil {
-		return err
-	}
-	r.method = http.MethodGet
-	reply, err := n.send(env.ctx, r)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
-		return err
-	}
-	return text(env.stdout, reply)
-}
-
 // membersCmd lists nodes.
-type membersCmd struct {
-	JSON bool `help:"Print the node's answer as it is."`
-	adminPlane
-}
+type membersCmd struct{ answered }
 
 // Help has an example.
 func (membersCmd) Help() string {
@@ -53,43 +32,9 @@ Example:
   rlnode members --admin http://10.0.0.5:8081`
 }
 
-// clusterView is what /v1/cluster answers.
-type clusterView struct {
-	Epoch        int64            `json:"epoch"`
-	Settled      bool             `json:"settled"`
-	View         string           `json:"view"`
-	Leader       string           `json:"leader"`
-	RulesVersion int64            `json:"rules_version"`
-	Recorded     int64            `json:"recorded_version"`
-	Members      []memberLine     `json:"members"`
-	Regions      []regionLine     `json:"regions"`
-	Decided      map[string]int64 `json:"decided"`
-}
-
-// memberLine is a node in an answer.
-type memberLine struct {
-	Name       string `json:"name"`
-	ID         string `json:"id"`
-	Address    string `json:"address"`
-	Zone       string `json:"zone"`
-	Region     string `json:"region"`
-	State      string `json:"state"`
-	Voter      bool   `json:"voter"`
-	Leader     bool   `json:"leader"`
-	InRing     bool   `json:"in_ring"`
-	Behind     bool   `json:"behind"`
-	Partitions int    `json:"partitions"`
-	Reachable  bool   `json:"reachable"`
-	Via        string `json:"via"`
-}
-
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return show(env, &c.adminPlane, c.JSON, request{path: "/v1/cluster"}, func(w io.Writer, r *reply) error {
-		var cluster clusterView
-		if err := r.decode(&cluster); err != nil {
-			return err
-		}
+	return show(env, &c.answered, request{path: "/v1/cluster"}, func(w io.Writer, cluster *api.ClusterView) error {
 		moving, leader := "", "no leader is known"
 		if !cluster.Settled {
 			moving = " (partitions are moving)"
@@ -100,38 +45,34 @@ func (c *membersCmd) Run(env *environment) error {
 		fmt.Fprintf(w, "epoch %d%s, rules version %d; this node is %s, %s\n", cluster.Epoch, moving, cluster.RulesVersion,
 			cluster.View, leader)
 		fmt.Fprintf(w, "decided here in the last 10 s: %s\n", decidedText(cluster.Decided))
-		if err := printMembers(w, cluster.Members); err != nil || len(cluster.Regions) < 2 {
+		err := printTable(w, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID", cluster.Members, memberText)
+		if err != nil || len(cluster.Regions) < 2 {
 			return err
 		}
 		return printRegions(w, cluster.Regions, cluster.Recorded)
 	})
 }
 
-func printMembers(w io.Writer, members []memberLine) error {
-	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tSTATE\tREACHED\tROLE\tRING\tPARTITIONS\tADDRESS\tREGION\tZONE\tID")
-	for _, m := range members {
-		role, zone, reached := "follower", "-", yesNo(m.Reachable)
-		if m.Via != "" {
-			reached = "via " + printable(m.Via)
-		}
-		state := m.State
-		if m.Behind {
-			state += ", behind"
-		}
-		if m.Voter {
-			role = "voter"
-		}
-		if m.Leader {
-			role = "leader"
-		}
-		if m.Zone != "" {
-			zone = printable(m.Zone)
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(m.Name), state, reached, role,
-			yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
+// memberText is a node's line.
+func memberText(m api.Member) string {
+	role, zone, reached, state := "follower", "-", yesNo(m.Reachable), m.State.String()
+	if m.Via != "" {
+		reached = "via " + printable(m.Via)
 	}
-	return table.Flush()
+	if m.Behind {
+		state += ", behind"
+	}
+	if m.Voter {
+		role = "voter"
+	}
+	if m.Leader {
+		role = "leader"
+	}
+	if m.Zone != "" {
+		zone = printable(m.Zone)
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", printable(m.Name), state, reached, role,
+		yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
 }
 
 // yesNo is a column that tells one of two things.
@@ -142,28 +83,16 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// regionLine is a region in an answer.
-type regionLine struct {
-	Name      string `json:"name"`
-	Primary   bool   `json:"primary"`
-	Reachable bool   `json:"reachable"`
-	Members   int    `json:"members"`
-	Committed bool   `json:"committed"`
-}
-
 // printRegions prints the regions where there are several.
-func printRegions(w io.Writer, regions []regionLine, recorded int64) error {
+func printRegions(w io.Writer, regions []api.Region, recorded int64) error {
 	known := fmt.Sprintf("all regions go by rules version %d or a later one", recorded)
 	if recorded == 0 {
 		known = "no version of the rules is known yet that all regions go by"
 	}
 	fmt.Fprintf(w, "\n%s\n", known)
-	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED")
-	for _, r := range regions {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", printable(r.Name), yesNo(r.Reachable), r.Members, yesNo(r.Primary), yesNo(r.Committed))
-	}
-	return table.Flush()
+	return printTable(w, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED", regions, func(r api.Region) string {
+		return fmt.Sprintf("%s\t%s\t%d\t%s\t%s", printable(r.Name), yesNo(r.Reachable), r.Members, yesNo(r.Primary), yesNo(r.Committed))
+	})
 }
 
 // decidedText lists how checks were decided, most first.
@@ -182,8 +111,7 @@ func decidedText(by map[string]int64) string {
 type ownerCmd struct {
 	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
 	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
-	JSON bool     `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help has examples.
@@ -200,20 +128,14 @@ func (c *ownerCmd) Run(env *environment) error {
 	if len(c.Key) > 0 {
 		query.Set("key", keyText(c.Key))
 	}
-	return show(env, &c.adminPlane, c.JSON, request{path: "/v1/owner", query: query}, func(w io.Writer, r *reply) error {
-		var o struct {
-			Partition int    `json:"partition"`
-			Epoch     int64  `json:"epoch"`
-			Owner     string `json:"owner"`
-			Standby   string `json:"standby"`
-		}
-		if err := r.decode(&o); err != nil {
-			return err
-		}
-		if o.Standby == "" {
-			o.Standby = "none"
-		}
-		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, o.Standby, o.Partition, o.Epoch)
+	type owner struct {
+		Partition int    `json:"partition"`
+		Epoch     int64  `json:"epoch"`
+		Owner     string `json:"owner"`
+		Standby   string `json:"standby"`
+	}
+	return show(env, &c.answered, request{path: "/v1/owner", query: query}, func(w io.Writer, o *owner) error {
+		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner, cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
 		return err
 	})
 }
@@ -223,8 +145,7 @@ type topCmd struct {
 	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
 	Watch    bool          `short:"w" help:"Print again and again until interrupted."`
 	Interval time.Duration `default:"2s" help:"How often --watch prints (at least 100ms, default ${default})."`
-	JSON     bool          `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help has examples.
@@ -250,35 +171,29 @@ func (c *topCmd) Run(env *environment) error {
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
-		if err := show(env, &c.adminPlane, c.JSON, request{path: "/v1/top", query: query}, printTop); err != nil {
+		if err := show(env, &c.answered, request{path: "/v1/top", query: query}, printTop); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted while it asked
 			}
 			return err
 		}
-		if !c.Watch {
+		if !c.Watch || !pause(env.ctx, c.Interval) {
 			return nil
-		}
-		select {
-		case <-env.ctx.Done():
-			return nil
-		case <-time.After(c.Interval):
 		}
 	}
 }
 
-func printTop(w io.Writer, r *reply) error {
-	var top struct {
-		Subjects []struct {
-			Rule    string `json:"rule"`
-			Key     anyKey `json:"key"`
-			Refused int64  `json:"refused"`
-			Checks  int64  `json:"checks"`
-		} `json:"subjects"`
-	}
-	if err := r.decode(&top); err != nil {
-		return err
-	}
+// topAnswer is what /v1/top answers.
+type topAnswer struct {
+	Subjects []struct {
+		Rule    string `json:"rule"`
+		Key     anyKey `json:"key"`
+		Refused int64  `json:"refused"`
+		Checks  int64  `json:"checks"`
+	} `json:"subjects"`
+}
+
+func printTop(w io.Writer, top *topAnswer) error {
 	if len(top.Subjects) == 0 {
 		_, err := fmt.Fprintln(w, "nobody has been refused")
 		return err

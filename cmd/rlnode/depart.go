@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -12,10 +12,7 @@ import (
 const departTime = time.Minute
 
 // leaveCmd takes a node out of its cluster.
-type leaveCmd struct {
-	JSON bool `help:"Print the node's answer as it is."`
-	adminPlane
-}
+type leaveCmd struct{ answered }
 
 // Help has an example.
 func (leaveCmd) Help() string {
@@ -33,34 +30,14 @@ Example:
 
 // Run asks the node to leave.
 func (c *leaveCmd) Run(env *environment) error {
-	return c.depart(env, c.JSON, request{method: http.MethodPost, path: "/v1/leave"}, func(r *reply) (string, error) {
-		var left struct {
-			Left string `json:"left"`
-		}
-		err := r.decode(&left)
-		return fmt.Sprintf("%s has left the cluster: stop its process, and remove its data directory\n", printable(left.Left)), err
+	type left struct {
+		Left string `json:"left"`
+	}
+	r := request{method: http.MethodPost, path: "/v1/leave", patience: departTime}
+	return show(env, &c.answered, r, func(w io.Writer, n *left) error {
+		_, err := fmt.Fprintf(w, "%s has left the cluster: stop its process, and remove its data directory\n", printable(n.Left))
+		return err
 	})
-}
-
-// depart makes one change of the members and prints how it went.
-func (f *adminPlane) depart(env *environment, asJSON bool, r request, text func(*reply) (string, error)) error {
-	n, err := f.node()
-	if err != nil {
-		return err
-	}
-	n.timeout = max(n.timeout, departTime)
-	answer, err := n.send(env.ctx, r)
-	if err != nil {
-		return err
-	}
-	line := string(bytes.TrimSpace(answer.body)) + "\n"
-	if !asJSON {
-		if line, err = text(answer); err != nil {
-			return err
-		}
-	}
-	_, err = fmt.Fprint(env.stdout, line)
-	return err
 }
 
 // removeCmd takes a dead node, or a dead region, out.
@@ -68,8 +45,7 @@ type removeCmd struct {
 	Name   string `arg:"" optional:"" help:"The node's name; its ID, which members shows, if several have that name."`
 	Region string `placeholder:"REGION" help:"A region to remove, with all its nodes, in place of a node."`
 	Force  bool   `help:"Also a node that is alive. It hands nothing over: the others go on with their copies."`
-	JSON   bool   `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help has examples.
@@ -93,18 +69,22 @@ Examples:
 
 // Run removes the node, or the region.
 func (c *removeCmd) Run(env *environment) error {
-	path, done := "/v1/members/"+url.PathEscape(c.Name), printable(c.Name)+" is no member any more\n"
+	path, done := "/v1/members/"+url.PathEscape(c.Name), printable(c.Name)+" is no member any more"
 	switch {
 	case c.Region != "" && c.Name != "":
 		return errUsage("a node's name and --region exclude each other")
 	case c.Region != "" && c.Force:
 		return errUsage("--force and --region exclude each other")
 	case c.Region != "":
-		path, done = "/v1/regions/"+url.PathEscape(c.Region), "region "+printable(c.Region)+" is removed\n"
+		path, done = "/v1/regions/"+url.PathEscape(c.Region), "region "+printable(c.Region)+" is removed"
 	case c.Name == "":
 		return errUsage("no name given")
 	case c.Force:
 		path += "?force=true"
 	}
-	return c.depart(env, c.JSON, request{method: http.MethodDelete, path: path}, func(*reply) (string, error) { return done, nil })
+	r := request{method: http.MethodDelete, path: path, patience: departTime}
+	return show(env, &c.answered, r, func(w io.Writer, _ *struct{}) error {
+		_, err := fmt.Fprintln(w, done)
+		return err
+	})
 }

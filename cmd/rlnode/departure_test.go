@@ -138,6 +138,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 }
 
 func TestLeaveAndRemoveRefused(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir(), "--name", "n1")
 	for args, want := range map[string]string{
 		"leave":       "only-member",
@@ -158,6 +159,7 @@ func TestLeaveAndRemoveRefused(t *testing.T) {
 }
 
 func TestHealthCommand(t *testing.T) {
+	t.Parallel()
 	cert, key := certificate(t)
 	s := start(t, t.TempDir(), "--name", "n1", "--http-cert", cert, "--http-key", key)
 	for _, test := range []struct {
@@ -181,6 +183,7 @@ func TestHealthCommand(t *testing.T) {
 
 // A node that waits for others is not ready, and says for what.
 func TestHealthBeforeThereIsACluster(t *testing.T) {
+	t.Parallel()
 	f := newSite(t)
 	m := f.mate(1, 3)
 	m.up()
@@ -204,6 +207,7 @@ func TestHealthBeforeThereIsACluster(t *testing.T) {
 // Two of three nodes are gone for good. The third goes on, cut off but ready, can be made the only voter, and the
 // others come back as new nodes.
 func TestG9_RecoverFromLostMajority(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes most of a minute")
 	}
@@ -296,6 +300,7 @@ func (f *fleet) removeFailed(at *mate) {
 }
 
 func TestRecoverRefused(t *testing.T) {
+	t.Parallel()
 	empty := t.TempDir()
 	for _, test := range []struct {
 		args []string

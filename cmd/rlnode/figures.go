@@ -14,8 +14,6 @@ type figures struct {
 	latency          histogram
 }
 
-func newFigures() *figures { return &figures{} }
-
 func (f *figures) fail(err error) {
 	f.errors++
 	if f.firstError == nil {

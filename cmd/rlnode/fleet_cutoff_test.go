@@ -34,6 +34,7 @@ func (m *mate) askAlone(rule, key string, times int) (admitted int) {
 // G4: a node that is restarted while the others hang decides by itself, by the rules and the ring that it had. It admits
 // its share, through another restart; and when the others go on, all of it is counted.
 func TestG4_RestartedWhileCutOff(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(90))
 	lone := f.nodes[2]

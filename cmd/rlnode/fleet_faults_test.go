@@ -19,6 +19,7 @@ func exactRules(limit int) string {
 }
 
 func TestThreeNodesFormOneCluster(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes = append(f.nodes, f.mate(4, 0))
 	f.nodes[3].up()
@@ -26,6 +27,7 @@ func TestThreeNodesFormOneCluster(t *testing.T) {
 }
 
 func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[1].apply(exactRules(1000))
 	l := f.traffic("year", subjects(3), 12)
@@ -43,6 +45,7 @@ func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
 
 // Nodes are restarted one after another, and one joins and leaves for good, under load.
 func TestG6_RollingRestartForgetsNothing(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
 	keys := subjects(300)
@@ -108,6 +111,7 @@ func TestG5_KilledOwner(t *testing.T) {
 
 // A paused owner does not decide when it goes on, before it has authority again; the same for the leader.
 func TestG5_PausedOwnerAndLeader(t *testing.T) {
+	t.Parallel()
 	const limit = 2000
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(limit))

@@ -13,6 +13,7 @@ import (
 // A thousand reservations over HTTP, fifty at a time, settled at other nodes: consumed is what was settled, and what was
 // reserved and not settled, to the token.
 func TestReservationsOverHTTP(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[0].apply(`version: 1
 rules:

@@ -136,6 +136,7 @@ func (b *bill) expect(at *mate, lost int64) {
 // A node of three is killed under load. While it is away, sums are incomplete and say so. When it is back it has what it had
 // written, nothing is counted twice, and what the others answered is right to the unit.
 func TestMonthlyUsageThroughKills(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 3)
 	f.nodes[0].apply("version: 1\nrules:\n  - {name: year, key: [ip], usage: monthly, limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}," +
 		" {limit: 100000000, per: 1h}, {limit: 1000000000, per: 1h, unit: tokens}]}\n" +

@@ -26,7 +26,8 @@ Exit codes: 0 the node is ready, 1 it is not or can't be reached, 2 the command 
 
 // Run asks and prints the answer.
 func (c *healthCmd) Run(env *environment) error {
-	n, err := c.reach("--addr", c.Addr, "") // probes need no token
+	c.Token, c.TokenFile = "", "" // probes need none
+	n, err := c.node()
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (c *healthCmd) Run(env *environment) error {
 		}
 		t.TLSClientConfig.InsecureSkipVerify = true
 	}
-	r, err := n.send(env.ctx, request{method: http.MethodGet, path: "/readyz"})
+	r, err := n.send(env.ctx, request{path: "/readyz"})
 	if err != nil {
 		return err
 	}

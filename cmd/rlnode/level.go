@@ -6,17 +6,15 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"text/tabwriter"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
 )
 
 // levelCmd shows and raises the feature level.
 type levelCmd struct {
 	Raise bool  `help:"Raise it to what all members know, for good."`
 	To    int64 `placeholder:"N" help:"With --raise: to this level, and no higher."`
-	JSON  bool  `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help tells what a level is for.
@@ -40,48 +38,30 @@ func (c *levelCmd) Run(env *environment) error {
 	case c.To < 0 || c.To > 1<<31-1:
 		return errUsage("--to: %d is not in 1…%d", c.To, 1<<31-1)
 	case !c.Raise:
-		return show(env, &c.adminPlane, c.JSON, request{path: "/v1/level"}, printLevel)
-	}
-	n, err := c.node()
-	if err != nil {
-		return err
+		return show(env, &c.answered, request{path: "/v1/level"}, printLevel)
 	}
 	query := url.Values{}
 	if c.To != 0 {
 		query.Set("to", strconv.FormatInt(c.To, 10))
 	}
-	r, err := n.send(env.ctx, request{method: http.MethodPost, path: "/v1/level", query: query})
-	if err != nil {
+	r := request{method: http.MethodPost, path: "/v1/level", query: query}
+	return show(env, &c.answered, r, func(w io.Writer, done *cluster.Levels) error {
+		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)
 		return err
-	}
-	var done struct {
-		Level int64 `json:"level"`
-	}
-	if err := r.decode(&done); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(env.stdout, "the feature level is %d\n", done.Level)
-	return err
+	})
 }
 
-func printLevel(w io.Writer, r *reply) error {
-	var l api.LevelView
-	if err := r.decode(&l); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "feature level %d", l.Level)
-	if l.Highest > l.Level {
+func printLevel(w io.Writer, l *cluster.Levels) error {
+	fmt.Fprintf(w, "feature level %d", l.Agreed)
+	if l.Highest > l.Agreed {
 		fmt.Fprintf(w, "; all members know %d: it rises by itself an hour after they do, or now with rlnode level --raise", l.Highest)
 	}
 	fmt.Fprintln(w)
-	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tKNOWS\tRELEASE\tZONES\tID")
-	for _, m := range l.Members {
-		knows := strconv.FormatInt(m.Knows, 10)
+	return printTable(w, "NAME\tKNOWS\tRELEASE\tZONES\tID", l.Members, func(m cluster.MemberLevel) string {
+		knows := strconv.Itoa(int(m.Knows))
 		if m.Knows == 0 {
 			knows = "not known"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(m.Name), knows, printable(m.Release), printable(m.Zones), m.ID)
-	}
-	return table.Flush()
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", printable(m.Name), knows, printable(m.Release), printable(m.Zones), m.ID)
+	})
 }

@@ -1,21 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
 
 // schedule says when requests are due. Without a rate they are due at once.
@@ -32,67 +31,81 @@ func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	}
 	n := s.next.Add(1) - 1
 	due := s.start.Add(time.Duration(float64(n) / float64(s.rate) * float64(time.Second)))
-	if early := time.Until(due); early > 0 {
-		timer := time.NewTimer(early)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return due, false
-		case <-timer.C:
-		}
-	}
-	return due, ctx.Err() == nil
+	return due, pause(ctx, time.Until(due))
 }
 
-// loader is one connection that asks again and again. It writes HTTP by hand: a client library would use as
-// much of the processor as the node that is measured.
-type loader struct {
-	target *url.URL
-	tls    *tls.Config
-	head   string // of a request, up to the value of Content-Length
-	rule   string // quoted as JSON
-	keys   int
-	batch  int
-	wait   time.Duration // for one answer
-	random *rand.Rand
-	figures
+// pause reports whether d has passed before ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-time.After(d):
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
 
-	conn    net.Conn // nil: not connected
-	reader  *bufio.Reader
-	request []byte
-	body    []byte
+// dialPause keeps a node that is away from being dialled as fast as it refuses.
+const dialPause = 10 * time.Millisecond
+
+// loader is one connection that asks again and again.
+type loader struct {
+	client   *fasthttp.HostClient
+	request  fasthttp.Request
+	response fasthttp.Response
+	body     []byte
+	rule     string // quoted as JSON
+	keys     int
+	batch    int
+	wait     time.Duration // for one answer
+	random   *rand.Rand
+	figures
 }
 
 func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *loader {
-	path, token := "/v1/check", ""
+	path := "/v1/check"
 	if c.Batch > 1 {
 		path = "/v1/check/batch"
 	}
+	host := target.Host
+	if target.Port() == "" {
+		host = net.JoinHostPort(target.Hostname(), target.Scheme)
+	}
+	l := &loader{
+		client: &fasthttp.HostClient{
+			Addr: host, IsTLS: target.Scheme == "https", TLSConfig: config, MaxConns: 1, MaxIdemponentCallAttempts: 1,
+			MaxResponseBodySize: maxReply, ReadBufferSize: 64 << 10, NoDefaultUserAgentHeader: true,
+			DialTimeout: func(addr string, timeout time.Duration) (net.Conn, error) {
+				return net.DialTimeout("tcp", addr, timeout)
+			},
+		},
+		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.Timeout, random: rand.New(rand.NewPCG(seed, 1)),
+	}
+	l.request.SetRequestURI(target.Scheme + "://" + target.Host + path)
+	l.request.Header.SetMethod(http.MethodPost)
+	l.request.Header.SetContentType("application/json")
 	if c.Token != "" {
-		token = "Authorization: Bearer " + c.Token + "\r\n"
+		l.request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
-	return &loader{
-		target: target, tls: config, rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.Timeout,
-		random: rand.New(rand.NewPCG(seed, 1)), figures: *newFigures(),
-		head: "POST " + path + " HTTP/1.1\r\nHost: " + target.Host + "\r\n" + token + "Content-Type: application/json\r\nContent-Length: ",
-	}
+	return l
 }
 
 // run asks until ctx is over.
 func (l *loader) run(ctx context.Context, due *schedule) {
-	defer l.hangUp()
+	defer l.client.CloseIdleConnections()
 	for {
 		at, ok := due.wait(ctx)
 		if !ok {
 			return
 		}
 		if err := l.ask(ctx); err != nil {
-			l.hangUp()
 			if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
 				return // cut off by the end, not by the node
 			}
 			l.fail(err)
-			pause(ctx)
+			pause(ctx, dialPause)
 			continue
 		}
 		l.requests++
@@ -100,30 +113,8 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 	}
 }
 
-// pause keeps a node that is away from being dialled as fast as it refuses.
-func pause(ctx context.Context) {
-	timer := time.NewTimer(10 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-func (l *loader) hangUp() {
-	if l.conn != nil {
-		l.conn.Close() // nothing of use is lost with it
-		l.conn = nil
-	}
-}
-
 // ask makes one request and counts what it is answered.
 func (l *loader) ask(ctx context.Context) error {
-	if l.conn == nil {
-		if err := l.dial(ctx); err != nil {
-			return err
-		}
-	}
 	l.body = l.body[:0]
 	if l.batch > 1 {
 		l.body = append(l.body, `{"checks":[`...)
@@ -137,116 +128,35 @@ func (l *loader) ask(ctx context.Context) error {
 	if l.batch > 1 {
 		l.body = append(l.body, `]}`...)
 	}
-	l.request = append(l.request[:0], l.head...)
-	l.request = strconv.AppendInt(l.request, int64(len(l.body)), 10)
-	l.request = append(l.request, "\r\n\r\n"...)
-	l.request = append(l.request, l.body...)
+	l.request.SetBodyRaw(l.body)
 	deadline := time.Now().Add(l.wait)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		deadline = end // an answer that comes after the time is up does not count
 	}
-	if err := l.conn.SetDeadline(deadline); err != nil {
+	if err := l.client.DoDeadline(&l.request, &l.response, deadline); err != nil {
 		return err
 	}
-	if _, err := l.conn.Write(l.request); err != nil {
-		return err
-	}
-	return l.answer()
+	return l.count(l.response.StatusCode(), l.response.Body())
 }
 
-func (l *loader) dial(ctx context.Context) error {
-	host := l.target.Host
-	if l.target.Port() == "" {
-		host = net.JoinHostPort(l.target.Hostname(), l.target.Scheme)
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.wait)
-	defer cancel()
-	var err error
-	if l.target.Scheme == "https" {
-		l.conn, err = (&tls.Dialer{Config: l.tls}).DialContext(ctx, "tcp", host)
-	} else {
-		l.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", host)
-	}
-	if err != nil {
-		l.conn = nil
-		return err
-	}
-	l.reader = bufio.NewReaderSize(l.conn, 64<<10)
-	return nil
-}
-
-// answer reads a response. Only its status, its length and the decisions in it are looked at.
-func (l *loader) answer() error {
-	status, length := 0, -1
-	for first := true; ; first = false {
-		line, err := l.reader.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		if first {
-			if status = statusOf(line); status == 0 {
-				return fmt.Errorf("the answer is not HTTP: %.40q", line)
-			}
-			continue
-		}
-		if len(line) == 0 {
-			break
-		}
-		if name, value, ok := bytes.Cut(line, []byte(":")); ok && strings.EqualFold(string(name), "content-length") {
-			if length, err = strconv.Atoi(string(bytes.TrimSpace(value))); err != nil || length > maxReply {
-				return fmt.Errorf("the answer's length is %.20q", value)
-			}
-		}
-	}
-	if length < 0 {
-		return fmt.Errorf("an answer of status %d without a length", status)
-	}
-	return l.count(status, length)
-}
-
-// count reads the body of a response and counts its decisions.
-func (l *loader) count(status, length int) error {
-	if l.batch > 1 && status == http.StatusOK {
-		if cap(l.body) < length {
-			l.body = make([]byte, length)
-		}
-		l.body = l.body[:length]
-		if _, err := io.ReadFull(l.reader, l.body); err != nil {
-			return err
-		}
-		allowed := bytes.Count(l.body, []byte(`"allowed":true`))
-		refused := bytes.Count(l.body, []byte(`"allowed":false`))
+// count counts the decisions in an answer.
+func (l *loader) count(status int, body []byte) error {
+	switch {
+	case l.batch > 1 && status == http.StatusOK:
+		allowed := bytes.Count(body, []byte(`"allowed":true`))
+		refused := bytes.Count(body, []byte(`"allowed":false`))
 		l.allowed, l.refused = l.allowed+int64(allowed), l.refused+int64(refused)
 		if bad := l.batch - allowed - refused; bad > 0 {
 			return fmt.Errorf("%d of %d checks of a batch were not decided", bad, l.batch)
 		}
-		return nil
-	}
-	if _, err := l.reader.Discard(length); err != nil {
-		return err
-	}
-	switch status {
-	case http.StatusOK:
+	case status == http.StatusOK:
 		l.allowed++
-	case http.StatusTooManyRequests:
+	case status == http.StatusTooManyRequests:
 		l.refused++
 	default:
 		return fmt.Errorf("the node answers %d", status)
 	}
 	return nil
-}
-
-// statusOf is the status in the first line of a response, 0 if it is none.
-func statusOf(line []byte) int {
-	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
-		return 0
-	}
-	n, err := strconv.Atoi(string(line[9:12]))
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // quoteRule is a rule's name as JSON; no rule stays empty.

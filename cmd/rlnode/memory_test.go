@@ -15,6 +15,7 @@ import (
 // A million keys over HTTP cost at most 100 bytes of resident memory each, checkpoints included, and all of them are
 // there after a clean stop.
 func TestMillionKeys(t *testing.T) {
+	t.Parallel()
 	if testing.Short() || raceDetector {
 		t.Skip("takes a million checks, and measures the memory of the real thing")
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/api"
 )
 
 func TestRegionSettings(t *testing.T) {
@@ -44,6 +46,7 @@ func TestRegionSettings(t *testing.T) {
 }
 
 func TestRemoveNeedsOneThing(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ args, want string }{
 		{"remove", "no name given"},
 		{"remove n1 --region eu", "exclude each other"},
@@ -58,7 +61,7 @@ func TestRemoveNeedsOneThing(t *testing.T) {
 
 func TestPrintRegions(t *testing.T) {
 	var out strings.Builder
-	regions := []regionLine{{"eu", true, true, 3, true}, {"u\x1bs", false, false, 0, false}}
+	regions := []api.Region{{Name: "eu", Primary: true, Reachable: true, Members: 3, Committed: true}, {Name: "u\x1bs"}}
 	if err := printRegions(&out, regions, 7); err != nil {
 		t.Fatal(err)
 	}

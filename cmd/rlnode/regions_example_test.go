@@ -87,6 +87,7 @@ func (x *typed) run(name string) string {
 
 // The commands of examples/regions do what its README says.
 func TestRegionsExample(t *testing.T) {
+	t.Parallel()
 	x := newTyped(t, "examples/regions")
 	x.background("serve")
 	process.Eventually(t, "the regions know each other", func() bool {

@@ -13,7 +13,10 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 // connection is how every client command reaches a node.
@@ -40,20 +43,54 @@ type adminPlane struct {
 	connection
 }
 
+// answered is the flags of commands that print what the admin plane answers.
+type answered struct {
+	JSON bool `help:"Print the node's answer as it is."`
+	adminPlane
+}
+
 func (f *dataPlane) node() (*remote, error) {
-	if err := takeToken("--token", &f.Token, f.TokenFile); err != nil {
-		return nil, &exit{code: exitUsage, err: err}
-	}
-	f.TokenFile = "" // it is read
-	return f.reach("--addr", f.Addr, f.Token)
+	return f.reach("--addr", f.Addr, &f.Token, &f.TokenFile)
 }
 
 func (f *adminPlane) node() (*remote, error) {
-	if err := takeToken("--token", &f.Token, f.TokenFile); err != nil {
-		return nil, &exit{code: exitUsage, err: err}
+	return f.reach("--admin", f.Admin, &f.Token, &f.TokenFile)
+}
+
+// show asks a node and prints its answer: as it is, or as text makes it.
+func show[T any](env *environment, c *answered, r request, text func(io.Writer, *T) error) error {
+	n, err := c.node()
+	if err != nil {
+		return err
 	}
-	f.TokenFile = ""
-	return f.reach("--admin", f.Admin, f.Token)
+	answer, err := n.send(env.ctx, r)
+	if err != nil {
+		return err
+	}
+	return printReply(env, c.JSON, answer, text)
+}
+
+// printReply prints an answer: as it is, or as text makes it.
+func printReply[T any](env *environment, asJSON bool, r *reply, text func(io.Writer, *T) error) error {
+	if asJSON {
+		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
+		return err
+	}
+	v := new(T)
+	if err := r.decode(v); err != nil {
+		return err
+	}
+	return text(env.stdout, v)
+}
+
+// printTable prints rows in columns, which header and line divide by tabs.
+func printTable[R any](w io.Writer, header string, rows []R, line func(R) string) error {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, header)
+	for _, row := range rows {
+		fmt.Fprintln(table, line(row))
+	}
+	return table.Flush()
 }
 
 // remote is one plane of a node, seen by a client.
@@ -67,7 +104,12 @@ type remote struct {
 // maxReply bounds what is read of an answer: the largest is a document of rules, 8 MiB before it is put in JSON.
 const maxReply = 64 << 20
 
-func (c *connection) reach(flag, address, token string) (*remote, error) {
+// reach makes a client of the plane at address, which flag names. The token may be in a file.
+func (c *connection) reach(flag, address string, token, tokenFile *string) (*remote, error) {
+	if err := takeToken("--token", token, *tokenFile); err != nil {
+		return nil, errUsage("%w", err)
+	}
+	*tokenFile = "" // it is read
 	base, err := parseBase(address)
 	if err != nil {
 		return nil, errUsage("%s: %w", flag, err)
@@ -81,7 +123,7 @@ func (c *connection) reach(flag, address, token string) (*remote, error) {
 	}
 	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
 	return &remote{
-		base: base.Scheme + "://" + base.Host, token: token, timeout: c.Timeout,
+		base: base.Scheme + "://" + base.Host, token: *token, timeout: c.Timeout,
 		client: &http.Client{Transport: transport},
 	}, nil
 }
@@ -125,13 +167,14 @@ func (c *connection) tls() (*tls.Config, error) {
 
 // request is one call of a node.
 type request struct {
-	method      string
+	method      string // empty: GET
 	path        string // escaped
 	query       url.Values
 	contentType string
 	accept      string
 	ifMatch     string
 	body        []byte
+	patience    time.Duration // the least time for the answer, whatever --timeout says
 }
 
 // reply is a node's answer, of whatever status.
@@ -155,8 +198,17 @@ func (n *remote) send(ctx context.Context, r request) (*reply, error) {
 
 // exchange makes a call and returns whatever the answer is.
 func (n *remote) exchange(ctx context.Context, r request) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	ctx, cancel := context.WithTimeout(ctx, max(n.timeout, r.patience))
 	defer cancel()
+	resp, err := n.open(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return n.read(resp)
+}
+
+// open makes a call and returns the answer before its body is read.
+func (n *remote) open(ctx context.Context, r request) (*http.Response, error) {
 	target := n.base + r.path
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
@@ -165,22 +217,26 @@ func (n *remote) exchange(ctx context.Context, r request) (*reply, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", n.base, err)
 	}
-	if r.contentType != "" {
-		req.Header.Set("Content-Type", r.contentType)
-	}
-	if r.accept != "" {
-		req.Header.Set("Accept", r.accept)
-	}
-	if r.ifMatch != "" {
-		req.Header.Set("If-Match", r.ifMatch)
-	}
+	authorization := ""
 	if n.token != "" {
-		req.Header.Set("Authorization", "Bearer "+n.token)
+		authorization = "Bearer " + n.token
+	}
+	for name, value := range map[string]string{
+		"Content-Type": r.contentType, "Accept": r.accept, "If-Match": r.ifMatch, "Authorization": authorization,
+	} {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
 	}
 	resp, err := n.client.Do(req)
 	if err != nil {
 		return nil, n.unreachable(err)
 	}
+	return resp, nil
+}
+
+// read reads an answer to its end.
+func (n *remote) read(resp *http.Response) (*reply, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
 	if err != nil {
@@ -210,15 +266,7 @@ type problem struct {
 	Title  string `json:"title"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	Errors []finding
-}
-
-// finding is a mistake in a rules file, or a warning about it, as the API tells it.
-type finding struct {
-	Line    int    `json:"line"`
-	Column  int    `json:"column"`
-	Path    string `json:"path"`
-	Message string `json:"message"`
+	Errors []rules.Error
 }
 
 func newProblem(r *reply) *problem {

@@ -129,7 +129,7 @@ func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	printWarnings(env.stderr, c.Rules, doc)
+	printWarnings(env.stderr, c.Rules, doc.Warnings())
 	set, err := rules.Compile(doc, 1)
 	if err != nil {
 		return nil, fmt.Errorf("compile %s: %w", c.Rules, err)

@@ -19,6 +19,7 @@ const minuteRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit
 
 // TestReplayCommand counts a generated log by hand and by the command, in every form the log may have.
 func TestReplayCommand(t *testing.T) {
+	t.Parallel()
 	var log strings.Builder
 	if _, err := replaytest.Small(5000).WriteTo(&log); err != nil {
 		t.Fatal(err)
@@ -111,6 +112,7 @@ func toJSONLines(t *testing.T, log string) string {
 }
 
 func TestReplayMistakes(t *testing.T) {
+	t.Parallel()
 	rules, log := file(t, "rules.yaml", minuteRule), file(t, "access.log", "garbage\n"+`192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1`+"\n")
 	bad := file(t, "bad.yaml", "version: 1\nrules: [{name: r}]\n")
 	for _, test := range []struct {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/rlnode/rlnode/rules"
@@ -77,7 +76,7 @@ func (c *validateCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	printWarnings(env.stderr, c.File, doc)
+	printWarnings(env.stderr, c.File, doc.Warnings())
 	fmt.Fprintf(env.stdout, "%s: valid\n", shownName(c.File))
 	return nil
 }
@@ -96,9 +95,7 @@ func loadRules(env *environment, name string, out io.Writer) (*rules.Document, e
 	if !errors.As(err, &mistakes) {
 		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
 	}
-	for _, m := range mistakes {
-		fmt.Fprintf(out, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
-	}
+	printMistakes(out, name, "", mistakes)
 	return nil, &exit{code: exitFailed}
 }
 
@@ -110,18 +107,22 @@ func withPath(path, message string) string {
 	return path + ": " + message
 }
 
-func printWarnings(w io.Writer, name string, doc *rules.Document) {
-	for _, m := range doc.Warnings() {
-		fmt.Fprintf(w, "%s: warning: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
+// printMistakes prints what is wrong in a file, or worth a warning, a line each.
+func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
+	for _, m := range list {
+		fmt.Fprintf(w, "%s: %s%s\n", place(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
 	}
+}
+
+func printWarnings(w io.Writer, name string, list []rules.Error) {
+	printMistakes(w, name, "warning: ", list)
 }
 
 // applyCmd writes a rules file to a node.
 type applyCmd struct {
 	File    string `short:"f" required:"" placeholder:"FILE" help:"The rules file; - is standard input."`
 	IfMatch int64  `placeholder:"VERSION" help:"Only if this version is in force."`
-	JSON    bool   `help:"Print the node's answer as it is."`
-	adminPlane
+	answered
 }
 
 // Help has examples.
@@ -165,22 +166,15 @@ func putRules(env *environment, n *remote, o putOptions) error {
 	if err != nil {
 		return explainRules(env, o.name, err)
 	}
-	if o.json {
-		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
+	type done struct {
+		Version  int64         `json:"version"`
+		Warnings []rules.Error `json:"warnings"`
+	}
+	return printReply(env, o.json, reply, func(out io.Writer, written *done) error {
+		printWarnings(env.stderr, o.name, written.Warnings)
+		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
 		return err
-	}
-	var written struct {
-		Version  int64     `json:"version"`
-		Warnings []finding `json:"warnings"`
-	}
-	if err := reply.decode(&written); err != nil {
-		return err
-	}
-	for _, w := range written.Warnings {
-		fmt.Fprintf(env.stderr, "%s: warning: %s\n", place(o.name, w.Line, w.Column), withPath(w.Path, w.Message))
-	}
-	_, err = fmt.Fprintf(env.stdout, "version %d is in force\n", written.Version)
-	return err
+	})
 }
 
 // explainRules prints the mistakes that a node found in a document, a line each.
@@ -189,9 +183,7 @@ func explainRules(env *environment, name string, err error) error {
 	if !errors.As(err, &p) || len(p.Errors) == 0 {
 		return err
 	}
-	for _, m := range p.Errors {
-		fmt.Fprintf(env.stderr, "%s: %s\n", place(name, m.Line, m.Column), withPath(m.Path, m.Message))
-	}
+	printMistakes(env.stderr, name, "", p.Errors)
 	return fmt.Errorf("the node refuses %s for %d mistake(s); the rules in force are as before", shownName(name), len(p.Errors))
 }
 
@@ -220,14 +212,14 @@ func (c *rulesCmd) Run(env *environment) error {
 	if c.Version < 0 {
 		return errUsage("--version: %d is below 1", c.Version)
 	}
+	if c.Versions {
+		return show(env, &answered{c.JSON, c.adminPlane}, request{path: "/v1/rules/versions"}, printVersions)
+	}
 	n, err := c.node()
 	if err != nil {
 		return err
 	}
-	if c.Versions {
-		return c.list(env, n)
-	}
-	r := request{method: http.MethodGet, path: "/v1/rules", accept: "application/yaml"}
+	r := request{path: "/v1/rules", accept: "application/yaml"}
 	if c.JSON {
 		r.accept = "application/json"
 	}
@@ -242,34 +234,13 @@ func (c *rulesCmd) Run(env *environment) error {
 	return err
 }
 
-// version is an entry of the list of versions.
-type version struct {
-	Version int64     `json:"version"`
-	When    time.Time `json:"when"`
-	By      string    `json:"by"`
-	What    string    `json:"what"`
-	Size    int64     `json:"size"`
+// versions is what /v1/rules/versions answers.
+type versions struct {
+	Versions []rules.Version `json:"versions"`
 }
 
-func (c *rulesCmd) list(env *environment, n *remote) error {
-	reply, err := n.send(env.ctx, request{method: http.MethodGet, path: "/v1/rules/versions"})
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(reply.body))
-		return err
-	}
-	var list struct {
-		Versions []version `json:"versions"`
-	}
-	if err := reply.decode(&list); err != nil {
-		return err
-	}
-	table := tabwriter.NewWriter(env.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "VERSION\tWHEN\tBYTES\tBY\tWHAT")
-	for _, v := range list.Versions {
-		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\n", v.Version, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
-	}
-	return table.Flush()
+func printVersions(w io.Writer, list *versions) error {
+	return printTable(w, "VERSION\tWHEN\tBYTES\tBY\tWHAT", list.Versions, func(v rules.Version) string {
+		return fmt.Sprintf("%d\t%s\t%d\t%s\t%s", v.Number, v.When.UTC().Format(time.RFC3339), v.Size, v.By, v.What)
+	})
 }

@@ -15,11 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
 // TestG7_CleanStopForgetsNothing: counters and the refusal itself survive SIGTERM and a restart.
 func TestG7_CleanStopForgetsNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	rules := file(t, "rules.yaml", yearRules(5))
 	s := start(t, dir, "--rules", rules)
@@ -45,6 +47,7 @@ func TestG7_CleanStopForgetsNothing(t *testing.T) {
 
 // TestG7_StopUnderTraffic: what was admitted until the connections closed is all there after a restart.
 func TestG7_StopUnderTraffic(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(100_000_000)))
 	var mu sync.Mutex // guards admitted
@@ -81,6 +84,7 @@ func TestG7_StopUnderTraffic(t *testing.T) {
 
 // TestG7_KillForgetsOnlySinceCheckpoint kills a node in the middle of traffic, again and again.
 func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
@@ -141,6 +145,7 @@ func killUnderTraffic(s *serving, used int64, after time.Duration) (floor, ceili
 
 // TestDamagedCounters: whatever is in counters.db, the node starts and answers.
 func TestDamagedCounters(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	rules := file(t, "rules.yaml", yearRules(5))
 	s := start(t, dir, "--rules", rules)
@@ -173,6 +178,7 @@ func TestDamagedCounters(t *testing.T) {
 }
 
 func TestSecondProcessRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
 	second := launch(t, dir, nil)
@@ -186,6 +192,7 @@ func TestSecondProcessRefused(t *testing.T) {
 }
 
 func TestCannotStart(t *testing.T) {
+	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -251,6 +258,7 @@ func TestSecondSignal(t *testing.T) {
 
 // TestSignalWhileStarting: however far a start has come, a signal ends the node, and the next start succeeds.
 func TestSignalWhileStarting(t *testing.T) {
+	t.Parallel()
 	for _, stage := range []string{"", "node.json", "raft.db", "counters.db"} {
 		dir := t.TempDir()
 		s := launch(t, dir, nil)
@@ -266,6 +274,7 @@ func TestSignalWhileStarting(t *testing.T) {
 
 // TestDrain: after SIGTERM the node is not ready, while connections that are open are served on.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", yearRules(1000)))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.data, "http://"))
 	if err != nil {
@@ -308,6 +317,7 @@ func TestDrain(t *testing.T) {
 
 // TestStopDespiteSlowClient: a request that never ends does not keep the node from stopping.
 func TestStopDespiteSlowClient(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
@@ -330,6 +340,7 @@ func TestStopDespiteSlowClient(t *testing.T) {
 
 // TestRulesSurvive: rules written through the API are there after a kill, and --rules is then not used.
 func TestRulesSurvive(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
 	status, text, err := s.call("PUT", s.admin+"/v1/rules", "", yearRules(3))
@@ -351,6 +362,7 @@ func TestRulesSurvive(t *testing.T) {
 
 // TestReloadUnderLoad writes rules while checks run: none fails, and each is decided by one whole version.
 func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", yearRules(1_000_001)))
 	done := make(chan struct{})
 	var group sync.WaitGroup
@@ -363,7 +375,7 @@ func TestReloadUnderLoad(t *testing.T) {
 					return
 				default:
 				}
-				var a answer
+				var a client.Decision
 				status, text, err := s.call("POST", s.data+"/v1/check", "", oneCheck)
 				if err == nil {
 					err = json.Unmarshal([]byte(text), &a)

@@ -198,6 +198,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	code, out, _ := tool(t, "", "version")
 	if code != 0 || !strings.HasPrefix(out, "rlnode ") {
 		t.Errorf("have %d, %q", code, out)
@@ -208,6 +209,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	t.Parallel()
 	good := file(t, "good.yaml", yearRules(5))
 	bad := file(t, "bad.yaml", "version: 1\nrules:\n  - {name: a, key: [ip], limits: [{limit: 0, per: 1m}]}\n  - {name: b, colour: red}\n")
 	for _, test := range []struct {

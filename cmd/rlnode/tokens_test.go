@@ -116,6 +116,7 @@ func TestTokensFile(t *testing.T) {
 }
 
 func TestTokenCommandMistakes(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ args, want string }{
 		{"token --scope check", "<name>"}, {"token x", "--scope"}, {"token x --scope chek", `"chek"`}, {"token x --scope check,check", "stands twice"},
 		{"token x= --scope check", "a name has letters"}, {"token rlt_abc --scope check", "not its name"}, {"token " + strings.Repeat("x", 65) + " --scope check", "64 bytes"},

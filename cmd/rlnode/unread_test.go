@@ -26,6 +26,7 @@ func unreadRules() string {
 // Callers that send batches with detail and never read take at most 100 MB of the node's memory, and 64 KiB for each
 // connection where there are many; other callers are served meanwhile, probes too.
 func TestCallersThatDoNotRead(t *testing.T) {
+	t.Parallel()
 	if raceDetector {
 		t.Skip("measures the memory of the real thing")
 	}

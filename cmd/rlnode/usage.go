@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
 	"text/tabwriter"
@@ -60,7 +59,7 @@ func (c *usageCmd) Run(env *environment) error {
 	if c.Incomplete {
 		query.Set("incomplete", "allow")
 	}
-	body, missing, err := n.stream(env.ctx, request{method: http.MethodGet, path: "/v1/usage/monthly", query: query})
+	body, missing, err := n.stream(env.ctx, request{path: "/v1/usage/monthly", query: query})
 	if err != nil {
 		return err
 	}
@@ -163,24 +162,16 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 // stream makes a call whose answer may be long and slow: only its beginning has to come in time. missing is what the
 // answer says is not in it.
 func (n *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
-	req, err := http.NewRequestWithContext(ctx, r.method, n.base+r.path+"?"+r.query.Encode(), nil)
+	resp, err := n.open(ctx, r)
 	if err != nil {
-		return nil, "", fmt.Errorf("ask %s: %w", n.base, err)
-	}
-	if n.token != "" {
-		req.Header.Set("Authorization", "Bearer "+n.token)
-	}
-	resp, err := n.client.Do(req)
-	if err != nil {
-		return nil, "", n.unreachable(err)
+		return nil, "", err
 	}
 	if resp.StatusCode >= 400 {
-		defer resp.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-		if err != nil {
-			return nil, "", n.unreachable(err)
+		answer, err := n.read(resp)
+		if err == nil {
+			err = newProblem(answer)
 		}
-		return nil, "", newProblem(&reply{status: resp.StatusCode, header: resp.Header, body: text})
+		return nil, "", err
 	}
 	return resp.Body, resp.Header.Get("Rlnode-Incomplete"), nil
 }

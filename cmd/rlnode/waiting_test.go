@@ -127,6 +127,7 @@ func live(t *testing.T, s *serving) float64 {
 
 // Each of many checks that wait is answered when its own delay is over, and while they wait they take memory only.
 func TestManyWaiters(t *testing.T) {
+	t.Parallel()
 	n, fill := *waiters, 20
 	if n == 0 {
 		n, fill = 2000, 3
@@ -178,6 +179,7 @@ func TestManyWaiters(t *testing.T) {
 
 // SIGTERM answers all that wait at once, with what is left of their delays.
 func TestStopAnswersWaiters(t *testing.T) {
+	t.Parallel()
 	n := max(*waiters, 300)
 	raiseFiles(slog.New(slog.DiscardHandler))
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, 60)))

@@ -44,14 +44,14 @@ var mayImport = map[string][]string{
 	"internal/tracing":   {},
 	"replay":             {"algorithms", "counters", "rules", "limiter"},
 	"api/ui":             {}, // files for browsers
-	"api":                {"persist", "algorithms", "counters", "rules", "ring", "limiter", "internal/loads", "usage", "internal/tracing", "api/ui", "internal/yaml"},
+	"api":                {"persist", "algorithms", "counters", "rules", "ring", "limiter", "internal/loads", "usage", "internal/tracing", "api/ui", "internal/yaml", "cluster", "cluster/gossip"},
 	"node": {
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "client", "internal/secret", "cluster/wan",
 	},
 	// Flags and commands: what a node is made of is not theirs to know.
 	"cmd/rlnode": {
-		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "internal/yaml", "internal/secret",
+		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "client", "internal/yaml", "internal/secret",
 	},
 
 	"cluster/peer": {"ring"},
@@ -73,12 +73,13 @@ var mayImport = map[string][]string{
 	"internal/process": {}, // for tests
 	"internal/secret":  {"ring"},
 	"internal/testca":  {},
+	"internal/reload":  {},
 	"internal/wire":    {},
 	"internal/yaml":    {},
 }
 
 // everywhere are packages without a word of the product, which all may import but client, which others import.
-var everywhere = []string{"internal/figures", "internal/wire"}
+var everywhere = []string{"internal/figures", "internal/reload", "internal/wire"}
 
 // standardOnly are the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}

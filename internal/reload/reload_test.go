@@ -1,0 +1,66 @@
+package reload
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A change is read when it has settled down, what is no good leaves the old value, and each change is reported once.
+func TestFiles(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	write := func(text string, age time.Duration) {
+		t.Helper()
+		at := time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(name, []byte(text), 0o600), os.Chtimes(name, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func() (string, error) {
+		text, err := os.ReadFile(name)
+		if err == nil && string(text) == "bad" {
+			err = errors.New("it is no good")
+		}
+		return string(text), err
+	}
+	write("one", time.Hour)
+	reports, failures := 0, 0
+	f, err := Open(load, func(_ string, err error) {
+		reports++
+		if err != nil {
+			failures++
+		}
+	}, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	look := func(want string, wantReports, wantFailures int) {
+		t.Helper()
+		now = now.Add(2 * Interval)
+		if have := f.Current(now); have != want || reports != wantReports || failures != wantFailures {
+			t.Errorf("have %q, %d reports, %d failures; want %q, %d, %d", have, reports, failures, want, wantReports, wantFailures)
+		}
+	}
+	look("one", 0, 0)
+	write("three", time.Minute) // nobody writes it any more
+	if have := f.Current(now); have != "one" {
+		t.Errorf("looked at too early: have %q", have)
+	}
+	look("three", 1, 0)
+	write("being written", -time.Hour)
+	look("three", 1, 0)
+	look("being written", 2, 0)
+	write("bad", time.Hour)
+	look("being written", 3, 1)
+	look("being written", 3, 1)
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	look("being written", 4, 2)
+	if _, err := Open(load, nil, name); err == nil {
+		t.Error("a missing file is opened")
+	}
+}
