@@ -166,8 +166,8 @@ func (c *Cluster) Ready() error {
 
 // Suspended is how many nodes were taken out of the ring, though they live, within the last hour.
 func (c *Cluster) Suspended() (n int) {
-	for _, s := range c.Last().Suspensions {
-		if time.Since(time.UnixMilli(s.Last)) < time.Hour {
+	for _, b := range c.Last().Boots {
+		if s := b.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
 			n++
 		}
 	}

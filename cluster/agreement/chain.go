@@ -3,6 +3,7 @@ package agreement
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -13,11 +14,17 @@ const CheckEvery = 16
 // Hash is SHA-256.
 type Hash [sha256.Size]byte
 
+// MarshalText gives hexadecimal digits.
+func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
+
+// UnmarshalText is the inverse of MarshalText.
+func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
+
 // Check is State.Hash as of an index, a multiple of CheckEvery: nodes that have applied different amounts can be compared
 // by it. The zero value is none.
 type Check struct {
-	Index uint64 // all entries below it have been applied
-	Hash  Hash
+	Index uint64 `json:"index"` // all entries below it have been applied
+	Hash  Hash   `json:"hash"`
 }
 
 // chained is next with the hash of an entry and of what came of it added to that of s.
@@ -36,7 +43,7 @@ func (next *State) chained(s *State, entry []byte, r Result) {
 		uint64(len(entry)), next.Index, uint64(r.Version), yes(r.Err != nil), uint64(v.Number), uint64(next.Level), next.Revision,
 		uint64(next.Epoch), yes(next.Settled), next.LastEnded, next.Reign, uint64(next.Regions.Term), next.Regions.Revision,
 		uint64(len(next.Regions.Held)), uint64(len(next.Members)), uint64(len(next.Boots)), uint64(len(next.Generations)),
-		uint64(len(next.answers)),
+		uint64(len(next.Answers)),
 	} {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}

@@ -285,7 +285,7 @@ func (b *book) observeRing(v *view) {
 			continue
 		}
 		// Who was taken out has to do well for a while first, and nobody who can't be reached directly comes in.
-		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Suspensions[id].Patience() {
+		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
 	}

@@ -71,7 +71,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
 				t.Fatalf("have %+v, want that node 3 is ended", list)
 			}
-			if d.state.Suspensions[id(3)].Times != 1 {
+			if d.state.Boots[id(3)].Suspension.Times != 1 {
 				t.Error("it is not counted")
 			}
 		})
@@ -311,7 +311,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
 	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // it is made anew without the hole
-	if d.inRing(5) || d.state.Suspensions[id(5)].Times != 1 {
+	if d.inRing(5) || d.state.Boots[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
 	relayed()
