@@ -125,7 +125,7 @@ func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority
 	if c.leads() {
 		return c.answer(ctx, r), nil
 	}
-	b, err := r.AppendBinary(nil)
+	b, err := r.Encode()
 	if err != nil {
 		return authority.Reply{}, err
 	}
@@ -166,15 +166,15 @@ func (c *Cluster) nodes() []authority.Node {
 		list = append(list, authority.Node{
 			Member:   agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
 			Boot:     m.Boot,
-			Presence: presence(m.State),
+			State:    m.State,
 			Supports: m.Version >= settingsVersion,
 		})
 	}
 	for id, m := range c.State().Members {
 		if !seen[id] {
-			n := authority.Node{Member: m, Presence: authority.Doubtful}
+			n := authority.Node{Member: m, State: gossip.Suspect}
 			if time.Since(c.opened) > c.cfg.Timings.Absent {
-				n.Presence = authority.Failed
+				n.State = gossip.Failed
 			}
 			list = append(list, n)
 		}
@@ -183,7 +183,7 @@ func (c *Cluster) nodes() []authority.Node {
 	defer c.crew.mu.Unlock()
 	for i, n := range list {
 		if r, removing := c.crew.removing[n.ID]; removing && r.boot == n.Boot {
-			list[i].Presence, list[i].Removed = authority.Left, r.force
+			list[i].State, list[i].Removed = gossip.Left, r.force
 		}
 	}
 	return list
@@ -196,18 +196,6 @@ func (c *Cluster) gossipMembers() []gossip.Member {
 		return nil
 	}
 	return g.Members()
-}
-
-func presence(s gossip.State) authority.Presence {
-	switch s {
-	case gossip.Alive:
-		return authority.Alive
-	case gossip.Left:
-		return authority.Left
-	case gossip.Failed:
-		return authority.Failed
-	}
-	return authority.Doubtful
 }
 
 // outsider is how long a node that is gone and is nowhere in what is agreed stays in gossip's list.

@@ -205,7 +205,7 @@ func (c *Cluster) serveAsk(ctx context.Context, r request) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, authority.Term)
 	defer cancel()
-	return c.answer(ctx, ask).AppendBinary(nil)
+	return c.answer(ctx, ask).Encode()
 }
 
 func (c *Cluster) serveCommitted(ctx context.Context, _ request) ([]byte, error) {
@@ -215,5 +215,5 @@ func (c *Cluster) serveCommitted(ctx context.Context, _ request) ([]byte, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	return authority.Reply{Granted: true, Index: index}.AppendBinary(nil)
+	return authority.Reply{Granted: true, Index: index}.Encode()
 }

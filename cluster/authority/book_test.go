@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -59,7 +60,7 @@ func (d *desk) apply(e agreement.Entry) {
 func (d *desk) node(n byte) *Node {
 	if d.nodes[n] == nil {
 		d.nodes[n] = &Node{
-			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n), Presence: Alive,
+			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n), State: gossip.Alive,
 			Supports: true,
 		}
 	}
@@ -205,10 +206,10 @@ func TestJoin(t *testing.T) {
 	d := newDesk(t, 2)
 	d.up(1, 2)
 	d.node(3).Supports = false
-	d.node(4).Presence = Doubtful
+	d.node(4).State = gossip.Suspect
 	d.want(d.run(2*time.Second, 1, 2, 3, 4), "Boot", "Boot")
 	d.node(3).Supports = true
-	d.node(4).Presence = Alive
+	d.node(4).State = gossip.Alive
 	d.want(d.run(3*time.Second, 1, 2, 3, 4), "Ring", "Settled")
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
@@ -290,18 +291,18 @@ func TestLeaving(t *testing.T) {
 func TestEnding(t *testing.T) {
 	tests := []struct {
 		name     string
-		presence Presence
+		state    gossip.State
 		reported bool
 		asks     bool
 		ended    time.Duration // at the earliest after it asked last; 0: not at all
 	}{
-		{"gossip says so and it is silent", Failed, false, false, Wait},
-		{"it left and is silent", Left, false, false, Wait},
-		{"nobody reaches it and it is silent", Alive, true, false, Wait},
-		{"it is just silent", Alive, false, false, vainPatience},
-		{"gossip suspects it", Doubtful, false, false, vainPatience},
-		{"gossip alone", Failed, false, true, 0},
-		{"nobody reaches it though it asks", Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
+		{"gossip says so and it is silent", gossip.Failed, false, false, Wait},
+		{"it left and is silent", gossip.Left, false, false, Wait},
+		{"nobody reaches it and it is silent", gossip.Alive, true, false, Wait},
+		{"it is just silent", gossip.Alive, false, false, vainPatience},
+		{"gossip suspects it", gossip.Suspect, false, false, vainPatience},
+		{"gossip alone", gossip.Failed, false, true, 0},
+		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -309,7 +310,7 @@ func TestEnding(t *testing.T) {
 			d.up(1, 2, 3)
 			began := d.now
 			granted := d.book.records[id(3)].granted
-			d.node(3).Presence = tt.presence
+			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickEvery
 				for _, n := range []byte{1, 2, 3} {
@@ -355,7 +356,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 			d.ask(d.request(3))
 		}
 		start := d.now
-		d.node(3).Presence = Failed
+		d.node(3).State = gossip.Failed
 		for d.now < start+wait {
 			if e := d.decide(); e != nil {
 				t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
@@ -376,7 +377,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 func TestEndingIsCalledOff(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
 	if have := d.ask(d.request(3)); have.Why != whyEnding {
 		t.Fatalf("have %+v, want no answer while it is being ended", have)
@@ -385,7 +386,7 @@ func TestEndingIsCalledOff(t *testing.T) {
 	if have := d.ask(d.request(3)); have.Why != whyEnding {
 		t.Fatalf("have %+v while gossip still calls it failed", have)
 	}
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	d.want(d.run(3*time.Second, 1, 2, 3))
 	if !d.ask(d.request(3)).Granted {
 		t.Error("it gets no authority after it is back")
@@ -395,7 +396,7 @@ func TestEndingIsCalledOff(t *testing.T) {
 func TestEndedIsNotTakenBack(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	var e agreement.Entry
 	for e == nil {
 		d.now += tickEvery
@@ -404,7 +405,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	}
 	d.want([]agreement.Entry{e}, "Ended")
 	// The entry is under way. The node is back, and the leader's loop was stopped for long.
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
 	d.book.hear(d.now, d.state, &q)
@@ -423,12 +424,12 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
 	old := d.request(3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.want(d.run(3*time.Second, 1, 2), "Ended")
 	if d.state.To.Rank(id(3)) >= 0 || d.state.Generation(id(3)) != 1 {
 		t.Fatal("it is still there")
 	}
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	if have := d.ask(old); have.Why != whyBehind || have.Index != d.state.LastEnded {
 		t.Errorf("have %+v, want it to apply first", have)
 	}
@@ -447,35 +448,35 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 func TestTheOnlyMemberIsNotEnded(t *testing.T) {
 	d := newDesk(t, 1)
 	d.up(1)
-	d.node(1).Presence = Failed
+	d.node(1).State = gossip.Failed
 	d.want(d.run(time.Minute))
 }
 
 func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
 	if !d.book.records[id(3)].ending {
 		t.Fatal("it is not being ended")
 	}
 	d.now += 10 * time.Second // the loop stands still
-	d.node(2).Presence = Failed
+	d.node(2).State = gossip.Failed
 	if e := d.decide(); e != nil {
 		t.Fatalf("have %#v right after the loop stood still", e)
 	}
-	d.node(2).Presence = Alive
+	d.node(2).State = gossip.Alive
 	if have := d.ask(d.request(3)); !have.Granted {
 		t.Errorf("have %+v for the request that lay unread", have)
 	}
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	d.want(d.run(5*time.Second, 1, 2, 3))
 }
 
 func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.want(d.run(2500*time.Millisecond, 1, 2), "Ended")
 	d.want(d.run(4*time.Second, 1, 2))
 	d.want(d.run(2*time.Second, 1, 2), "Ring", "Settled")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
 func TestQuickRestart(t *testing.T) {
@@ -136,7 +137,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
-	d.node(3).Presence = Left
+	d.node(3).State = gossip.Left
 	d.want(d.run(Wait-tickEvery, 1, 2))
 	d.want(d.run(2*tickEvery, 1, 2), "Ended")
 }
@@ -148,7 +149,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
-	d.node(3).Presence = Left
+	d.node(3).State = gossip.Left
 	d.want(d.run(patience+2*tickEvery, 1, 2), "Ended")
 }
 

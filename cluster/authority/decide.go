@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -110,7 +111,7 @@ func (b *book) review(v *view, id ring.NodeID) {
 		return
 	}
 	node := v.nodes[id]
-	failed := node.Presence == Failed || node.Presence == Left
+	failed := node.State == gossip.Failed || node.State == gossip.Left
 	cut := r.cutSince != never
 	asked := max(r.asked, r.newerAsked)
 	silent := b.silence(v.now, asked) >= patience
@@ -281,7 +282,7 @@ func (b *book) observeRing(v *view) {
 	var wanted []ring.NodeID
 	for id, n := range v.nodes {
 		r := b.records[id]
-		if n.Presence != Alive || n.Removed || !n.Supports || !b.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
+		if n.State != gossip.Alive || n.Removed || !n.Supports || !b.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
 		// Who was taken out has to do well for a while first, and nobody who can't be reached directly comes in.

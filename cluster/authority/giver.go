@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -29,6 +30,17 @@ const (
 
 // ErrNotLeading: this node does not lead, or can't prove it.
 var ErrNotLeading = errors.New("this node does not lead")
+
+// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: neither taken into the ring nor for failed.
+type Node struct {
+	agreement.Member
+	Boot  uint64
+	State gossip.State
+	// Removed: an operator removes this process, alive or not.
+	Removed bool
+	// Supports: the node can compute a ring with this build's ring.DefaultSettings.
+	Supports bool
+}
 
 // GiverConfig is what a Giver needs. Expect, Now and Logger may be left out.
 type GiverConfig struct {
@@ -58,7 +70,6 @@ type Giver struct {
 	config    GiverConfig
 	orders    chan bool // true: lead, false: follow
 	questions chan *question
-	statuses  chan chan Status
 	outcomes  chan outcome
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -116,7 +127,7 @@ func NewGiver(c GiverConfig) (*Giver, error) {
 	}
 	g := &Giver{
 		config: c, orders: make(chan bool), questions: make(chan *question),
-		statuses: make(chan chan Status), outcomes: make(chan outcome),
+		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.group.Go(g.run)
@@ -220,8 +231,6 @@ func (g *Giver) run() {
 			}
 		case q := <-g.questions:
 			g.take(q)
-		case c := <-g.statuses:
-			c <- g.status()
 		case o := <-g.outcomes:
 			g.learn(o)
 		case <-wake:

@@ -19,13 +19,13 @@ func TestGolden(t *testing.T) {
 		Level:   1, Release: "v1.0.0", Zones: "2025c", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}},
 	}
 	replies := []Reply{{Granted: true, Index: 9}, {Why: "no", Index: 8}, {Why: "no", Differs: true}, {Why: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
-	b, err := request.AppendBinary(nil)
+	b, err := request.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := []golden.Line{{Name: "request", Bytes: b}}
 	for i, r := range replies {
-		if b, err = r.AppendBinary(nil); err != nil {
+		if b, err = r.Encode(); err != nil {
 			t.Fatal(err)
 		}
 		lines = append(lines, golden.Line{Name: fmt.Sprintf("reply-%d", i), Bytes: b})

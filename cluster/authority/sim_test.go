@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -391,9 +392,9 @@ func (p *process) gossip() []Node {
 	defer w.mu.Unlock()
 	var out []Node
 	for _, o := range w.nodes {
-		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, Presence: Alive, Supports: true}
+		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, State: gossip.Alive, Supports: true}
 		if w.down(o) || time.Now().Before(o.slander) {
-			n.Presence = Failed
+			n.State = gossip.Failed
 		}
 		out = append(out, n)
 	}

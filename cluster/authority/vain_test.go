@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -342,12 +343,12 @@ func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 func TestRemovedByForce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence, d.node(3).Removed = Left, true
+	d.node(3).State, d.node(3).Removed = gossip.Left, true
 	list := ended(d.run(Wait+time.Second, 1, 2, 3))
 	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
 		t.Fatalf("have %+v, want that node 3 is ended", list)
 	}
-	d.node(3).Presence, d.node(3).Removed = Alive, false
+	d.node(3).State, d.node(3).Removed = gossip.Alive, false
 	if reply := d.ask(d.request(3)); !reply.Removed {
 		t.Fatalf("have %+v, want that it is told", reply)
 	}

@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"ring":               {},
 	"rules":              {"algorithms", "internal/yaml"},
 	"cluster/agreement":  {"ring", "rules"},
-	"cluster/authority":  {"ring", "cluster/agreement"},
+	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
 	"persist":            {"algorithms", "counters", "ring"},
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
 	"limiter/grants":     {"algorithms", "counters", "ring", "localcache"},
