@@ -16,10 +16,11 @@ import (
 
 // crew is what this node notes about the others.
 type crew struct {
+	*core
 	remembered []string // what Remember was told last; look's alone
 	tally      tally
-	// behind is what the leader told last; nil after it could not be asked.
-	behind atomic.Pointer[[]ring.NodeID]
+	// told are those that ask in vain, as the leader said last; nil after it could not be asked.
+	told atomic.Pointer[[]ring.NodeID]
 	// removed: the leader has told that an operator removed this process.
 	removed atomic.Bool
 
@@ -48,15 +49,15 @@ func (c *Cluster) makeAuthority() error {
 	self := c.cfg.Self
 	giver, err := authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
-		State: c.State, Propose: c.propose, Nodes: c.nodes, Ruled: c.machine.ruled.Load,
-		HandOn: func() { c.spawn(func() { c.handLeadOn(c.ctx) }) }, Logger: c.cfg.Logger,
+		State: c.State, Propose: c.propose, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
+		HandOn: func() { c.spawn(func() { c.crew.handLeadOn(c.ctx) }) }, Logger: c.cfg.Logger,
 	})
 	if err != nil {
 		return err
 	}
 	holder, err := authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.ask, Status: c.status,
-		OnChange: c.authorityChanged, Logger: c.cfg.Logger,
+		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.ask, Status: c.crew.status,
+		OnChange: func() { poke(c.reconcile) }, Logger: c.cfg.Logger,
 	})
 	if err != nil {
 		return errors.Join(err, giver.Close())
@@ -65,17 +66,15 @@ func (c *Cluster) makeAuthority() error {
 	return nil
 }
 
-func (c *Cluster) authorityChanged() { poke(c.reconcile) }
-
 // Authority says whether this node may act as an owner at this moment.
-func (c *Cluster) Authority() bool { return c.holder.Valid() }
+func (c *core) Authority() bool { return c.holder.Valid() }
 
 // Holder is this node's authority, for those who need more than whether there is any.
-func (c *Cluster) Holder() *authority.Holder { return c.holder }
+func (c *core) Holder() *authority.Holder { return c.holder }
 
 // status is what this node's requests for authority tell. It tells what the rest of the node has been told, which may
 // be a moment behind what Raft has applied.
-func (c *Cluster) status() authority.Request {
+func (c *crew) status() authority.Request {
 	c.follow.mu.Lock()
 	s := c.follow.told
 	c.follow.mu.Unlock()
@@ -106,22 +105,22 @@ func (c *Cluster) status() authority.Request {
 }
 
 // ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
-func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
+func (c *crew) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	reply, err := c.askLeader(ctx, r)
 	switch {
 	case err != nil:
-		c.crew.behind.Store(nil)
+		c.told.Store(nil)
 		return reply, err
 	case reply.Differs:
 		c.goneAstray(r)
-	case reply.Removed && !c.crew.removed.Swap(true):
+	case reply.Removed && !c.removed.Swap(true):
 		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
 	}
-	c.crew.behind.Store(&reply.Behind)
+	c.told.Store(&reply.Behind)
 	return reply, nil
 }
 
-func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
+func (c *crew) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if c.leads() {
 		return c.answer(ctx, r), nil
 	}
@@ -136,29 +135,26 @@ func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority
 }
 
 // answer answers a request as the leader, and notes how far the node is.
-func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Reply {
+func (c *crew) answer(ctx context.Context, r authority.Request) authority.Reply {
 	if reply, differs := c.compare(r); differs {
 		return reply
 	}
 	reply := c.giver.Answer(ctx, r)
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	if c.crew.heard == nil {
-		c.crew.heard = map[ring.NodeID]heard{}
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		h, before := heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}, c.crew.heard[r.Node]
+		h, before := heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}, c.heard[r.Node]
 		if h.moved = before.moved; h.applied > before.applied {
 			h.moved = h.at
 		}
-		c.crew.heard[r.Node] = h
+		c.heard[r.Node] = h
 	}
 	return reply
 }
 
 // nodes is who there is, for the giver. A member that gossip has not seen since this node started counts as failed
 // only after a while: after a restart of all, some take longer.
-func (c *Cluster) nodes() []authority.Node {
+func (c *crew) nodes() []authority.Node {
 	var list []authority.Node
 	seen := map[ring.NodeID]bool{}
 	for _, m := range c.gossipMembers() {
@@ -179,18 +175,29 @@ func (c *Cluster) nodes() []authority.Node {
 			list = append(list, n)
 		}
 	}
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i, n := range list {
-		if r, removing := c.crew.removing[n.ID]; removing && r.boot == n.Boot {
+		if r, removing := c.removing[n.ID]; removing && r.boot == n.Boot {
 			list[i].State, list[i].Removed = gossip.Left, r.force
 		}
 	}
 	return list
 }
 
+// alive are the nodes of this region that gossip sees.
+func (c *core) alive() map[ring.NodeID]bool {
+	alive := map[ring.NodeID]bool{}
+	for _, m := range c.gossipMembers() {
+		if m.State == gossip.Alive {
+			alive[m.ID] = true
+		}
+	}
+	return alive
+}
+
 // gossipMembers is empty until gossip has been started.
-func (c *Cluster) gossipMembers() []gossip.Member {
+func (c *core) gossipMembers() []gossip.Member {
 	g := c.gossip.Load()
 	if g == nil {
 		return nil
@@ -202,7 +209,7 @@ func (c *Cluster) gossipMembers() []gossip.Member {
 const outsider = time.Minute
 
 // dropOutsiders has gossip forget those who are gone: removed, or never taken in. since is when each was seen so first.
-func (c *Cluster) dropOutsiders(since map[ring.NodeID]time.Time) {
+func (c *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	conf, _ := c.configuration()
 	state := c.State()
 	gone := map[ring.NodeID]bool{}

@@ -176,7 +176,7 @@ func (w *world) fault(chance *rand.Rand) {
 
 // TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node one writes.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
-	many(t, *seeds/5, func(t *testing.T, chance *rand.Rand) {
+	many(t, *seeds/15, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
 		defer w.end()
 		nodes := w.founded(3 + 2*chance.IntN(2))
@@ -256,7 +256,7 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		for i := range 8 {
 			before := w.aLeader()
-			before.c.Load().handLeadOn(t.Context())
+			before.c.Load().crew.handLeadOn(t.Context())
 			var next *node
 			w.until(500*time.Millisecond, "another leader", func() bool {
 				next = w.leader()

@@ -23,7 +23,7 @@ type follower struct {
 // tell is called for each state that is news, by the loop alone.
 func (c *Cluster) tell(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
-		c.adopt(now.Cluster)
+		c.founder.adopt(now.Cluster)
 	}
 	// The ring first: rules may be in force a moment earlier on another node, a ring that is not known here may not be
 	// answered for.
@@ -42,7 +42,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 		close(waiter)
 	}
 	if now.History != before.History || now.Regions != before.Regions {
-		poke(c.regional.wake)
+		poke(c.governor.wake)
 		c.holder.Poke() // the leader waits until a majority goes by them
 	}
 	if !ringChanged(before, now) {
@@ -90,7 +90,7 @@ func (c *Cluster) followStates() {
 }
 
 // wait returns when what has been told satisfies ok, or ctx ends.
-func (c *Cluster) wait(ctx context.Context, ok func(*agreement.State) bool) error {
+func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
 		c.follow.mu.Lock()
 		if c.follow.told != nil && ok(c.follow.told) {
@@ -121,7 +121,7 @@ func rulesVersion(s *agreement.State) int64 {
 }
 
 // Await waits until this node has applied a revision and a version of the rules, and reports whether it has.
-func (c *Cluster) Await(ctx context.Context, revision, version int64) bool {
+func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	return c.wait(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version
 	}) == nil

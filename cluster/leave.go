@@ -31,7 +31,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	}
 	c.leaving.Store(true)
 	// A leader that hands its work on first spares the others an election at the end.
-	c.handLeadOn(ctx)
+	c.crew.handLeadOn(ctx)
 	c.holder.Poke()
 	self := c.cfg.Self.ID
 	err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
@@ -68,14 +68,14 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 
 // handLeadOn makes another voter the leader, if this node leads and there is one that answers. It may fail: then an
 // election will do it later.
-func (c *Cluster) handLeadOn(ctx context.Context) {
+func (c *crew) handLeadOn(ctx context.Context) {
 	heirs := c.heirs()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
 		r := c.raft.Load()
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := waitFuture(ctx, c, r.LeadershipTransferToServer(heir.ID, heir.Address))
+		err := c.await(ctx, r.LeadershipTransferToServer(heir.ID, heir.Address))
 		if err != nil {
 			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
 		}
@@ -83,12 +83,12 @@ func (c *Cluster) handLeadOn(ctx context.Context) {
 }
 
 // otherVoter says whether some other voter is alive and applies what is agreed on.
-func (c *Cluster) otherVoter() bool { return len(c.heirs()) > 0 }
+func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
 // heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader. Those that apply what
 // is agreed on come first, and if there are any, the others are left out: while Raft tries to hand the lead on it proposes
 // nothing, and to a node that stores nothing it may try for good.
-func (c *Cluster) heirs() []raft.Server {
+func (c *crew) heirs() []raft.Server {
 	conf, _ := c.configuration()
 	var well, others []raft.Server
 	for _, m := range c.gossip.Load().Members() {
@@ -96,7 +96,7 @@ func (c *Cluster) heirs() []raft.Server {
 		if !ok || s.Suffrage != raft.Voter || m.ID == c.cfg.Self.ID || m.State != gossip.Alive {
 			continue
 		}
-		switch h := c.heard(m.ID); {
+		switch h := c.lastHeard(m.ID); {
 		case h.stuck && time.Since(h.at) < heardWithin:
 		case time.Since(h.moved) < lately:
 			well = append(well, s)
@@ -115,11 +115,11 @@ func (c *Cluster) heirs() []raft.Server {
 // lately is how long ago a node that applies what is agreed on may have said so: it does four times a second.
 const lately = time.Second
 
-// heard is what a node has told lately, with a request for authority.
-func (c *Cluster) heard(id ring.NodeID) heard {
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	return c.crew.heard[id]
+// lastHeard is what a node has told lately, with a request for authority.
+func (c *crew) lastHeard(id ring.NodeID) heard {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard[id]
 }
 
 // LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, of the members, and of
@@ -130,7 +130,7 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 		return nil
 	}
 	c.departing.Store(true)
-	c.handLeadOn(ctx)
+	c.crew.handLeadOn(ctx)
 	if err := c.depart(ctx, departure{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
@@ -166,26 +166,13 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 	if err != nil {
 		return err
 	}
-	for asked := false; ; {
+	return c.insist(ctx, func(unknown bool) error {
 		_, err := c.callLeader(ctx, MethodRemove, b)
-		switch {
-		case err == nil, errors.Is(err, ErrRefused):
-			return err
-		case errors.Is(err, ErrNotFound):
-			if asked {
-				return nil // the call before did it, and its answer was lost
-			}
-			return err
+		if unknown && errors.Is(err, ErrNotFound) {
+			return nil // the call before did it, and its answer was lost
 		}
-		asked = asked || errors.Is(err, ErrUnknown)
-		select {
-		case <-time.After(4 * retryPause):
-		case <-ctx.Done():
-			return err
-		case <-c.ctx.Done():
-			return ErrClosed
-		}
-	}
+		return err
+	})
 }
 
 // serveRemove makes a departure, on the leader.
@@ -207,7 +194,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 			return nil, fmt.Errorf("%w: this node leads still", ErrNoLeader)
 		}
 		if d.Force {
-			c.handLeadOn(ctx)
+			c.crew.handLeadOn(ctx)
 			return nil, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
 		}
 		return nil, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
@@ -216,9 +203,9 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
 		return nil, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.takeOut(m.ID, d.Force)
+	c.crew.takeOut(m.ID, d.Force)
 	if !d.Leaves {
-		defer c.doneRemoving(m.ID)
+		defer c.crew.doneRemoving(m.ID)
 	}
 	// The giver ends its authority when that has run out; the reconcile loop does the rest.
 	poke(c.reconcile)
@@ -242,18 +229,18 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 }
 
 // takeOut marks the process of a node that gossip knows now: it is not added again.
-func (c *Cluster) takeOut(id ring.NodeID, force bool) {
+func (c *crew) takeOut(id ring.NodeID, force bool) {
 	g, _ := c.gossipMember(id)
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	if c.crew.removing == nil {
-		c.crew.removing = map[ring.NodeID]removal{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.removing == nil {
+		c.removing = map[ring.NodeID]removal{}
 	}
-	c.crew.removing[id] = removal{g.Boot, force}
+	c.removing[id] = removal{g.Boot, force}
 }
 
 // gossipMember is what gossip knows of a node.
-func (c *Cluster) gossipMember(id ring.NodeID) (gossip.Member, bool) {
+func (c *core) gossipMember(id ring.NodeID) (gossip.Member, bool) {
 	for _, m := range c.gossip.Load().Members() {
 		if m.ID == id {
 			return m, true
@@ -262,10 +249,10 @@ func (c *Cluster) gossipMember(id ring.NodeID) (gossip.Member, bool) {
 	return gossip.Member{}, false
 }
 
-func (c *Cluster) doneRemoving(id ring.NodeID) {
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	delete(c.crew.removing, id)
+func (c *crew) doneRemoving(id ring.NodeID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.removing, id)
 }
 
 // findMember is the node that a departure means.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -31,9 +30,9 @@ type MemberLevel struct {
 }
 
 // Levels tells it as this node knows it.
-func (c *Cluster) Levels() Levels { return c.levels(c.Last()) }
+func (c *core) Levels() Levels { return c.levels(c.Last()) }
 
-func (c *Cluster) levels(s *agreement.State) Levels {
+func (c *core) levels(s *agreement.State) Levels {
 	names := map[ring.NodeID]string{}
 	conf, _ := c.configuration()
 	for _, server := range conf.Servers {
@@ -72,30 +71,22 @@ func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Leve
 	if err != nil {
 		return 0, err
 	}
-	for {
+	var level agreement.Level
+	err = c.insist(ctx, func(bool) error {
 		reply, err := c.callLeader(ctx, MethodRaise, b)
 		if err == nil {
-			var level agreement.Level
-			if err := json.Unmarshal(reply, &level); err != nil {
-				return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
-			}
-			return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
+			err = json.Unmarshal(reply, &level)
 		}
-		if errors.Is(err, ErrRefused) {
-			return 0, err
-		}
-		select { // to raise it twice is to raise it once
-		case <-time.After(retryPause):
-		case <-ctx.Done():
-			return 0, err
-		case <-c.ctx.Done():
-			return 0, ErrClosed
-		}
+		return err
+	})
+	if err != nil {
+		return 0, err
 	}
+	return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
 }
 
 // serveRaise is Raise's other end.
-func (c *Cluster) serveRaise(ctx context.Context, r request) ([]byte, error) {
+func (c *reconciler) serveRaise(ctx context.Context, r request) ([]byte, error) {
 	var to agreement.Level
 	if err := json.Unmarshal(r.body, &to); err != nil {
 		return nil, errBadCall
@@ -111,7 +102,7 @@ func (c *Cluster) serveRaise(ctx context.Context, r request) ([]byte, error) {
 }
 
 // raise is Raise on the leader.
-func (c *Cluster) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	select {
 	case c.changing <- struct{}{}:
 		defer func() { <-c.changing }()
@@ -148,7 +139,7 @@ func (c *Cluster) raise(ctx context.Context, to agreement.Level) (agreement.Leve
 
 // mayRise says who does not know a level. A region that follows this one's rules has to be at the level before: its nodes
 // read what is written here.
-func (c *Cluster) mayRise(l Levels, to agreement.Level) error {
+func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
 			return fmt.Errorf("%w: %s knows feature level %d, not %d (release %q): run a later release on it, or remove it if it is gone",
@@ -158,10 +149,11 @@ func (c *Cluster) mayRise(l Levels, to agreement.Level) error {
 	if c.secondary() {
 		return nil
 	}
-	others := slices.DeleteFunc(slices.Clone(c.State().Regions.Names), func(name string) bool { return name == c.cfg.Self.Region })
-	if name := c.regional.reports.below(others, to, time.Now()); name != "" {
-		return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
-			ErrRefused, name, to)
+	for _, name := range c.State().Regions.Names {
+		if r, there := c.governor.report(name); name != c.cfg.Self.Region && (!there || r.level < to) {
+			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
+				ErrRefused, name, to)
+		}
 	}
 	return nil
 }
@@ -173,7 +165,7 @@ type rise struct {
 }
 
 // riseByItself raises the level when all have known a higher one for a while: until then a roll back works.
-func (c *Cluster) riseByItself(r *rise) {
+func (c *reconciler) riseByItself(r *rise) {
 	l := c.levels(c.State())
 	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {
 		*r = rise{}

@@ -23,8 +23,18 @@ const (
 	changeBound = 5 * time.Second
 )
 
+// reconciler makes Raft's configuration, and the feature level, what the members are, on the leader.
+type reconciler struct {
+	*core
+	crew     *crew
+	governor *governor
+	// changing holds a token for the change of Raft's configuration, or of the feature level, that is under way: nobody is
+	// added who knows less than the level that is being agreed on.
+	changing chan struct{}
+}
+
 // reconcileMembers is the loop that makes Raft's configuration that of the members, on the leader.
-func (c *Cluster) reconcileMembers() {
+func (c *reconciler) reconcileMembers() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	var records map[ring.NodeID]record
@@ -65,7 +75,7 @@ func (c *Cluster) reconcileMembers() {
 }
 
 // plan notes how the nodes do and makes a plan; index is that of the configuration it is made from.
-func (c *Cluster) plan(records map[ring.NodeID]record) (*plan, uint64) {
+func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	conf, index := c.configuration()
 	state := c.State()
 	byID := map[ring.NodeID]*member{}
@@ -113,7 +123,7 @@ func (c *Cluster) plan(records map[ring.NodeID]record) (*plan, uint64) {
 }
 
 // carryOut makes a change. Raft refuses it if the configuration is not the one that it was planned from.
-func (c *Cluster) carryOut(ch change, index uint64) error {
+func (c *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
 	defer cancel()
 	id, address := serverID(ch.node.id), raft.ServerAddress(ch.node.address)
@@ -131,7 +141,7 @@ func (c *Cluster) carryOut(ch change, index uint64) error {
 			return err
 		}
 		log.Info("a node is added")
-		return waitFuture(ctx, c, r.AddNonvoter(id, address, index, changeBound))
+		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case moveNode:
 		if ch.node.id != c.cfg.Self.ID {
 			if err := c.invite(ctx, ch.node); err != nil {
@@ -140,47 +150,33 @@ func (c *Cluster) carryOut(ch change, index uint64) error {
 		}
 		log.Info("a node has another address", "before", ch.node.at)
 		if ch.node.voter {
-			return waitFuture(ctx, c, r.AddVoter(id, address, index, changeBound))
+			return c.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
-		return waitFuture(ctx, c, r.AddNonvoter(id, address, index, changeBound))
+		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case promoteNode:
 		log.Info("a node becomes a voter")
-		return waitFuture(ctx, c, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
+		return c.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
 	case demoteNode:
 		log.Info("a node is no voter any more")
-		return waitFuture(ctx, c, r.DemoteVoter(id, index, changeBound))
+		return c.await(ctx, r.DemoteVoter(id, index, changeBound))
 	case removeNode:
 		log.Info("a node is removed")
-		return waitFuture(ctx, c, r.RemoveServer(id, index, changeBound))
+		return c.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
 		return c.forget(ctx, ch.node.id)
 	}
 	return nil
 }
 
-// waitFuture waits for one of Raft's futures, which know no contexts.
-func waitFuture(ctx context.Context, c *Cluster, f raft.Future) error {
-	done := make(chan error, 1)
-	if !c.spawn(func() { done <- f.Error() }) {
-		return ErrClosed
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // forget takes a node out of the members for good.
-func (c *Cluster) forget(ctx context.Context, id ring.NodeID) error {
+func (c *reconciler) forget(ctx context.Context, id ring.NodeID) error {
 	r, err := c.propose(ctx, agreement.Forget{Node: id})
 	return cmp.Or(err, r.Err)
 }
 
 // invite calls a node at the address that gossip gives: one that can't be reached must not be added, and one that
 // belongs elsewhere says so.
-func (c *Cluster) invite(ctx context.Context, m member) error {
+func (c *reconciler) invite(ctx context.Context, m member) error {
 	s := c.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release, Voters: c.votersBefore(0)}
 	conf, _ := c.configuration()

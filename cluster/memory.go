@@ -9,8 +9,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // Raft applies nothing before it hears from a leader, since it can't tell which of its entries are agreed on. A node that
@@ -47,7 +45,7 @@ type memory struct {
 
 // Last is the newest state that this node goes by: what is applied, or, where it was not in sync since it started and
 // goes by what it remembers, that. It says nothing of who owns what now.
-func (c *Cluster) Last() *agreement.State {
+func (c *core) Last() *agreement.State {
 	s := c.State()
 	if m := c.memory.state.Load(); m != nil && c.memory.relied.Load() && s.Index < m.Index {
 		return m
@@ -178,22 +176,13 @@ func (c *Cluster) missContact() {
 
 // reachesMajority reports whether this node and those that it sees are a majority of the voters that it knows.
 func (c *Cluster) reachesMajority() bool {
-	alive := map[ring.NodeID]bool{c.cfg.Self.ID: true}
-	for _, m := range c.gossipMembers() {
-		alive[m.ID] = alive[m.ID] || m.State == gossip.Alive
-	}
-	conf, _ := c.configuration()
-	voters, seen := 0, 0
-	for _, s := range conf.Servers {
-		if s.Suffrage != raft.Voter {
-			continue
-		}
-		voters++
-		if id := nodeID(s.ID); alive[id] || c.cfg.Peers.Reachable(id) {
+	alive, voters, seen := c.alive(), c.voterIDs(), 0
+	for _, id := range voters {
+		if id == c.cfg.Self.ID || alive[id] || c.cfg.Peers.Reachable(id) {
 			seen++
 		}
 	}
-	return 2*seen > voters
+	return 2*seen > len(voters)
 }
 
 // relyOnMemory puts the remembered rules in force. It runs in the follower's loop.
@@ -211,7 +200,7 @@ func (c *Cluster) relyOnMemory() {
 }
 
 // older reports whether s is less than what is remembered and in force: rules never go back.
-func (c *Cluster) older(s *agreement.State) bool {
+func (c *core) older(s *agreement.State) bool {
 	m := c.memory.state.Load()
 	if m == nil || !c.memory.relied.Load() {
 		return false

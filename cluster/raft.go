@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,11 +42,8 @@ func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
 	return r
 }
 
-// startRaft opens Raft on the store, after it has put right what a crash in the middle of a founding left.
-func (c *Cluster) startRaft() error {
-	if err := c.clearHalfFounded(); err != nil {
-		return err
-	}
+// startRaft opens Raft on the store.
+func (c *core) startRaft() error {
 	c.notify = make(chan bool, 16)
 	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads)
 	s := c.cfg.Store
@@ -58,7 +57,7 @@ func (c *Cluster) startRaft() error {
 }
 
 // stopRaft ends it; the connections first, since Raft waits for whoever reads from them.
-func (c *Cluster) stopRaft(bound time.Duration) error {
+func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
 		return nil
@@ -78,13 +77,32 @@ func (c *Cluster) stopRaft(bound time.Duration) error {
 }
 
 // stillLeads says whether entries of a term to a node are still wanted from here; see transport.
-func (c *Cluster) stillLeads(to raft.ServerID, term uint64) bool {
+func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
 		return false
 	}
 	_, ok := findServer(r.GetConfiguration().Configuration(), to)
 	return ok
+}
+
+// voterIDs are the nodes that vote.
+func (c *core) voterIDs() (ids []ring.NodeID) {
+	conf, _ := c.configuration()
+	for _, s := range conf.Servers {
+		if s.Suffrage == raft.Voter {
+			ids = append(ids, nodeID(s.ID))
+		}
+	}
+	return ids
+}
+
+// votes says whether this node is a voter.
+func (c *core) votes() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
+
+// Entries are the other voters of this region that can be reached, which other regions can be called through.
+func (c *core) Entries() []ring.NodeID {
+	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.cfg.Self.ID || !c.cfg.Peers.Reachable(id) })
 }
 
 func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
@@ -97,7 +115,7 @@ func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
 }
 
 // configuration is Raft's newest, committed or not.
-func (c *Cluster) configuration() (raft.Configuration, uint64) {
+func (c *core) configuration() (raft.Configuration, uint64) {
 	r := c.raft.Load()
 	if r == nil {
 		return raft.Configuration{}, 0
@@ -107,7 +125,7 @@ func (c *Cluster) configuration() (raft.Configuration, uint64) {
 }
 
 // addresses finds nodes for Raft: where gossip saw them last, or else where they were when they were added.
-type addresses struct{ c *Cluster }
+type addresses struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
 func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
@@ -122,9 +140,9 @@ func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 }
 
 // Leader is the node that leads, as far as this one knows; zero: nobody.
-func (c *Cluster) Leader() ring.NodeID { return c.leader() }
+func (c *core) Leader() ring.NodeID { return c.leader() }
 
-func (c *Cluster) leader() ring.NodeID {
+func (c *core) leader() ring.NodeID {
 	r := c.raft.Load()
 	if r == nil {
 		return ring.NodeID{}
@@ -135,7 +153,7 @@ func (c *Cluster) leader() ring.NodeID {
 
 // leads says whether this node takes itself for the leader. One that is stuck leads Raft, at most, and only until another
 // node does.
-func (c *Cluster) leads() bool {
+func (c *core) leads() bool {
 	r := c.raft.Load()
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
@@ -143,7 +161,7 @@ func (c *Cluster) leads() bool {
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
 // proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err. A change of rules or
 // regions that is refused here is not proposed: what one build refuses another one may take.
-func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
+func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
 		if err != nil {
@@ -170,7 +188,7 @@ func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Res
 	}
 }
 
-func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
+func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
@@ -184,24 +202,42 @@ func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Res
 		result agreement.Result
 		err    error
 	}
-	done := make(chan outcome, 1)
-	if !c.spawn(func() {
+	o, err := finish(ctx, c, func() (o outcome) {
 		f := c.raft.Load().Apply(entry, enqueue)
-		err := f.Error()
-		o := outcome{err: proposeError(err)}
-		if err == nil {
+		if err := f.Error(); err != nil {
+			o.err = proposeError(err)
+		} else {
 			o.result, o.err = applied(f.Response())
 		}
-		done <- o
-	}) {
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ErrClosed)
+		return o
+	})
+	switch {
+	case errors.Is(err, ErrClosed):
+		return o.result, fmt.Errorf("%w: %w", ErrNoLeader, err)
+	case err != nil:
+		return o.result, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return o.result, o.err
+}
+
+// finish runs a task that Close waits for, and waits for it, at most until ctx ends: Raft knows no contexts.
+func finish[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
+	done := make(chan T, 1)
+	if !c.spawn(func() { done <- task() }) {
+		return result, ErrClosed
 	}
 	select {
-	case o := <-done:
-		return o.result, o.err
+	case result = <-done:
+		return result, nil
 	case <-ctx.Done():
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+		return result, ctx.Err()
 	}
+}
+
+// await waits for a change of Raft's.
+func (c *core) await(ctx context.Context, f raft.Future) error {
+	result, err := finish(ctx, c, f.Error)
+	return cmp.Or(err, result)
 }
 
 // applied is what the machine has made of an entry.
@@ -218,8 +254,6 @@ func applied(response any) (agreement.Result, error) {
 // proposeError sorts Raft's errors by what is known of the entry.
 func proposeError(err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
@@ -235,7 +269,7 @@ type leadership struct {
 }
 
 // readNotices takes Raft's notices at once: Raft waits for whoever doesn't.
-func (c *Cluster) readNotices() {
+func (c *core) readNotices() {
 	for {
 		select {
 		case leads := <-c.notify:
@@ -267,7 +301,7 @@ func (c *Cluster) followLeadership() {
 				poke(c.found)
 				poke(c.reconcile)
 			}
-			poke(c.regional.wake)
+			poke(c.governor.wake)
 			leads, changes = now, n
 			c.cfg.Logger.Info("leadership changed", "leads", now)
 			c.holder.Poke()

@@ -26,7 +26,7 @@ func TestBeforeStart(t *testing.T) {
 		if err := c.Ready(); err == nil {
 			t.Error("it is ready")
 		}
-		if c.Await(ctx, 1, 1) || c.Behind() || c.Split() || c.Condition() != nil || c.Replacing() != nil {
+		if c.Await(ctx, 1, 1) || c.crew.Behind() || c.crew.Split() || c.Condition() != nil || c.Replacing() != nil {
 			t.Error("it says something of what it does not know")
 		}
 		if err := c.Catch(ctx); !errors.Is(err, ErrNoLeader) {

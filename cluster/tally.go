@@ -67,12 +67,12 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 
 // compare takes in the hash that comes with a request for authority, as the leader. It returns the answer to a node that
 // differs from a majority. Where there is no majority nobody can say who is right: that is only told.
-func (c *Cluster) compare(r authority.Request) (authority.Reply, bool) {
+func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}
-	differs, split := c.crew.tally.note(r.Node, r.Check, len(conf.Servers))
+	differs, split := c.tally.note(r.Node, r.Check, len(conf.Servers))
 	if split {
 		c.alarm(r)
 	}
@@ -85,8 +85,8 @@ func (c *Cluster) compare(r authority.Request) (authority.Reply, bool) {
 // alarmEvery is the shortest pause between two log lines that say that nodes differ.
 const alarmEvery = 30 * time.Second
 
-func (c *Cluster) alarm(r authority.Request) {
-	t := &c.crew.tally
+func (c *crew) alarm(r authority.Request) {
+	t := &c.tally
 	t.mu.Lock()
 	due := time.Since(t.alarmed) >= alarmEvery
 	if due {
@@ -100,15 +100,15 @@ func (c *Cluster) alarm(r authority.Request) {
 }
 
 // Split says whether nodes have told this one lately, as the leader, of states that differ, and no side was a majority.
-func (c *Cluster) Split() bool {
-	t := &c.crew.tally
+func (c *crew) Split() bool {
+	t := &c.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
 }
 
 // goneAstray stops this node, which differs from a majority. A leader hands the lead on first.
-func (c *Cluster) goneAstray(r authority.Request) {
+func (c *crew) goneAstray(r authority.Request) {
 	c.handLeadOn(c.ctx)
 	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errWay)})
 }

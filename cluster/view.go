@@ -45,14 +45,14 @@ func (c *Cluster) View() View {
 	conf, _ := c.configuration()
 	v := makeView(c.Last(), c.gossipMembers(), conf, c.leader(), c.Authority())
 	for i, m := range v.Members {
-		v.Members[i].Behind = slices.Contains(c.behind(), m.ID)
+		v.Members[i].Behind = slices.Contains(c.crew.behind(), m.ID)
 	}
 	return v
 }
 
 // behind are the nodes that ask for authority and can't be given any, as the leader told last; none without contact.
-func (c *Cluster) behind() []ring.NodeID {
-	if list := c.crew.behind.Load(); list != nil {
+func (c *crew) behind() []ring.NodeID {
+	if list := c.told.Load(); list != nil {
 		return *list
 	}
 	return nil
@@ -63,7 +63,7 @@ func (c *Cluster) Condition() error {
 	switch {
 	case c.crew.removed.Load():
 		return errRemoved
-	case c.Behind():
+	case c.crew.Behind():
 		return errBehind
 	}
 	return nil
@@ -71,7 +71,7 @@ func (c *Cluster) Condition() error {
 
 // Behind says that this node asks for authority and can't be given any, because it is behind in what is agreed. While most
 // nodes are, nobody says so: somebody has to be ready.
-func (c *Cluster) Behind() bool {
+func (c *crew) Behind() bool {
 	list := c.behind()
 	nodes := len(list)
 	for _, id := range c.State().To.Members() {
@@ -196,9 +196,9 @@ func (c *Cluster) Figures(s figures.Sink) {
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
 	s.Flag("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0.", c.Stuck() != nil)
 	s.Flag("states_differ",
-		"1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0.", c.Split())
+		"1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0.", c.crew.Split())
 	s.Flag("behind",
-		"1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0.", c.Behind())
+		"1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0.", c.crew.Behind())
 	s.Level("suspended", "Nodes that were taken out of the ring within the last hour though they live, and have to do well for a while before they come back.", c.Suspended())
 	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
@@ -250,12 +250,7 @@ func (c *Cluster) Stats() Stats {
 		s.LastContact = time.Since(at)
 	}
 	conf, _ := c.configuration()
-	s.Servers = len(conf.Servers)
-	for _, server := range conf.Servers {
-		if server.Suffrage == raft.Voter {
-			s.Voters++
-		}
-	}
+	s.Servers, s.Voters = len(conf.Servers), len(c.voterIDs())
 	c.lead.mu.Lock()
 	s.LeaderChanges = c.lead.changes
 	c.lead.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package wan connects regions: it knows the other regions' entry nodes, and calls them.
+// Package regions connects regions: it knows the other regions' entry nodes, and calls them.
 //
 // Every region is a cluster of its own. Its voters are its *entry nodes*: they gossip with those of the other regions in a
 // second pool, the WAN pool, and keep connections to them (far links, see package peer). Any node of a region calls another
@@ -37,4 +37,4 @@
 //
 // Goroutines: one owns the pool, one asks the entry nodes of this region. Close waits for both. Calls under way end with their
 // own timeouts, or with Close of the Peers.
-package wan
+package regions

@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"encoding/binary"
@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of calls inside a region. Those up to 207 are wan's.
+// Methods of calls inside a region. Those up to 207 belong to this package.
 const (
 	MethodPass    peer.Method = 200 // a call to another region, for an entry node to pass on
 	MethodRegions peer.Method = 201 // which regions an entry node knows
