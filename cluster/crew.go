@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -120,18 +121,18 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (authority.Reply, e
 	return reply, nil
 }
 
-func (c *crew) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
+func (c *crew) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	if c.leads() {
 		return c.answer(ctx, r), nil
 	}
-	b, err := r.Encode()
-	if err != nil {
-		return authority.Reply{}, err
+	b, err := json.Marshal(r)
+	if err == nil {
+		b, err = c.callLeader(ctx, authority.MethodAsk, b)
 	}
-	if b, err = c.callLeader(ctx, authority.MethodAsk, b); err != nil {
-		return authority.Reply{}, err
+	if err == nil {
+		err = json.Unmarshal(b, &reply)
 	}
-	return authority.ParseReply(b)
+	return reply, err
 }
 
 // answer answers a request as the leader, and notes how far the node is.

@@ -201,13 +201,13 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 }
 
 func (c *crew) serveAsk(ctx context.Context, r request) ([]byte, error) {
-	ask, err := authority.ParseRequest(r.body)
-	if err != nil {
+	var ask authority.Request
+	if err := json.Unmarshal(r.body, &ask); err != nil {
 		return nil, errBadCall
 	}
 	ctx, cancel := context.WithTimeout(ctx, authority.Term)
 	defer cancel()
-	return c.answer(ctx, ask).Encode()
+	return json.Marshal(c.answer(ctx, ask))
 }
 
 // serveCommitted answers up to where entries are committed, as the leader.

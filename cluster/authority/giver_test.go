@@ -319,7 +319,7 @@ func TestTwoProposalsAndOneFails(t *testing.T) {
 // leading says whether g's first entry has been applied.
 func leading(g *Giver) bool {
 	synctest.Wait()
-	return g.reign != nil && g.reign.book != nil
+	return g.reign != nil && g.reign.ledger != nil
 }
 
 // TestFollowed: the giver reports when a majority of the ring has applied an index, and forgets callers that have given up.

@@ -247,6 +247,7 @@ func (h *Holder) without(now time.Duration) time.Duration {
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
+	r.Unreachable, r.Relayed, r.Release, r.Zones = reported(r.Unreachable), reported(r.Relayed), cut(r.Release), cut(r.Zones)
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,9 +1,6 @@
 package authority
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -18,21 +15,18 @@ const (
 	Wait = Term + Term/100
 )
 
-// Methods of the calls between nodes that belong to this package: 32 to 47.
+// Methods of the calls between nodes that belong to this package: 32 to 47. Messages are JSON.
 const (
 	MethodAsk       = 32 // Request → Reply
-	MethodCommitted = 33 // nothing → Reply, whose Index is what has to be applied
+	MethodCommitted = 33 // nothing → the index that has to be applied
 )
 
 const (
 	// maxReported bounds each of the lists of nodes in a request and in a reply; further ones are left out. They are hints.
 	maxReported = 1024
-	// maxText bounds the bytes of each text in them.
+	// maxText bounds the bytes of each text in a request.
 	maxText = 255
 )
-
-// ErrMessage: bytes that are no request or no reply.
-var ErrMessage = errors.New("bytes are no message about authority")
 
 // Request is one node's asking for authority, and what the leader has to know about the node.
 type Request struct {
@@ -73,17 +67,9 @@ type Reply struct {
 	Behind []ring.NodeID `json:"behind,omitempty"`
 }
 
-// Encode writes the request.
-func (r Request) Encode() ([]byte, error) {
-	r.Unreachable, r.Relayed = reported(r.Unreachable), reported(r.Relayed)
-	r.Release, r.Zones = cut(r.Release), cut(r.Zones)
-	return json.Marshal(r)
-}
-
-// Encode writes the reply.
-func (r Reply) Encode() ([]byte, error) {
-	r.Behind, r.Why = reported(r.Behind), cut(r.Why)
-	return json.Marshal(r)
+// bounded says whether what came from another node is as small as what is sent.
+func (q *Request) bounded() bool {
+	return max(len(q.Unreachable), len(q.Relayed)) <= maxReported && max(len(q.Release), len(q.Zones)) <= maxText && q.Without >= 0
 }
 
 // reported is as much of a list as travels.
@@ -91,27 +77,3 @@ func reported(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes),
 
 // cut is as much of a text as travels.
 func cut(text string) string { return text[:min(len(text), maxText)] }
-
-// ParseRequest reads what Encode wrote. The error wraps [ErrMessage].
-func ParseRequest(b []byte) (r Request, err error) {
-	err = json.Unmarshal(b, &r)
-	if err == nil && (max(len(r.Unreachable), len(r.Relayed)) > maxReported || max(len(r.Release), len(r.Zones)) > maxText || r.Without < 0) {
-		err = errors.New("a value is out of bounds")
-	}
-	if err != nil {
-		return Request{}, fmt.Errorf("%w: %w", ErrMessage, err)
-	}
-	return r, nil
-}
-
-// ParseReply reads what Encode wrote. The error wraps [ErrMessage].
-func ParseReply(b []byte) (r Reply, err error) {
-	err = json.Unmarshal(b, &r)
-	if err == nil && (len(r.Behind) > maxReported || len(r.Why) > maxText) {
-		err = errors.New("a value is out of bounds")
-	}
-	if err != nil {
-		return Reply{}, fmt.Errorf("%w: %w", ErrMessage, err)
-	}
-	return r, nil
-}

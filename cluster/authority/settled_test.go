@@ -42,7 +42,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 				t.Fatalf("have %#v", e)
 			}
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 			break
 		}
 	}

@@ -107,7 +107,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		for end := d.now + 20*time.Second; d.now < end; d.now += tickEvery {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
-				d.book.hear(d.now, d.state, &q)
+				d.ledger.hear(d.now, d.state, &q)
 			}
 			if list := ended(kind(d.decide())); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -221,8 +221,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.book.behind, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want that node 3 is said to be behind", d.book.behind)
+		if !slices.Equal(d.ledger.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want that node 3 is said to be behind", d.ledger.behind)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickEvery, 1, 2, 3)
@@ -230,7 +230,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.book.behind) != 0 {
+		if !d.inRing(3) || len(d.ledger.behind) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}
@@ -261,7 +261,7 @@ func TestFloor(t *testing.T) {
 		d.stays(4)
 		d.rule()
 		d.run(20*time.Second, 1, 2, 3, 4)
-		if refused(d, 4) || d.book.followed(d.state, d.ruled) {
+		if refused(d, 4) || d.ledger.followed(d.state, d.ruled) {
 			t.Fatal("half of the ring is refused")
 		}
 	})
@@ -270,12 +270,12 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		for range 400 {
-			if d.book.followed(d.state, d.ruled) { // each write waits for that
+			if d.ledger.followed(d.state, d.ruled) { // each write waits for that
 				d.rule()
 			}
 			d.run(tickEvery, 1, 2, 3)
-			if len(d.book.rises) > int(followTime/tickEvery)+1 {
-				t.Fatalf("%d versions are looked at", len(d.book.rises))
+			if len(d.ledger.rises) > int(followTime/tickEvery)+1 {
+				t.Fatalf("%d versions are looked at", len(d.ledger.rises))
 			}
 		}
 		if d.inRing(3) {
@@ -287,8 +287,8 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.rule()
 		d.run(time.Second, 1, 2, 3)
-		if d.book.floor != d.ruled {
-			t.Fatalf("the floor is %d, not %d", d.book.floor, d.ruled)
+		if d.ledger.floor != d.ruled {
+			t.Fatalf("the floor is %d, not %d", d.ledger.floor, d.ruled)
 		}
 	})
 }

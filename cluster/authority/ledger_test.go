@@ -12,10 +12,10 @@ import (
 
 func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 
-// desk is a book with a log of its own and a clock that the test turns.
+// desk is a ledger with a log of its own and a clock that the test turns.
 type desk struct {
 	t       *testing.T
-	book    *book
+	ledger  *ledger
 	state   *agreement.State
 	now     time.Duration
 	nodes   map[byte]*Node
@@ -38,9 +38,9 @@ func newDesk(t *testing.T, expect int) *desk {
 // lead begins a reign of node 1.
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
-	d.book = newBook(id(1), 101, expect, testReign, d.now)
-	d.book.cry = func(string, ring.NodeID) { d.cried++ }
-	d.book.handOn = func() { d.handed++ }
+	d.ledger = newLedger(id(1), 101, expect, testReign, d.now)
+	d.ledger.cry = func(string, ring.NodeID) { d.cried++ }
+	d.ledger.handOn = func() { d.handed++ }
 }
 
 func (d *desk) apply(e agreement.Entry) {
@@ -84,11 +84,11 @@ func (d *desk) request(n byte) Request {
 
 // ask has a request heard and, if nothing is against it, granted.
 func (d *desk) ask(q Request) Reply {
-	if r := d.book.hear(d.now, d.state, &q); r.Why != "" {
+	if r := d.ledger.hear(d.now, d.state, &q); r.Why != "" {
 		return r
 	}
-	d.book.proved = d.now
-	reply := d.book.grant(d.now, d.state, &q)
+	d.ledger.proved = d.now
+	reply := d.ledger.grant(d.now, d.state, &q)
 	if reply.Granted {
 		d.granted[q.Node[15]] = d.now
 	}
@@ -101,7 +101,7 @@ func (d *desk) decide() agreement.Entry {
 	for _, n := range d.nodes {
 		nodes = append(nodes, *n)
 	}
-	return d.book.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
+	return d.ledger.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
 // run lets time pass in ticks while the nodes ask and entries are applied as they are decided; it returns them.
@@ -126,7 +126,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 				}
 			}
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 			all = append(all, e)
 		}
 	}
@@ -257,7 +257,7 @@ func TestLeaving(t *testing.T) {
 		t.Fatalf("have %#v, want a Leave", e)
 	}
 	d.apply(e)
-	d.book.proposed(e)
+	d.ledger.proposed(e)
 	if !leave(2).Granted {
 		t.Error("a node that leaves is not granted")
 	}
@@ -268,7 +268,7 @@ func TestLeaving(t *testing.T) {
 		d.ask(d.request(1))
 		if e := d.decide(); e != nil {
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 		}
 	}
 	if have := d.state.To.Members(); len(have) != 1 || have[0] != id(1) || !d.state.Settled {
@@ -309,7 +309,7 @@ func TestEnding(t *testing.T) {
 			d := newDesk(t, 3)
 			d.up(1, 2, 3)
 			began := d.now
-			granted := d.book.records[id(3)].granted
+			granted := d.ledger.records[id(3)].granted
 			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickEvery
@@ -408,13 +408,13 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
-	d.book.hear(d.now, d.state, &q)
-	d.book.look(d.now)
+	d.ledger.hear(d.now, d.state, &q)
+	d.ledger.look(d.now)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority while the entry that ends it was under way")
 	}
 	d.apply(e)
-	d.book.proposed(e)
+	d.ledger.proposed(e)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority for the generation that was ended")
 	}
@@ -457,7 +457,7 @@ func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	d.up(1, 2, 3)
 	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
-	if !d.book.records[id(3)].ending {
+	if !d.ledger.records[id(3)].ending {
 		t.Fatal("it is not being ended")
 	}
 	d.now += 10 * time.Second // the loop stands still
@@ -501,7 +501,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		{"nothing", func(*desk) {}, ""},
 		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, whyBehind},
 		{"it has another process", func(d *desk) { d.apply(agreement.Boot{Node: id(3), Boot: 9}) }, whyReplaced},
-		{"it is being ended", func(d *desk) { d.book.records[id(3)].ending = true }, whyEnding},
+		{"it is being ended", func(d *desk) { d.ledger.records[id(3)].ending = true }, whyEnding},
 		{"it gave up", func(d *desk) {
 			q := d.request(3)
 			q.GivingUp = true
@@ -512,11 +512,11 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		q := d.request(3)
-		if have := d.book.hear(d.now, d.state, &q); have.Why != "" {
+		if have := d.ledger.hear(d.now, d.state, &q); have.Why != "" {
 			t.Fatalf("have %+v", have)
 		}
 		tt.first(d)
-		if have := d.book.grant(d.now, d.state, &q); have.Why != tt.want || have.Granted != (tt.want == "") {
+		if have := d.ledger.grant(d.now, d.state, &q); have.Why != tt.want || have.Granted != (tt.want == "") {
 			t.Errorf("%s: have %+v, want %q", tt.name, have, tt.want)
 		}
 	}
