@@ -21,9 +21,9 @@ type Far interface {
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
 	Regions() []regions.Region
-	// SetEntry says whether this node is an entry node, one that other regions may call.
+	// SetEntry says whether this node is an entry node, one that other regions may call. It may be said again.
 	SetEntry(yes bool)
-	// SetMembers says how many nodes this region has.
+	// SetMembers says how many nodes this region has. It may be said again.
 	SetMembers(n int)
 	// Changed has a value when Regions may have changed.
 	Changed() <-chan struct{}
@@ -112,17 +112,10 @@ func (c *governor) attendRegions() {
 	}
 	t := time.NewTicker(attendEvery)
 	defer t.Stop()
-	entry, members := false, 0
 	var warned time.Time
 	for {
-		if now := c.votes(); now != entry {
-			entry = now
-			c.cfg.Far.SetEntry(now)
-		}
-		if now := len(c.alive()); now != members {
-			members = now
-			c.cfg.Far.SetMembers(now)
-		}
+		c.cfg.Far.SetEntry(c.votes())
+		c.cfg.Far.SetMembers(len(c.alive()))
 		if time.Since(warned) >= warnEvery && c.warnOfPrimaries() {
 			warned = time.Now()
 		}

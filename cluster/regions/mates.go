@@ -3,12 +3,14 @@ package regions
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -23,85 +25,71 @@ const (
 	fresh = 3 * time.Second
 )
 
-// hearsay is what entry nodes of this region have said. It does not change.
-type hearsay struct{ answers []answer } // newest first; at most mostMates
+// hearsay is what entry nodes of this region have said, newest first; at most mostMates answers. It does not change.
+type hearsay []answer
 
+// answer is the reply to MethodRegions: what an entry node knows by itself.
 type answer struct {
-	mate    ring.NodeID
-	at      time.Time
-	entry   bool
-	regions []Region // by name
+	Entry     bool     `json:"entry"`     // it is one
+	Regions   []Region `json:"regions"`   // by name; at most mostRegions
+	Addresses []string `json:"addresses"` // where entry nodes gossip; at most mostAddresses
+
+	mate ring.NodeID
+	at   time.Time
 }
 
-// says gives what the mate said of a region.
-func (a answer) says(region string) (Region, bool) {
-	i, ok := slices.BinarySearchFunc(a.regions, region, func(r Region, name string) int { return cmp.Compare(r.Name, name) })
-	if !ok {
-		return Region{}, false
+// reaching are the mates that said, lately, that they reach a region.
+func (h hearsay) reaching(region string) (mates []ring.NodeID) {
+	for _, a := range h {
+		says := slices.ContainsFunc(a.Regions, func(r Region) bool { return r.Name == region && r.Reachable })
+		if says && time.Since(a.at) < fresh {
+			mates = append(mates, a.mate)
+		}
 	}
-	return a.regions[i], true
+	return mates
 }
 
-// reaches says whether the mate said, lately, that it reaches a region.
-func (h *hearsay) reaches(mate ring.NodeID, region string) bool {
-	for _, a := range h.answers {
-		if a.mate == mate {
-			r, ok := a.says(region)
-			return ok && r.Reachable && time.Since(a.at) < fresh
+// regions are all that were named at about the time of the last answer, by name.
+func (h hearsay) regions() []Region {
+	named := make(map[string]Region)
+	for _, a := range slices.Backward(h) { // the newest one counts
+		if h[0].at.Sub(a.at) > fresh {
+			continue
+		}
+		for _, r := range a.Regions {
+			named[r.Name] = r
 		}
 	}
-	return false
-}
-
-// regions are all that were told of at about the time of the last answer, by name.
-func (h *hearsay) regions() []Region {
-	named := make(map[string]bool)
-	var all []Region
-	for _, a := range h.answers {
-		if h.answers[0].at.Sub(a.at) > fresh {
-			break
-		}
-		for _, r := range a.regions {
-			if !named[r.Name] {
-				named[r.Name] = true
-				all = append(all, r)
-			}
-		}
-	}
-	slices.SortFunc(all, byName)
-	return all
+	return slices.SortedFunc(maps.Values(named), byName)
 }
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
 // age is how old the newest answer is.
-func (h *hearsay) age() time.Duration {
-	if len(h.answers) == 0 {
+func (h hearsay) age() time.Duration {
+	if len(h) == 0 {
 		return 0
 	}
-	return time.Since(h.answers[0].at)
+	return time.Since(h[0].at)
 }
 
 // with is h with another answer. One of a node that is no entry node only replaces what it said before.
-func (h *hearsay) with(a answer) *hearsay {
-	var all []answer
-	if a.entry {
+func (h hearsay) with(a answer) hearsay {
+	var all hearsay
+	if a.Entry {
 		all = append(all, a)
 	}
-	for _, other := range h.answers {
+	for _, other := range h {
 		if other.mate != a.mate && len(all) < mostMates {
 			all = append(all, other)
 		}
 	}
-	return &hearsay{answers: all}
+	return all
 }
 
 // viaMate says whether an entry node of this region reaches another one for this node.
-func (p *Pool) viaMate(h *hearsay, region string) bool {
-	return slices.ContainsFunc(h.answers, func(a answer) bool {
-		r, ok := a.says(region)
-		return ok && r.Reachable && time.Since(a.at) < fresh && p.config.Peers.Reachable(a.mate)
-	})
+func (p *Pool) viaMate(h hearsay, region string) bool {
+	return slices.ContainsFunc(h.reaching(region), p.config.Peers.Reachable)
 }
 
 // ask asks entry nodes of this region, again and again.
@@ -164,77 +152,52 @@ func (p *Pool) askMate(mate ring.NodeID) bool {
 	if err != nil {
 		return false
 	}
-	a, addresses, err := parseSaid(reply)
+	a, err := parseAnswer(reply)
 	if err != nil {
 		p.log.Debug("what an entry node says of regions is of no use", "node", mate, "error", err)
 		return false
 	}
 	a.mate, a.at = mate, sent
-	a.regions = slices.DeleteFunc(a.regions, func(r Region) bool { return r.Name == p.config.Self.Region })
-	p.heard.Store(p.heard.Load().with(a))
-	if a.entry {
+	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
+	heard := (*p.heard.Load()).with(a)
+	p.heard.Store(&heard)
+	if a.Entry {
 		p.mu.Lock()
-		p.learned, p.lastMate = addresses, mate
+		p.learned, p.lastMate = a.Addresses, mate
 		p.mu.Unlock()
 	}
-	return a.entry
+	return a.Entry
 }
 
-// The reply to MethodRegions:
-//
-//	format 1 | 1: an entry node | number of regions | each: name, follows, 1: reachable, members 2 |
-//	number of addresses | each
-//
-// Texts have their length in a byte before them.
-const saidFormat = 1
-
-// said is what this node knows by itself; what others said is not passed on.
-func (p *Pool) said() []byte {
+// serveRegions answers what this node knows by itself; what others said is not passed on.
+func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	b := append(wire.AppendBool([]byte{saidFormat}, v.entry), byte(len(v.regions)))
+	a := answer{Entry: v.entry, Addresses: v.addresses}
 	for _, r := range v.regions {
-		b = wire.AppendShortText(wire.AppendShortText(b, r.name), r.follows)
-		b = wire.AppendBool(b, p.direct(r))
-		b = binary.BigEndian.AppendUint16(b, uint16(min(r.members, mostMembers)))
+		a.Regions = append(a.Regions, p.seen(r))
 	}
-	b = append(b, byte(len(v.addresses)))
-	for _, a := range v.addresses {
-		b = wire.AppendShortText(b, a)
+	b, err := json.Marshal(a)
+	if err != nil {
+		c.Fail(CodeMessage, err.Error())
+		return
 	}
-	return b
+	c.Reply(b)
 }
 
-// parseSaid reads such a reply.
-func parseSaid(b []byte) (a answer, addresses []string, err error) {
-	d := wire.NewDecoder(b)
-	if d.Byte() != saidFormat {
-		return a, nil, errMessage
+// parseAnswer reads what serveRegions wrote.
+func parseAnswer(b []byte) (a answer, err error) {
+	if err := json.Unmarshal(b, &a); err != nil {
+		return answer{}, fmt.Errorf("%w: %w", errMessage, err)
 	}
-	a.entry = d.Bool()
-	for range decodeCount(d, mostRegions) {
-		one := Region{
-			Name: d.ShortText(longestRegion), Follows: d.ShortText(longestRegion), Reachable: d.Bool(), Members: int(d.BigUint16()),
-		}
-		one.Primary = one.Follows == one.Name
-		a.regions = append(a.regions, one)
+	bad := len(a.Regions) > mostRegions || len(a.Addresses) > mostAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
+		slices.ContainsFunc(a.Addresses, func(s string) bool { return len(s) > longestAddress }) ||
+		slices.ContainsFunc(a.Regions, func(r Region) bool {
+			return len(r.Name) > longestRegion || len(r.Follows) > longestRegion || r.Members < 0 || r.Members > mostMembers
+		})
+	if bad {
+		return answer{}, errMessage
 	}
-	for range decodeCount(d, mostAddresses) {
-		addresses = append(addresses, d.ShortText(longestAddress))
-	}
-	if d.Done("regions") != nil || !slices.IsSortedFunc(a.regions, byName) {
-		return answer{}, nil, errMessage
-	}
-	return a, addresses, nil
-}
-
-// decodeCount reads a byte that is at most most.
-func decodeCount(d *wire.Decoder, most byte) byte {
-	n := d.Byte()
-	if n > most {
-		d.Fail()
-		return 0
-	}
-	return n
+	return a, nil
 }
 
 // longestAddress is that of an IPv6 address with zone and port, and more.

@@ -197,15 +197,14 @@ func (p *Pool) Regions() []Region {
 	v, h := p.view.Load(), p.heard.Load()
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
-		all = append(all, Region{
-			Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members,
-			Reachable: p.direct(r) || p.viaMate(h, r.name),
-		})
+		one := p.seen(r)
+		one.Reachable = one.Reachable || p.viaMate(*h, r.name)
+		all = append(all, one)
 	}
 	for _, r := range h.regions() {
 		// An entry node knows better, unless it has just become one.
 		if v.region(r.Name) == nil && len(all) < mostRegions && (!v.entry || h.age() < 3*askAll) {
-			r.Reachable = p.viaMate(h, r.Name)
+			r.Reachable = p.viaMate(*h, r.Name)
 			all = append(all, r)
 		}
 	}
@@ -213,12 +212,17 @@ func (p *Pool) Regions() []Region {
 	return all
 }
 
+// seen is a region as this node sees it by itself.
+func (p *Pool) seen(r *region) Region {
+	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.direct(r)}
+}
+
 // Reachable says whether a call to a region would be sent.
 func (p *Pool) Reachable(region string) bool {
 	if r := p.view.Load().region(region); r != nil && p.direct(r) {
 		return true
 	}
-	return p.viaMate(p.heard.Load(), region)
+	return p.viaMate(*p.heard.Load(), region)
 }
 
 // direct says whether this node has a link to a region.
