@@ -51,7 +51,7 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	core := &core{
 		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
-		applied: make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
+		applied: make(chan struct{}, 1), found: make(chan struct{}, 1),
 		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
@@ -100,7 +100,7 @@ func (c *Cluster) Start() error {
 	c.started.Store(true)
 	c.look()
 	for _, loop := range []func(){
-		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
+		c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
 		c.crew.standBack, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
 	} {
 		c.group.Go(loop)

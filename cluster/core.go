@@ -40,11 +40,11 @@ type core struct {
 
 	memory memory
 	follow follower
-	lead   leadership
-	notify chan bool // Raft's notices of leadership
+	// leaderChanges is how often this node has won or lost the lead.
+	leaderChanges atomic.Uint64
 
 	// Each of capacity 1: there is something to look at.
-	applied, led, found, reconcile, founding chan struct{}
+	applied, found, reconcile, founding chan struct{}
 
 	ctx    context.Context
 	cancel context.CancelFunc

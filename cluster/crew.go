@@ -157,31 +157,21 @@ func (c *crew) answer(ctx context.Context, r authority.Request) authority.Reply 
 // only after a while: after a restart of all, some take longer.
 func (c *crew) nodes() []authority.Node {
 	var list []authority.Node
-	seen := map[ring.NodeID]bool{}
-	for _, m := range c.gossipMembers() {
-		seen[m.ID] = true
-		list = append(list, authority.Node{
-			Member:   agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
-			Boot:     m.Boot,
-			State:    m.State,
-			Supports: m.Version >= settingsVersion,
-		})
-	}
-	for id, m := range c.State().Members {
-		if !seen[id] {
-			n := authority.Node{Member: m, State: gossip.Suspect}
-			if time.Since(c.opened) > c.cfg.Timings.Absent {
-				n.State = gossip.Failed
-			}
-			list = append(list, n)
+	for _, m := range c.census(c.State()) {
+		if !m.seen && !m.known {
+			continue
 		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, n := range list {
-		if r, removing := c.removing[n.ID]; removing && r.boot == n.Boot {
-			list[i].State, list[i].Removed = gossip.Left, r.force
+		n := authority.Node{
+			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
+			Boot:   m.boot, State: m.State, Supports: m.version >= settingsVersion,
 		}
+		if !m.seen && time.Since(c.opened) <= c.cfg.Timings.Absent {
+			n.State = gossip.Suspect
+		}
+		if m.removing {
+			n.State, n.Removed = gossip.Left, m.force
+		}
+		list = append(list, n)
 	}
 	return list
 }
@@ -211,13 +201,9 @@ const outsider = time.Minute
 
 // dropOutsiders has gossip forget those who are gone: removed, or never taken in. since is when each was seen so first.
 func (c *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
-	conf, _ := c.configuration()
-	state := c.State()
 	gone := map[ring.NodeID]bool{}
-	for _, m := range c.gossip.Load().Members() {
-		_, server := findServer(conf, serverID(m.ID))
-		_, member := state.Members[m.ID]
-		if server || member || m.State == gossip.Alive || m.ID == c.cfg.Self.ID {
+	for _, m := range c.crew.census(c.State()) {
+		if !m.seen || m.server || m.known || m.alive() || m.ID == c.cfg.Self.ID {
 			continue
 		}
 		gone[m.ID] = true

@@ -186,9 +186,7 @@ func (c *governor) governRegions() {
 // noteLead says whether this node leads. What an earlier leadership knew is forgotten.
 func (c *governor) noteLead() bool {
 	leads := c.leads()
-	c.lead.mu.Lock()
-	changes := c.lead.changes
-	c.lead.mu.Unlock()
+	changes := c.leaderChanges.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if leads && !c.since.IsZero() && c.changes == changes {

@@ -75,7 +75,7 @@ func (c *crew) handLeadOn(ctx context.Context) {
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := c.await(ctx, r.LeadershipTransferToServer(heir.ID, heir.Address))
+		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.at)))
 		if err != nil {
 			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
 		}
@@ -88,20 +88,18 @@ func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 // heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader. Those that apply what
 // is agreed on come first, and if there are any, the others are left out: while Raft tries to hand the lead on it proposes
 // nothing, and to a node that stores nothing it may try for good.
-func (c *crew) heirs() []raft.Server {
-	conf, _ := c.configuration()
-	var well, others []raft.Server
-	for _, m := range c.gossip.Load().Members() {
-		s, ok := findServer(conf, serverID(m.ID))
-		if !ok || s.Suffrage != raft.Voter || m.ID == c.cfg.Self.ID || m.State != gossip.Alive {
+func (c *crew) heirs() []member {
+	var well, others []member
+	for _, m := range c.census(c.State()) {
+		if !m.Voter || m.ID == c.cfg.Self.ID || !m.alive() {
 			continue
 		}
 		switch h := c.lastHeard(m.ID); {
 		case h.stuck && time.Since(h.at) < heardWithin:
 		case time.Since(h.moved) < lately:
-			well = append(well, s)
+			well = append(well, m)
 		default:
-			others = append(others, s)
+			others = append(others, m)
 		}
 	}
 	list := well
@@ -184,7 +182,7 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 	if !c.leads() {
 		return nil, fmt.Errorf("%w here", ErrNoLeader)
 	}
-	m, err := c.findMember(d)
+	m, err := c.crew.find(d)
 	if err != nil {
 		return nil, err
 	}
@@ -203,19 +201,18 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
 		return nil, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.crew.takeOut(m.ID, d.Force)
+	c.crew.takeOut(m, d.Force)
 	if !d.Leaves {
 		defer c.crew.doneRemoving(m.ID)
 	}
 	// The giver ends its authority when that has run out; the reconcile loop does the rest.
 	poke(c.reconcile)
 	for c.leads() {
-		conf, _ := c.configuration()
-		_, server := findServer(conf, serverID(m.ID))
-		if _, known := c.State().Members[m.ID]; !server && (d.Leaves || !known) {
+		now, err := c.crew.find(departure{Node: m.ID})
+		if err != nil || !now.server && (d.Leaves || !now.known) {
 			return []byte("{}"), nil
 		}
-		if g, seen := c.gossipMember(m.ID); seen && g.State == gossip.Alive && !d.Leaves && !d.Force {
+		if now.alive() && !d.Leaves && !d.Force {
 			return nil, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {
@@ -228,46 +225,15 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 	return nil, fmt.Errorf("%w: leadership was lost", ErrUnknown)
 }
 
-// takeOut marks the process of a node that gossip knows now: it is not added again.
-func (c *crew) takeOut(id ring.NodeID, force bool) {
-	g, _ := c.gossipMember(id)
+// takeOut marks the process of a node that gossip has seen: it is not added again.
+func (c *crew) takeOut(m member, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.removing == nil {
-		c.removing = map[ring.NodeID]removal{}
-	}
-	c.removing[id] = removal{g.Boot, force}
-}
-
-// gossipMember is what gossip knows of a node.
-func (c *core) gossipMember(id ring.NodeID) (gossip.Member, bool) {
-	for _, m := range c.gossip.Load().Members() {
-		if m.ID == id {
-			return m, true
-		}
-	}
-	return gossip.Member{}, false
+	c.removing[m.ID] = removal{m.boot, force}
 }
 
 func (c *crew) doneRemoving(id ring.NodeID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.removing, id)
-}
-
-// findMember is the node that a departure means.
-func (c *Cluster) findMember(d departure) (Member, error) {
-	var found []Member
-	for _, m := range c.View().Members {
-		if m.ID == d.Node || d.Name != "" && (m.Name == d.Name || m.ID.String() == d.Name) {
-			found = append(found, m)
-		}
-	}
-	switch {
-	case len(found) == 0:
-		return Member{}, fmt.Errorf("%w: %q", ErrNotFound, d.Name)
-	case len(found) > 1:
-		return Member{}, fmt.Errorf("%w: %d nodes are called %q; say the ID", ErrRefused, len(found), d.Name)
-	}
-	return found[0], nil
 }

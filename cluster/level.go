@@ -1,11 +1,9 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -29,30 +27,16 @@ type MemberLevel struct {
 	Zones   string
 }
 
-// Levels tells it as this node knows it.
-func (c *core) Levels() Levels { return c.levels(c.Last()) }
+// Levels reports them as this node knows them.
+func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 
-func (c *core) levels(s *agreement.State) Levels {
-	names := map[ring.NodeID]string{}
-	conf, _ := c.configuration()
-	for _, server := range conf.Servers {
-		id := nodeID(server.ID)
-		names[id] = id.String()
-	}
-	for id, m := range s.Members {
-		names[id] = m.Name
-	}
-	for _, m := range c.gossipMembers() {
-		if _, member := names[m.ID]; member {
-			names[m.ID] = m.Name
+func (c *crew) levels(s *agreement.State) Levels {
+	l := Levels{Agreed: s.Level}
+	for _, m := range c.census(s) {
+		if b := s.Boots[m.ID]; m.server || m.known {
+			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.Knows(m.ID), Release: b.Release, Zones: b.Zones})
 		}
 	}
-	l := Levels{Agreed: s.Level}
-	for id, name := range names {
-		b := s.Boots[id]
-		l.Members = append(l.Members, MemberLevel{ID: id, Name: name, Knows: s.Knows(id), Release: b.Release, Zones: b.Zones})
-	}
-	slices.SortFunc(l.Members, func(a, b MemberLevel) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
 	for i, m := range l.Members {
 		if i == 0 || m.Knows < l.Highest {
 			l.Highest = m.Knows
@@ -113,7 +97,7 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
-	l := c.levels(c.State())
+	l := c.crew.levels(c.State())
 	switch {
 	case to == 0:
 		to = l.Highest
@@ -166,7 +150,7 @@ type rise struct {
 
 // riseByItself raises the level when all have known a higher one for a while: until then a roll back works.
 func (c *reconciler) riseByItself(r *rise) {
-	l := c.levels(c.State())
+	l := c.crew.levels(c.State())
 	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {
 		*r = rise{}
 		return

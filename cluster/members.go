@@ -64,10 +64,10 @@ func (c *reconciler) reconcileMembers() {
 				break
 			}
 			if err := c.carryOut(next, index); err != nil {
-				c.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.id, "error", err)
-				r := records[next.node.id]
+				c.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.ID, "error", err)
+				r := records[next.node.ID]
 				r.refused = time.Now()
-				records[next.node.id] = r
+				records[next.node.ID] = r
 				break
 			}
 		}
@@ -76,49 +76,28 @@ func (c *reconciler) reconcileMembers() {
 
 // plan notes how the nodes do and makes a plan; index is that of the configuration it is made from.
 func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
-	conf, index := c.configuration()
+	_, index := c.configuration()
 	state := c.State()
-	byID := map[ring.NodeID]*member{}
-	get := func(id ring.NodeID) *member {
-		if byID[id] == nil {
-			byID[id] = &member{id: id}
-		}
-		return byID[id]
-	}
-	servers(conf, get)
-	boots := map[ring.NodeID]uint64{}
-	for _, g := range c.gossip.Load().Members() {
-		m := get(g.ID)
-		m.seen, m.state, m.zone, m.address = true, g.State, g.Zone, memberAddress(g)
-		boots[g.ID] = g.Boot
-	}
-	for id, known := range state.Members {
-		if m := get(id); !m.seen {
-			m.zone = known.Zone
-		}
-	}
-	p := &plan{now: time.Now(), self: c.cfg.Self.ID, timings: c.cfg.Timings}
+	p := &plan{now: time.Now(), self: c.cfg.Self.ID, timings: c.cfg.Timings, members: c.crew.census(state)}
+	there := map[ring.NodeID]bool{}
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()
-	for id, m := range byID {
-		h, asked := c.crew.heard[id]
+	for i := range p.members {
+		m := &p.members[i]
+		h, asked := c.crew.heard[m.ID]
 		caughtUp := asked && p.now.Sub(h.at) < heardWithin && h.applied+nearly >= state.Index
-		m.inRing = state.InRing(id)
-		r, removing := c.crew.removing[id]
-		m.removing = removing && r.boot == boots[id] || state.WasRemoved(boots[id])
-		m.record = records[id].note(p.now, m, boots[id], caughtUp)
-		records[id] = m.record
-		_, m.known = state.Members[id]
-		p.members = append(p.members, *m)
+		m.removing = m.removing || state.WasRemoved(m.boot)
+		m.record = records[m.ID].note(p.now, m, caughtUp)
+		records[m.ID], there[m.ID] = m.record, true
 	}
 	for id := range records {
-		if byID[id] == nil {
+		if !there[id] {
 			delete(records, id)
 			delete(c.crew.heard, id)
 			delete(c.crew.removing, id)
 		}
 	}
-	slices.SortFunc(p.members, func(a, b member) int { return a.id.Compare(b.id) })
+	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
 	return p, index
 }
 
@@ -126,9 +105,9 @@ func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 func (c *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
 	defer cancel()
-	id, address := serverID(ch.node.id), raft.ServerAddress(ch.node.address)
+	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peer)
 	r := c.raft.Load()
-	log := c.cfg.Logger.With("node", ch.node.id, "address", ch.node.address)
+	log := c.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peer)
 	select {
 	case c.changing <- struct{}{}:
 		defer func() { <-c.changing }()
@@ -143,13 +122,13 @@ func (c *reconciler) carryOut(ch change, index uint64) error {
 		log.Info("a node is added")
 		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case moveNode:
-		if ch.node.id != c.cfg.Self.ID {
+		if ch.node.ID != c.cfg.Self.ID {
 			if err := c.invite(ctx, ch.node); err != nil {
 				return err
 			}
 		}
 		log.Info("a node has another address", "before", ch.node.at)
-		if ch.node.voter {
+		if ch.node.Voter {
 			return c.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
 		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
@@ -163,7 +142,7 @@ func (c *reconciler) carryOut(ch change, index uint64) error {
 		log.Info("a node is removed")
 		return c.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
-		return c.forget(ctx, ch.node.id)
+		return c.forget(ctx, ch.node.ID)
 	}
 	return nil
 }
@@ -187,12 +166,12 @@ func (c *reconciler) invite(ctx context.Context, m member) error {
 	if err != nil {
 		return err
 	}
-	_, remote, err := c.cfg.Peers.CallAt(ctx, m.address, MethodInvite, b)
+	_, remote, err := c.cfg.Peers.CallAt(ctx, m.peer, MethodInvite, b)
 	if err != nil {
-		return fmt.Errorf("invite node %s: %w", m.id, err)
+		return fmt.Errorf("invite node %s: %w", m.ID, err)
 	}
-	if remote.Node != m.id {
-		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.id, ErrRefused, remote.Node)
+	if remote.Node != m.ID {
+		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.ID, ErrRefused, remote.Node)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -23,7 +22,7 @@ const maxAppend = 16
 // proposed.
 const enqueue = 3 * time.Second
 
-func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
+func raftConfig(cfg *Config) *raft.Config {
 	r := raft.DefaultConfig()
 	r.LocalID = serverID(cfg.Self.ID)
 	r.HeartbeatTimeout = cfg.Timings.Heartbeat
@@ -36,7 +35,6 @@ func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
 	r.TrailingLogs = cfg.TrailingEntries
 	// A leader that is removed goes on as a follower that nobody speaks to; the node ends it when it is done.
 	r.ShutdownOnRemove = false
-	r.NotifyCh = notify
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(cfg.Logger)
 	return r
@@ -44,11 +42,10 @@ func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
 
 // startRaft opens Raft on the store.
 func (c *core) startRaft() error {
-	c.notify = make(chan bool, 16)
 	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads)
 	s := c.cfg.Store
 	c.logs = watchLogs(s.Logs())
-	r, err := raft.NewRaft(raftConfig(&c.cfg, c.notify), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
+	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
 	}
@@ -64,16 +61,16 @@ func (c *core) stopRaft(bound time.Duration) error {
 	}
 	done := r.Shutdown()
 	err := c.trans.Close()
-	ended := make(chan error, 1)
-	c.group.Go(func() { ended <- done.Error() })
-	t := time.NewTimer(bound)
-	defer t.Stop()
-	select {
-	case e := <-ended:
-		return errors.Join(err, e)
-	case <-t.C:
+	ended := make(chan struct{})
+	var failed error
+	c.group.Go(func() {
+		failed = done.Error()
+		close(ended)
+	})
+	if !within(ended, bound) {
 		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
 	}
+	return errors.Join(err, failed)
 }
 
 // stillLeads says whether entries of a term to a node are still wanted from here; see transport.
@@ -140,9 +137,7 @@ func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 }
 
 // Leader is the node that leads, as far as this one knows; zero: nobody.
-func (c *core) Leader() ring.NodeID { return c.leader() }
-
-func (c *core) leader() ring.NodeID {
+func (c *core) Leader() ring.NodeID {
 	r := c.raft.Load()
 	if r == nil {
 		return ring.NodeID{}
@@ -260,55 +255,23 @@ func proposeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// leadership is whether this node leads, and how often that has changed.
-type leadership struct {
-	// mu guards what follows.
-	mu      sync.Mutex
-	leads   bool
-	changes uint64
-}
-
-// readNotices takes Raft's notices at once: Raft waits for whoever doesn't.
-func (c *core) readNotices() {
+// followLeadership tells the giver, in order. Raft drops notices that nobody takes in time, but for the last: a reign that was too
+// short is left out, or two are one.
+func (c *Cluster) followLeadership() {
 	for {
 		select {
-		case leads := <-c.notify:
-			c.lead.mu.Lock()
-			c.lead.leads = leads
-			c.lead.changes++
-			c.lead.mu.Unlock()
-			poke(c.led)
-		case <-c.ctx.Done():
-			return
-		}
-	}
-}
-
-// followLeadership tells the giver, in order; a reign that was too short to be told is left out, one that ended and
-// began again is told as two.
-func (c *Cluster) followLeadership() {
-	leads, changes := false, uint64(0)
-	for {
-		c.lead.mu.Lock()
-		now, n := c.lead.leads, c.lead.changes
-		c.lead.mu.Unlock()
-		if n != changes {
+		case leads := <-c.raft.Load().LeaderCh():
+			c.leaderChanges.Add(1)
 			if leads {
-				c.giver.Follow()
-			}
-			if now {
 				c.giver.Lead()
 				poke(c.found)
 				poke(c.reconcile)
+			} else {
+				c.giver.Follow()
 			}
 			poke(c.governor.wake)
-			leads, changes = now, n
-			c.cfg.Logger.Info("leadership changed", "leads", now)
+			c.cfg.Logger.Info("leadership changed", "leads", leads)
 			c.holder.Poke()
-			continue
-		}
-		select {
-		case <-c.led:
 		case <-c.ctx.Done():
 			return
 		}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -19,22 +17,6 @@ type record struct {
 	bad      bool      // failed, or not seen
 	badFrom  time.Time
 	refused  time.Time // when it was last asked to join, in vain
-}
-
-// member is what a plan knows about a node that gossip has seen or that is a server of Raft.
-type member struct {
-	id       ring.NodeID
-	zone     string
-	address  string // host:port; empty if gossip has not seen it
-	state    gossip.State
-	seen     bool // by gossip
-	server   bool // in Raft's configuration
-	voter    bool
-	at       string // its address there
-	inRing   bool
-	known    bool // in the agreed state
-	removing bool // by hand: the process that gossip knows
-	record   record
 }
 
 // changeKind is a sort of change of Raft's configuration or of the members.
@@ -88,7 +70,7 @@ func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 // moved follows a node to another address.
 func (p *plan) moved() change {
 	return p.first(moveNode, func(m *member) bool {
-		return m.server && m.seen && m.state == gossip.Alive && m.address != m.at &&
+		return m.server && m.alive() && m.peer != m.at &&
 			p.now.Sub(m.record.refused) >= retryNode
 	})
 }
@@ -101,16 +83,16 @@ func (p *plan) gone() change {
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
 		displaced := m.record.bad && agreed && slices.ContainsFunc(p.members, func(o member) bool {
-			return o.id != m.id && o.address == m.at && o.seen && o.state == gossip.Alive
+			return o.ID != m.ID && o.peer == m.at && o.alive()
 		})
-		return m.server && m.id != p.self && !m.inRing && (m.removing || m.seen && m.state == gossip.Left || long || displaced)
+		return m.server && m.ID != p.self && !m.InRing && (m.removing || m.seen && m.State == gossip.Left || long || displaced)
 	})
 }
 
 // forgotten takes out of the members who is neither a server nor alive.
 func (p *plan) forgotten() change {
 	return p.first(forgetNode, func(m *member) bool {
-		return m.known && !m.server && !m.inRing && m.id != p.self && (m.removing || !(m.seen && m.state == gossip.Alive) && m.record.bad)
+		return m.known && !m.server && !m.InRing && m.ID != p.self && (m.removing || !(m.alive()) && m.record.bad)
 	})
 }
 
@@ -120,8 +102,8 @@ const retryNode = 5 * time.Second
 // newcomers adds who is alive, unless its address is still a server's.
 func (p *plan) newcomers() change {
 	return p.first(addNode, func(m *member) bool {
-		return !m.server && m.seen && m.state == gossip.Alive && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
-			!slices.ContainsFunc(p.members, func(o member) bool { return o.server && o.at == m.address })
+		return !m.server && m.alive() && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
+			!slices.ContainsFunc(p.members, func(o member) bool { return o.server && o.at == m.peer })
 	})
 }
 
@@ -129,9 +111,9 @@ func (p *plan) newcomers() change {
 func (p *plan) voters() (all, failed int, zones map[string]int) {
 	zones = map[string]int{}
 	for _, m := range p.members {
-		if m.voter {
+		if m.Voter {
 			all++
-			zones[m.zone]++
+			zones[m.Zone]++
 			if m.record.bad {
 				failed++
 			}
@@ -144,7 +126,7 @@ func (p *plan) voters() (all, failed int, zones map[string]int) {
 func (p *plan) candidate(zones map[string]int) (member, bool) {
 	var fit []member
 	for _, m := range p.members {
-		if m.server && !m.voter && m.seen && m.state == gossip.Alive && !m.removing && m.record.good &&
+		if m.server && !m.Voter && m.alive() && !m.removing && m.record.good &&
 			p.now.Sub(m.record.goodFrom) >= p.timings.Stable {
 			fit = append(fit, m)
 		}
@@ -153,7 +135,7 @@ func (p *plan) candidate(zones map[string]int) (member, bool) {
 		return member{}, false
 	}
 	return slices.MinFunc(fit, func(a, b member) int {
-		return cmp.Or(cmp.Compare(zones[a.zone], zones[b.zone]), a.id.Compare(b.id))
+		return cmp.Or(cmp.Compare(zones[a.Zone], zones[b.Zone]), a.ID.Compare(b.ID))
 	}), true
 }
 
@@ -165,7 +147,7 @@ func (p *plan) replaced() change {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
-		return m.voter && m.id != p.self && m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Stable
+		return m.Voter && m.ID != p.self && m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Stable
 	})
 }
 
@@ -189,28 +171,20 @@ func (p *plan) spread() change {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
-		return m.voter && m.id != p.self && zones[m.zone] >= zones[c.zone]+2
+		return m.Voter && m.ID != p.self && zones[m.Zone] >= zones[c.Zone]+2
 	})
 }
 
 // note brings a node's record up to date.
-func (r record) note(now time.Time, m *member, boot uint64, caughtUp bool) record {
-	good := m.seen && m.state == gossip.Alive && caughtUp
-	if good && (!r.good || r.boot != boot) {
+func (r record) note(now time.Time, m *member, caughtUp bool) record {
+	good := m.alive() && caughtUp
+	if good && (!r.good || r.boot != m.boot) {
 		r.goodFrom = now
 	}
-	bad := !m.seen || m.state == gossip.Failed || m.state == gossip.Left
+	bad := m.State == gossip.Failed || m.State == gossip.Left
 	if bad && !r.bad {
 		r.badFrom = now
 	}
-	r.good, r.bad, r.boot = good, bad, boot
+	r.good, r.bad, r.boot = good, bad, m.boot
 	return r
-}
-
-// servers puts Raft's configuration into the members.
-func servers(conf raft.Configuration, get func(ring.NodeID) *member) {
-	for _, s := range conf.Servers {
-		m := get(nodeID(s.ID))
-		m.server, m.voter, m.at = true, s.Suffrage == raft.Voter, string(s.Address)
-	}
 }

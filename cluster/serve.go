@@ -189,7 +189,7 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 
 // callLeader brings a call to the leader. The error wraps ErrNoLeader if the leader certainly did not get it.
 func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	leader := c.leader()
+	leader := c.Leader()
 	switch {
 	case leader == c.cfg.Self.ID && c.leads():
 		return c.handlers[m](ctx, request{from: c.Identity(), body: body})

@@ -25,27 +25,15 @@ type View struct {
 	Members   []Member // sorted by name
 }
 
-// Member is a node as this one sees it.
-type Member struct {
-	ID         ring.NodeID
-	Name       string
-	Address    string
-	Region     string
-	Zone       string
-	State      gossip.State
-	Voter      bool
-	Leader     bool
-	InRing     bool
-	Behind     bool // it asks for authority and can't be given any, as the leader told this node last
-	Partitions int  // owned, when the move under way is over
-}
-
 // View puts together what gossip, Raft and the state say.
 func (c *Cluster) View() View {
-	conf, _ := c.configuration()
-	v := makeView(c.Last(), c.gossipMembers(), conf, c.leader(), c.Authority())
-	for i, m := range v.Members {
-		v.Members[i].Behind = slices.Contains(c.crew.behind(), m.ID)
+	s := c.Last()
+	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
+	for _, m := range c.crew.census(s) {
+		v.Members = append(v.Members, m.Member)
+		if m.Leader {
+			v.Leader = m.Name
+		}
 	}
 	return v
 }
@@ -80,49 +68,6 @@ func (c *crew) Behind() bool {
 		}
 	}
 	return 2*len(list) <= nodes && slices.Contains(list, c.cfg.Self.ID)
-}
-
-// makeView is View on what it is made of. Gossip is the newest on what a node is called and where it is.
-func makeView(s *agreement.State, members []gossip.Member, conf raft.Configuration, leader ring.NodeID, connected bool) View {
-	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: connected}
-	all := map[ring.NodeID]*Member{}
-	for id, m := range s.Members {
-		all[id] = &Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}
-	}
-	for _, m := range members {
-		all[m.ID] = &Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: m.State}
-	}
-	for _, server := range conf.Servers {
-		id := nodeID(server.ID)
-		m := all[id]
-		if m == nil {
-			m = &Member{ID: id, Name: id.String(), Address: host(string(server.Address)), State: gossip.Failed}
-			all[id] = m
-		}
-		m.Voter = server.Suffrage == raft.Voter
-	}
-	for id, m := range all {
-		m.InRing, m.Partitions = s.InRing(id), s.To.Owned(id)
-		if m.Leader = id == leader; m.Leader {
-			v.Leader = m.Name
-		}
-		v.Members = append(v.Members, *m)
-	}
-	slices.SortFunc(v.Members, func(a, b Member) int {
-		if n := strings.Compare(a.Name, b.Name); n != 0 {
-			return n
-		}
-		return a.ID.Compare(b.ID)
-	})
-	return v
-}
-
-// host is an address without its port.
-func host(address string) string {
-	if i := strings.LastIndexByte(address, ':'); i >= 0 {
-		return strings.Trim(address[:i], "[]")
-	}
-	return address
 }
 
 // Reasons for not being ready.
@@ -243,7 +188,8 @@ func (c *Cluster) Stats() Stats {
 	r := c.raft.Load()
 	s := Stats{
 		State: strings.ToLower(r.State().String()), Term: r.CurrentTerm(), Commit: r.CommitIndex(), Last: r.LastIndex(),
-		Applied: c.State().Index, UnsavedBytes: c.machine.bytes.Load(),
+		LeaderChanges: c.leaderChanges.Load(),
+		Applied:       c.State().Index, UnsavedBytes: c.machine.bytes.Load(),
 		GossipRefused: c.gossip.Load().Refused(),
 	}
 	if at := r.LastContact(); !at.IsZero() && r.State() != raft.Leader {
@@ -251,8 +197,5 @@ func (c *Cluster) Stats() Stats {
 	}
 	conf, _ := c.configuration()
 	s.Servers, s.Voters = len(conf.Servers), len(c.voterIDs())
-	c.lead.mu.Lock()
-	s.LeaderChanges = c.lead.changes
-	c.lead.mu.Unlock()
 	return s
 }
