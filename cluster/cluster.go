@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ func New(cfg Config) (*Cluster, error) {
 	if cfg.Settled == nil {
 		cfg.Settled = func() int64 { return 1<<63 - 1 }
 	}
+	cfg.Primary = cmp.Or(cfg.Primary, cfg.Self.Region)
 	if cfg.Build.Level == 0 {
 		cfg.Build.Level = agreement.Newest
 	}
@@ -66,9 +68,7 @@ func New(cfg Config) (*Cluster, error) {
 	if err := c.founder.recall(); err != nil {
 		return nil, err
 	}
-	if err := c.makeAuthority(); err != nil {
-		return nil, err
-	}
+	c.makeAuthority()
 	c.handlers = c.near()
 	return c, nil
 }

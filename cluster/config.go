@@ -169,6 +169,7 @@ func (c *Config) Validate() error {
 	}
 	need(!c.Self.ID.IsZero(), "Self.ID is missing")
 	need(c.Self.Name != "", "Self.Name is missing")
+	need(c.Self.Boot != 0, "Self.Boot is missing")
 	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is no IP")
 	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is no port")
 	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not from 0 to %d", maxExpect))

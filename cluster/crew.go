@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -45,26 +43,19 @@ type heard struct {
 	moved   time.Time // when it had applied more than before
 }
 
-// makeAuthority makes who gives authority, if this node leads, and who holds it here.
-func (c *Cluster) makeAuthority() error {
-	self := c.cfg.Self
-	giver, err := authority.NewGiver(authority.GiverConfig{
+// makeAuthority makes what gives authority, if this node leads, and what holds it here.
+func (c *Cluster) makeAuthority() {
+	self, began := c.cfg.Self, time.Now()
+	c.giver = authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
 		State: c.State, Propose: c.propose, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
-		HandOn: func() { c.spawn(func() { c.crew.handLeadOn(c.ctx) }) }, Logger: c.cfg.Logger,
+		HandOn: func() { c.spawn(func() { c.crew.handLeadOn(c.ctx) }) },
+		Now:    func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
 	})
-	if err != nil {
-		return err
-	}
-	holder, err := authority.NewHolder(authority.HolderConfig{
+	c.holder = authority.NewHolder(authority.HolderConfig{
 		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.ask, Status: c.crew.status,
 		OnChange: func() { poke(c.reconcile) }, Logger: c.cfg.Logger,
 	})
-	if err != nil {
-		return errors.Join(err, giver.Close())
-	}
-	c.giver, c.holder = giver, holder
-	return nil
 }
 
 // Authority says whether this node may act as an owner at this moment.
@@ -106,8 +97,8 @@ func (c *crew) status() authority.Request {
 }
 
 // ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
-func (c *crew) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
-	reply, err := c.askLeader(ctx, r)
+func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
+	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
 		c.told.Store(nil)
@@ -121,25 +112,13 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (authority.Reply, e
 	return reply, nil
 }
 
-func (c *crew) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
-	if c.leads() {
-		return c.answer(ctx, r), nil
-	}
-	b, err := json.Marshal(r)
-	if err == nil {
-		b, err = c.callLeader(ctx, authority.MethodAsk, b)
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &reply)
-	}
-	return reply, err
-}
-
 // answer answers a request as the leader, and notes how far the node is.
-func (c *crew) answer(ctx context.Context, r authority.Request) authority.Reply {
+func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if reply, differs := c.compare(r); differs {
-		return reply
+		return reply, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, authority.Term)
+	defer cancel()
 	reply := c.giver.Answer(ctx, r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +129,7 @@ func (c *crew) answer(ctx context.Context, r authority.Request) authority.Reply 
 		}
 		c.heard[r.Node] = h
 	}
-	return reply
+	return reply, nil
 }
 
 // nodes is who there is, for the giver. A member that gossip has not seen since this node started counts as failed

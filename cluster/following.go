@@ -83,7 +83,7 @@ func (c *governor) followOnce(ctx context.Context) (more bool, err error) {
 	case followState:
 		return true, c.adoptRules(ctx, b)
 	case followOther:
-		return false, fmt.Errorf("%w: region %q takes %.64q for it", ErrNoPrimary, c.primary(), b)
+		return false, fmt.Errorf("%w: region %q takes %.64q for it", ErrNoPrimary, c.cfg.Primary, b)
 	}
 	return false, errBadCall
 }
@@ -121,7 +121,7 @@ func (c *governor) noteFollowed(err error) {
 	now := time.Now()
 	if err == nil {
 		if c.warned || c.followed.IsZero() {
-			c.cfg.Logger.Info("the primary region is followed", "primary", c.primary())
+			c.cfg.Logger.Info("the primary region is followed", "primary", c.cfg.Primary)
 		}
 		c.followed, c.failing, c.warned = now, time.Time{}, false
 		return
@@ -132,7 +132,7 @@ func (c *governor) noteFollowed(err error) {
 	if now.Sub(c.failing) >= patience && !c.warned {
 		c.warned = true
 		c.cfg.Logger.Warn("the primary region can't be followed: this region goes on with the rules that it has",
-			"primary", c.primary(), "error", err)
+			"primary", c.cfg.Primary, "error", err)
 	}
 }
 
@@ -146,7 +146,7 @@ type Following struct {
 
 // Following reports it. In the primary Leads is false.
 func (c *Cluster) Following() Following {
-	f := Following{Primary: c.primary(), Recorded: recordedVersion(c.Last())}
+	f := Following{Primary: c.cfg.Primary, Recorded: recordedVersion(c.Last())}
 	g := c.governor
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
 	case c.secondary():
-		return append([]byte{byte(followOther)}, c.primary()...), nil
+		return append([]byte{byte(followOther)}, c.cfg.Primary...), nil
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:

@@ -326,14 +326,10 @@ func (c *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 }
 
 // serveStands answers whether an attempt of this node's own stands.
-func (c *founder) serveStands(_ context.Context, r request) ([]byte, error) {
-	var attempt uint64
-	if err := json.Unmarshal(r.body, &attempt); err != nil {
-		return nil, errBadCall
-	}
+func (c *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return json.Marshal(c.promise.stands(c.cfg.Self.ID, attempt))
+	return c.promise.stands(c.cfg.Self.ID, attempt), nil
 }
 
 // invitation is what the leader asks before it adds a node: does it want to, and is it there?
@@ -348,39 +344,37 @@ type invitation struct {
 }
 
 // serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
-func (c *founder) serveInvitation(_ context.Context, r request) ([]byte, error) {
-	var in invitation
-	if err := json.Unmarshal(r.body, &in); err != nil || in.Cluster == [16]byte{} {
-		return nil, errBadCall
-	}
+func (c *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own, p := c.Identity().Cluster, c.promise
 	empty, err := c.empty()
 	switch {
+	case in.Cluster == [16]byte{}:
+		return done{}, errBadCall
 	case err != nil:
-		return nil, err
+		return done{}, err
 	case c.departing.Load():
-		return nil, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
+		return done{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
 	case in.Level > c.cfg.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
 			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release, in.Release)
 		if before := c.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
 			c.cfg.Logger.Error("this node can't join the cluster", "error", err)
 		}
-		return nil, err
+		return done{}, err
 	case own != [16]byte{} && own != in.Cluster:
-		return nil, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
+		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
 	case own == [16]byte{} && empty && p.own(c.cfg.Self.ID):
 		if err := c.promiseLocked(p.none()); err != nil { // there is a cluster, so none is to be founded
-			return nil, err
+			return done{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return nil, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, c.cfg.Self.ID, p.Proposer)
+		return done{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, c.cfg.Self.ID, p.Proposer)
 	}
 	if err := c.belongLocked(in.Cluster); err != nil {
-		return nil, err
+		return done{}, err
 	}
 	c.votersBefore(in.Voters)
-	return []byte("{}"), nil
+	return done{}, nil
 }

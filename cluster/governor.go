@@ -61,16 +61,8 @@ type governor struct {
 	warned   bool      // that was logged
 }
 
-// primary is the region that this node takes for the primary.
-func (c *core) primary() string {
-	if c.cfg.Primary != "" {
-		return c.cfg.Primary
-	}
-	return c.cfg.Self.Region
-}
-
 // secondary says that rules are written in another region than this.
-func (c *core) secondary() bool { return c.primary() != c.cfg.Self.Region }
+func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
 // governs is nil if this node leads the primary region, and this is agreed on.
 func (c *governor) governs() error {
@@ -78,7 +70,7 @@ func (c *governor) governs() error {
 	case !c.leads():
 		return fmt.Errorf("%w here", ErrNoLeader)
 	case c.secondary():
-		return fmt.Errorf("%w: region %q takes %q for it", ErrNoPrimary, c.cfg.Self.Region, c.primary())
+		return fmt.Errorf("%w: region %q takes %q for it", ErrNoPrimary, c.cfg.Self.Region, c.cfg.Primary)
 	case c.State().Regions.Primary != c.cfg.Self.Region:
 		return fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, c.cfg.Self.Region)
 	}
@@ -136,7 +128,7 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 		return false
 	}
 	for _, r := range c.cfg.Far.Regions() {
-		switch own := c.primary(); {
+		switch own := c.cfg.Primary; {
 		case r.Primary && r.Name != own:
 			c.cfg.Logger.Warn("two regions take themselves for the primary, or this one goes by the wrong one: "+
 				"their rules are not the same; give all nodes the same --primary-region",
@@ -211,11 +203,11 @@ func (c *governor) report(region string) (r report, there bool) {
 // callFar calls the primary region. The error wraps ErrNoPrimary if it certainly got nothing.
 func (c *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if c.cfg.Far == nil {
-		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, c.primary())
+		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, c.cfg.Primary)
 	}
-	b, err := c.cfg.Far.Call(ctx, c.primary(), m, body)
+	b, err := c.cfg.Far.Call(ctx, c.cfg.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
-		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, c.primary())
+		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, c.cfg.Primary)
 	}
 	return b, callError(err)
 }
@@ -233,7 +225,7 @@ func (c *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 	defer cancel()
 	if _, err := c.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrUnknown) {
 		// A probe changes nothing, whatever became of it.
-		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, c.primary())
+		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, c.cfg.Primary)
 	} else if err != nil {
 		return nil, err
 	}

@@ -2,10 +2,10 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -54,16 +54,8 @@ func (c *Cluster) giveUpAuthority(ctx context.Context) error {
 
 // onlyOne says that there is nobody to hand anything to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
-	if s.To == nil {
-		return true
-	}
-	self := c.cfg.Self.ID
-	for _, t := range []*ring.Table{s.From, s.To} {
-		if m := t.Members(); len(m) != 1 || m[0] != self {
-			return false
-		}
-	}
-	return true
+	members := slices.Concat(s.From.Members(), s.To.Members())
+	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
 // handLeadOn makes another voter the leader, if this node leads and there is one that answers. It may fail: then an
@@ -160,12 +152,8 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 		ctx, cancel = context.WithTimeout(ctx, serveBound)
 		defer cancel()
 	}
-	b, err := json.Marshal(d)
-	if err != nil {
-		return err
-	}
 	return c.insist(ctx, func(unknown bool) error {
-		_, err := c.callLeader(ctx, MethodRemove, b)
+		err := c.callJSON(ctx, toLeader, MethodRemove, d, &done{})
 		if unknown && errors.Is(err, ErrNotFound) {
 			return nil // the call before did it, and its answer was lost
 		}
@@ -174,32 +162,31 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 }
 
 // serveRemove makes a departure, on the leader.
-func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
-	var d departure
-	if err := json.Unmarshal(r.body, &d); err != nil || d.Leaves && d.Node.IsZero() {
-		return nil, errBadCall
+func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
+	if d.Leaves && d.Node.IsZero() {
+		return done{}, errBadCall
 	}
 	if !c.leads() {
-		return nil, fmt.Errorf("%w here", ErrNoLeader)
+		return done{}, fmt.Errorf("%w here", ErrNoLeader)
 	}
 	m, err := c.crew.find(d)
 	if err != nil {
-		return nil, err
+		return done{}, err
 	}
 	switch {
 	case m.ID == c.cfg.Self.ID:
 		if d.Leaves {
-			return nil, fmt.Errorf("%w: this node leads still", ErrNoLeader)
+			return done{}, fmt.Errorf("%w: this node leads still", ErrNoLeader)
 		}
 		if d.Force {
 			c.crew.handLeadOn(ctx)
-			return nil, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
+			return done{}, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
 		}
-		return nil, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
+		return done{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
 	case m.State == gossip.Alive && !d.Leaves && !d.Force:
-		return nil, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
+		return done{}, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
 	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
-		return nil, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
+		return done{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
 	c.crew.takeOut(m, d.Force)
 	if !d.Leaves {
@@ -210,19 +197,19 @@ func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
 	for c.leads() {
 		now, err := c.crew.find(departure{Node: m.ID})
 		if err != nil || !now.server && (d.Leaves || !now.known) {
-			return []byte("{}"), nil
+			return done{}, nil
 		}
 		if now.alive() && !d.Leaves && !d.Force {
-			return nil, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
+			return done{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {
 		case <-time.After(retryPause):
 			poke(c.reconcile)
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+			return done{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
 		}
 	}
-	return nil, fmt.Errorf("%w: leadership was lost", ErrUnknown)
+	return done{}, fmt.Errorf("%w: leadership was lost", ErrUnknown)
 }
 
 // takeOut marks the process of a node that gossip has seen: it is not added again.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -51,42 +50,19 @@ func (c *crew) levels(s *agreement.State) Levels {
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	b, err := json.Marshal(to)
-	if err != nil {
-		return 0, err
-	}
 	var level agreement.Level
-	err = c.insist(ctx, func(bool) error {
-		reply, err := c.callLeader(ctx, MethodRaise, b)
-		if err == nil {
-			err = json.Unmarshal(reply, &level)
-		}
-		return err
-	})
+	err := c.insist(ctx, func(bool) error { return c.callJSON(ctx, toLeader, MethodRaise, to, &level) })
 	if err != nil {
 		return 0, err
 	}
 	return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
 }
 
-// serveRaise is Raise's other end.
-func (c *reconciler) serveRaise(ctx context.Context, r request) ([]byte, error) {
-	var to agreement.Level
-	if err := json.Unmarshal(r.body, &to); err != nil {
-		return nil, errBadCall
-	}
-	if !c.leads() {
-		return nil, fmt.Errorf("%w here", ErrNoLeader)
-	}
-	level, err := c.raise(ctx, to)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(level)
-}
-
 // raise is Raise on the leader.
 func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+	if !c.leads() {
+		return 0, fmt.Errorf("%w here", ErrNoLeader)
+	}
 	select {
 	case c.changing <- struct{}{}:
 		defer func() { <-c.changing }()

@@ -17,13 +17,13 @@ import (
 const (
 	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodStands                              // attempt → bool
-	MethodInvite                              // invitation → {}
+	MethodInvite                              // invitation → done
 	MethodPropose                             // an entry → agreement.Result; from other regions, too
-	MethodRemove                              // departure → {}
+	MethodRemove                              // departure → done
 	MethodFollow                              // followRequest → followKind and what it needs; from other regions
 	MethodGoverns                             // nothing → nothing, if the node leads the primary region; from other regions
 	MethodRemoveRegion                        // a region's name → as MethodPropose; from other regions, too
-	MethodFollowNow                           // nothing → nothing
+	MethodFollowNow                           // done → done
 	MethodRaise                               // a feature level → the one that is agreed on
 )
 
@@ -68,21 +68,39 @@ type request struct {
 // handler answers a call for this package.
 type handler func(context.Context, request) ([]byte, error)
 
+// inJSON is a handler whose requests and replies are JSON.
+func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
+	return func(ctx context.Context, r request) ([]byte, error) {
+		var in In
+		if err := json.Unmarshal(r.body, &in); err != nil {
+			return nil, errBadCall
+		}
+		out, err := serve(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(out)
+	}
+}
+
+// done is the reply where there is nothing to say.
+type done struct{}
+
 // near are the handlers of calls from this region.
 func (c *Cluster) near() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
-		MethodStands:              c.founder.serveStands,
-		MethodInvite:              c.founder.serveInvitation,
+		MethodStands:              inJSON(c.founder.serveStands),
+		MethodInvite:              inJSON(c.founder.serveInvitation),
 		MethodPropose:             c.governor.servePropose,
-		MethodRemove:              c.serveRemove,
+		MethodRemove:              inJSON(c.serveRemove),
 		MethodFollow:              c.governor.serveFollow,
 		MethodGoverns:             c.governor.serveGoverns,
 		MethodRemoveRegion:        c.governor.serveRemoveRegion,
-		MethodFollowNow:           c.governor.serveFollowNow,
-		MethodRaise:               c.reconciler.serveRaise,
-		authority.MethodAsk:       c.crew.serveAsk,
-		authority.MethodCommitted: c.serveCommitted,
+		MethodFollowNow:           inJSON(c.governor.serveFollowNow),
+		MethodRaise:               inJSON(c.reconciler.raise),
+		authority.MethodAsk:       inJSON(c.crew.answer),
+		authority.MethodCommitted: inJSON(c.serveCommitted),
 	}
 }
 
@@ -172,17 +190,26 @@ func callError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// callJSON calls a node of which gossip knows.
+// toLeader is where callJSON brings a call that is for the leader.
+var toLeader ring.NodeID
+
+// callJSON calls a node that gossip knows, or the leader. The error is as callLeader's.
 func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
 	b, err := json.Marshal(body)
+	switch {
+	case err != nil:
+		return err
+	case to == toLeader:
+		b, err = c.callLeader(ctx, m, b)
+	default:
+		b, err = c.cfg.Peers.Call(ctx, to, m, b)
+		err = callError(err)
+	}
 	if err != nil {
 		return err
 	}
-	if b, err = c.cfg.Peers.Call(ctx, to, m, b); err != nil {
-		return callError(err)
-	}
 	if err := json.Unmarshal(b, reply); err != nil {
-		return fmt.Errorf("%w: %w", errBadCall, err)
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return nil
 }
@@ -200,25 +227,15 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 	return b, callError(err)
 }
 
-func (c *crew) serveAsk(ctx context.Context, r request) ([]byte, error) {
-	var ask authority.Request
-	if err := json.Unmarshal(r.body, &ask); err != nil {
-		return nil, errBadCall
-	}
-	ctx, cancel := context.WithTimeout(ctx, authority.Term)
-	defer cancel()
-	return json.Marshal(c.answer(ctx, ask))
-}
-
 // serveCommitted answers up to where entries are committed, as the leader.
-func (c *core) serveCommitted(ctx context.Context, _ request) ([]byte, error) {
+func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
 	index, err := c.giver.Committed(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	return json.Marshal(index)
+	return index, nil
 }
 
 // insist tries something that may be done twice until it succeeds, fails for good, or ctx ends. unknown: an attempt before may have

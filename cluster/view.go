@@ -119,24 +119,9 @@ func (c *Cluster) Suspended() (n int) {
 	return n
 }
 
-// Stats are figures of this node's Raft, and of its gossip.
-type Stats struct {
-	State         string // follower, candidate, leader or shutdown
-	Term          uint64
-	Commit        uint64
-	Applied       uint64 // of what changes the state
-	Last          uint64 // last entry of the log
-	LastContact   time.Duration
-	Voters        int
-	Servers       int
-	LeaderChanges uint64 // of this node: leadership won or lost
-	UnsavedBytes  int64  // of entries since the last snapshot
-	GossipRefused uint64 // messages that no node sends
-}
-
 // Figures shows how this node does among others.
 func (c *Cluster) Figures(s figures.Sink) {
-	v, st := c.View(), c.Stats()
+	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
 	s.Flag("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0.", c.Stuck() != nil)
@@ -152,7 +137,6 @@ func (c *Cluster) Figures(s figures.Sink) {
 	for state, n := range members {
 		s.Level("members", "Members as this node sees them.", n, "state", state.String())
 	}
-	s.Count("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such.", int64(st.GossipRefused))
 	following := c.Following()
 	s.Gauge("rules_recorded_version",
 		"Newest version of the rules that all regions are known to go by, as known here; 0 for none.", float64(following.Recorded))
@@ -160,42 +144,28 @@ func (c *Cluster) Figures(s figures.Sink) {
 		s.Gauge("follow_age_seconds",
 			"Time since the primary region answered what is new; of the leader of another region only.", following.Age.Seconds())
 	}
-	st.showRaft(s)
+	if c.started.Load() {
+		s.Count("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such.",
+			int64(c.gossip.Load().Refused()))
+		c.showRaft(s)
+	}
 }
 
 // showRaft shows Raft's figures, once it has been started.
-func (st *Stats) showRaft(s figures.Sink) {
-	if st.State == "" {
-		return
-	}
-	for _, state := range []string{"follower", "candidate", "leader", "shutdown"} {
-		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", st.State == state, "state", state)
-	}
-	s.Gauge("raft_term", "Raft's term.", float64(st.Term))
-	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(st.Commit))
-	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(st.Applied))
-	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(st.Last))
-	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", st.LastContact.Seconds())
-	s.Level("raft_voters", "Nodes that vote.", st.Voters)
-	s.Count("raft_leader_changes_total", "Times that this node won or lost leadership.", int64(st.LeaderChanges))
-}
-
-// Stats tells how Raft and gossip do here.
-func (c *Cluster) Stats() Stats {
-	if !c.started.Load() {
-		return Stats{}
-	}
+func (c *core) showRaft(s figures.Sink) {
 	r := c.raft.Load()
-	s := Stats{
-		State: strings.ToLower(r.State().String()), Term: r.CurrentTerm(), Commit: r.CommitIndex(), Last: r.LastIndex(),
-		LeaderChanges: c.leaderChanges.Load(),
-		Applied:       c.State().Index, UnsavedBytes: c.machine.bytes.Load(),
-		GossipRefused: c.gossip.Load().Refused(),
+	for state := raft.Follower; state <= raft.Shutdown; state++ {
+		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", r.State() == state, "state", strings.ToLower(state.String()))
 	}
+	s.Gauge("raft_term", "Raft's term.", float64(r.CurrentTerm()))
+	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(r.CommitIndex()))
+	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(c.State().Index))
+	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(r.LastIndex()))
+	contact := time.Duration(0)
 	if at := r.LastContact(); !at.IsZero() && r.State() != raft.Leader {
-		s.LastContact = time.Since(at)
+		contact = time.Since(at)
 	}
-	conf, _ := c.configuration()
-	s.Servers, s.Voters = len(conf.Servers), len(c.voterIDs())
-	return s
+	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", contact.Seconds())
+	s.Level("raft_voters", "Nodes that vote.", len(c.voterIDs()))
+	s.Count("raft_leader_changes_total", "Times that this node won or lost leadership.", int64(c.leaderChanges.Load()))
 }

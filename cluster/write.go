@@ -87,22 +87,22 @@ func (c *core) inPrimary(err error) error {
 	switch {
 	case !c.secondary():
 	case errors.Is(err, ErrUnknown):
-		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrUnknown, c.primary(), err)
+		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrUnknown, c.cfg.Primary, err)
 	case errors.Is(err, ErrNoLeader):
-		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.primary(), err)
+		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.cfg.Primary, err)
 	}
 	return err
 }
 
 // follows says whether a state's rules are the primary's.
-func (c *core) follows(s *agreement.State) bool { return s.Regions.Primary == c.primary() }
+func (c *core) follows(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
 
 // awaitFollowed waits for a moment until a version of the primary's is in force here.
 func (c *core) awaitFollowed(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, followedBound)
 	defer cancel()
 	if c.secondary() { // else its own leader has agreed on it
-		if _, err := c.callLeader(ctx, MethodFollowNow, nil); err != nil {
+		if err := c.callJSON(ctx, toLeader, MethodFollowNow, done{}, &done{}); err != nil {
 			c.cfg.Logger.Debug("the leader does not know that there is something to follow", "error", err)
 		}
 	}
@@ -113,12 +113,12 @@ func (c *core) awaitFollowed(ctx context.Context, version int64) {
 }
 
 // serveFollowNow has the leader of a region that is not the primary ask what is new, without waiting for that.
-func (c *governor) serveFollowNow(context.Context, request) ([]byte, error) {
+func (c *governor) serveFollowNow(context.Context, done) (done, error) {
 	if !c.leads() {
-		return nil, fmt.Errorf("%w here", ErrNoLeader)
+		return done{}, fmt.Errorf("%w here", ErrNoLeader)
 	}
 	poke(c.wake)
-	return nil, nil
+	return done{}, nil
 }
 
 // servePropose proposes a write of rules as the leader, one at a time. What it leads to is worked out beforehand: Raft's
@@ -175,13 +175,10 @@ func (c *Cluster) Catch(ctx context.Context) error {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var index uint64
-	err := c.insist(ctx, func(bool) (err error) {
-		var b []byte
-		if b, err = c.callLeader(ctx, authority.MethodCommitted, nil); err == nil {
-			err = json.Unmarshal(b, &index)
-		}
+	err := c.insist(ctx, func(bool) error {
+		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
 		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrNoLeader, err) // it is only a question
+			err = &told{ErrNoLeader, err.Error()} // it is only a question
 		}
 		return err
 	})

@@ -43,7 +43,7 @@ type Node struct {
 	Supports bool
 }
 
-// GiverConfig is what a Giver needs. Expect, Now and Logger may be left out.
+// GiverConfig is what a Giver needs: all of it.
 type GiverConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
@@ -55,12 +55,11 @@ type GiverConfig struct {
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Nodes is gossip's view, this node included.
 	Nodes func() []Node
-	// Ruled is the index as of which the newest rules that this node has applied are in force; nil: there are none. It is
-	// called from the one loop and must not block.
+	// Ruled is the index as of which the newest rules that this node has applied are in force. It is called from the one loop and must not block.
 	Ruled func() uint64
-	// HandOn has another node lead, if one can. It must not block. nil: none can.
+	// HandOn has another node lead, if one can. It must not block.
 	HandOn func()
-	// Now is a monotonic clock; the process's own if nil. It may stand still in suspend.
+	// Now is a monotonic clock. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
 }
@@ -117,24 +116,14 @@ type outcome struct {
 }
 
 // NewGiver returns a Giver that follows.
-func NewGiver(c GiverConfig) (*Giver, error) {
-	if c.Self.IsZero() || c.Boot == 0 || c.State == nil || c.Propose == nil || c.Nodes == nil {
-		return nil, errors.New("a giver of authority needs a node, its boot, State, Propose and Nodes")
-	}
-	if c.Now == nil {
-		start := time.Now()
-		c.Now = func() time.Duration { return time.Since(start) }
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+func NewGiver(c GiverConfig) *Giver {
 	g := &Giver{
 		config: c, orders: make(chan bool), questions: make(chan *question),
 		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.group.Go(g.run)
-	return g, nil
+	return g
 }
 
 // Lead tells that this node has won the lead. Lead and Follow are called from one goroutine, in order; a lead that was
@@ -371,12 +360,7 @@ func (g *Giver) learn(o outcome) {
 	switch o.entry.(type) {
 	case agreement.Reign:
 		r.ledger = newLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
-		if g.config.Ruled != nil {
-			r.ledger.floor = g.config.Ruled()
-		}
-		if g.config.HandOn != nil {
-			r.ledger.handOn = g.config.HandOn
-		}
+		r.ledger.floor, r.ledger.handOn = g.config.Ruled(), g.config.HandOn
 		r.ledger.cry = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
@@ -426,11 +410,7 @@ func (g *Giver) decide() {
 		r.ledger.look(now)
 		return
 	}
-	ruled := uint64(0)
-	if g.config.Ruled != nil {
-		ruled = g.config.Ruled()
-	}
-	r.deciding = r.ledger.decide(newView(now, time.Now(), g.config.State(), ruled, g.config.Nodes()))
+	r.deciding = r.ledger.decide(newView(now, time.Now(), g.config.State(), g.config.Ruled(), g.config.Nodes()))
 	if r.deciding != nil {
 		g.propose(r.deciding)
 	}

@@ -27,7 +27,7 @@ type sequence struct {
 
 func (s *sequence) giver(t *testing.T, n int) *Giver {
 	t.Helper()
-	g, err := NewGiver(GiverConfig{
+	g := newTestGiver(GiverConfig{
 		Self: id(byte(n)), Boot: 100 + uint64(n), Expect: 1,
 		State: func() *agreement.State {
 			s.mu.Lock()
@@ -46,9 +46,6 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 			}}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { g.Close() })
 	return g
 }

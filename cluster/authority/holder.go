@@ -23,7 +23,7 @@ const (
 	giveUpPause = Term / 40
 )
 
-// HolderConfig is what a Holder needs. All fields but OnChange and Logger are required.
+// HolderConfig is what a Holder needs: all of it.
 type HolderConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
@@ -63,20 +63,11 @@ type Holder struct {
 }
 
 // NewHolder returns a Holder without authority, which asks for it from Start on. Close ends it.
-func NewHolder(c HolderConfig) (*Holder, error) {
-	if c.Self.IsZero() || c.Boot == 0 || c.Boottime == nil || c.Ask == nil || c.Status == nil {
-		return nil, errors.New("a holder of authority needs a node, its boot, a clock, Ask and Status")
-	}
-	if c.OnChange == nil {
-		c.OnChange = func() {}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+func NewHolder(c HolderConfig) *Holder {
 	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	h.lost = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	return h, nil
+	return h
 }
 
 // Start begins to ask, at once.

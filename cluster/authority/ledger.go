@@ -146,7 +146,6 @@ func newLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time
 		self: self, boot: boot, expect: expect, reign: reign,
 		since: now, trusted: now, looked: now, wantedSince: now, toSince: now, proved: now, vainEnded: never,
 		records: make(map[ring.NodeID]*record),
-		cry:     func(string, ring.NodeID) {}, handOn: func() {},
 	}
 }
 
