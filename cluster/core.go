@@ -56,3 +56,17 @@ type core struct {
 	spawning sync.Mutex
 	closed   bool
 }
+
+// loop takes a step so often, and each time that wake says so, until a step says that it was the last, or this node's part ends.
+func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for last := false; !last; last = step() {
+		select {
+		case <-t.C:
+		case <-wake:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}

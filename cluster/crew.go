@@ -61,9 +61,6 @@ func (c *Cluster) makeAuthority() {
 // Authority says whether this node may act as an owner at this moment.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// Holder is this node's authority, for those who need more than whether there is any.
-func (c *core) Holder() *authority.Holder { return c.holder }
-
 // status is what this node's requests for authority tell. It tells what the rest of the node has been told, which may
 // be a moment behind what Raft has applied.
 func (c *crew) status() authority.Request {

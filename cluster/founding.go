@@ -103,26 +103,18 @@ func (c *founder) bootstrap(set []ring.NodeID) error {
 
 // foundCluster is the loop of a node whose Raft is empty. It ends when it isn't any more.
 func (c *founder) foundCluster() {
-	t := time.NewTicker(c.cfg.Timings.Founding)
-	defer t.Stop()
 	var reminded, deferred time.Time
-	for {
-		select {
-		case <-t.C:
-		case <-c.founding:
-		case <-c.ctx.Done():
-			return
-		}
-		if empty, err := c.empty(); err != nil || !empty {
-			if err == nil {
-				c.tellGossip()
-				return
-			}
+	c.loop(c.cfg.Timings.Founding, c.founding, func() (last bool) {
+		empty, err := c.empty()
+		switch {
+		case err != nil:
 			c.cfg.Logger.Warn("the founding of a cluster can't go on", "error", err)
-			continue
-		}
-		if time.Since(deferred) < deferBound || c.cfg.Expect == 1 && time.Since(c.opened) < alonePatience {
-			continue
+			return false
+		case !empty:
+			c.tellGossip()
+			return true
+		case time.Since(deferred) < deferBound || c.cfg.Expect == 1 && time.Since(c.opened) < alonePatience:
+			return false
 		}
 		lower, err := c.foundOnce()
 		if lower {
@@ -136,7 +128,8 @@ func (c *founder) foundCluster() {
 			}
 			c.cfg.Logger.Log(c.ctx, level, "no cluster yet", "reason", err)
 		}
-	}
+		return false
+	})
 }
 
 // foundOnce takes one step. lower says that somebody with a lower ID is at it. The error says what is waited for.

@@ -149,30 +149,21 @@ func (c *governor) governRegions() {
 	if c.cfg.Far == nil && c.secondary() {
 		return // there is no way to the primary
 	}
-	t := time.NewTicker(c.cfg.Timings.Follow)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-c.wake:
-		case <-c.ctx.Done():
-			return
-		}
+	c.loop(c.cfg.Timings.Follow, c.wake, func() (last bool) {
 		if !c.noteLead() || c.State().Cluster.IsZero() {
-			continue
+			return false
 		}
 		ctx, cancel := context.WithTimeout(c.ctx, governBound)
-		var err error
+		defer cancel()
+		govern := c.oversee
 		if c.secondary() {
-			err = c.followPrimary(ctx)
-		} else {
-			err = c.oversee(ctx)
+			govern = c.followPrimary
 		}
-		cancel()
-		if err != nil {
+		if err := govern(ctx); err != nil {
 			c.cfg.Logger.Debug("the regions could not be looked after", "error", err)
 		}
-	}
+		return false
+	})
 }
 
 // noteLead says whether this node leads. What an earlier leadership knew is forgotten.

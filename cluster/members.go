@@ -35,23 +35,15 @@ type reconciler struct {
 
 // reconcileMembers is the loop that makes Raft's configuration that of the members, on the leader.
 func (c *reconciler) reconcileMembers() {
-	t := time.NewTicker(c.cfg.Timings.Reconcile)
-	defer t.Stop()
 	var records map[ring.NodeID]record
 	outsiders := map[ring.NodeID]time.Time{}
 	var rising rise
-	for {
-		select {
-		case <-t.C:
-		case <-c.reconcile:
-		case <-c.ctx.Done():
-			return
-		}
+	c.loop(c.cfg.Timings.Reconcile, c.reconcile, func() (last bool) {
 		c.dropOutsiders(outsiders)
 		c.votersBefore(0)
 		if !c.leads() || c.State().Cluster.IsZero() {
 			records, rising = nil, rise{}
-			continue
+			return false
 		}
 		c.riseByItself(&rising)
 		if records == nil {
@@ -71,7 +63,8 @@ func (c *reconciler) reconcileMembers() {
 				break
 			}
 		}
-	}
+		return false
+	})
 }
 
 // plan notes how the nodes do and makes a plan; index is that of the configuration it is made from.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -89,7 +90,11 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	list, err := store.Snapshots().List()
 	from := uint64(0)
 	for _, meta := range list { // the newest first
-		if err = restoreInto(m, store.Snapshots(), meta.ID); err == nil {
+		var r io.ReadCloser
+		if _, r, err = store.Snapshots().Open(meta.ID); err == nil {
+			err = m.Restore(r)
+		}
+		if err == nil {
 			from = meta.Index
 			break
 		}
@@ -110,14 +115,6 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 		err = stuck
 	}
 	return m.state.Load(), err
-}
-
-func restoreInto(m *machine, snapshots raft.SnapshotStore, id string) error {
-	_, r, err := snapshots.Open(id)
-	if err != nil {
-		return err
-	}
-	return m.Restore(r)
 }
 
 // noteApplied is the loop that notes up to where this node has applied, when there is news that it could go by.
@@ -152,15 +149,11 @@ func (c *Cluster) noteApplied() {
 // missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or goes by
 // its memory.
 func (c *Cluster) missContact() {
-	t := time.NewTicker(contactInterval)
-	defer t.Stop()
-	for since := c.opened; c.memory.state.Load() != nil; {
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-			return
-		}
+	since := c.opened
+	c.loop(contactInterval, nil, func() (last bool) {
 		switch {
+		case c.memory.state.Load() == nil:
+			return true
 		case c.Ready() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
@@ -169,9 +162,10 @@ func (c *Cluster) missContact() {
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
 			poke(c.memory.missing)
-			return
+			return true
 		}
-	}
+		return false
+	})
 }
 
 // reachesMajority reports whether this node and those that it sees are a majority of the voters that it knows.

@@ -280,19 +280,12 @@ func (c *Cluster) followLeadership() {
 
 // snapshotBySize takes a snapshot when the entries since the last one have many bytes; Raft itself counts entries.
 func (c *Cluster) snapshotBySize() {
-	t := time.NewTicker(c.cfg.Timings.Snapshot / 4)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-			return
+	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
+		if c.machine.bytes.Load() >= c.cfg.SnapshotBytes {
+			if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+				c.cfg.Logger.Warn("no snapshot was taken", "error", err)
+			}
 		}
-		if c.machine.bytes.Load() < c.cfg.SnapshotBytes {
-			continue
-		}
-		if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			c.cfg.Logger.Warn("no snapshot was taken", "error", err)
-		}
-	}
+		return false
+	})
 }

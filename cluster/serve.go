@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
@@ -160,18 +161,6 @@ func codeOf(err error) (peer.Code, string) {
 	return codeUnknown, err.Error()
 }
 
-// told is an error of another node, of a kind that is known here.
-type told struct {
-	kind   error
-	detail string
-}
-
-// Error is the other node's text.
-func (t *told) Error() string { return t.detail }
-
-// Unwrap is the kind.
-func (t *told) Unwrap() error { return t.kind }
-
 // callError is what an error of a call means here.
 func callError(err error) error {
 	remote, ok := errors.AsType[*peer.RemoteError](err)
@@ -183,7 +172,7 @@ func callError(err error) error {
 	case ok:
 		for _, k := range kindsByCode {
 			if remote.Code == k.code {
-				return &told{k.kind, remote.Detail}
+				return &agreement.Told{Text: remote.Detail, Kind: k.kind}
 			}
 		}
 	}

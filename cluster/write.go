@@ -178,7 +178,7 @@ func (c *Cluster) Catch(ctx context.Context) error {
 	err := c.insist(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
 		if err != nil {
-			err = &told{ErrNoLeader, err.Error()} // it is only a question
+			err = &agreement.Told{Text: err.Error(), Kind: ErrNoLeader} // it is only a question
 		}
 		return err
 	})
@@ -194,24 +194,16 @@ func (c *Cluster) Catch(ctx context.Context) error {
 // begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die
 // between its first entries.
 func (c *Cluster) begin() {
-	for {
-		select {
-		case <-c.found:
-		case <-c.ctx.Done():
-			return
+	c.loop(c.cfg.Timings.Founding, c.found, func() (last bool) {
+		if !c.leads() {
+			return false
 		}
-		for c.leads() && c.ctx.Err() == nil {
-			err := c.beginOnce()
-			if err == nil {
-				break
-			}
+		err := c.beginOnce()
+		if err != nil {
 			c.cfg.Logger.Debug("the cluster has not begun", "error", err)
-			select {
-			case <-time.After(c.cfg.Timings.Founding):
-			case <-c.ctx.Done():
-			}
 		}
-	}
+		return err == nil
+	})
 }
 
 func (c *Cluster) beginOnce() error {

@@ -157,7 +157,7 @@ func (n *Node) openWAN() (err error) {
 	c := n.config
 	n.wan, err = regions.Open(regions.Config{
 		Self: regions.Node{
-			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, Address: c.Advertise, PeerPort: n.port(),
+			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, PeerPort: n.port(),
 		},
 		Primary: c.PrimaryRegion, Bind: c.bindIP(), Port: c.WANPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
 		Keyring: n.protection.keyring, Join: c.WANJoin,

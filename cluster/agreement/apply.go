@@ -173,15 +173,10 @@ func (e Ring) apply(next *State) Result {
 
 // tooLong names the first text that is.
 func (m *Member) tooLong() string {
-	switch {
-	case len(m.Name) > maxText:
-		return "name"
-	case len(m.Address) > maxText:
-		return "address"
-	case len(m.Region) > maxText:
-		return "region"
-	case len(m.Zone) > maxText:
-		return "zone"
+	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
+		if len(text[1]) > maxText {
+			return text[0]
+		}
 	}
 	return ""
 }

@@ -70,7 +70,7 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	}
 	for _, e := range errorKinds {
 		if e.word == t.Error {
-			r.Err = &repeated{t.Text, e.kind}
+			r.Err = &Told{t.Text, e.kind}
 		}
 	}
 	if t.Error != "" && r.Err == nil {
@@ -79,14 +79,17 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// repeated is an error that was told before, or elsewhere.
-type repeated struct {
-	text string
-	kind error
+// Told is an error that was reported before, or elsewhere.
+type Told struct {
+	Text string
+	Kind error
 }
 
-func (e *repeated) Error() string { return e.text }
-func (e *repeated) Unwrap() error { return e.kind }
+// Error is the text as it was reported.
+func (e *Told) Error() string { return e.Text }
+
+// Unwrap is the kind.
+func (e *Told) Unwrap() error { return e.Kind }
 
 // answered returns the answer to a request that was answered before, or nil.
 func (s *State) answered(id RequestID) *answer {
@@ -110,7 +113,7 @@ func (s *State) remember(id RequestID, r Result) {
 	if errors.As(r.Err, &wrong) {
 		a.Result.Err = first(wrong)
 	} else if r.Err != nil {
-		a.Result.Err = &repeated{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
+		a.Result.Err = &Told{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
 	}
 	kept := s.Answers
 	if len(kept) >= KeptRequests {

@@ -104,12 +104,6 @@ func (s *State) Knows(id ring.NodeID) Level {
 	return 0
 }
 
-// Moving reports whether the token of partition p has another owner to go to.
-func (s *State) Moving(p int) bool {
-	from, to := s.Owner(p)
-	return from != to
-}
-
 // InRing reports whether id is a member of the settled ring, or of the one that partitions are moving to.
 func (s *State) InRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0 }
 

@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -348,10 +349,5 @@ func (l *ledger) proposed(e agreement.Entry) {
 
 // sorted returns the nodes in the ledger in order, so that equal ledgers decide alike.
 func (l *ledger) sorted() []ring.NodeID {
-	ids := make([]ring.NodeID, 0, len(l.records))
-	for id := range l.records {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, ring.NodeID.Compare)
-	return ids
+	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,13 +85,6 @@ func (h *Holder) Once() bool { return h.once.Load() }
 
 // Until is the reading of the clock at which authority ends, if it isn't renewed before; 0 without any.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
-
-// Why tells why the last request was not granted; empty if it was.
-func (h *Holder) Why() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.why
-}
 
 // Poke asks now: the leader has changed, or this node has applied something.
 func (h *Holder) Poke() { signal(h.poke) }
@@ -197,16 +191,13 @@ func (h *Holder) run() {
 
 // pending drops the attempts that have ended.
 func (u attempts) pending() attempts {
-	kept := u[:0]
-	for _, a := range u {
-		if a.done.Load() {
+	return slices.DeleteFunc(u, func(a *attempt) bool {
+		done := a.done.Load()
+		if done {
 			a.cancel()
-			continue
 		}
-		kept = append(kept, a)
-	}
-	clear(u[len(kept):])
-	return kept
+		return done
+	})
 }
 
 // makeRoom gives up the oldest attempt when there is room for no other and it has been under way for long: it may

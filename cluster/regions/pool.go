@@ -67,8 +67,7 @@ type Pool struct {
 
 // Open starts a Pool. Nothing is opened on the network before SetEntry.
 func Open(c Config) (*Pool, error) {
-	c, err := c.withDefaults()
-	if err != nil {
+	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
 	}
 	p := &Pool{
@@ -117,26 +116,32 @@ func (p *Pool) Leave(ctx context.Context) error {
 
 // SetEntry says whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
 func (p *Pool) SetEntry(yes bool) {
-	p.mu.Lock()
-	changed := !p.leaving && p.entry != yes
-	if changed {
+	p.change(func() bool {
+		if p.leaving || p.entry == yes {
+			return false
+		}
 		p.entry = yes
-	}
-	p.mu.Unlock()
-	if changed {
-		signal(p.wake)
-		signal(p.asking)
-	}
+		return true
+	})
 }
 
 // SetMembers says how many nodes this region has.
 func (p *Pool) SetMembers(n int) {
+	p.change(func() bool {
+		changed := p.members != n
+		p.members = n
+		return changed
+	})
+}
+
+// change wakes both loops if set, which is called with mu held, has changed something.
+func (p *Pool) change(set func() bool) {
 	p.mu.Lock()
-	changed := p.members != n
-	p.members = n
+	changed := set()
 	p.mu.Unlock()
 	if changed {
 		signal(p.wake)
+		signal(p.asking)
 	}
 }
 
