@@ -3,8 +3,8 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/raft"
 
@@ -25,7 +25,7 @@ type Member struct {
 	Leader     bool
 	InRing     bool
 	Behind     bool // it asks for authority and can't be given any, as the leader told this node last
-	Partitions int  // owned, when the move under way is over
+	Partitions int  // owned, when the move under way is over; in a View only
 }
 
 // member is a Member with what the leader goes by.
@@ -69,12 +69,12 @@ func (c *crew) census(s *agreement.State) []member {
 		m.server, m.at, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
 		all[id] = m
 	}
-	leader, behind := c.Leader(), c.behind()
+	leader, behind := c.Leader(), *c.told.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := make([]member, 0, len(all))
 	for id, m := range all {
-		m.Leader, m.InRing, m.Partitions, m.Behind = id == leader, s.InRing(id), s.To.Owned(id), slices.Contains(behind, id)
+		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
 		if r, removing := c.removing[id]; removing && r.boot == m.boot {
 			m.removing, m.force = true, r.force
 		}
@@ -100,8 +100,8 @@ func (c *crew) find(d departure) (member, error) {
 
 // host is an address without its port.
 func host(address string) string {
-	if i := strings.LastIndexByte(address, ':'); i >= 0 {
-		return strings.Trim(address[:i], "[]")
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
 	}
 	return address
 }

@@ -64,6 +64,7 @@ func New(cfg Config) (*Cluster, error) {
 		core: core, founder: &founder{core: core}, crew: &crew{core: core, heard: map[ring.NodeID]heard{}, removing: map[ring.NodeID]removal{}},
 		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: reports{}},
 	}
+	c.crew.told.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: core, crew: c.crew, governor: c.governor, changing: make(chan struct{}, 1)}
 	if err := c.founder.recall(); err != nil {
 		return nil, err
@@ -204,16 +205,12 @@ func (c *core) tellGossip() {
 	}
 }
 
-// followGossip is the loop that looks when gossip has news.
+// followGossip is the loop that looks when gossip has news, and now and then.
 func (c *Cluster) followGossip() {
-	for {
-		select {
-		case <-c.gossip.Load().Changed():
-			c.look()
-		case <-c.ctx.Done():
-			return
-		}
-	}
+	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
+		c.look()
+		return false
+	})
 }
 
 // look takes over what gossip and Raft's configuration say about where the nodes are.

@@ -18,7 +18,7 @@ type crew struct {
 	*core
 	remembered []string // what Remember was told last; look's alone
 	tally      tally
-	// told are those that ask in vain, as the leader said last; nil after it could not be asked.
+	// told are the nodes that ask for authority and can't be given any, as the leader said last; none without contact. Never nil.
 	told atomic.Pointer[[]ring.NodeID]
 	// removed: the leader has told that an operator removed this process.
 	removed atomic.Bool
@@ -98,7 +98,7 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
-		c.told.Store(nil)
+		c.told.Store(&[]ring.NodeID{})
 		return reply, err
 	case reply.Differs:
 		c.goneAstray(r)

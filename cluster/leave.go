@@ -26,26 +26,21 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
-	if c.Stuck() != nil {
-		return c.giveUpAuthority(ctx) // its standbys have what it had, or will have when its end is agreed on
+	if c.Stuck() == nil { // else its standbys have what it had, or will have when its end is agreed on
+		c.leaving.Store(true)
+		// A leader that hands its work on first spares the others an election at the end.
+		c.crew.handLeadOn(ctx)
+		c.holder.Poke()
+		self := c.cfg.Self.ID
+		err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
+		if err != nil {
+			return fmt.Errorf("leave the ring: %w", err)
+		}
+		if c.onlyOne(c.State()) {
+			c.leaving.Store(false)
+			return nil
+		}
 	}
-	c.leaving.Store(true)
-	// A leader that hands its work on first spares the others an election at the end.
-	c.crew.handLeadOn(ctx)
-	c.holder.Poke()
-	self := c.cfg.Self.ID
-	err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
-	if err != nil {
-		return fmt.Errorf("leave the ring: %w", err)
-	}
-	if c.onlyOne(c.State()) {
-		c.leaving.Store(false)
-		return nil
-	}
-	return c.giveUpAuthority(ctx)
-}
-
-func (c *Cluster) giveUpAuthority(ctx context.Context) error {
 	if err := c.holder.GiveUp(ctx); err != nil {
 		return fmt.Errorf("give authority up: %w", err)
 	}

@@ -135,15 +135,10 @@ func (c *reconciler) carryOut(ch change, index uint64) error {
 		log.Info("a node is removed")
 		return c.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
-		return c.forget(ctx, ch.node.ID)
+		r, err := c.propose(ctx, agreement.Forget{Node: ch.node.ID})
+		return cmp.Or(err, r.Err)
 	}
 	return nil
-}
-
-// forget takes a node out of the members for good.
-func (c *reconciler) forget(ctx context.Context, id ring.NodeID) error {
-	r, err := c.propose(ctx, agreement.Forget{Node: id})
-	return cmp.Or(err, r.Err)
 }
 
 // invite calls a node at the address that gossip gives: one that can't be reached must not be added, and one that

@@ -28,7 +28,8 @@ const (
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedNote is where a node notes what it has applied. A persist.Note is one.
+// AppliedNote is where a node notes what it has applied: the cluster, so that the note is not taken for another one's, and the
+// index. A persist.Note is one.
 type AppliedNote interface {
 	// Read returns what was written last, nil if there is nothing.
 	Read() ([]byte, error)
@@ -52,11 +53,6 @@ func (c *core) Last() *agreement.State {
 		return m
 	}
 	return s
-}
-
-// appliedNote is the note: the cluster, so that it is not taken for another one's, and the index.
-func appliedNote(cluster [16]byte, index uint64) []byte {
-	return binary.LittleEndian.AppendUint64(cluster[:], index)
 }
 
 // recallState reads what is remembered. It has to be called before Raft runs. A node with nothing to go by, or none of
@@ -136,7 +132,7 @@ func (c *Cluster) noteApplied() {
 		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
-		err := c.cfg.Applied.Write(appliedNote(s.Cluster, s.Index))
+		err := c.cfg.Applied.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
 			c.cfg.Logger.Warn("what is applied is not noted: after a restart without the others, less is remembered", "error", err)
 		}

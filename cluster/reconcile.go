@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -44,11 +43,17 @@ type plan struct {
 	self    ring.NodeID
 	members []member // sorted by ID
 	timings Timings
+
+	// Of the members:
+	all, failed int            // those that vote, and of them those that don't answer
+	zones       map[string]int // those that vote, by zone
+	candidate   *member        // the node to make a voter next; nil: there is none
 }
 
 // next is the one change to make now. One at a time: each is a configuration of its own, and the one after it is
 // planned from what it has led to.
 func (p *plan) next() change {
+	p.count()
 	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
 		if c := rule(); c.kind != noChange {
 			return c
@@ -78,11 +83,9 @@ func (p *plan) moved() change {
 // gone takes out of Raft who has left, is removed by hand, failed long ago, or failed and has lost its address to another
 // node: Raft has one server at an address at most. But nobody who is in a ring.
 func (p *plan) gone() change {
-	all, failed, _ := p.voters()
-	agreed := failed == 0 || all-failed >= (all-1)/2+1 // those that are left can agree to be without it
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
-		displaced := m.record.bad && agreed && slices.ContainsFunc(p.members, func(o member) bool {
+		displaced := m.record.bad && (p.failed == 0 || p.canAgree()) && slices.ContainsFunc(p.members, func(o member) bool {
 			return o.ID != m.ID && o.peer == m.at && o.alive()
 		})
 		return m.server && m.ID != p.self && !m.InRing && (m.removing || m.seen && m.State == gossip.Left || long || displaced)
@@ -107,43 +110,34 @@ func (p *plan) newcomers() change {
 	})
 }
 
-// voters counts those that vote, and of them those that don't answer.
-func (p *plan) voters() (all, failed int, zones map[string]int) {
-	zones = map[string]int{}
+// count counts the voters, and finds the next one: in the zone with the fewest, then by ID.
+func (p *plan) count() {
+	p.all, p.failed, p.zones, p.candidate = 0, 0, map[string]int{}, nil
 	for _, m := range p.members {
 		if m.Voter {
-			all++
-			zones[m.Zone]++
+			p.all++
+			p.zones[m.Zone]++
 			if m.record.bad {
-				failed++
+				p.failed++
 			}
 		}
 	}
-	return all, failed, zones
-}
-
-// candidate is the node to make a voter next: in the zone with the fewest, then by ID.
-func (p *plan) candidate(zones map[string]int) (member, bool) {
-	var fit []member
-	for _, m := range p.members {
-		if m.server && !m.Voter && m.alive() && !m.removing && m.record.good &&
-			p.now.Sub(m.record.goodFrom) >= p.timings.Stable {
-			fit = append(fit, m)
+	for i := range p.members {
+		m := &p.members[i]
+		fits := m.server && !m.Voter && m.alive() && !m.removing && m.record.good && p.now.Sub(m.record.goodFrom) >= p.timings.Stable
+		if fits && (p.candidate == nil || p.zones[m.Zone] < p.zones[p.candidate.Zone]) {
+			p.candidate = m
 		}
 	}
-	if len(fit) == 0 {
-		return member{}, false
-	}
-	return slices.MinFunc(fit, func(a, b member) int {
-		return cmp.Or(cmp.Compare(zones[a.Zone], zones[b.Zone]), a.ID.Compare(b.ID))
-	}), true
 }
+
+// canAgree says whether the voters that are left can agree to be without those that failed.
+func (p *plan) canAgree() bool { return p.all-p.failed >= (p.all-1)/2+1 }
 
 // replaced demotes a voter that failed, if those that are left can agree to it, and there is one to take its place, or the
 // voters are an even number: without it fewer are a majority.
 func (p *plan) replaced() change {
-	all, failed, zones := p.voters()
-	if _, ok := p.candidate(zones); !ok && all%2 == 1 || failed == 0 || all-failed < (all-1)/2+1 {
+	if p.candidate == nil && p.all%2 == 1 || p.failed == 0 || !p.canAgree() {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
@@ -154,24 +148,20 @@ func (p *plan) replaced() change {
 // promoted makes a voter while there are too few. As long as one has failed, the candidate is to take its place: beside it,
 // more of the others would be needed for a majority.
 func (p *plan) promoted() change {
-	all, failed, zones := p.voters()
-	c, ok := p.candidate(zones)
-	if !ok || all >= maxVoters || failed > 0 {
+	if p.candidate == nil || p.all >= maxVoters || p.failed > 0 {
 		return change{}
 	}
-	return change{promoteNode, c}
+	return change{promoteNode, *p.candidate}
 }
 
 // spread demotes a voter of a zone that has at least two more than the candidate's: promoted then takes the candidate,
 // and the voters are spread better than before.
 func (p *plan) spread() change {
-	all, failed, zones := p.voters()
-	c, ok := p.candidate(zones)
-	if !ok || all < maxVoters || failed > 0 {
+	if p.candidate == nil || p.all < maxVoters || p.failed > 0 {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
-		return m.Voter && m.ID != p.self && zones[m.Zone] >= zones[c.Zone]+2
+		return m.Voter && m.ID != p.self && p.zones[m.Zone] >= p.zones[p.candidate.Zone]+2
 	})
 }
 

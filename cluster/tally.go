@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,10 +42,7 @@ func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, s
 		at = map[ring.NodeID]agreement.Hash{}
 		t.told[c.Index] = at
 		for len(t.told) > keptChecks {
-			oldest := c.Index
-			for index := range t.told {
-				oldest = min(oldest, index)
-			}
+			oldest := slices.Min(slices.Collect(maps.Keys(t.told)))
 			votes, most := count(t.told[oldest])
 			split = split || len(votes) > 1 && 2*votes[most] <= members
 			delete(t.told, oldest)

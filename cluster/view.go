@@ -12,7 +12,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/figures"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // View is the cluster as this node sees it.
@@ -30,20 +29,13 @@ func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
 	for _, m := range c.crew.census(s) {
+		m.Partitions = s.To.Owned(m.ID)
 		v.Members = append(v.Members, m.Member)
 		if m.Leader {
 			v.Leader = m.Name
 		}
 	}
 	return v
-}
-
-// behind are the nodes that ask for authority and can't be given any, as the leader told last; none without contact.
-func (c *crew) behind() []ring.NodeID {
-	if list := c.told.Load(); list != nil {
-		return *list
-	}
-	return nil
 }
 
 // Condition is why this node, though it decides, is not one to send checks to; nil: it is.
@@ -60,7 +52,7 @@ func (c *Cluster) Condition() error {
 // Behind says that this node asks for authority and can't be given any, because it is behind in what is agreed. While most
 // nodes are, nobody says so: somebody has to be ready.
 func (c *crew) Behind() bool {
-	list := c.behind()
+	list := *c.told.Load()
 	nodes := len(list)
 	for _, id := range c.State().To.Members() {
 		if !slices.Contains(list, id) {

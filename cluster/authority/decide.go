@@ -170,15 +170,13 @@ func (l *ledger) spares(v *view, id ring.NodeID) bool {
 
 // tidy forgets who is no member and asks no more. Nobody that is forgotten has authority: that ran out long ago.
 func (l *ledger) tidy(v *view) {
-	for id, r := range l.records {
+	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
-			continue
+			return false
 		}
 		r.ending = false
-		if l.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife {
-			delete(l.records, id)
-		}
-	}
+		return l.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife
+	})
 }
 
 // boots registers a node's new process, once the last one certainly has no authority any more.

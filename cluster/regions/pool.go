@@ -269,19 +269,12 @@ func (p *Pool) run() {
 			p.pool.news = true
 		}
 		p.step(time.Now())
-		if p.alone() {
+		if len(p.Regions()) == 0 {
 			timer.Reset(lookAlone)
 		} else {
 			timer.Reset(lookInterval)
 		}
 	}
-}
-
-// alone says whether no other region is known.
-func (p *Pool) alone() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.told) == 0
 }
 
 func signal(c chan struct{}) {
