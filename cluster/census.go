@@ -24,7 +24,7 @@ type Member struct {
 	Voter      bool
 	Leader     bool
 	InRing     bool
-	Behind     bool // it asks for authority and can't be given any, as the leader told this node last
+	Behind     bool // it asks for authority and can't be given any, by the leader's last answer
 	Partitions int  // owned, when the move under way is over; in a View only
 }
 

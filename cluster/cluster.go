@@ -118,12 +118,7 @@ func (c *Cluster) startGossip(empty bool) error {
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
 		Cluster: c.identity.Load().Cluster, Expect: c.cfg.Expect, Empty: empty, Version: settingsVersion,
 	}
-	if g.Advertise == "" {
-		g.Advertise = self.Address
-	}
-	if g.Logger == nil {
-		g.Logger = c.cfg.Logger
-	}
+	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.cfg.Logger)
 	opened, err := gossip.Open(g)
 	if err != nil {
 		return fmt.Errorf("start gossip: %w", err)
@@ -132,7 +127,7 @@ func (c *Cluster) startGossip(empty bool) error {
 	return nil
 }
 
-// settingsVersion is what gossip tells of the ring's settings that this node can compute.
+// settingsVersion is what gossip says about the ring's settings that this node can compute.
 const settingsVersion = 1
 
 // State is what has been agreed, as applied here. It is never nil. See also Last.
@@ -190,7 +185,7 @@ func (c *founder) belongLocked(cluster agreement.ClusterID) error {
 	return nil
 }
 
-// tellGossip brings up to date what gossip tells about this node.
+// tellGossip updates what gossip spreads about this node.
 func (c *core) tellGossip() {
 	g := c.gossip.Load()
 	if g == nil {
@@ -254,7 +249,7 @@ func (c *core) spawn(task func()) bool {
 }
 
 // Close ends the node's part here. It does not leave: the others will see the node fail. It takes no longer than some
-// seconds, whatever hangs; what hangs is told in the error.
+// seconds, whatever hangs; the error names what hangs.
 //
 // The order: nobody asks for authority or gives any; entries under way are decided, because Raft, once it ends, forgets
 // to answer those that are agreed on and not applied; Raft ends, its connections first, because it waits for those who

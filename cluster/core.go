@@ -57,7 +57,7 @@ type core struct {
 	closed   bool
 }
 
-// loop takes a step so often, and each time that wake says so, until a step says that it was the last, or this node's part ends.
+// loop runs step at each tick and each time that wake has a value, until a step was the last, or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
 	t := time.NewTicker(every)
 	defer t.Stop()

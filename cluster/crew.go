@@ -13,14 +13,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew is what this node notes about the others.
+// crew knows the other nodes: who is there, how far each one is, and whether their states differ. It asks for authority, and
+// answers such requests while this node leads.
 type crew struct {
 	*core
-	remembered []string // what Remember was told last; look's alone
+	remembered []string // as Remember got them last; look alone uses them
 	tally      tally
-	// told are the nodes that ask for authority and can't be given any, as the leader said last; none without contact. Never nil.
+	// told are the nodes that ask for authority and can't be given any, by the leader's last answer; none without contact. Never nil.
 	told atomic.Pointer[[]ring.NodeID]
-	// removed: the leader has told that an operator removed this process.
+	// removed: an operator has removed this process, by the leader's answer.
 	removed atomic.Bool
 
 	// mu guards what follows.
@@ -35,7 +36,7 @@ type removal struct {
 	force bool // alive or not
 }
 
-// heard is what a node told with its last request for authority.
+// heard is what a node reported with its last request for authority.
 type heard struct {
 	applied uint64
 	stuck   bool
@@ -61,7 +62,7 @@ func (c *Cluster) makeAuthority() {
 // Authority says whether this node may act as an owner at this moment.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// status is what this node's requests for authority tell. It tells what the rest of the node has been told, which may
+// status is what this node reports with its requests for authority: what the rest of the node knows, which may
 // be a moment behind what Raft has applied.
 func (c *crew) status() authority.Request {
 	c.follow.mu.Lock()

@@ -9,15 +9,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// follower tells the rest of the node what has been applied, in order, from one goroutine. Raft's own goroutine never
-// waits for it: states that come while it tells one are told as one, the newest.
+// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's own goroutine never
+// waits for it: of the states that come meanwhile only the newest is passed on.
 type follower struct {
 	// mu guards what follows.
 	mu     sync.Mutex
-	told   *agreement.State // the last one told; its rules are in force
+	told   *agreement.State // the last one passed on; its rules are in force
 	waiter chan struct{}    // closed and replaced each time told changes; nil while nobody waits
 
-	rules *rules.Set // told last; used by the loop alone
+	rules *rules.Set // passed on last; the loop alone uses it
 }
 
 // tell is called for each state that is news, by the loop alone.
@@ -89,7 +89,7 @@ func (c *Cluster) followStates() {
 	}
 }
 
-// wait returns when what has been told satisfies ok, or ctx ends.
+// wait returns when the state that was passed on satisfies ok, or ctx ends.
 func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
 		c.follow.mu.Lock()

@@ -23,7 +23,7 @@ const (
 	promiseBound = 2 * time.Second
 	// deferBound is how long a proposer waits that has heard of a lower one.
 	deferBound = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself, but was told whom to join, looks for those.
+	// alonePatience is how long a node that may found a cluster by itself, but has nodes to join, looks for those.
 	alonePatience = 5 * time.Second
 	// remindEvery is how often a node that can't go on says why.
 	remindEvery = 30 * time.Second

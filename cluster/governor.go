@@ -183,7 +183,7 @@ func (c *governor) noteLead() bool {
 	return leads
 }
 
-// report is what a region has told this node lately, as the leader of the primary.
+// report is what a region has reported lately, as the leader of the primary.
 func (c *governor) report(region string) (r report, there bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -100,7 +100,7 @@ func (c *crew) heirs() []member {
 // lately is how long ago a node that applies what is agreed on may have said so: it does four times a second.
 const lately = time.Second
 
-// lastHeard is what a node has told lately, with a request for authority.
+// lastHeard is what a node last reported with a request for authority.
 func (c *crew) lastHeard(id ring.NodeID) heard {
 	c.mu.Lock()
 	defer c.mu.Unlock()

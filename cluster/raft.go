@@ -53,7 +53,7 @@ func (c *core) startRaft() error {
 	return nil
 }
 
-// stopRaft ends it; the connections first, since Raft waits for whoever reads from them.
+// stopRaft ends it; the connections first, since Raft waits for their readers.
 func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
@@ -163,7 +163,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
 		if prepared != nil && prepared.Refused() != nil {
-			// An empty entry tells as well that this node leads, and that this is the newest state.
+			// An empty entry proves as well that this node leads, and that this is the newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
@@ -255,8 +255,8 @@ func proposeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// followLeadership tells the giver, in order. Raft drops notices that nobody takes in time, but for the last: a reign that was too
-// short is left out, or two are one.
+// followLeadership passes changes of leadership on to the giver, in order. Raft drops all notices but the last that nobody takes in
+// time: a short reign may be left out, or two may be one.
 func (c *Cluster) followLeadership() {
 	for {
 		select {

@@ -38,7 +38,7 @@ func (c *core) Replacing() error {
 	return nil
 }
 
-// votersBefore is how many voters there were, as far as this process knows; told is what it has just been told.
+// votersBefore is how many voters there were, as far as this process knows; told is what another node has just said.
 func (c *core) votersBefore(told int) int {
 	voters := len(c.voterIDs())
 	for {

@@ -29,8 +29,8 @@ type tally struct {
 // keptChecks is for how many indices hashes are compared: some seconds of an idle cluster.
 const keptChecks = 4
 
-// note takes in what a node tells. It says whether the node differs from a majority of all members, and whether nodes
-// have differed without one, by the time that an index is let go of: all that are there have told of it.
+// note takes in a node's report. It says whether the node differs from a majority of all members, and whether nodes
+// have differed without one, by the time that an index is let go of: all live nodes have reported it.
 func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +65,7 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 }
 
 // compare takes in the hash that comes with a request for authority, as the leader. It returns the answer to a node that
-// differs from a majority. Where there is no majority nobody can say who is right: that is only told.
+// differs from a majority. Where there is no majority nobody can say who is right: that only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
@@ -98,7 +98,7 @@ func (c *crew) alarm(r authority.Request) {
 	}
 }
 
-// Split says whether nodes have told this one lately, as the leader, of states that differ, and no side was a majority.
+// Split says whether nodes have lately reported different states to this leader, and no side was a majority.
 func (c *crew) Split() bool {
 	t := &c.tally
 	t.mu.Lock()

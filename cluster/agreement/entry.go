@@ -99,7 +99,7 @@ type Skipped struct {
 }
 
 // Rules is a write of rules. Repeated with the same Request it is answered as the first time, and nothing is written;
-// of many mistakes in one document only the first and the number of the others are told again. A Request of zero is
+// of many mistakes in one document only the first ones and the number of the others are repeated. A Request of zero is
 // none: it is not remembered.
 type Rules struct {
 	Request   RequestID    `json:"request"`

@@ -25,7 +25,7 @@ const (
 // accepted from another world, and else if its term, its version and its revision are later than what is here, in this order.
 type Adopt struct {
 	Regions               // of Held the last is the version in force; each has its Text, and no Set
-	InForce rules.Version `json:"in_force"` // what History tells of it; zero without one
+	InForce rules.Version `json:"in_force"` // as in History; zero without one
 }
 
 // AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. They are worked out once, as

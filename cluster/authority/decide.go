@@ -52,7 +52,7 @@ func (l *ledger) decide(v *view) agreement.Entry {
 }
 
 // look finds out whether this loop has run meanwhile. If not, requests may lie unread: nobody's silence counts, and
-// whoever was to be ended for it is not.
+// a node that was to be ended for its silence is not.
 func (l *ledger) look(now time.Duration) {
 	if now-l.looked > tickEvery+late {
 		l.trusted = now
@@ -135,7 +135,7 @@ func (l *ledger) review(v *view, id ring.NodeID) {
 	}
 }
 
-// endsInVain tells whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
+// endsInVain reports whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
 // change of the ring that it does not apply, and notes that it is. At most one is in each vainPause, and only while at least
 // half of the ring has authority without it. A leader hands the lead on first.
 func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
@@ -154,10 +154,10 @@ func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// proves tells whether this leader had something agreed on just now.
+// proves reports whether this leader had something agreed on just now.
 func (l *ledger) proves(now time.Duration) bool { return now-l.proved < patience }
 
-// spares tells whether at least half of the ring has authority without id.
+// spares reports whether at least half of the ring has authority without id.
 func (l *ledger) spares(v *view, id ring.NodeID) bool {
 	hold := 0
 	for _, other := range v.members {
@@ -239,7 +239,7 @@ func (l *ledger) settles(v *view) agreement.Entry {
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHold tells whether every member has authority. If one has not, it comes back or is ended; until then it could
+// allHold reports whether every member has authority. If one has not, it comes back or is ended; until then it could
 // hand nothing over, so no ring is begun or settled.
 func (l *ledger) allHold(v *view) bool {
 	for _, id := range v.members {
@@ -331,7 +331,7 @@ func (l *ledger) rings(v *view) agreement.Entry {
 	return e
 }
 
-// proposed tells that the outcome of an entry is known: it has been applied or rejected.
+// proposed reports that the outcome of an entry is known: it has been applied or rejected.
 func (l *ledger) proposed(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:

@@ -126,11 +126,11 @@ func NewGiver(c GiverConfig) *Giver {
 	return g
 }
 
-// Lead tells that this node has won the lead. Lead and Follow are called from one goroutine, in order; a lead that was
+// Lead reports that this node has won the lead. Lead and Follow are called from one goroutine, in order; a lead that was
 // lost and won again is Follow and Lead, or just Lead.
 func (g *Giver) Lead() { g.order(true) }
 
-// Follow tells that this node has lost the lead. When it has returned nothing is granted any more.
+// Follow reports that this node has lost the lead. When it has returned nothing is granted any more.
 func (g *Giver) Follow() { g.order(false) }
 
 func (g *Giver) order(lead bool) {
@@ -162,7 +162,7 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// Honoured tells whether every node that may have authority has applied the entry of an index, which this node has. If so,
+// Honoured reports whether every node that may have authority has applied the entry of an index, which this node has. If so,
 // nobody gets authority any more without having applied it, under this leader or, since what a leader finds applied when
 // it begins includes the newest rules, a later one. It waits as Answer does: what a leader that was deposed knows of the
 // nodes is no answer.
@@ -325,7 +325,7 @@ func (g *Giver) follows() {
 	})
 }
 
-// flush proposes an empty entry if somebody waits for one and it is time. Otherwise it tells how long to wait, if that
+// flush proposes an empty entry if somebody waits for one and it is time. Otherwise it returns how long to wait, if that
 // is what there is to do.
 func (g *Giver) flush() (wait time.Duration, needed bool) {
 	r := g.reign

@@ -31,9 +31,9 @@ type HolderConfig struct {
 	// Boottime is a clock that goes on in suspend: Clock.Boottime. Its readings may be behind by Slack, and are
 	// never ahead.
 	Boottime func() time.Duration
-	// Ask sends the request to whoever leads, and returns when ctx ends at the latest.
+	// Ask sends the request to the leader, and returns when ctx ends at the latest.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status tells what a Request says but for Node, Boot, GivingUp and Without, as it is now. It must not block.
+	// Status fills in a Request but for Node, Boot, GivingUp and Without, as it is now. It must not block.
 	Status func() Request
 	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
 	OnChange func()
@@ -74,13 +74,13 @@ func NewHolder(c HolderConfig) *Holder {
 // Start begins to ask, at once.
 func (h *Holder) Start() { h.group.Go(h.run) }
 
-// Valid tells whether this node may act as an owner at this moment.
+// Valid reports whether this node may act as an owner at this moment.
 func (h *Holder) Valid() bool {
 	until := h.until.Load()
 	return until != 0 && int64(h.config.Boottime()) < until
 }
 
-// Once tells whether there was authority since the process began.
+// Once reports whether there was authority since the process began.
 func (h *Holder) Once() bool { return h.once.Load() }
 
 // Until is the reading of the clock at which authority ends, if it isn't renewed before; 0 without any.
@@ -90,7 +90,7 @@ func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 func (h *Holder) Poke() { signal(h.poke) }
 
 // Revoke ends authority at once, and what was asked before brings none: this node has applied its own Ended. It is
-// called after Status tells the new generation.
+// called after Status has the new generation.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -107,7 +107,7 @@ func (h *Holder) drop(now time.Duration) {
 	h.until.Store(0)
 }
 
-// GiveUp ends authority for good: this process will have none again. It returns when the leader has been told, so
+// GiveUp ends authority for good: this process will have none again. It returns when the leader knows, so
 // that the node's next process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
@@ -149,7 +149,7 @@ type attempt struct {
 	done   atomic.Bool
 }
 
-// run asks regularly and when poked, and tells of changes.
+// run asks regularly and when poked, and reports changes.
 func (h *Holder) run() {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()

@@ -62,7 +62,7 @@ const (
 	whyGaveUp     = "the process has given its authority up"
 )
 
-// ledger is what a leader has seen and granted in one reign. Its methods are told the time, the state and gossip's
+// ledger is what a leader has seen and granted in one reign. Its methods get the time, the state and gossip's
 // view; it has no clock, no lock and no goroutine. Moments are readings of the leader's monotonic clock.
 type ledger struct {
 	self   ring.NodeID
@@ -91,7 +91,7 @@ type ledger struct {
 	to          *ring.Table   // State.To as seen last
 	toSince     time.Duration // since when it has been this one
 
-	cry    func(msg string, id ring.NodeID) // tells an operator
+	cry    func(msg string, id ring.NodeID) // alarms an operator
 	handOn func()                           // has another node lead
 }
 
@@ -179,7 +179,7 @@ func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 	return r
 }
 
-// hear notes a request and tells why it is refused; empty if it may be granted once an empty entry has committed.
+// hear notes a request and returns why it is refused; empty if it may be granted once an empty entry has committed.
 func (l *ledger) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
@@ -277,7 +277,7 @@ func (l *ledger) complain(now time.Duration, r *record, id ring.NodeID) {
 	}
 }
 
-// judge tells why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
+// judge reports why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
 // arrives and when it is granted.
 func (l *ledger) judge(s *agreement.State, q *Request) Reply {
 	r := l.record(s, q.Node)
@@ -317,7 +317,7 @@ func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply 
 	return reply
 }
 
-// honoured tells whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
+// honoured reports whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
 // has some from an earlier leader, and has not asked this one, may have applied less.
 func (l *ledger) honoured(now time.Duration, index uint64) bool {
 	if now-l.since < Wait {
@@ -332,7 +332,7 @@ func (l *ledger) honoured(now time.Duration, index uint64) bool {
 	return true
 }
 
-// followed tells whether a majority of the ring has applied index; true without a ring.
+// followed reports whether a majority of the ring has applied index; true without a ring.
 func (l *ledger) followed(s *agreement.State, index uint64) bool {
 	members, have := s.To.Members(), 0
 	for _, id := range members {
@@ -356,7 +356,7 @@ func (l *ledger) raiseFloor(v *view) {
 	}
 }
 
-// holds tells whether id may have authority that this leader granted. A node that may have some from an earlier
+// holds reports whether id may have authority that this leader granted. A node that may have some from an earlier
 // leader, but hasn't asked since, doesn't count.
 func (l *ledger) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := l.records[id]
@@ -364,7 +364,7 @@ func (l *ledger) holds(now time.Duration, s *agreement.State, id ring.NodeID) bo
 		!r.gaveUp && !r.ending && !r.ended && !r.replacing
 }
 
-// expired tells whether all authority of r's node has run out, whoever granted it.
+// expired reports whether all authority of r's node has run out, whoever granted it.
 func (l *ledger) expired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(l.since, r.granted) >= Wait
 }

@@ -32,7 +32,7 @@ type Config struct {
 	Join      []string            // host[:wan-port] of nodes in other regions, at most 64. Those that are entry nodes answer
 
 	Remembered []string                 // what Remember was given in an earlier run
-	Remember   func(addresses []string) // is told where entry nodes gossip, when that changes, at most 1,000. nil: nobody is
+	Remember   func(addresses []string) // gets where entry nodes gossip, when that changes; at most 1,000. It may be nil
 
 	Peers *peer.Peers // carries the calls
 	// Transport takes the place of the network. It is asked for one each time this node enters the WAN pool.
@@ -64,5 +64,5 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 	}
 }
 
-// mostMembers is what a number of nodes is told as at most.
+// mostMembers bounds the number of nodes that a region announces.
 const mostMembers = 65535

@@ -32,7 +32,7 @@
 //
 // # Caveats
 //
-// Without keys and certificates whoever reaches the two ports can take part: call itself a region, learn what rules say, and
+// Without keys and certificates anybody who reaches the two ports can take part: call itself a region, learn what rules say, and
 // take loans. Gossip is a hint here too: nothing about rules or quota is decided by it.
 //
 // Goroutines: one owns the pool, one asks the entry nodes of this region. Close waits for both. Calls under way end with their

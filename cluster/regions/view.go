@@ -29,7 +29,7 @@ type view struct {
 	addresses []string               // where entry nodes gossip, this one first; at most mostAddresses
 }
 
-// region is another region, as the WAN pool tells it.
+// region is another region, as the WAN pool shows it.
 type region struct {
 	name    string
 	follows string
