@@ -146,15 +146,16 @@ func (c *Cluster) Figures(s figures.Sink) {
 // showRaft shows Raft's figures, once it has been started.
 func (c *core) showRaft(s figures.Sink) {
 	r := c.raft.Load()
+	now := r.State()
 	for state := raft.Follower; state <= raft.Shutdown; state++ {
-		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", r.State() == state, "state", strings.ToLower(state.String()))
+		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", now == state, "state", strings.ToLower(state.String()))
 	}
 	s.Gauge("raft_term", "Raft's term.", float64(r.CurrentTerm()))
 	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(r.CommitIndex()))
 	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(c.State().Index))
 	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(r.LastIndex()))
 	contact := time.Duration(0)
-	if at := r.LastContact(); !at.IsZero() && r.State() != raft.Leader {
+	if at := r.LastContact(); !at.IsZero() && now != raft.Leader {
 		contact = time.Since(at)
 	}
 	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", contact.Seconds())
