@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,13 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
@@ -31,52 +28,11 @@ const (
 
 // Cluster is this node's part in the cluster.
 type Cluster struct {
-	cfg     Config
-	machine *machine
-	giver   *authority.Giver
-	holder  *authority.Holder
-	opened  time.Time
-
-	// handlers answer calls, of this region and of others, by method.
-	handlers map[peer.Method]handler
-
-	// Start sets these, in this order. Before, this node leads nobody, and knows nobody.
-	trans   *transport
-	logs    *watchedLogs
-	raft    atomic.Pointer[raft.Raft]
-	gossip  atomic.Pointer[gossip.Gossip]
-	started atomic.Bool // all of it is there
-
-	known     atomic.Pointer[map[ring.NodeID]string] // where the other nodes take calls; never nil
-	identity  atomic.Pointer[peer.Identity]          // never nil
-	leaving   atomic.Bool                            // this node wants to leave the ring
-	departing atomic.Bool                            // and the cluster, for good
-	voters    atomic.Int64                           // the most that there were; see votersBefore
-
-	memory   memory
-	follow   follower
-	lead     leadership
-	founder  founder
-	crew     crew
-	regional regional
-	notify   chan bool // Raft's notices of leadership
-
-	// Each of capacity 1: there is something to look at.
-	applied, led, found, reconcile, founding chan struct{}
-
-	ctx     context.Context
-	cancel  context.CancelFunc
-	group   sync.WaitGroup // the loops
-	tasks   chan struct{}  // one for each call that is being answered
-	writing chan struct{}  // holds a token for the write of rules that is being proposed
-	// changing holds a token for the change of Raft's configuration, or of the feature level, that is under way: nobody is
-	// added who knows less than the level that is being agreed on.
-	changing chan struct{}
-	late     sync.WaitGroup // what Close waits for at the very end, bounded
-
-	// spawning guards closed, so that no task begins after Close has begun to wait.
-	spawning sync.Mutex
-	closed   bool
+	*core
+	founder    *founder
+	crew       *crew
+	reconciler *reconciler
+	governor   *governor
 
 	closeOnce sync.Once
 	closeErr  error
@@ -91,26 +47,29 @@ func New(cfg Config) (*Cluster, error) {
 	if cfg.Settled == nil {
 		cfg.Settled = func() int64 { return 1<<63 - 1 }
 	}
+	cfg.Primary = cmp.Or(cfg.Primary, cfg.Self.Region)
 	if cfg.Build.Level == 0 {
 		cfg.Build.Level = agreement.Newest
 	}
-	c := &Cluster{
-		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks), writing: make(chan struct{}, 1),
-		changing: make(chan struct{}, 1),
-		applied:  make(chan struct{}, 1), led: make(chan struct{}, 1), found: make(chan struct{}, 1),
+	core := &core{
+		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
+		applied: make(chan struct{}, 1), found: make(chan struct{}, 1),
 		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.machine = newMachine(cfg.Build, func() { poke(c.applied) })
-	c.memory.missing = make(chan struct{}, 1)
-	c.regional.wake = make(chan struct{}, 1)
-	c.known.Store(&map[ring.NodeID]string{})
-	if err := c.recall(); err != nil {
+	core.ctx, core.cancel = context.WithCancel(context.Background())
+	core.machine = newMachine(cfg.Build, func() { poke(core.applied) })
+	core.memory.missing = make(chan struct{}, 1)
+	core.known.Store(&map[ring.NodeID]string{})
+	c := &Cluster{
+		core: core, founder: &founder{core: core}, crew: &crew{core: core, heard: map[ring.NodeID]heard{}, removing: map[ring.NodeID]removal{}},
+		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: reports{}},
+	}
+	c.crew.told.Store(&[]ring.NodeID{})
+	c.reconciler = &reconciler{core: core, crew: c.crew, governor: c.governor, changing: make(chan struct{}, 1)}
+	if err := c.founder.recall(); err != nil {
 		return nil, err
 	}
-	if err := c.makeAuthority(); err != nil {
-		return nil, err
-	}
+	c.makeAuthority()
 	c.handlers = c.near()
 	return c, nil
 }
@@ -119,6 +78,9 @@ func New(cfg Config) (*Cluster, error) {
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
+	if err := c.founder.clearHalfFounded(); err != nil {
+		return err
+	}
 	if err := c.startRaft(); err != nil {
 		return err
 	}
@@ -127,7 +89,7 @@ func (c *Cluster) Start() error {
 		return err
 	}
 	if empty && c.cfg.alone() {
-		if err := c.bootstrap([]ring.NodeID{c.cfg.Self.ID}); err != nil {
+		if err := c.founder.bootstrap([]ring.NodeID{c.cfg.Self.ID}); err != nil {
 			return err
 		}
 		empty = false
@@ -139,13 +101,13 @@ func (c *Cluster) Start() error {
 	c.started.Store(true)
 	c.look()
 	for _, loop := range []func(){
-		c.readNotices, c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconcileMembers, c.standBack,
-		c.noteApplied, c.missContact, c.attendRegions, c.governRegions,
+		c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
+		c.crew.standBack, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
 	} {
 		c.group.Go(loop)
 	}
 	if empty {
-		c.group.Go(c.foundCluster)
+		c.group.Go(c.founder.foundCluster)
 	}
 	return nil
 }
@@ -156,12 +118,7 @@ func (c *Cluster) startGossip(empty bool) error {
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
 		Cluster: c.identity.Load().Cluster, Expect: c.cfg.Expect, Empty: empty, Version: settingsVersion,
 	}
-	if g.Advertise == "" {
-		g.Advertise = self.Address
-	}
-	if g.Logger == nil {
-		g.Logger = c.cfg.Logger
-	}
+	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.cfg.Logger)
 	opened, err := gossip.Open(g)
 	if err != nil {
 		return fmt.Errorf("start gossip: %w", err)
@@ -170,17 +127,17 @@ func (c *Cluster) startGossip(empty bool) error {
 	return nil
 }
 
-// settingsVersion is what gossip tells of the ring's settings that this node can compute.
+// settingsVersion is what gossip says about the ring's settings that this node can compute.
 const settingsVersion = 1
 
 // State is what has been agreed, as applied here. It is never nil. See also Last.
-func (c *Cluster) State() *agreement.State { return c.machine.state.Load() }
+func (c *core) State() *agreement.State { return c.machine.state.Load() }
 
 // Identity says who this node is, for peer.Config.Self.
-func (c *Cluster) Identity() peer.Identity { return *c.identity.Load() }
+func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 
 // Accept refuses nodes of another cluster, for peer.Config.Accept.
-func (c *Cluster) Accept(remote peer.Identity) error {
+func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
 		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, this is cluster %s", ErrRefused,
@@ -190,7 +147,7 @@ func (c *Cluster) Accept(remote peer.Identity) error {
 }
 
 // recall reads what earlier processes of this node noted: the cluster that it belongs to, and its promise.
-func (c *Cluster) recall() error {
+func (c *founder) recall() error {
 	self := c.cfg.Self
 	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: c.cfg.Build.Release}
 	b, err := stableGet(c.cfg.Store.Stable(), keyCluster)
@@ -199,21 +156,21 @@ func (c *Cluster) recall() error {
 	}
 	copy(id.Cluster[:], b)
 	c.identity.Store(&id)
-	c.founder.promise, err = loadPromise(c.cfg.Store.Stable())
+	c.promise, err = loadPromise(c.cfg.Store.Stable())
 	return err
 }
 
 // adopt notes, for good, the cluster that this node belongs to.
-func (c *Cluster) adopt(cluster agreement.ClusterID) {
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
+func (c *founder) adopt(cluster agreement.ClusterID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := c.belongLocked(cluster); err != nil {
 		c.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
 	}
 }
 
 // belongLocked is adopt with founder.mu held.
-func (c *Cluster) belongLocked(cluster agreement.ClusterID) error {
+func (c *founder) belongLocked(cluster agreement.ClusterID) error {
 	id := *c.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
@@ -228,8 +185,8 @@ func (c *Cluster) belongLocked(cluster agreement.ClusterID) error {
 	return nil
 }
 
-// tellGossip brings up to date what gossip tells about this node.
-func (c *Cluster) tellGossip() {
+// tellGossip updates what gossip spreads about this node.
+func (c *core) tellGossip() {
 	g := c.gossip.Load()
 	if g == nil {
 		return
@@ -243,16 +200,12 @@ func (c *Cluster) tellGossip() {
 	}
 }
 
-// followGossip is the loop that looks when gossip has news.
+// followGossip is the loop that looks when gossip has news, and now and then.
 func (c *Cluster) followGossip() {
-	for {
-		select {
-		case <-c.gossip.Load().Changed():
-			c.look()
-		case <-c.ctx.Done():
-			return
-		}
-	}
+	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
+		c.look()
+		return false
+	})
 }
 
 // look takes over what gossip and Raft's configuration say about where the nodes are.
@@ -285,7 +238,7 @@ func memberAddress(m gossip.Member) string {
 }
 
 // spawn runs a task that Close waits for, and reports whether it has begun.
-func (c *Cluster) spawn(task func()) bool {
+func (c *core) spawn(task func()) bool {
 	c.spawning.Lock()
 	defer c.spawning.Unlock()
 	if c.closed {
@@ -296,7 +249,7 @@ func (c *Cluster) spawn(task func()) bool {
 }
 
 // Close ends the node's part here. It does not leave: the others will see the node fail. It takes no longer than some
-// seconds, whatever hangs; what hangs is told in the error.
+// seconds, whatever hangs; the error names what hangs.
 //
 // The order: nobody asks for authority or gives any; entries under way are decided, because Raft, once it ends, forgets
 // to answer those that are agreed on and not applied; Raft ends, its connections first, because it waits for those who

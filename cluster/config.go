@@ -61,7 +61,7 @@ type Timings struct {
 	Heartbeat   time.Duration // a follower without a sign of the leader for so long stands for election
 	Election    time.Duration // a candidate without enough votes for so long tries again
 	LeaderLease time.Duration // a leader without answers of a majority for so long steps down
-	Commit      time.Duration // an idle leader tells the commit index so often
+	Commit      time.Duration // an idle leader sends the commit index so often
 	RPC         time.Duration // bound of one exchange of Raft
 	Snapshot    time.Duration // whether a snapshot is due is looked at so often
 	Founding    time.Duration // a founding that did not succeed is tried again so often
@@ -102,12 +102,12 @@ type Config struct {
 
 	// Seed returns the first rules of a cluster founded here, and by whom they are. nil: none.
 	Seed func() (text []byte, by string)
-	// OnState is told each change of the ring, of what ended, of who has booted, and of what is settled, in order.
-	// Several changes in quick succession are told as one. It must not wait for the Cluster.
+	// OnState is called for each change of who may own what, in order: a ring, an end, a new process, a completed epoch.
+	// Several changes in quick succession make one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)
-	// OnRules is told each version of the rules that comes into force, from the same goroutine.
+	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
 	OnRules func(*rules.Set)
-	// Settled is the epoch that this node has settled: its part of every hand-off of it is over. nil: the newest.
+	// Settled is the epoch that this node has completed: its part of each hand-off is over. nil: the newest.
 	Settled func() int64
 	// Lagging are nodes that can be reached, and don't take the copies that this one has for them. They count as those that
 	// can't be reached. nil: there are none.
@@ -169,6 +169,7 @@ func (c *Config) Validate() error {
 	}
 	need(!c.Self.ID.IsZero(), "Self.ID is missing")
 	need(c.Self.Name != "", "Self.Name is missing")
+	need(c.Self.Boot != 0, "Self.Boot is missing")
 	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is no IP")
 	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is no port")
 	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not from 0 to %d", maxExpect))

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,13 +13,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew is what this node notes about the others.
+// crew knows the other nodes: who is there, how far each one is, and whether their states differ. It asks for authority, and
+// answers such requests while this node leads.
 type crew struct {
-	remembered []string // what Remember was told last; look's alone
+	*core
+	remembered []string // as Remember got them last; look alone uses them
 	tally      tally
-	// behind is what the leader told last; nil after it could not be asked.
-	behind atomic.Pointer[[]ring.NodeID]
-	// removed: the leader has told that an operator removed this process.
+	// told are the nodes that ask for authority and can't be given any, by the leader's last answer; none without contact. Never nil.
+	told atomic.Pointer[[]ring.NodeID]
+	// removed: an operator has removed this process, by the leader's answer.
 	removed atomic.Bool
 
 	// mu guards what follows.
@@ -35,7 +36,7 @@ type removal struct {
 	force bool // alive or not
 }
 
-// heard is what a node told with its last request for authority.
+// heard is what a node reported with its last request for authority.
 type heard struct {
 	applied uint64
 	stuck   bool
@@ -43,39 +44,27 @@ type heard struct {
 	moved   time.Time // when it had applied more than before
 }
 
-// makeAuthority makes who gives authority, if this node leads, and who holds it here.
-func (c *Cluster) makeAuthority() error {
-	self := c.cfg.Self
-	giver, err := authority.NewGiver(authority.GiverConfig{
+// makeAuthority makes what gives authority, if this node leads, and what holds it here.
+func (c *Cluster) makeAuthority() {
+	self, began := c.cfg.Self, time.Now()
+	c.giver = authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
-		State: c.State, Propose: c.propose, Nodes: c.nodes, Ruled: c.machine.ruled.Load,
-		HandOn: func() { c.spawn(func() { c.handLeadOn(c.ctx) }) }, Logger: c.cfg.Logger,
+		State: c.State, Propose: c.propose, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
+		HandOn: func() { c.spawn(func() { c.crew.handLeadOn(c.ctx) }) },
+		Now:    func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
 	})
-	if err != nil {
-		return err
-	}
-	holder, err := authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.ask, Status: c.status,
-		OnChange: c.authorityChanged, Logger: c.cfg.Logger,
+	c.holder = authority.NewHolder(authority.HolderConfig{
+		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.ask, Status: c.crew.status,
+		OnChange: func() { poke(c.reconcile) }, Logger: c.cfg.Logger,
 	})
-	if err != nil {
-		return errors.Join(err, giver.Close())
-	}
-	c.giver, c.holder = giver, holder
-	return nil
 }
 
-func (c *Cluster) authorityChanged() { poke(c.reconcile) }
-
 // Authority says whether this node may act as an owner at this moment.
-func (c *Cluster) Authority() bool { return c.holder.Valid() }
+func (c *core) Authority() bool { return c.holder.Valid() }
 
-// Holder is this node's authority, for those who need more than whether there is any.
-func (c *Cluster) Holder() *authority.Holder { return c.holder }
-
-// status is what this node's requests for authority tell. It tells what the rest of the node has been told, which may
+// status is what this node reports with its requests for authority: what the rest of the node knows, which may
 // be a moment behind what Raft has applied.
-func (c *Cluster) status() authority.Request {
+func (c *crew) status() authority.Request {
 	c.follow.mu.Lock()
 	s := c.follow.told
 	c.follow.mu.Unlock()
@@ -106,91 +95,77 @@ func (c *Cluster) status() authority.Request {
 }
 
 // ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
-func (c *Cluster) ask(ctx context.Context, r authority.Request) (authority.Reply, error) {
-	reply, err := c.askLeader(ctx, r)
+func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
+	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
-		c.crew.behind.Store(nil)
+		c.told.Store(&[]ring.NodeID{})
 		return reply, err
 	case reply.Differs:
 		c.goneAstray(r)
-	case reply.Removed && !c.crew.removed.Swap(true):
+	case reply.Removed && !c.removed.Swap(true):
 		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
 	}
-	c.crew.behind.Store(&reply.Behind)
+	c.told.Store(&reply.Behind)
 	return reply, nil
 }
 
-func (c *Cluster) askLeader(ctx context.Context, r authority.Request) (authority.Reply, error) {
-	if c.leads() {
-		return c.answer(ctx, r), nil
-	}
-	b, err := r.AppendBinary(nil)
-	if err != nil {
-		return authority.Reply{}, err
-	}
-	if b, err = c.callLeader(ctx, authority.MethodAsk, b); err != nil {
-		return authority.Reply{}, err
-	}
-	return authority.ParseReply(b)
-}
-
 // answer answers a request as the leader, and notes how far the node is.
-func (c *Cluster) answer(ctx context.Context, r authority.Request) authority.Reply {
+func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if reply, differs := c.compare(r); differs {
-		return reply
+		return reply, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, authority.Term)
+	defer cancel()
 	reply := c.giver.Answer(ctx, r)
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	if c.crew.heard == nil {
-		c.crew.heard = map[ring.NodeID]heard{}
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		h, before := heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}, c.crew.heard[r.Node]
+		h, before := heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}, c.heard[r.Node]
 		if h.moved = before.moved; h.applied > before.applied {
 			h.moved = h.at
 		}
-		c.crew.heard[r.Node] = h
+		c.heard[r.Node] = h
 	}
-	return reply
+	return reply, nil
 }
 
 // nodes is who there is, for the giver. A member that gossip has not seen since this node started counts as failed
 // only after a while: after a restart of all, some take longer.
-func (c *Cluster) nodes() []authority.Node {
+func (c *crew) nodes() []authority.Node {
 	var list []authority.Node
-	seen := map[ring.NodeID]bool{}
-	for _, m := range c.gossipMembers() {
-		seen[m.ID] = true
-		list = append(list, authority.Node{
-			Member:   agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
-			Boot:     m.Boot,
-			Presence: presence(m.State),
-			Supports: m.Version >= settingsVersion,
-		})
-	}
-	for id, m := range c.State().Members {
-		if !seen[id] {
-			n := authority.Node{Member: m, Presence: authority.Doubtful}
-			if time.Since(c.opened) > c.cfg.Timings.Absent {
-				n.Presence = authority.Failed
-			}
-			list = append(list, n)
+	for _, m := range c.census(c.State()) {
+		if !m.seen && !m.known {
+			continue
 		}
-	}
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	for i, n := range list {
-		if r, removing := c.crew.removing[n.ID]; removing && r.boot == n.Boot {
-			list[i].Presence, list[i].Removed = authority.Left, r.force
+		n := authority.Node{
+			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
+			Boot:   m.boot, State: m.State, Supports: m.version >= settingsVersion,
 		}
+		if !m.seen && time.Since(c.opened) <= c.cfg.Timings.Absent {
+			n.State = gossip.Suspect
+		}
+		if m.removing {
+			n.State, n.Removed = gossip.Left, m.force
+		}
+		list = append(list, n)
 	}
 	return list
 }
 
+// alive are the nodes of this region that gossip sees.
+func (c *core) alive() map[ring.NodeID]bool {
+	alive := map[ring.NodeID]bool{}
+	for _, m := range c.gossipMembers() {
+		if m.State == gossip.Alive {
+			alive[m.ID] = true
+		}
+	}
+	return alive
+}
+
 // gossipMembers is empty until gossip has been started.
-func (c *Cluster) gossipMembers() []gossip.Member {
+func (c *core) gossipMembers() []gossip.Member {
 	g := c.gossip.Load()
 	if g == nil {
 		return nil
@@ -198,30 +173,14 @@ func (c *Cluster) gossipMembers() []gossip.Member {
 	return g.Members()
 }
 
-func presence(s gossip.State) authority.Presence {
-	switch s {
-	case gossip.Alive:
-		return authority.Alive
-	case gossip.Left:
-		return authority.Left
-	case gossip.Failed:
-		return authority.Failed
-	}
-	return authority.Doubtful
-}
-
 // outsider is how long a node that is gone and is nowhere in what is agreed stays in gossip's list.
 const outsider = time.Minute
 
 // dropOutsiders has gossip forget those who are gone: removed, or never taken in. since is when each was seen so first.
-func (c *Cluster) dropOutsiders(since map[ring.NodeID]time.Time) {
-	conf, _ := c.configuration()
-	state := c.State()
+func (c *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
-	for _, m := range c.gossip.Load().Members() {
-		_, server := findServer(conf, serverID(m.ID))
-		_, member := state.Members[m.ID]
-		if server || member || m.State == gossip.Alive || m.ID == c.cfg.Self.ID {
+	for _, m := range c.crew.census(c.State()) {
+		if !m.seen || m.server || m.known || m.alive() || m.ID == c.cfg.Self.ID {
 			continue
 		}
 		gone[m.ID] = true

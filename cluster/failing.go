@@ -38,7 +38,7 @@ func (w *watchedLogs) note(err error) error {
 
 // standBack is the loop that keeps a node from leading whose store fails, or that applies nothing more, where another one
 // could lead. The first entry that is stored again ends that; a stuck node stays so, and hands the lead on if it has it.
-func (c *Cluster) standBack() {
+func (c *crew) standBack() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	stopped := c.machine.stopped
@@ -65,7 +65,7 @@ func (c *Cluster) standBack() {
 }
 
 // standFor makes this node stand for election late, or as others do.
-func (c *Cluster) standFor(late bool) bool {
+func (c *crew) standFor(late bool) bool {
 	r := c.raft.Load()
 	rc := r.ReloadableConfig()
 	rc.HeartbeatTimeout, rc.ElectionTimeout = c.cfg.Timings.Heartbeat, c.cfg.Timings.Election
@@ -83,13 +83,13 @@ func (c *Cluster) standFor(late bool) bool {
 }
 
 // noteStuck says that this node is stuck, and gives its authority up at once.
-func (c *Cluster) noteStuck() {
+func (c *crew) noteStuck() {
 	c.holder.Revoke()
 	c.cfg.Logger.Error("this node stores and votes, and decides nothing as an owner any more", "error", c.machine.stuck.Load())
 }
 
 // Stuck says why this node applies nothing more; nil: it does.
-func (c *Cluster) Stuck() error {
+func (c *core) Stuck() error {
 	if s := c.machine.stuck.Load(); s != nil {
 		return s
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -24,7 +24,7 @@ const farDelay = 40 * time.Millisecond
 // farSilence is how long a link that was cut is not known to be.
 const farSilence = 2 * time.Second
 
-// farNet is the way between regions, as package wan would make it, without its messages.
+// farNet is the way between regions, as package regions would make it, without its messages.
 type farNet struct {
 	w       *world
 	primary map[string]string // by region: the one that its nodes take for the primary
@@ -33,7 +33,7 @@ type farNet struct {
 	cut   map[[2]string]time.Time // directions that deliver nothing, since when
 	calls map[peer.Method]int
 	// promised is by region the newest version that it has told to be honoured, in the line of the primary.
-	promised map[string]honour
+	promised map[string]standing
 	// lose is asked whether an answer is lost, and its connection with it; nil: none is.
 	lose func(m peer.Method) bool
 }
@@ -61,14 +61,14 @@ func (f *far) SetMembers(n int) {
 
 func (f *far) Changed() <-chan struct{} { return nil }
 
-func (f *far) Regions() []wan.Region {
-	var list []wan.Region
+func (f *far) Regions() []regions.Region {
+	var list []regions.Region
 	for region, primary := range f.net.primaries() {
 		if region != f.node.region && f.net.open(f.node.region, region) && len(f.net.entries(region)) > 0 {
-			list = append(list, wan.Region{Name: region, Primary: region == primary, Follows: primary, Reachable: true})
+			list = append(list, regions.Region{Name: region, Primary: region == primary, Follows: primary, Reachable: true})
 		}
 	}
-	slices.SortFunc(list, func(a, b wan.Region) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b regions.Region) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }
 
@@ -142,11 +142,11 @@ func (f *farNet) entries(region string) (list []*Cluster) {
 func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	from, n := f.node.region, f.net
 	if !n.open(from, region) {
-		return nil, wan.ErrAway
+		return nil, regions.ErrAway
 	}
 	entries := n.entries(region)
 	if len(entries) == 0 {
-		return nil, wan.ErrAway
+		return nil, regions.ErrAway
 	}
 	n.note(from, m, body)
 	var reply []byte
@@ -172,7 +172,8 @@ func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byt
 	}
 	time.Sleep(farDelay)
 	if err != nil {
-		return nil, &peer.RemoteError{Code: codeOf(err), Detail: detailOf(err)}
+		code, detail := codeOf(err)
+		return nil, &peer.RemoteError{Code: code, Detail: detail}
 	}
 	return reply, ctx.Err()
 }
@@ -186,7 +187,7 @@ func (f *farNet) note(from string, m peer.Method, body []byte) {
 	if m != MethodFollow || json.Unmarshal(body, &q) != nil || q.Honoured == 0 {
 		return
 	}
-	if h := q.line(); !f.promised[from].same(h) || f.promised[from].version < h.version {
+	if h := q.report(time.Now()).standing; !f.promised[from].sameLine(h) || f.promised[from].Version < h.Version {
 		f.promised[from] = h
 	}
 }
@@ -207,9 +208,9 @@ func (f *farNet) broken() (list []string) {
 		if s == nil {
 			continue
 		}
-		have := honour{s.Regions.World, s.Regions.Term, rulesVersion(s)}
-		if promised.version > 0 && promised.term >= have.term && (!have.same(promised) || have.version < promised.version) && c.Authority() {
-			list = append(list, fmt.Sprintf("%s of %s goes by %d, promised is %d", n.name, n.region, have.version, promised.version))
+		have := standingOf(s)
+		if promised.Version > 0 && promised.Term >= have.Term && (!have.sameLine(promised) || have.Version < promised.Version) && c.Authority() {
+			list = append(list, fmt.Sprintf("%s of %s goes by %d, promised is %d", n.name, n.region, have.Version, promised.Version))
 		}
 	}
 	return list
@@ -219,7 +220,7 @@ func (f *farNet) broken() (list []string) {
 func (w *world) regions(count int, names ...string) *farNet {
 	f := &farNet{
 		w: w, primary: map[string]string{}, cut: map[[2]string]time.Time{}, calls: map[peer.Method]int{},
-		promised: map[string]honour{},
+		promised: map[string]standing{},
 	}
 	for _, name := range names {
 		f.takeForPrimary(name, names[0])

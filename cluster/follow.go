@@ -9,21 +9,21 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// follower tells the rest of the node what has been applied, in order, from one goroutine. Raft's own goroutine never
-// waits for it: states that come while it tells one are told as one, the newest.
+// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's own goroutine never
+// waits for it: of the states that come meanwhile only the newest is passed on.
 type follower struct {
 	// mu guards what follows.
 	mu     sync.Mutex
-	told   *agreement.State // the last one told; its rules are in force
+	told   *agreement.State // the last one passed on; its rules are in force
 	waiter chan struct{}    // closed and replaced each time told changes; nil while nobody waits
 
-	rules *rules.Set // told last; used by the loop alone
+	rules *rules.Set // passed on last; the loop alone uses it
 }
 
 // tell is called for each state that is news, by the loop alone.
 func (c *Cluster) tell(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
-		c.adopt(now.Cluster)
+		c.founder.adopt(now.Cluster)
 	}
 	// The ring first: rules may be in force a moment earlier on another node, a ring that is not known here may not be
 	// answered for.
@@ -42,7 +42,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 		close(waiter)
 	}
 	if now.History != before.History || now.Regions != before.Regions {
-		poke(c.regional.wake)
+		poke(c.governor.wake)
 		c.holder.Poke() // the leader waits until a majority goes by them
 	}
 	if !ringChanged(before, now) {
@@ -89,8 +89,8 @@ func (c *Cluster) followStates() {
 	}
 }
 
-// wait returns when what has been told satisfies ok, or ctx ends.
-func (c *Cluster) wait(ctx context.Context, ok func(*agreement.State) bool) error {
+// wait returns when the state that was passed on satisfies ok, or ctx ends.
+func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
 		c.follow.mu.Lock()
 		if c.follow.told != nil && ok(c.follow.told) {
@@ -121,7 +121,7 @@ func rulesVersion(s *agreement.State) int64 {
 }
 
 // Await waits until this node has applied a revision and a version of the rules, and reports whether it has.
-func (c *Cluster) Await(ctx context.Context, revision, version int64) bool {
+func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	return c.wait(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version
 	}) == nil

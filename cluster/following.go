@@ -11,20 +11,35 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// followRequest is what the leader of a region tells the primary, and asks it: what is newer than this?
-type followRequest struct {
-	Region   string            `json:"region"`
+// standing is how far what is agreed about regions has come somewhere.
+type standing struct {
 	World    agreement.WorldID `json:"world"`
 	Term     int64             `json:"term"`
 	Version  int64             `json:"version"`
 	Revision uint64            `json:"revision"`
-	Honoured int64             `json:"honoured"` // see honoured
-	Clock    int64             `json:"clock"`    // the leader's wall clock, Unix ms
-	Level    agreement.Level   `json:"level"`    // the region's feature level
 }
 
-// line is the line of versions that a request is about.
-func (q *followRequest) line() honour { return honour{q.World, q.Term, q.Honoured} }
+func standingOf(s *agreement.State) standing {
+	return standing{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
+}
+
+// sameLine says whether the later of two versions has the higher number.
+func (a standing) sameLine(o standing) bool { return a.World == o.World && a.Term == o.Term }
+
+// before says whether o is later, in the same world.
+func (a standing) before(o standing) bool {
+	return a.World == o.World &&
+		cmp.Or(cmp.Compare(a.Term, o.Term), cmp.Compare(a.Version, o.Version), cmp.Compare(a.Revision, o.Revision)) < 0
+}
+
+// followRequest is what the leader of a region reports to the primary, with the question: what is newer than this?
+type followRequest struct {
+	Region string `json:"region"`
+	standing
+	Honoured int64           `json:"honoured"` // see honoured
+	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
+	Level    agreement.Level `json:"level"`    // the region's feature level
+}
 
 // followKind is the first byte of the answer.
 type followKind byte
@@ -35,8 +50,9 @@ const (
 	followOther                     // this region is not the primary; the rest is the name of the one it goes by
 )
 
-// followPrimary asks the primary what is new, and has it agreed on here, as the leader of another region.
-func (c *Cluster) followPrimary(ctx context.Context) error {
+// followPrimary asks the primary what is new, and has it agreed on here, as the leader of another region. What came is reported
+// at once.
+func (c *governor) followPrimary(ctx context.Context) error {
 	for {
 		more, err := c.followOnce(ctx)
 		c.noteFollowed(err)
@@ -47,12 +63,10 @@ func (c *Cluster) followPrimary(ctx context.Context) error {
 }
 
 // followOnce is one exchange; more says that what came is in force here, and the primary has yet to hear of it.
-func (c *Cluster) followOnce(ctx context.Context) (more bool, err error) {
+func (c *governor) followOnce(ctx context.Context) (more bool, err error) {
 	s, honoured := c.honoured(ctx)
-	r := s.Regions
 	b, err := json.Marshal(followRequest{
-		Region: c.cfg.Self.Region, World: r.World, Term: r.Term, Version: rulesVersion(s), Revision: r.Revision,
-		Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Region: c.cfg.Self.Region, standing: standingOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
 	})
 	if err != nil {
 		return false, err
@@ -69,13 +83,13 @@ func (c *Cluster) followOnce(ctx context.Context) (more bool, err error) {
 	case followState:
 		return true, c.adoptRules(ctx, b)
 	case followOther:
-		return false, fmt.Errorf("%w: region %q takes %.64q for it", ErrNoPrimary, c.primary(), b)
+		return false, fmt.Errorf("%w: region %q takes %.64q for it", ErrNoPrimary, c.cfg.Primary, b)
 	}
 	return false, errBadCall
 }
 
 // adoptRules has what the primary says agreed on here.
-func (c *Cluster) adoptRules(ctx context.Context, b []byte) error {
+func (c *governor) adoptRules(ctx context.Context, b []byte) error {
 	e, err := agreement.ParseFollow(b)
 	if err != nil {
 		return fmt.Errorf("read what the primary region has agreed on: %w", err)
@@ -97,29 +111,28 @@ func (c *Cluster) adoptRules(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// patience is how long the primary does not answer before that is told: an election there takes less.
+// patience is how long the primary does not answer before that is logged: an election there takes less.
 const patience = 3 * time.Second
 
 // noteFollowed notes how an exchange with the primary went, and says it when that has changed for a while.
-func (c *Cluster) noteFollowed(err error) {
-	c.regional.mu.Lock()
-	defer c.regional.mu.Unlock()
-	r := &c.regional
+func (c *governor) noteFollowed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	now := time.Now()
 	if err == nil {
-		if r.warned || r.followed.IsZero() {
-			c.cfg.Logger.Info("the primary region is followed", "primary", c.primary())
+		if c.warned || c.followed.IsZero() {
+			c.cfg.Logger.Info("the primary region is followed", "primary", c.cfg.Primary)
 		}
-		r.followed, r.failing, r.warned = now, time.Time{}, false
+		c.followed, c.failing, c.warned = now, time.Time{}, false
 		return
 	}
-	if r.failing.IsZero() {
-		r.failing = now
+	if c.failing.IsZero() {
+		c.failing = now
 	}
-	if now.Sub(r.failing) >= patience && !r.warned {
-		r.warned = true
+	if now.Sub(c.failing) >= patience && !c.warned {
+		c.warned = true
 		c.cfg.Logger.Warn("the primary region can't be followed: this region goes on with the rules that it has",
-			"primary", c.primary(), "error", err)
+			"primary", c.cfg.Primary, "error", err)
 	}
 }
 
@@ -131,15 +144,16 @@ type Following struct {
 	Recorded int64         // the newest version of the rules that all regions are known to go by; 0: none
 }
 
-// Following tells it. In the primary Leads is false.
+// Following reports it. In the primary Leads is false.
 func (c *Cluster) Following() Following {
-	f := Following{Primary: c.primary(), Recorded: recordedVersion(c.Last())}
-	c.regional.mu.Lock()
-	defer c.regional.mu.Unlock()
-	if c.secondary() && !c.regional.since.IsZero() {
-		at := c.regional.followed
+	f := Following{Primary: c.cfg.Primary, Recorded: recordedVersion(c.Last())}
+	g := c.governor
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.secondary() && !g.since.IsZero() {
+		at := g.followed
 		if at.IsZero() {
-			at = c.regional.since
+			at = g.since
 		}
 		f.Leads, f.Age = true, time.Since(at)
 	}
@@ -147,72 +161,50 @@ func (c *Cluster) Following() Following {
 }
 
 // recordedVersion is the newest version that is recorded, 0 for none.
-func recordedVersion(s *agreement.State) int64 {
-	for i := len(s.Regions.Held) - 1; i >= 0; i-- {
-		if s.Regions.Held[i].At != 0 {
-			return s.Regions.Held[i].Version
+func recordedVersion(s *agreement.State) (version int64) {
+	for _, h := range s.Regions.Held {
+		if h.At != 0 {
+			version = h.Version // the recorded ones come first, oldest first
 		}
 	}
-	return 0
+	return version
 }
 
-// serveFollow answers a region's question, as the leader of the primary, and notes what the region tells.
-func (c *Cluster) serveFollow(_ context.Context, r request) ([]byte, error) {
+// serveFollow answers a region's question, as the leader of the primary, and notes what the region reports.
+func (c *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	var q followRequest
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
-	if !c.leads() {
-		return nil, fmt.Errorf("%w here", ErrNoLeader)
-	}
-	s := c.State()
-	switch own := c.cfg.Self.Region; {
+	own, s := c.cfg.Self.Region, c.State()
+	switch err := c.governs(); {
+	case !c.leads():
+		return nil, err
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
-	case c.secondary() || s.Regions.Primary != own:
-		other := c.primary()
-		if other == own {
-			return nil, fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, own)
-		}
-		return append([]byte{byte(followOther)}, other...), nil
-	}
-	if rulesVersion(s) == 0 {
-		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrNoLeader, c.cfg.Self.Region)
-	}
-	if q.Level < s.Level {
+	case c.secondary():
+		return append([]byte{byte(followOther)}, c.cfg.Primary...), nil
+	case err != nil:
+		return nil, err
+	case rulesVersion(s) == 0:
+		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrNoLeader, own)
+	case q.Level < s.Level:
 		return nil, fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
 			ErrRefused, q.Region, q.Level, s.Level)
 	}
-	if !c.regional.reports.note(q.Region, q.line(), q.Clock, time.Now()) {
+	mine, theirs := standingOf(s), q.standing
+	c.mu.Lock()
+	noted := c.reports.note(q.Region, q.report(time.Now()))
+	if mine.before(theirs) {
+		c.ahead = theirs
+	}
+	c.mu.Unlock()
+	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
-	c.regional.reports.noteLevel(q.Region, q.Level)
-	mine, theirs := standingOf(s), standing{q.World, q.Term, q.Version, q.Revision}
-	if theirs.world == mine.world && mine.before(theirs) {
-		c.regional.mu.Lock()
-		c.regional.ahead = theirs
-		c.regional.mu.Unlock()
-	}
-	poke(c.regional.wake)
-	if theirs.world == mine.world && !theirs.before(mine) {
+	poke(c.wake)
+	if theirs.World == mine.World && !theirs.before(mine) {
 		return []byte{byte(followNothing)}, nil
 	}
 	return s.AppendFollow([]byte{byte(followState)})
-}
-
-// standing is how far what is agreed about regions has come somewhere.
-type standing struct {
-	world    agreement.WorldID
-	term     int64
-	version  int64
-	revision uint64
-}
-
-func standingOf(s *agreement.State) standing {
-	return standing{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
-}
-
-// before says whether o is later, in the same world.
-func (a standing) before(o standing) bool {
-	return cmp.Or(cmp.Compare(a.term, o.term), cmp.Compare(a.version, o.version), cmp.Compare(a.revision, o.revision)) < 0
 }

@@ -23,7 +23,7 @@ const (
 	promiseBound = 2 * time.Second
 	// deferBound is how long a proposer waits that has heard of a lower one.
 	deferBound = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself, but was told whom to join, looks for those.
+	// alonePatience is how long a node that may found a cluster by itself, but has nodes to join, looks for those.
 	alonePatience = 5 * time.Second
 	// remindEvery is how often a node that can't go on says why.
 	remindEvery = 30 * time.Second
@@ -31,6 +31,7 @@ const (
 
 // founder is this node's part in the founding of a cluster.
 type founder struct {
+	*core
 	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil: it can, or none has
 
 	// mu guards what follows, and is held while a promise is written or the first entry of Raft's log is: a promise and
@@ -42,7 +43,7 @@ type founder struct {
 }
 
 // empty says whether Raft has nothing yet. A term that a half founding left counts as nothing.
-func (c *Cluster) empty() (bool, error) {
+func (c *core) empty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
 	if err != nil {
@@ -54,7 +55,7 @@ func (c *Cluster) empty() (bool, error) {
 // clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster left: a term of 1, and no entry. Raft would
 // refuse to begin on it, although there is nothing. Only a proposer that held all promises can have left that, or a node
 // that is a cluster by itself; one that another had added to its cluster has a term, too, but has decided nothing.
-func (c *Cluster) clearHalfFounded() error {
+func (c *founder) clearHalfFounded() error {
 	s := c.cfg.Store
 	last, err := s.Logs().LastIndex()
 	if err != nil {
@@ -62,7 +63,7 @@ func (c *Cluster) clearHalfFounded() error {
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
 	alone := c.cfg.alone() && c.identity.Load().Cluster == [16]byte{}
-	if err != nil || term != 1 || last != 0 || !c.founder.promise.Decided && !alone {
+	if err != nil || term != 1 || last != 0 || !c.promise.Decided && !alone {
 		return nil // an error, too, says that there is no term; Raft will tell of any other
 	}
 	snapshots, err := s.Snapshots().List()
@@ -76,7 +77,7 @@ func (c *Cluster) clearHalfFounded() error {
 }
 
 // bootstrap writes the first entry of Raft's log: these nodes are the cluster.
-func (c *Cluster) bootstrap(set []ring.NodeID) error {
+func (c *founder) bootstrap(set []ring.NodeID) error {
 	var conf raft.Configuration
 	known := *c.known.Load()
 	for i, id := range set {
@@ -101,27 +102,19 @@ func (c *Cluster) bootstrap(set []ring.NodeID) error {
 }
 
 // foundCluster is the loop of a node whose Raft is empty. It ends when it isn't any more.
-func (c *Cluster) foundCluster() {
-	t := time.NewTicker(c.cfg.Timings.Founding)
-	defer t.Stop()
+func (c *founder) foundCluster() {
 	var reminded, deferred time.Time
-	for {
-		select {
-		case <-t.C:
-		case <-c.founding:
-		case <-c.ctx.Done():
-			return
-		}
-		if empty, err := c.empty(); err != nil || !empty {
-			if err == nil {
-				c.tellGossip()
-				return
-			}
+	c.loop(c.cfg.Timings.Founding, c.founding, func() (last bool) {
+		empty, err := c.empty()
+		switch {
+		case err != nil:
 			c.cfg.Logger.Warn("the founding of a cluster can't go on", "error", err)
-			continue
-		}
-		if time.Since(deferred) < deferBound || c.cfg.Expect == 1 && time.Since(c.opened) < alonePatience {
-			continue
+			return false
+		case !empty:
+			c.tellGossip()
+			return true
+		case time.Since(deferred) < deferBound || c.cfg.Expect == 1 && time.Since(c.opened) < alonePatience:
+			return false
 		}
 		lower, err := c.foundOnce()
 		if lower {
@@ -135,26 +128,27 @@ func (c *Cluster) foundCluster() {
 			}
 			c.cfg.Logger.Log(c.ctx, level, "no cluster yet", "reason", err)
 		}
-	}
+		return false
+	})
 }
 
 // foundOnce takes one step. lower says that somebody with a lower ID is at it. The error says what is waited for.
-func (c *Cluster) foundOnce() (lower bool, err error) {
+func (c *founder) foundOnce() (lower bool, err error) {
 	self := c.cfg.Self.ID
 	out := lookOut(self, c.cfg.Expect, c.gossip.Load().Members())
 	tooMany := c.tooMany()
 	if tooMany != nil {
 		out.set = nil
 	}
-	c.founder.mu.Lock()
-	next, step := c.founder.promise.next(self, out)
+	c.mu.Lock()
+	next, step := c.promise.next(self, out)
 	if tooMany != nil && step == stepWait && next.own(self) {
 		next, step = next.none(), stepGiveUp
 	}
 	if step == stepAsk || step == stepGiveUp {
 		err = c.promiseLocked(next)
 	}
-	c.founder.mu.Unlock()
+	c.mu.Unlock()
 	if err != nil {
 		return false, err
 	}
@@ -175,12 +169,12 @@ func (c *Cluster) foundOnce() (lower bool, err error) {
 
 // tooMany says why nothing may be founded here: where twice as many nodes as --bootstrap-expect are about to begin, a network that
 // is split in two at that moment would make two clusters of them.
-func (c *Cluster) tooMany() error {
+func (c *founder) tooMany() error {
 	err := tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
 	if errors.Is(err, ErrRefused) {
-		c.founder.refused.Store(&err)
+		c.refused.Store(&err)
 	} else {
-		c.founder.refused.Store(nil)
+		c.refused.Store(nil)
 	}
 	return err
 }
@@ -212,20 +206,20 @@ func tooMany(expect, named int, members []gossip.Member) error {
 }
 
 // promiseLocked puts p on disk, and then in force. founder.mu is held.
-func (c *Cluster) promiseLocked(p promise) error {
-	if p.same(c.founder.promise) {
+func (c *founder) promiseLocked(p promise) error {
+	if p.same(c.promise) {
 		return nil
 	}
 	if err := storePromise(c.cfg.Store.Stable(), p); err != nil {
 		return err
 	}
-	c.founder.promise = p
+	c.promise = p
 	return nil
 }
 
 // checkPromise asks the proposer that has this node's promise whether its attempt stands, and takes the promise back if
 // not. A proposer says so only after its disk does, and never uses the attempt again.
-func (c *Cluster) checkPromise(p promise) error {
+func (c *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
 	defer cancel()
 	var stands bool
@@ -235,16 +229,16 @@ func (c *Cluster) checkPromise(p promise) error {
 	if stands {
 		return fmt.Errorf("node %s founds it, with this node's promise", p.Proposer)
 	}
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
-	if now := c.founder.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
 		return nil // another one meanwhile
 	}
-	return c.promiseLocked(c.founder.promise.none())
+	return c.promiseLocked(c.promise.none())
 }
 
 // askPromises asks the others of the set, and founds the cluster when all have promised.
-func (c *Cluster) askPromises(p promise) (lower bool, err error) {
+func (c *founder) askPromises(p promise) (lower bool, err error) {
 	self := c.cfg.Self.ID
 	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
 	defer cancel()
@@ -269,9 +263,9 @@ func (c *Cluster) askPromises(p promise) (lower bool, err error) {
 		}
 		return false, fmt.Errorf("node %s has promised node %s", id, r.To)
 	}
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
-	if now := c.founder.promise; !now.stands(self, p.Attempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.promise; !now.stands(self, p.Attempt) {
 		return true, errors.New("this node has given its attempt up meanwhile")
 	}
 	if lookOut(self, c.cfg.Expect, c.gossip.Load().Members()).cluster {
@@ -292,23 +286,23 @@ func (c *Cluster) askPromises(p promise) (lower bool, err error) {
 }
 
 // giveUp takes an attempt of this node's own back.
-func (c *Cluster) giveUp(p promise) error {
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
-	if !c.founder.promise.stands(c.cfg.Self.ID, p.Attempt) {
+func (c *founder) giveUp(p promise) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.promise.stands(c.cfg.Self.ID, p.Attempt) {
 		return nil
 	}
-	return c.promiseLocked(c.founder.promise.none())
+	return c.promiseLocked(c.promise.none())
 }
 
 // servePromise answers another node's request for a promise.
-func (c *Cluster) servePromise(_ context.Context, r request) ([]byte, error) {
+func (c *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	var ask promiseRequest
 	if err := json.Unmarshal(r.body, &ask); err != nil || ask.Proposer != r.from.Node || len(ask.Set) > maxExpect {
 		return nil, errBadCall
 	}
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	empty, err := c.empty()
 	if err != nil {
 		return nil, err
@@ -317,7 +311,7 @@ func (c *Cluster) servePromise(_ context.Context, r request) ([]byte, error) {
 		return nil, err
 	}
 	taken := !empty || c.Identity().Cluster != [16]byte{} || lookOut(c.cfg.Self.ID, c.cfg.Expect, c.gossip.Load().Members()).cluster
-	next, reply := c.founder.promise.answer(c.cfg.Self.ID, ask, taken)
+	next, reply := c.promise.answer(c.cfg.Self.ID, ask, taken)
 	if err := c.promiseLocked(next); err != nil {
 		return nil, err
 	}
@@ -325,14 +319,10 @@ func (c *Cluster) servePromise(_ context.Context, r request) ([]byte, error) {
 }
 
 // serveStands answers whether an attempt of this node's own stands.
-func (c *Cluster) serveStands(_ context.Context, r request) ([]byte, error) {
-	var attempt uint64
-	if err := json.Unmarshal(r.body, &attempt); err != nil {
-		return nil, errBadCall
-	}
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
-	return json.Marshal(c.founder.promise.stands(c.cfg.Self.ID, attempt))
+func (c *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.promise.stands(c.cfg.Self.ID, attempt), nil
 }
 
 // invitation is what the leader asks before it adds a node: does it want to, and is it there?
@@ -347,39 +337,37 @@ type invitation struct {
 }
 
 // serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
-func (c *Cluster) serveInvitation(_ context.Context, r request) ([]byte, error) {
-	var in invitation
-	if err := json.Unmarshal(r.body, &in); err != nil || in.Cluster == [16]byte{} {
-		return nil, errBadCall
-	}
-	c.founder.mu.Lock()
-	defer c.founder.mu.Unlock()
-	own, p := c.Identity().Cluster, c.founder.promise
+func (c *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own, p := c.Identity().Cluster, c.promise
 	empty, err := c.empty()
 	switch {
+	case in.Cluster == [16]byte{}:
+		return done{}, errBadCall
 	case err != nil:
-		return nil, err
+		return done{}, err
 	case c.departing.Load():
-		return nil, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
+		return done{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
 	case in.Level > c.cfg.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
 			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release, in.Release)
-		if before := c.founder.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
+		if before := c.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
 			c.cfg.Logger.Error("this node can't join the cluster", "error", err)
 		}
-		return nil, err
+		return done{}, err
 	case own != [16]byte{} && own != in.Cluster:
-		return nil, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
+		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
 	case own == [16]byte{} && empty && p.own(c.cfg.Self.ID):
 		if err := c.promiseLocked(p.none()); err != nil { // there is a cluster, so none is to be founded
-			return nil, err
+			return done{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return nil, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, c.cfg.Self.ID, p.Proposer)
+		return done{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, c.cfg.Self.ID, p.Proposer)
 	}
 	if err := c.belongLocked(in.Cluster); err != nil {
-		return nil, err
+		return done{}, err
 	}
 	c.votersBefore(in.Voters)
-	return []byte("{}"), nil
+	return done{}, nil
 }

@@ -2,10 +2,10 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -26,26 +26,21 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
-	if c.Stuck() != nil {
-		return c.giveUpAuthority(ctx) // its standbys have what it had, or will have when its end is agreed on
+	if c.Stuck() == nil { // else its standbys have what it had, or will have when its end is agreed on
+		c.leaving.Store(true)
+		// A leader that hands its work on first spares the others an election at the end.
+		c.crew.handLeadOn(ctx)
+		c.holder.Poke()
+		self := c.cfg.Self.ID
+		err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
+		if err != nil {
+			return fmt.Errorf("leave the ring: %w", err)
+		}
+		if c.onlyOne(c.State()) {
+			c.leaving.Store(false)
+			return nil
+		}
 	}
-	c.leaving.Store(true)
-	// A leader that hands its work on first spares the others an election at the end.
-	c.handLeadOn(ctx)
-	c.holder.Poke()
-	self := c.cfg.Self.ID
-	err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
-	if err != nil {
-		return fmt.Errorf("leave the ring: %w", err)
-	}
-	if c.onlyOne(c.State()) {
-		c.leaving.Store(false)
-		return nil
-	}
-	return c.giveUpAuthority(ctx)
-}
-
-func (c *Cluster) giveUpAuthority(ctx context.Context) error {
 	if err := c.holder.GiveUp(ctx); err != nil {
 		return fmt.Errorf("give authority up: %w", err)
 	}
@@ -54,28 +49,20 @@ func (c *Cluster) giveUpAuthority(ctx context.Context) error {
 
 // onlyOne says that there is nobody to hand anything to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
-	if s.To == nil {
-		return true
-	}
-	self := c.cfg.Self.ID
-	for _, t := range []*ring.Table{s.From, s.To} {
-		if m := t.Members(); len(m) != 1 || m[0] != self {
-			return false
-		}
-	}
-	return true
+	members := slices.Concat(s.From.Members(), s.To.Members())
+	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
 // handLeadOn makes another voter the leader, if this node leads and there is one that answers. It may fail: then an
 // election will do it later.
-func (c *Cluster) handLeadOn(ctx context.Context) {
+func (c *crew) handLeadOn(ctx context.Context) {
 	heirs := c.heirs()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
 		r := c.raft.Load()
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := waitFuture(ctx, c, r.LeadershipTransferToServer(heir.ID, heir.Address))
+		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.at)))
 		if err != nil {
 			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
 		}
@@ -83,25 +70,23 @@ func (c *Cluster) handLeadOn(ctx context.Context) {
 }
 
 // otherVoter says whether some other voter is alive and applies what is agreed on.
-func (c *Cluster) otherVoter() bool { return len(c.heirs()) > 0 }
+func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
 // heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader. Those that apply what
 // is agreed on come first, and if there are any, the others are left out: while Raft tries to hand the lead on it proposes
 // nothing, and to a node that stores nothing it may try for good.
-func (c *Cluster) heirs() []raft.Server {
-	conf, _ := c.configuration()
-	var well, others []raft.Server
-	for _, m := range c.gossip.Load().Members() {
-		s, ok := findServer(conf, serverID(m.ID))
-		if !ok || s.Suffrage != raft.Voter || m.ID == c.cfg.Self.ID || m.State != gossip.Alive {
+func (c *crew) heirs() []member {
+	var well, others []member
+	for _, m := range c.census(c.State()) {
+		if !m.Voter || m.ID == c.cfg.Self.ID || !m.alive() {
 			continue
 		}
-		switch h := c.heard(m.ID); {
+		switch h := c.lastHeard(m.ID); {
 		case h.stuck && time.Since(h.at) < heardWithin:
 		case time.Since(h.moved) < lately:
-			well = append(well, s)
+			well = append(well, m)
 		default:
-			others = append(others, s)
+			others = append(others, m)
 		}
 	}
 	list := well
@@ -115,11 +100,11 @@ func (c *Cluster) heirs() []raft.Server {
 // lately is how long ago a node that applies what is agreed on may have said so: it does four times a second.
 const lately = time.Second
 
-// heard is what a node has told lately, with a request for authority.
-func (c *Cluster) heard(id ring.NodeID) heard {
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	return c.crew.heard[id]
+// lastHeard is what a node last reported with a request for authority.
+func (c *crew) lastHeard(id ring.NodeID) heard {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard[id]
 }
 
 // LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, of the members, and of
@@ -130,7 +115,7 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 		return nil
 	}
 	c.departing.Store(true)
-	c.handLeadOn(ctx)
+	c.crew.handLeadOn(ctx)
 	if err := c.depart(ctx, departure{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
@@ -162,125 +147,75 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 		ctx, cancel = context.WithTimeout(ctx, serveBound)
 		defer cancel()
 	}
-	b, err := json.Marshal(d)
-	if err != nil {
+	return c.insist(ctx, func(unknown bool) error {
+		err := c.callJSON(ctx, toLeader, MethodRemove, d, &done{})
+		if unknown && errors.Is(err, ErrNotFound) {
+			return nil // the call before did it, and its answer was lost
+		}
 		return err
-	}
-	for asked := false; ; {
-		_, err := c.callLeader(ctx, MethodRemove, b)
-		switch {
-		case err == nil, errors.Is(err, ErrRefused):
-			return err
-		case errors.Is(err, ErrNotFound):
-			if asked {
-				return nil // the call before did it, and its answer was lost
-			}
-			return err
-		}
-		asked = asked || errors.Is(err, ErrUnknown)
-		select {
-		case <-time.After(4 * retryPause):
-		case <-ctx.Done():
-			return err
-		case <-c.ctx.Done():
-			return ErrClosed
-		}
-	}
+	})
 }
 
 // serveRemove makes a departure, on the leader.
-func (c *Cluster) serveRemove(ctx context.Context, r request) ([]byte, error) {
-	var d departure
-	if err := json.Unmarshal(r.body, &d); err != nil || d.Leaves && d.Node.IsZero() {
-		return nil, errBadCall
+func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
+	if d.Leaves && d.Node.IsZero() {
+		return done{}, errBadCall
 	}
 	if !c.leads() {
-		return nil, fmt.Errorf("%w here", ErrNoLeader)
+		return done{}, fmt.Errorf("%w here", ErrNoLeader)
 	}
-	m, err := c.findMember(d)
+	m, err := c.crew.find(d)
 	if err != nil {
-		return nil, err
+		return done{}, err
 	}
 	switch {
 	case m.ID == c.cfg.Self.ID:
 		if d.Leaves {
-			return nil, fmt.Errorf("%w: this node leads still", ErrNoLeader)
+			return done{}, fmt.Errorf("%w: this node leads still", ErrNoLeader)
 		}
 		if d.Force {
-			c.handLeadOn(ctx)
-			return nil, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
+			c.crew.handLeadOn(ctx)
+			return done{}, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
 		}
-		return nil, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
+		return done{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
 	case m.State == gossip.Alive && !d.Leaves && !d.Force:
-		return nil, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
+		return done{}, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
 	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
-		return nil, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
+		return done{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.takeOut(m.ID, d.Force)
+	c.crew.takeOut(m, d.Force)
 	if !d.Leaves {
-		defer c.doneRemoving(m.ID)
+		defer c.crew.doneRemoving(m.ID)
 	}
 	// The giver ends its authority when that has run out; the reconcile loop does the rest.
 	poke(c.reconcile)
 	for c.leads() {
-		conf, _ := c.configuration()
-		_, server := findServer(conf, serverID(m.ID))
-		if _, known := c.State().Members[m.ID]; !server && (d.Leaves || !known) {
-			return []byte("{}"), nil
+		now, err := c.crew.find(departure{Node: m.ID})
+		if err != nil || !now.server && (d.Leaves || !now.known) {
+			return done{}, nil
 		}
-		if g, seen := c.gossipMember(m.ID); seen && g.State == gossip.Alive && !d.Leaves && !d.Force {
-			return nil, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
+		if now.alive() && !d.Leaves && !d.Force {
+			return done{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {
 		case <-time.After(retryPause):
 			poke(c.reconcile)
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+			return done{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
 		}
 	}
-	return nil, fmt.Errorf("%w: leadership was lost", ErrUnknown)
+	return done{}, fmt.Errorf("%w: leadership was lost", ErrUnknown)
 }
 
-// takeOut marks the process of a node that gossip knows now: it is not added again.
-func (c *Cluster) takeOut(id ring.NodeID, force bool) {
-	g, _ := c.gossipMember(id)
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	if c.crew.removing == nil {
-		c.crew.removing = map[ring.NodeID]removal{}
-	}
-	c.crew.removing[id] = removal{g.Boot, force}
+// takeOut marks the process of a node that gossip has seen: it is not added again.
+func (c *crew) takeOut(m member, force bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removing[m.ID] = removal{m.boot, force}
 }
 
-// gossipMember is what gossip knows of a node.
-func (c *Cluster) gossipMember(id ring.NodeID) (gossip.Member, bool) {
-	for _, m := range c.gossip.Load().Members() {
-		if m.ID == id {
-			return m, true
-		}
-	}
-	return gossip.Member{}, false
-}
-
-func (c *Cluster) doneRemoving(id ring.NodeID) {
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
-	delete(c.crew.removing, id)
-}
-
-// findMember is the node that a departure means.
-func (c *Cluster) findMember(d departure) (Member, error) {
-	var found []Member
-	for _, m := range c.View().Members {
-		if m.ID == d.Node || d.Name != "" && (m.Name == d.Name || m.ID.String() == d.Name) {
-			found = append(found, m)
-		}
-	}
-	switch {
-	case len(found) == 0:
-		return Member{}, fmt.Errorf("%w: %q", ErrNotFound, d.Name)
-	case len(found) > 1:
-		return Member{}, fmt.Errorf("%w: %d nodes are called %q; say the ID", ErrRefused, len(found), d.Name)
-	}
-	return found[0], nil
+func (c *crew) doneRemoving(id ring.NodeID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.removing, id)
 }

@@ -1,12 +1,8 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -30,30 +26,16 @@ type MemberLevel struct {
 	Zones   string          `json:"zones"` // version of its time zones
 }
 
-// Levels tells it as this node knows it.
-func (c *Cluster) Levels() Levels { return c.levels(c.Last()) }
+// Levels reports them as this node knows them.
+func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 
-func (c *Cluster) levels(s *agreement.State) Levels {
-	names := map[ring.NodeID]string{}
-	conf, _ := c.configuration()
-	for _, server := range conf.Servers {
-		id := nodeID(server.ID)
-		names[id] = id.String()
-	}
-	for id, m := range s.Members {
-		names[id] = m.Name
-	}
-	for _, m := range c.gossipMembers() {
-		if _, member := names[m.ID]; member {
-			names[m.ID] = m.Name
+func (c *crew) levels(s *agreement.State) Levels {
+	l := Levels{Agreed: s.Level}
+	for _, m := range c.census(s) {
+		if b := s.Boots[m.ID]; m.server || m.known {
+			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.Knows(m.ID), Release: b.Release, Zones: b.Zones})
 		}
 	}
-	l := Levels{Agreed: s.Level}
-	for id, name := range names {
-		b := s.Boots[id]
-		l.Members = append(l.Members, MemberLevel{ID: id, Name: name, Knows: s.Knows(id), Release: b.Release, Zones: b.Zones})
-	}
-	slices.SortFunc(l.Members, func(a, b MemberLevel) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
 	for i, m := range l.Members {
 		if i == 0 || m.Knows < l.Highest {
 			l.Highest = m.Knows
@@ -68,50 +50,19 @@ func (c *Cluster) levels(s *agreement.State) Levels {
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	b, err := json.Marshal(to)
+	var level agreement.Level
+	err := c.insist(ctx, func(bool) error { return c.callJSON(ctx, toLeader, MethodRaise, to, &level) })
 	if err != nil {
 		return 0, err
 	}
-	for {
-		reply, err := c.callLeader(ctx, MethodRaise, b)
-		if err == nil {
-			var level agreement.Level
-			if err := json.Unmarshal(reply, &level); err != nil {
-				return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
-			}
-			return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
-		}
-		if errors.Is(err, ErrRefused) {
-			return 0, err
-		}
-		select { // to raise it twice is to raise it once
-		case <-time.After(retryPause):
-		case <-ctx.Done():
-			return 0, err
-		case <-c.ctx.Done():
-			return 0, ErrClosed
-		}
-	}
-}
-
-// serveRaise is Raise's other end.
-func (c *Cluster) serveRaise(ctx context.Context, r request) ([]byte, error) {
-	var to agreement.Level
-	if err := json.Unmarshal(r.body, &to); err != nil {
-		return nil, errBadCall
-	}
-	if !c.leads() {
-		return nil, fmt.Errorf("%w here", ErrNoLeader)
-	}
-	level, err := c.raise(ctx, to)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(level)
+	return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
 }
 
 // raise is Raise on the leader.
-func (c *Cluster) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+	if !c.leads() {
+		return 0, fmt.Errorf("%w here", ErrNoLeader)
+	}
 	select {
 	case c.changing <- struct{}{}:
 		defer func() { <-c.changing }()
@@ -122,7 +73,7 @@ func (c *Cluster) raise(ctx context.Context, to agreement.Level) (agreement.Leve
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
-	l := c.levels(c.State())
+	l := c.crew.levels(c.State())
 	switch {
 	case to == 0:
 		to = l.Highest
@@ -148,7 +99,7 @@ func (c *Cluster) raise(ctx context.Context, to agreement.Level) (agreement.Leve
 
 // mayRise says who does not know a level. A region that follows this one's rules has to be at the level before: its nodes
 // read what is written here.
-func (c *Cluster) mayRise(l Levels, to agreement.Level) error {
+func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
 			return fmt.Errorf("%w: %s knows feature level %d, not %d (release %q): run a later release on it, or remove it if it is gone",
@@ -158,10 +109,11 @@ func (c *Cluster) mayRise(l Levels, to agreement.Level) error {
 	if c.secondary() {
 		return nil
 	}
-	others := slices.DeleteFunc(slices.Clone(c.State().Regions.Names), func(name string) bool { return name == c.cfg.Self.Region })
-	if name := c.regional.reports.below(others, to, time.Now()); name != "" {
-		return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
-			ErrRefused, name, to)
+	for _, name := range c.State().Regions.Names {
+		if r, there := c.governor.report(name); name != c.cfg.Self.Region && (!there || r.level < to) {
+			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
+				ErrRefused, name, to)
+		}
 	}
 	return nil
 }
@@ -173,8 +125,8 @@ type rise struct {
 }
 
 // riseByItself raises the level when all have known a higher one for a while: until then a roll back works.
-func (c *Cluster) riseByItself(r *rise) {
-	l := c.levels(c.State())
+func (c *reconciler) riseByItself(r *rise) {
+	l := c.crew.levels(c.State())
 	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {
 		*r = rise{}
 		return

@@ -23,25 +23,27 @@ const (
 	changeBound = 5 * time.Second
 )
 
+// reconciler makes Raft's configuration, and the feature level, what the members are, on the leader.
+type reconciler struct {
+	*core
+	crew     *crew
+	governor *governor
+	// changing holds a token for the change of Raft's configuration, or of the feature level, that is under way: nobody is
+	// added who knows less than the level that is being agreed on.
+	changing chan struct{}
+}
+
 // reconcileMembers is the loop that makes Raft's configuration that of the members, on the leader.
-func (c *Cluster) reconcileMembers() {
-	t := time.NewTicker(c.cfg.Timings.Reconcile)
-	defer t.Stop()
+func (c *reconciler) reconcileMembers() {
 	var records map[ring.NodeID]record
 	outsiders := map[ring.NodeID]time.Time{}
 	var rising rise
-	for {
-		select {
-		case <-t.C:
-		case <-c.reconcile:
-		case <-c.ctx.Done():
-			return
-		}
+	c.loop(c.cfg.Timings.Reconcile, c.reconcile, func() (last bool) {
 		c.dropOutsiders(outsiders)
 		c.votersBefore(0)
 		if !c.leads() || c.State().Cluster.IsZero() {
 			records, rising = nil, rise{}
-			continue
+			return false
 		}
 		c.riseByItself(&rising)
 		if records == nil {
@@ -54,71 +56,51 @@ func (c *Cluster) reconcileMembers() {
 				break
 			}
 			if err := c.carryOut(next, index); err != nil {
-				c.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.id, "error", err)
-				r := records[next.node.id]
+				c.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.ID, "error", err)
+				r := records[next.node.ID]
 				r.refused = time.Now()
-				records[next.node.id] = r
+				records[next.node.ID] = r
 				break
 			}
 		}
-	}
+		return false
+	})
 }
 
 // plan notes how the nodes do and makes a plan; index is that of the configuration it is made from.
-func (c *Cluster) plan(records map[ring.NodeID]record) (*plan, uint64) {
-	conf, index := c.configuration()
+func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
+	_, index := c.configuration()
 	state := c.State()
-	byID := map[ring.NodeID]*member{}
-	get := func(id ring.NodeID) *member {
-		if byID[id] == nil {
-			byID[id] = &member{id: id}
-		}
-		return byID[id]
-	}
-	servers(conf, get)
-	boots := map[ring.NodeID]uint64{}
-	for _, g := range c.gossip.Load().Members() {
-		m := get(g.ID)
-		m.seen, m.state, m.zone, m.address = true, g.State, g.Zone, memberAddress(g)
-		boots[g.ID] = g.Boot
-	}
-	for id, known := range state.Members {
-		if m := get(id); !m.seen {
-			m.zone = known.Zone
-		}
-	}
-	p := &plan{now: time.Now(), self: c.cfg.Self.ID, timings: c.cfg.Timings}
+	p := &plan{now: time.Now(), self: c.cfg.Self.ID, timings: c.cfg.Timings, members: c.crew.census(state)}
+	there := map[ring.NodeID]bool{}
 	c.crew.mu.Lock()
 	defer c.crew.mu.Unlock()
-	for id, m := range byID {
-		h, asked := c.crew.heard[id]
+	for i := range p.members {
+		m := &p.members[i]
+		h, asked := c.crew.heard[m.ID]
 		caughtUp := asked && p.now.Sub(h.at) < heardWithin && h.applied+nearly >= state.Index
-		m.inRing = state.InRing(id)
-		r, removing := c.crew.removing[id]
-		m.removing = removing && r.boot == boots[id] || state.WasRemoved(boots[id])
-		m.record = records[id].note(p.now, m, boots[id], caughtUp)
-		records[id] = m.record
-		_, m.known = state.Members[id]
-		p.members = append(p.members, *m)
+		m.removing = m.removing || state.WasRemoved(m.boot)
+		m.record = records[m.ID].note(p.now, m, caughtUp)
+		records[m.ID], there[m.ID] = m.record, true
 	}
 	for id := range records {
-		if byID[id] == nil {
+		if !there[id] {
 			delete(records, id)
 			delete(c.crew.heard, id)
 			delete(c.crew.removing, id)
 		}
 	}
-	slices.SortFunc(p.members, func(a, b member) int { return a.id.Compare(b.id) })
+	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
 	return p, index
 }
 
 // carryOut makes a change. Raft refuses it if the configuration is not the one that it was planned from.
-func (c *Cluster) carryOut(ch change, index uint64) error {
+func (c *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
 	defer cancel()
-	id, address := serverID(ch.node.id), raft.ServerAddress(ch.node.address)
+	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peer)
 	r := c.raft.Load()
-	log := c.cfg.Logger.With("node", ch.node.id, "address", ch.node.address)
+	log := c.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peer)
 	select {
 	case c.changing <- struct{}{}:
 		defer func() { <-c.changing }()
@@ -131,56 +113,37 @@ func (c *Cluster) carryOut(ch change, index uint64) error {
 			return err
 		}
 		log.Info("a node is added")
-		return waitFuture(ctx, c, r.AddNonvoter(id, address, index, changeBound))
+		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case moveNode:
-		if ch.node.id != c.cfg.Self.ID {
+		if ch.node.ID != c.cfg.Self.ID {
 			if err := c.invite(ctx, ch.node); err != nil {
 				return err
 			}
 		}
 		log.Info("a node has another address", "before", ch.node.at)
-		if ch.node.voter {
-			return waitFuture(ctx, c, r.AddVoter(id, address, index, changeBound))
+		if ch.node.Voter {
+			return c.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
-		return waitFuture(ctx, c, r.AddNonvoter(id, address, index, changeBound))
+		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case promoteNode:
 		log.Info("a node becomes a voter")
-		return waitFuture(ctx, c, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
+		return c.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
 	case demoteNode:
 		log.Info("a node is no voter any more")
-		return waitFuture(ctx, c, r.DemoteVoter(id, index, changeBound))
+		return c.await(ctx, r.DemoteVoter(id, index, changeBound))
 	case removeNode:
 		log.Info("a node is removed")
-		return waitFuture(ctx, c, r.RemoveServer(id, index, changeBound))
+		return c.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
-		return c.forget(ctx, ch.node.id)
+		r, err := c.propose(ctx, agreement.Forget{Node: ch.node.ID})
+		return cmp.Or(err, r.Err)
 	}
 	return nil
 }
 
-// waitFuture waits for one of Raft's futures, which know no contexts.
-func waitFuture(ctx context.Context, c *Cluster, f raft.Future) error {
-	done := make(chan error, 1)
-	if !c.spawn(func() { done <- f.Error() }) {
-		return ErrClosed
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// forget takes a node out of the members for good.
-func (c *Cluster) forget(ctx context.Context, id ring.NodeID) error {
-	r, err := c.propose(ctx, agreement.Forget{Node: id})
-	return cmp.Or(err, r.Err)
-}
-
 // invite calls a node at the address that gossip gives: one that can't be reached must not be added, and one that
 // belongs elsewhere says so.
-func (c *Cluster) invite(ctx context.Context, m member) error {
+func (c *reconciler) invite(ctx context.Context, m member) error {
 	s := c.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release, Voters: c.votersBefore(0)}
 	conf, _ := c.configuration()
@@ -191,12 +154,12 @@ func (c *Cluster) invite(ctx context.Context, m member) error {
 	if err != nil {
 		return err
 	}
-	_, remote, err := c.cfg.Peers.CallAt(ctx, m.address, MethodInvite, b)
+	_, remote, err := c.cfg.Peers.CallAt(ctx, m.peer, MethodInvite, b)
 	if err != nil {
-		return fmt.Errorf("invite node %s: %w", m.id, err)
+		return fmt.Errorf("invite node %s: %w", m.ID, err)
 	}
-	if remote.Node != m.id {
-		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.id, ErrRefused, remote.Node)
+	if remote.Node != m.ID {
+		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.ID, ErrRefused, remote.Node)
 	}
 	return nil
 }

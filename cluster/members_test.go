@@ -194,7 +194,7 @@ func TestVotersAreSpreadOverZones(t *testing.T) {
 			}
 			return false
 		})
-		if have := nodes[0].c.Load().Stats().Voters; have != maxVoters {
+		if have := len(nodes[0].c.Load().voterIDs()); have != maxVoters {
 			t.Errorf("have %d voters, want %d", have, maxVoters)
 		}
 	})

@@ -3,14 +3,13 @@ package cluster
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // Raft applies nothing before it hears from a leader, since it can't tell which of its entries are agreed on. A node that
@@ -29,7 +28,8 @@ const (
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedNote is where a node notes what it has applied. A persist.Note is one.
+// AppliedNote is where a node notes what it has applied: the cluster, so that the note is not taken for another one's, and the
+// index. A persist.Note is one.
 type AppliedNote interface {
 	// Read returns what was written last, nil if there is nothing.
 	Read() ([]byte, error)
@@ -47,17 +47,12 @@ type memory struct {
 
 // Last is the newest state that this node goes by: what is applied, or, where it was not in sync since it started and
 // goes by what it remembers, that. It says nothing of who owns what now.
-func (c *Cluster) Last() *agreement.State {
+func (c *core) Last() *agreement.State {
 	s := c.State()
 	if m := c.memory.state.Load(); m != nil && c.memory.relied.Load() && s.Index < m.Index {
 		return m
 	}
 	return s
-}
-
-// appliedNote is the note: the cluster, so that it is not taken for another one's, and the index.
-func appliedNote(cluster [16]byte, index uint64) []byte {
-	return binary.LittleEndian.AppendUint64(cluster[:], index)
 }
 
 // recallState reads what is remembered. It has to be called before Raft runs. A node with nothing to go by, or none of
@@ -91,7 +86,11 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	list, err := store.Snapshots().List()
 	from := uint64(0)
 	for _, meta := range list { // the newest first
-		if err = restoreInto(m, store.Snapshots(), meta.ID); err == nil {
+		var r io.ReadCloser
+		if _, r, err = store.Snapshots().Open(meta.ID); err == nil {
+			err = m.Restore(r)
+		}
+		if err == nil {
 			from = meta.Index
 			break
 		}
@@ -114,14 +113,6 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	return m.state.Load(), err
 }
 
-func restoreInto(m *machine, snapshots raft.SnapshotStore, id string) error {
-	_, r, err := snapshots.Open(id)
-	if err != nil {
-		return err
-	}
-	return m.Restore(r)
-}
-
 // noteApplied is the loop that notes up to where this node has applied, when there is news that it could go by.
 func (c *Cluster) noteApplied() {
 	if c.cfg.Applied == nil {
@@ -141,7 +132,7 @@ func (c *Cluster) noteApplied() {
 		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
-		err := c.cfg.Applied.Write(appliedNote(s.Cluster, s.Index))
+		err := c.cfg.Applied.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
 			c.cfg.Logger.Warn("what is applied is not noted: after a restart without the others, less is remembered", "error", err)
 		}
@@ -154,15 +145,11 @@ func (c *Cluster) noteApplied() {
 // missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or goes by
 // its memory.
 func (c *Cluster) missContact() {
-	t := time.NewTicker(contactInterval)
-	defer t.Stop()
-	for since := c.opened; c.memory.state.Load() != nil; {
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-			return
-		}
+	since := c.opened
+	c.loop(contactInterval, nil, func() (last bool) {
 		switch {
+		case c.memory.state.Load() == nil:
+			return true
 		case c.Ready() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
@@ -171,29 +158,21 @@ func (c *Cluster) missContact() {
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
 			poke(c.memory.missing)
-			return
+			return true
 		}
-	}
+		return false
+	})
 }
 
 // reachesMajority reports whether this node and those that it sees are a majority of the voters that it knows.
 func (c *Cluster) reachesMajority() bool {
-	alive := map[ring.NodeID]bool{c.cfg.Self.ID: true}
-	for _, m := range c.gossipMembers() {
-		alive[m.ID] = alive[m.ID] || m.State == gossip.Alive
-	}
-	conf, _ := c.configuration()
-	voters, seen := 0, 0
-	for _, s := range conf.Servers {
-		if s.Suffrage != raft.Voter {
-			continue
-		}
-		voters++
-		if id := nodeID(s.ID); alive[id] || c.cfg.Peers.Reachable(id) {
+	alive, voters, seen := c.alive(), c.voterIDs(), 0
+	for _, id := range voters {
+		if id == c.cfg.Self.ID || alive[id] || c.cfg.Peers.Reachable(id) {
 			seen++
 		}
 	}
-	return 2*seen > voters
+	return 2*seen > len(voters)
 }
 
 // relyOnMemory puts the remembered rules in force. It runs in the follower's loop.
@@ -211,7 +190,7 @@ func (c *Cluster) relyOnMemory() {
 }
 
 // older reports whether s is less than what is remembered and in force: rules never go back.
-func (c *Cluster) older(s *agreement.State) bool {
+func (c *core) older(s *agreement.State) bool {
 	m := c.memory.state.Load()
 	if m == nil || !c.memory.relied.Load() {
 		return false

@@ -16,7 +16,7 @@ const (
 	maxExpect = 64 // nodes that may found one together
 )
 
-// promise is what a node has promised about the founding of a cluster. It is on disk before anybody is told.
+// promise is what a node has promised about the founding of a cluster. It is on disk before it is sent.
 //
 // A cluster is founded by a proposer that holds its own promise and one of each other node of its set, all for the
 // same attempt. A node has at most one promise at a time, so no node is ever in the sets of two foundings, and two

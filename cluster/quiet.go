@@ -9,9 +9,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// quiet lowers the levels of Raft's log lines. What Raft calls information is of interest to those who look for a
-// mistake, its warnings and most of its errors repeat with every failed heartbeat, and what they mean is told by gossip
-// and by this package. The errors that are left are warnings: only Raft's own words call them more.
+// quiet lowers the levels of Raft's log lines. Raft's information is for debugging. Its warnings and most of its errors repeat with
+// every failed heartbeat, and gossip and this package report what they mean. The errors that are left are warnings here.
 type quiet struct{ slog.Handler }
 
 // raftLogger is l as Raft wants it.

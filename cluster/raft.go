@@ -1,10 +1,11 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -21,7 +22,7 @@ const maxAppend = 16
 // proposed.
 const enqueue = 3 * time.Second
 
-func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
+func raftConfig(cfg *Config) *raft.Config {
 	r := raft.DefaultConfig()
 	r.LocalID = serverID(cfg.Self.ID)
 	r.HeartbeatTimeout = cfg.Timings.Heartbeat
@@ -34,22 +35,17 @@ func raftConfig(cfg *Config, notify chan<- bool) *raft.Config {
 	r.TrailingLogs = cfg.TrailingEntries
 	// A leader that is removed goes on as a follower that nobody speaks to; the node ends it when it is done.
 	r.ShutdownOnRemove = false
-	r.NotifyCh = notify
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(cfg.Logger)
 	return r
 }
 
-// startRaft opens Raft on the store, after it has put right what a crash in the middle of a founding left.
-func (c *Cluster) startRaft() error {
-	if err := c.clearHalfFounded(); err != nil {
-		return err
-	}
-	c.notify = make(chan bool, 16)
+// startRaft opens Raft on the store.
+func (c *core) startRaft() error {
 	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads)
 	s := c.cfg.Store
 	c.logs = watchLogs(s.Logs())
-	r, err := raft.NewRaft(raftConfig(&c.cfg, c.notify), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
+	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
 	}
@@ -57,34 +53,53 @@ func (c *Cluster) startRaft() error {
 	return nil
 }
 
-// stopRaft ends it; the connections first, since Raft waits for whoever reads from them.
-func (c *Cluster) stopRaft(bound time.Duration) error {
+// stopRaft ends it; the connections first, since Raft waits for their readers.
+func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
 		return nil
 	}
 	done := r.Shutdown()
 	err := c.trans.Close()
-	ended := make(chan error, 1)
-	c.group.Go(func() { ended <- done.Error() })
-	t := time.NewTimer(bound)
-	defer t.Stop()
-	select {
-	case e := <-ended:
-		return errors.Join(err, e)
-	case <-t.C:
+	ended := make(chan struct{})
+	var failed error
+	c.group.Go(func() {
+		failed = done.Error()
+		close(ended)
+	})
+	if !within(ended, bound) {
 		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
 	}
+	return errors.Join(err, failed)
 }
 
 // stillLeads says whether entries of a term to a node are still wanted from here; see transport.
-func (c *Cluster) stillLeads(to raft.ServerID, term uint64) bool {
+func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
 		return false
 	}
 	_, ok := findServer(r.GetConfiguration().Configuration(), to)
 	return ok
+}
+
+// voterIDs are the nodes that vote.
+func (c *core) voterIDs() (ids []ring.NodeID) {
+	conf, _ := c.configuration()
+	for _, s := range conf.Servers {
+		if s.Suffrage == raft.Voter {
+			ids = append(ids, nodeID(s.ID))
+		}
+	}
+	return ids
+}
+
+// votes says whether this node is a voter.
+func (c *core) votes() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
+
+// Entries are the other voters of this region that can be reached, which other regions can be called through.
+func (c *core) Entries() []ring.NodeID {
+	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.cfg.Self.ID || !c.cfg.Peers.Reachable(id) })
 }
 
 func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
@@ -97,7 +112,7 @@ func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
 }
 
 // configuration is Raft's newest, committed or not.
-func (c *Cluster) configuration() (raft.Configuration, uint64) {
+func (c *core) configuration() (raft.Configuration, uint64) {
 	r := c.raft.Load()
 	if r == nil {
 		return raft.Configuration{}, 0
@@ -107,7 +122,7 @@ func (c *Cluster) configuration() (raft.Configuration, uint64) {
 }
 
 // addresses finds nodes for Raft: where gossip saw them last, or else where they were when they were added.
-type addresses struct{ c *Cluster }
+type addresses struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
 func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
@@ -122,9 +137,7 @@ func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 }
 
 // Leader is the node that leads, as far as this one knows; zero: nobody.
-func (c *Cluster) Leader() ring.NodeID { return c.leader() }
-
-func (c *Cluster) leader() ring.NodeID {
+func (c *core) Leader() ring.NodeID {
 	r := c.raft.Load()
 	if r == nil {
 		return ring.NodeID{}
@@ -135,7 +148,7 @@ func (c *Cluster) leader() ring.NodeID {
 
 // leads says whether this node takes itself for the leader. One that is stuck leads Raft, at most, and only until another
 // node does.
-func (c *Cluster) leads() bool {
+func (c *core) leads() bool {
 	r := c.raft.Load()
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
@@ -143,14 +156,14 @@ func (c *Cluster) leads() bool {
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
 // proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err. A change of rules or
 // regions that is refused here is not proposed: what one build refuses another one may take.
-func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
+func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
 		if err != nil {
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
 		if prepared != nil && prepared.Refused() != nil {
-			// An empty entry tells as well that this node leads, and that this is the newest state.
+			// An empty entry proves as well that this node leads, and that this is the newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
@@ -170,7 +183,7 @@ func (c *Cluster) propose(ctx context.Context, e agreement.Entry) (agreement.Res
 	}
 }
 
-func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
+func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
@@ -184,24 +197,42 @@ func (c *Cluster) proposeBytes(ctx context.Context, entry []byte) (agreement.Res
 		result agreement.Result
 		err    error
 	}
-	done := make(chan outcome, 1)
-	if !c.spawn(func() {
+	o, err := finish(ctx, c, func() (o outcome) {
 		f := c.raft.Load().Apply(entry, enqueue)
-		err := f.Error()
-		o := outcome{err: proposeError(err)}
-		if err == nil {
+		if err := f.Error(); err != nil {
+			o.err = proposeError(err)
+		} else {
 			o.result, o.err = applied(f.Response())
 		}
-		done <- o
-	}) {
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ErrClosed)
+		return o
+	})
+	switch {
+	case errors.Is(err, ErrClosed):
+		return o.result, fmt.Errorf("%w: %w", ErrNoLeader, err)
+	case err != nil:
+		return o.result, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return o.result, o.err
+}
+
+// finish runs a task that Close waits for, and waits for it, at most until ctx ends: Raft knows no contexts.
+func finish[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
+	done := make(chan T, 1)
+	if !c.spawn(func() { done <- task() }) {
+		return result, ErrClosed
 	}
 	select {
-	case o := <-done:
-		return o.result, o.err
+	case result = <-done:
+		return result, nil
 	case <-ctx.Done():
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+		return result, ctx.Err()
 	}
+}
+
+// await waits for a change of Raft's.
+func (c *core) await(ctx context.Context, f raft.Future) error {
+	result, err := finish(ctx, c, f.Error)
+	return cmp.Or(err, result)
 }
 
 // applied is what the machine has made of an entry.
@@ -218,63 +249,29 @@ func applied(response any) (agreement.Result, error) {
 // proposeError sorts Raft's errors by what is known of the entry.
 func proposeError(err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// leadership is whether this node leads, and how often that has changed.
-type leadership struct {
-	// mu guards what follows.
-	mu      sync.Mutex
-	leads   bool
-	changes uint64
-}
-
-// readNotices takes Raft's notices at once: Raft waits for whoever doesn't.
-func (c *Cluster) readNotices() {
+// followLeadership passes changes of leadership on to the giver, in order. Raft drops all notices but the last that nobody takes in
+// time: a short reign may be left out, or two may be one.
+func (c *Cluster) followLeadership() {
 	for {
 		select {
-		case leads := <-c.notify:
-			c.lead.mu.Lock()
-			c.lead.leads = leads
-			c.lead.changes++
-			c.lead.mu.Unlock()
-			poke(c.led)
-		case <-c.ctx.Done():
-			return
-		}
-	}
-}
-
-// followLeadership tells the giver, in order; a reign that was too short to be told is left out, one that ended and
-// began again is told as two.
-func (c *Cluster) followLeadership() {
-	leads, changes := false, uint64(0)
-	for {
-		c.lead.mu.Lock()
-		now, n := c.lead.leads, c.lead.changes
-		c.lead.mu.Unlock()
-		if n != changes {
+		case leads := <-c.raft.Load().LeaderCh():
+			c.leaderChanges.Add(1)
 			if leads {
-				c.giver.Follow()
-			}
-			if now {
 				c.giver.Lead()
 				poke(c.found)
 				poke(c.reconcile)
+			} else {
+				c.giver.Follow()
 			}
-			poke(c.regional.wake)
-			leads, changes = now, n
-			c.cfg.Logger.Info("leadership changed", "leads", now)
+			poke(c.governor.wake)
+			c.cfg.Logger.Info("leadership changed", "leads", leads)
 			c.holder.Poke()
-			continue
-		}
-		select {
-		case <-c.led:
 		case <-c.ctx.Done():
 			return
 		}
@@ -283,19 +280,12 @@ func (c *Cluster) followLeadership() {
 
 // snapshotBySize takes a snapshot when the entries since the last one have many bytes; Raft itself counts entries.
 func (c *Cluster) snapshotBySize() {
-	t := time.NewTicker(c.cfg.Timings.Snapshot / 4)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-			return
+	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
+		if c.machine.bytes.Load() >= c.cfg.SnapshotBytes {
+			if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+				c.cfg.Logger.Warn("no snapshot was taken", "error", err)
+			}
 		}
-		if c.machine.bytes.Load() < c.cfg.SnapshotBytes {
-			continue
-		}
-		if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			c.cfg.Logger.Warn("no snapshot was taken", "error", err)
-		}
-	}
+		return false
+	})
 }

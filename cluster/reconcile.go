@@ -1,11 +1,8 @@
 package cluster
 
 import (
-	"cmp"
 	"slices"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
@@ -19,22 +16,6 @@ type record struct {
 	bad      bool      // failed, or not seen
 	badFrom  time.Time
 	refused  time.Time // when it was last asked to join, in vain
-}
-
-// member is what a plan knows about a node that gossip has seen or that is a server of Raft.
-type member struct {
-	id       ring.NodeID
-	zone     string
-	address  string // host:port; empty if gossip has not seen it
-	state    gossip.State
-	seen     bool // by gossip
-	server   bool // in Raft's configuration
-	voter    bool
-	at       string // its address there
-	inRing   bool
-	known    bool // in the agreed state
-	removing bool // by hand: the process that gossip knows
-	record   record
 }
 
 // changeKind is a sort of change of Raft's configuration or of the members.
@@ -62,11 +43,17 @@ type plan struct {
 	self    ring.NodeID
 	members []member // sorted by ID
 	timings Timings
+
+	// Of the members:
+	all, failed int            // those that vote, and of them those that don't answer
+	zones       map[string]int // those that vote, by zone
+	candidate   *member        // the node to make a voter next; nil: there is none
 }
 
 // next is the one change to make now. One at a time: each is a configuration of its own, and the one after it is
 // planned from what it has led to.
 func (p *plan) next() change {
+	p.count()
 	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
 		if c := rule(); c.kind != noChange {
 			return c
@@ -88,7 +75,7 @@ func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 // moved follows a node to another address.
 func (p *plan) moved() change {
 	return p.first(moveNode, func(m *member) bool {
-		return m.server && m.seen && m.state == gossip.Alive && m.address != m.at &&
+		return m.server && m.alive() && m.peer != m.at &&
 			p.now.Sub(m.record.refused) >= retryNode
 	})
 }
@@ -96,21 +83,19 @@ func (p *plan) moved() change {
 // gone takes out of Raft who has left, is removed by hand, failed long ago, or failed and has lost its address to another
 // node: Raft has one server at an address at most. But nobody who is in a ring.
 func (p *plan) gone() change {
-	all, failed, _ := p.voters()
-	agreed := failed == 0 || all-failed >= (all-1)/2+1 // those that are left can agree to be without it
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
-		displaced := m.record.bad && agreed && slices.ContainsFunc(p.members, func(o member) bool {
-			return o.id != m.id && o.address == m.at && o.seen && o.state == gossip.Alive
+		displaced := m.record.bad && (p.failed == 0 || p.canAgree()) && slices.ContainsFunc(p.members, func(o member) bool {
+			return o.ID != m.ID && o.peer == m.at && o.alive()
 		})
-		return m.server && m.id != p.self && !m.inRing && (m.removing || m.seen && m.state == gossip.Left || long || displaced)
+		return m.server && m.ID != p.self && !m.InRing && (m.removing || m.seen && m.State == gossip.Left || long || displaced)
 	})
 }
 
 // forgotten takes out of the members who is neither a server nor alive.
 func (p *plan) forgotten() change {
 	return p.first(forgetNode, func(m *member) bool {
-		return m.known && !m.server && !m.inRing && m.id != p.self && (m.removing || !(m.seen && m.state == gossip.Alive) && m.record.bad)
+		return m.known && !m.server && !m.InRing && m.ID != p.self && (m.removing || !(m.alive()) && m.record.bad)
 	})
 }
 
@@ -120,97 +105,76 @@ const retryNode = 5 * time.Second
 // newcomers adds who is alive, unless its address is still a server's.
 func (p *plan) newcomers() change {
 	return p.first(addNode, func(m *member) bool {
-		return !m.server && m.seen && m.state == gossip.Alive && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
-			!slices.ContainsFunc(p.members, func(o member) bool { return o.server && o.at == m.address })
+		return !m.server && m.alive() && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
+			!slices.ContainsFunc(p.members, func(o member) bool { return o.server && o.at == m.peer })
 	})
 }
 
-// voters counts those that vote, and of them those that don't answer.
-func (p *plan) voters() (all, failed int, zones map[string]int) {
-	zones = map[string]int{}
+// count counts the voters, and finds the next one: in the zone with the fewest, then by ID.
+func (p *plan) count() {
+	p.all, p.failed, p.zones, p.candidate = 0, 0, map[string]int{}, nil
 	for _, m := range p.members {
-		if m.voter {
-			all++
-			zones[m.zone]++
+		if m.Voter {
+			p.all++
+			p.zones[m.Zone]++
 			if m.record.bad {
-				failed++
+				p.failed++
 			}
 		}
 	}
-	return all, failed, zones
-}
-
-// candidate is the node to make a voter next: in the zone with the fewest, then by ID.
-func (p *plan) candidate(zones map[string]int) (member, bool) {
-	var fit []member
-	for _, m := range p.members {
-		if m.server && !m.voter && m.seen && m.state == gossip.Alive && !m.removing && m.record.good &&
-			p.now.Sub(m.record.goodFrom) >= p.timings.Stable {
-			fit = append(fit, m)
+	for i := range p.members {
+		m := &p.members[i]
+		fits := m.server && !m.Voter && m.alive() && !m.removing && m.record.good && p.now.Sub(m.record.goodFrom) >= p.timings.Stable
+		if fits && (p.candidate == nil || p.zones[m.Zone] < p.zones[p.candidate.Zone]) {
+			p.candidate = m
 		}
 	}
-	if len(fit) == 0 {
-		return member{}, false
-	}
-	return slices.MinFunc(fit, func(a, b member) int {
-		return cmp.Or(cmp.Compare(zones[a.zone], zones[b.zone]), a.id.Compare(b.id))
-	}), true
 }
+
+// canAgree says whether the voters that are left can agree to be without those that failed.
+func (p *plan) canAgree() bool { return p.all-p.failed >= (p.all-1)/2+1 }
 
 // replaced demotes a voter that failed, if those that are left can agree to it, and there is one to take its place, or the
 // voters are an even number: without it fewer are a majority.
 func (p *plan) replaced() change {
-	all, failed, zones := p.voters()
-	if _, ok := p.candidate(zones); !ok && all%2 == 1 || failed == 0 || all-failed < (all-1)/2+1 {
+	if p.candidate == nil && p.all%2 == 1 || p.failed == 0 || !p.canAgree() {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
-		return m.voter && m.id != p.self && m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Stable
+		return m.Voter && m.ID != p.self && m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Stable
 	})
 }
 
 // promoted makes a voter while there are too few. As long as one has failed, the candidate is to take its place: beside it,
 // more of the others would be needed for a majority.
 func (p *plan) promoted() change {
-	all, failed, zones := p.voters()
-	c, ok := p.candidate(zones)
-	if !ok || all >= maxVoters || failed > 0 {
+	if p.candidate == nil || p.all >= maxVoters || p.failed > 0 {
 		return change{}
 	}
-	return change{promoteNode, c}
+	return change{promoteNode, *p.candidate}
 }
 
 // spread demotes a voter of a zone that has at least two more than the candidate's: promoted then takes the candidate,
 // and the voters are spread better than before.
 func (p *plan) spread() change {
-	all, failed, zones := p.voters()
-	c, ok := p.candidate(zones)
-	if !ok || all < maxVoters || failed > 0 {
+	if p.candidate == nil || p.all < maxVoters || p.failed > 0 {
 		return change{}
 	}
 	return p.first(demoteNode, func(m *member) bool {
-		return m.voter && m.id != p.self && zones[m.zone] >= zones[c.zone]+2
+		return m.Voter && m.ID != p.self && p.zones[m.Zone] >= p.zones[p.candidate.Zone]+2
 	})
 }
 
 // note brings a node's record up to date.
-func (r record) note(now time.Time, m *member, boot uint64, caughtUp bool) record {
-	good := m.seen && m.state == gossip.Alive && caughtUp
-	if good && (!r.good || r.boot != boot) {
+func (r record) note(now time.Time, m *member, caughtUp bool) record {
+	good := m.alive() && caughtUp
+	if good && (!r.good || r.boot != m.boot) {
 		r.goodFrom = now
 	}
-	bad := !m.seen || m.state == gossip.Failed || m.state == gossip.Left
+	bad := m.State == gossip.Failed || m.State == gossip.Left
 	if bad && !r.bad {
 		r.badFrom = now
 	}
-	r.good, r.bad, r.boot = good, bad, boot
+	r.good, r.bad, r.boot = good, bad, m.boot
 	return r
-}
-
-// servers puts Raft's configuration into the members.
-func servers(conf raft.Configuration, get func(ring.NodeID) *member) {
-	for _, s := range conf.Servers {
-		m := get(nodeID(s.ID))
-		m.server, m.voter, m.at = true, s.Suffrage == raft.Voter, string(s.Address)
-	}
 }

@@ -15,20 +15,20 @@ func TestPlan(t *testing.T) {
 	failed := record{bad: true, badFrom: long}
 	voter := func(n byte, change ...func(*member)) member {
 		at := fmt.Sprintf("10.0.0.%d:1", n)
-		m := member{id: id(n), address: at, at: at, seen: true, server: true, voter: true, known: true, inRing: true, record: good}
+		m := member{Member: Member{ID: id(n), Voter: true, InRing: true}, peer: at, at: at, seen: true, server: true, known: true, record: good}
 		for _, c := range change {
 			c(&m)
 		}
 		return m
 	}
-	follows := func(m *member) { m.voter = false }
-	dead := func(m *member) { m.state, m.record, m.inRing = gossip.Failed, failed, false }
-	zone := func(z string) func(*member) { return func(m *member) { m.zone = z } }
+	follows := func(m *member) { m.Voter = false }
+	dead := func(m *member) { m.State, m.record, m.InRing = gossip.Failed, failed, false }
+	zone := func(z string) func(*member) { return func(m *member) { m.Zone = z } }
 	five := []member{voter(1), voter(2), voter(3), voter(4), voter(5)}
 	with := func(list []member, more ...member) []member {
 		out := append([]member{}, list...)
 		for _, m := range more {
-			if i := int(m.id[0]) - 1; i < len(out) {
+			if i := int(m.ID[0]) - 1; i < len(out) {
 				out[i] = m
 			} else {
 				out = append(out, m)
@@ -43,27 +43,27 @@ func TestPlan(t *testing.T) {
 		node    byte
 	}{
 		{"all is well", five, noChange, 0},
-		{"a newcomer", with(five, member{id: id(6), seen: true, address: "10.0.0.6:1"}), addNode, 6},
-		{"a newcomer at the address of a server", with(five, member{id: id(6), seen: true, address: "10.0.0.2:1"}), noChange, 0},
-		{"a newcomer at the address of one that failed", with(five, voter(2, dead), member{id: id(6), seen: true, address: "10.0.0.2:1"}), removeNode, 2},
+		{"a newcomer", with(five, member{Member: Member{ID: id(6)}, seen: true, peer: "10.0.0.6:1"}), addNode, 6},
+		{"a newcomer at the address of a server", with(five, member{Member: Member{ID: id(6)}, seen: true, peer: "10.0.0.2:1"}), noChange, 0},
+		{"a newcomer at the address of one that failed", with(five, voter(2, dead), member{Member: Member{ID: id(6)}, seen: true, peer: "10.0.0.2:1"}), removeNode, 2},
 		{"a newcomer at the address of one that failed, and is in the ring", with(five,
-			voter(2, dead, func(m *member) { m.inRing = true }), member{id: id(6), seen: true, address: "10.0.0.2:1"}), noChange, 0},
+			voter(2, dead, func(m *member) { m.InRing = true }), member{Member: Member{ID: id(6)}, seen: true, peer: "10.0.0.2:1"}), noChange, 0},
 		{"a newcomer at the address of one of too many that failed", with(five[:3], voter(1, dead),
-			voter(2, dead), member{id: id(6), seen: true, address: "10.0.0.2:1"}), noChange, 0},
-		{"a newcomer that refused just now", with(five, member{id: id(6), seen: true, record: record{refused: now}}), noChange, 0},
-		{"a newcomer that is gone", with(five, member{id: id(6), seen: true, state: gossip.Failed}), noChange, 0},
-		{"a newcomer that is being removed", with(five, member{id: id(6), seen: true, removing: true}), noChange, 0},
-		{"another address", with(five, voter(2, func(m *member) { m.address = "b:1" })), moveNode, 2},
-		{"another address, and not alive", with(five, voter(2, dead, func(m *member) { m.address = "b:1" })), noChange, 0},
-		{"has left", with(five, voter(2, dead, func(m *member) { m.state = gossip.Left })), removeNode, 2},
-		{"has left, and is in the ring", with(five, voter(2, func(m *member) { m.state = gossip.Left })), noChange, 0},
+			voter(2, dead), member{Member: Member{ID: id(6)}, seen: true, peer: "10.0.0.2:1"}), noChange, 0},
+		{"a newcomer that refused just now", with(five, member{Member: Member{ID: id(6)}, seen: true, record: record{refused: now}}), noChange, 0},
+		{"a newcomer that is gone", with(five, member{Member: Member{ID: id(6), State: gossip.Failed}, seen: true}), noChange, 0},
+		{"a newcomer that is being removed", with(five, member{Member: Member{ID: id(6)}, seen: true, removing: true}), noChange, 0},
+		{"another address", with(five, voter(2, func(m *member) { m.peer = "b:1" })), moveNode, 2},
+		{"another address, and not alive", with(five, voter(2, dead, func(m *member) { m.peer = "b:1" })), noChange, 0},
+		{"has left", with(five, voter(2, dead, func(m *member) { m.State = gossip.Left })), removeNode, 2},
+		{"has left, and is in the ring", with(five, voter(2, func(m *member) { m.State = gossip.Left })), noChange, 0},
 		{"failed", with(five, voter(2, dead)), noChange, 0},
 		{"failed long ago", with(five, voter(2, dead, func(m *member) { m.record.badFrom = now.Add(-73 * time.Hour) })), removeNode, 2},
 		{"failed long ago, and is in the ring", with(five, voter(2, dead, func(m *member) {
-			m.record.badFrom, m.inRing = now.Add(-73*time.Hour), true
+			m.record.badFrom, m.InRing = now.Add(-73*time.Hour), true
 		})), noChange, 0},
 		{"removed by hand", with(five, voter(2, dead, func(m *member) { m.removing = true })), removeNode, 2},
-		{"out of Raft", with(five, voter(2, dead, func(m *member) { m.server, m.voter = false, false })), forgetNode, 2},
+		{"out of Raft", with(five, voter(2, dead, func(m *member) { m.server, m.Voter = false, false })), forgetNode, 2},
 		{"failed voter, and one to replace it", with(five, voter(2, dead), voter(6, follows)), demoteNode, 2},
 		{"failed just now", with(five, voter(2, dead, func(m *member) { m.record.badFrom = now }), voter(6, follows)), noChange, 0},
 		{"too many failed", with(five, voter(2, dead), voter(3, dead), voter(4, dead), voter(6, follows)), noChange, 0},
@@ -84,8 +84,8 @@ func TestPlan(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := plan{now: now, self: id(1), members: test.members, timings: DefaultTimings()}
 			have := p.next()
-			if have.kind != test.want || test.node != 0 && have.node.id != id(test.node) {
-				t.Errorf("have change %d of %s, want %d of node %d", have.kind, have.node.id, test.want, test.node)
+			if have.kind != test.want || test.node != 0 && have.node.ID != id(test.node) {
+				t.Errorf("have change %d of %s, want %d of node %d", have.kind, have.node.ID, test.want, test.node)
 			}
 		})
 	}
@@ -93,21 +93,22 @@ func TestPlan(t *testing.T) {
 
 func TestRecordsTellSinceWhen(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	m := &member{seen: true}
-	r := record{}.note(now, m, 1, true)
-	r = r.note(now.Add(time.Second), m, 1, true)
+	m := &member{seen: true, boot: 1}
+	r := record{}.note(now, m, true)
+	r = r.note(now.Add(time.Second), m, true)
 	if !r.good || !r.goodFrom.Equal(now) {
 		t.Errorf("have %+v, want good since the beginning", r)
 	}
-	if r = r.note(now.Add(2*time.Second), m, 2, true); !r.goodFrom.Equal(now.Add(2 * time.Second)) {
+	m.boot = 2
+	if r = r.note(now.Add(2*time.Second), m, true); !r.goodFrom.Equal(now.Add(2 * time.Second)) {
 		t.Errorf("have %+v, want good since the new process", r)
 	}
-	if r = r.note(now.Add(3*time.Second), m, 2, false); r.good {
+	if r = r.note(now.Add(3*time.Second), m, false); r.good {
 		t.Error("a node that is behind is not good")
 	}
-	m.state = gossip.Failed
-	r = r.note(now.Add(4*time.Second), m, 2, true)
-	r = r.note(now.Add(5*time.Second), m, 2, true)
+	m.State = gossip.Failed
+	r = r.note(now.Add(4*time.Second), m, true)
+	r = r.note(now.Add(5*time.Second), m, true)
 	if !r.bad || r.good || !r.badFrom.Equal(now.Add(4*time.Second)) {
 		t.Errorf("have %+v, want bad since it failed", r)
 	}

@@ -28,9 +28,9 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	}
 	cfg := DefaultConfig()
 	cfg.Self.ID, cfg.Logger = self, log
-	rc := raftConfig(&cfg, nil)
+	rc := raftConfig(&cfg)
 	_, transport := raft.NewInmemTransport(raft.ServerAddress("recovery"))
-	conf, err := raft.GetConfiguration(raftConfig(&cfg, nil), newMachine(build, func() {}), store.Logs(), store.Stable(),
+	conf, err := raft.GetConfiguration(raftConfig(&cfg), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport)
 	if err != nil {
 		return fmt.Errorf("read Raft's configuration: %w", err)

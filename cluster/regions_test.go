@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -121,7 +121,7 @@ func TestAWriteCutInTheMiddle(t *testing.T) {
 		us := w.of("us")[0]
 		f.mu.Lock()
 		f.lose = func(m peer.Method) bool {
-			if m == MethodWriteFar {
+			if m == MethodPropose {
 				for _, d := range [][2]string{{"us", "eu"}, {"eu", "us"}} {
 					f.cut[d] = time.Now()
 				}
@@ -148,7 +148,7 @@ func TestALostAnswerIsNotASecondWrite(t *testing.T) {
 		lost := 0
 		f.mu.Lock()
 		f.lose = func(m peer.Method) bool {
-			if m == MethodWriteFar && lost < 3 {
+			if m == MethodPropose && lost < 3 {
 				lost++
 				return true
 			}
@@ -475,7 +475,7 @@ func cases(n int) int {
 type silent struct{ Far }
 
 func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) {
-	return nil, wan.ErrAway
+	return nil, regions.ErrAway
 }
 
 // TestAWriteIsSharedWithWhoIsThere: what is written is shared with the regions that can be reached by then, though they have

@@ -13,7 +13,7 @@ import (
 // What there were is the most voters that this process has seen, --bootstrap-expect, or what the leader said when it added this
 // node, by which time a dead voter may have been removed. A node counts as live if a path leads to it: gossip takes some
 // seconds to notice that a node is gone, and one with a new identity is back in less.
-func (c *Cluster) Replacing() error {
+func (c *core) Replacing() error {
 	if c.memory.relied.Load() {
 		return nil // nobody is there to ask
 	}
@@ -38,15 +38,9 @@ func (c *Cluster) Replacing() error {
 	return nil
 }
 
-// votersBefore is how many voters there were, as far as this process knows; told is what it has just been told.
-func (c *Cluster) votersBefore(told int) int {
-	conf, _ := c.configuration()
-	voters := 0
-	for _, s := range conf.Servers {
-		if s.Suffrage == raft.Voter {
-			voters++
-		}
-	}
+// votersBefore is how many voters there were, as far as this process knows; told is what another node has just said.
+func (c *core) votersBefore(told int) int {
+	voters := len(c.voterIDs())
 	for {
 		old := c.voters.Load()
 		most := max(old, int64(min(max(told, voters, c.cfg.Expect), maxVoters)))

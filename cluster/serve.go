@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
@@ -17,14 +18,13 @@ import (
 const (
 	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodStands                              // attempt → bool
-	MethodInvite                              // invitation → {}
-	MethodPropose                             // an entry → answer
-	MethodRemove                              // departure → {}
+	MethodInvite                              // invitation → done
+	MethodPropose                             // an entry → agreement.Result; from other regions, too
+	MethodRemove                              // departure → done
 	MethodFollow                              // followRequest → followKind and what it needs; from other regions
 	MethodGoverns                             // nothing → nothing, if the node leads the primary region; from other regions
-	MethodWriteFar                            // as MethodPropose; from other regions
 	MethodRemoveRegion                        // a region's name → as MethodPropose; from other regions, too
-	MethodFollowNow                           // nothing → nothing
+	MethodFollowNow                           // done → done
 	MethodRaise                               // a feature level → the one that is agreed on
 )
 
@@ -35,12 +35,25 @@ const (
 	codeRefused
 	codeNotFound
 	codeBusy
-	codeBad
 	codeNoPrimary
 )
 
+// kindsByCode are the errors that the codes stand for at both ends. The first that fits is what is sent.
+var kindsByCode = []struct {
+	code peer.Code
+	kind error
+}{
+	{codeUnknown, ErrUnknown}, {codeNoPrimary, ErrNoPrimary}, {codeNoLeader, ErrNoLeader}, {codeNoLeader, authority.ErrNotLeading},
+	{codeRefused, ErrRefused}, {codeNotFound, ErrNotFound},
+	// These are only received.
+	{codeBusy, ErrNoLeader}, {peer.CodeNoMethod, ErrRefused},
+}
+
 // errBadCall means that a call can't be read.
-var errBadCall = errors.New("the call can't be read")
+var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
+
+// foreign are the methods that other regions may call. All of them are the leader's.
+var foreign = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
 const (
 	// serveBound is how long a call is worked on; removing a node waits for its authority to run out.
@@ -56,22 +69,39 @@ type request struct {
 // handler answers a call for this package.
 type handler func(context.Context, request) ([]byte, error)
 
+// inJSON is a handler whose requests and replies are JSON.
+func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
+	return func(ctx context.Context, r request) ([]byte, error) {
+		var in In
+		if err := json.Unmarshal(r.body, &in); err != nil {
+			return nil, errBadCall
+		}
+		out, err := serve(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(out)
+	}
+}
+
+// done is the reply where there is nothing to say.
+type done struct{}
+
 // near are the handlers of calls from this region.
 func (c *Cluster) near() map[peer.Method]handler {
 	return map[peer.Method]handler{
-		MethodPromise:             c.servePromise,
-		MethodStands:              c.serveStands,
-		MethodInvite:              c.serveInvitation,
-		MethodPropose:             c.servePropose,
-		MethodRemove:              c.serveRemove,
-		MethodFollow:              c.serveFollow,
-		MethodGoverns:             c.serveGoverns,
-		MethodWriteFar:            c.serveWriteFar,
-		MethodRemoveRegion:        c.serveRemoveRegion,
-		MethodFollowNow:           c.serveFollowNow,
-		MethodRaise:               c.serveRaise,
-		authority.MethodAsk:       c.serveAsk,
-		authority.MethodCommitted: c.serveCommitted,
+		MethodPromise:             c.founder.servePromise,
+		MethodStands:              inJSON(c.founder.serveStands),
+		MethodInvite:              inJSON(c.founder.serveInvitation),
+		MethodPropose:             c.governor.servePropose,
+		MethodRemove:              inJSON(c.serveRemove),
+		MethodFollow:              c.governor.serveFollow,
+		MethodGoverns:             c.governor.serveGoverns,
+		MethodRemoveRegion:        c.governor.serveRemoveRegion,
+		MethodFollowNow:           inJSON(c.governor.serveFollowNow),
+		MethodRaise:               inJSON(c.reconciler.raise),
+		authority.MethodAsk:       inJSON(c.crew.answer),
+		authority.MethodCommitted: inJSON(c.serveCommitted),
 	}
 }
 
@@ -90,7 +120,7 @@ func (c *Cluster) Handle(p *peer.Peers) {
 }
 
 // serveBy answers a call by a handler, beside.
-func (c *Cluster) serveBy(call *peer.Call, h handler) {
+func (c *core) serveBy(call *peer.Call, h handler) {
 	if !c.started.Load() {
 		call.Fail(codeNoLeader, "the node is starting")
 		return
@@ -108,7 +138,7 @@ func (c *Cluster) serveBy(call *peer.Call, h handler) {
 		defer cancel()
 		reply, err := h(ctx, request{from: call.From, body: call.Body})
 		if err != nil {
-			call.Fail(codeOf(err), detailOf(err))
+			call.Fail(codeOf(err))
 			return
 		}
 		call.Reply(reply)
@@ -119,75 +149,63 @@ func (c *Cluster) serveBy(call *peer.Call, h handler) {
 }
 
 // codeOf is how an error travels.
-func codeOf(err error) peer.Code {
-	var remote *peer.RemoteError
-	switch {
-	case errors.As(err, &remote):
-		return remote.Code
-	case errors.Is(err, ErrUnknown):
-		return codeUnknown
-	case errors.Is(err, ErrNoPrimary):
-		return codeNoPrimary
-	case errors.Is(err, ErrNoLeader), errors.Is(err, authority.ErrNotLeading):
-		return codeNoLeader
-	case errors.Is(err, ErrRefused):
-		return codeRefused
-	case errors.Is(err, ErrNotFound):
-		return codeNotFound
-	case errors.Is(err, errBadCall):
-		return codeBad
+func codeOf(err error) (peer.Code, string) {
+	if remote, ok := errors.AsType[*peer.RemoteError](err); ok {
+		return remote.Code, remote.Detail
 	}
-	return codeUnknown
-}
-
-func detailOf(err error) string {
-	var remote *peer.RemoteError
-	if errors.As(err, &remote) {
-		return remote.Detail
+	for _, k := range kindsByCode {
+		if errors.Is(err, k.kind) {
+			return k.code, err.Error()
+		}
 	}
-	return err.Error()
+	return codeUnknown, err.Error()
 }
 
 // callError is what an error of a call means here.
 func callError(err error) error {
-	var remote *peer.RemoteError
+	remote, ok := errors.AsType[*peer.RemoteError](err)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrTooLarge), errors.Is(err, peer.ErrNotSent):
 		return fmt.Errorf("%w: %w", ErrNoLeader, err) // nothing was sent
-	case !errors.As(err, &remote):
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-	for code, kind := range map[peer.Code]error{
-		codeNoLeader: ErrNoLeader, codeBusy: ErrNoLeader, codeBad: ErrRefused, codeRefused: ErrRefused, codeNotFound: ErrNotFound,
-		codeNoPrimary: ErrNoPrimary, peer.CodeNoMethod: ErrRefused,
-	} {
-		if remote.Code == code {
-			return &told{kind, remote.Detail}
+	case ok:
+		for _, k := range kindsByCode {
+			if remote.Code == k.code {
+				return &agreement.Told{Text: remote.Detail, Kind: k.kind}
+			}
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// callJSON calls a node of which gossip knows.
-func (c *Cluster) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
+// toLeader is where callJSON brings a call that is for the leader.
+var toLeader ring.NodeID
+
+// callJSON calls a node that gossip knows, or the leader. The error is as callLeader's.
+func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
 	b, err := json.Marshal(body)
+	switch {
+	case err != nil:
+		return err
+	case to == toLeader:
+		b, err = c.callLeader(ctx, m, b)
+	default:
+		b, err = c.cfg.Peers.Call(ctx, to, m, b)
+		err = callError(err)
+	}
 	if err != nil {
 		return err
 	}
-	if b, err = c.cfg.Peers.Call(ctx, to, m, b); err != nil {
-		return callError(err)
-	}
 	if err := json.Unmarshal(b, reply); err != nil {
-		return fmt.Errorf("%w: %w", errBadCall, err)
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return nil
 }
 
 // callLeader brings a call to the leader. The error wraps ErrNoLeader if the leader certainly did not get it.
-func (c *Cluster) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	leader := c.leader()
+func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	leader := c.Leader()
 	switch {
 	case leader == c.cfg.Self.ID && c.leads():
 		return c.handlers[m](ctx, request{from: c.Identity(), body: body})
@@ -198,22 +216,46 @@ func (c *Cluster) callLeader(ctx context.Context, m peer.Method, body []byte) ([
 	return b, callError(err)
 }
 
-func (c *Cluster) serveAsk(ctx context.Context, r request) ([]byte, error) {
-	ask, err := authority.ParseRequest(r.body)
-	if err != nil {
-		return nil, errBadCall
-	}
-	ctx, cancel := context.WithTimeout(ctx, authority.Term)
-	defer cancel()
-	return c.answer(ctx, ask).AppendBinary(nil)
-}
-
-func (c *Cluster) serveCommitted(ctx context.Context, _ request) ([]byte, error) {
+// serveCommitted answers up to where entries are committed, as the leader.
+func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
 	index, err := c.giver.Committed(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	return authority.Reply{Granted: true, Index: index}.AppendBinary(nil)
+	return index, nil
+}
+
+// insist tries something that may be done twice until it succeeds, fails for good, or ctx ends. unknown: an attempt before may have
+// done it.
+func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
+	for unknown := false; ; {
+		err := try(unknown)
+		unknown = unknown || errors.Is(err, ErrUnknown)
+		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrUnknown) || unknown && errors.Is(err, ErrNoPrimary)
+		if again && c.pause(ctx) {
+			continue
+		}
+		if again && unknown && !errors.Is(err, ErrUnknown) {
+			err = fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+		if again && c.ctx.Err() != nil {
+			err = errors.Join(err, ErrClosed)
+		}
+		return err
+	}
+}
+
+// pause waits a moment before another attempt, and says whether there is time for one.
+func (c *core) pause(ctx context.Context) bool {
+	t := time.NewTimer(retryPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+	case <-c.ctx.Done():
+	}
+	return false
 }

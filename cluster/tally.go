@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +29,8 @@ type tally struct {
 // keptChecks is for how many indices hashes are compared: some seconds of an idle cluster.
 const keptChecks = 4
 
-// note takes in what a node tells. It says whether the node differs from a majority of all members, and whether nodes
-// have differed without one, by the time that an index is let go of: all that are there have told of it.
+// note takes in a node's report. It says whether the node differs from a majority of all members, and whether nodes
+// have differed without one, by the time that an index is let go of: all live nodes have reported it.
 func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,10 +42,7 @@ func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, s
 		at = map[ring.NodeID]agreement.Hash{}
 		t.told[c.Index] = at
 		for len(t.told) > keptChecks {
-			oldest := c.Index
-			for index := range t.told {
-				oldest = min(oldest, index)
-			}
+			oldest := slices.Min(slices.Collect(maps.Keys(t.told)))
 			votes, most := count(t.told[oldest])
 			split = split || len(votes) > 1 && 2*votes[most] <= members
 			delete(t.told, oldest)
@@ -66,13 +65,13 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 }
 
 // compare takes in the hash that comes with a request for authority, as the leader. It returns the answer to a node that
-// differs from a majority. Where there is no majority nobody can say who is right: that is only told.
-func (c *Cluster) compare(r authority.Request) (authority.Reply, bool) {
+// differs from a majority. Where there is no majority nobody can say who is right: that only raises an alarm.
+func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}
-	differs, split := c.crew.tally.note(r.Node, r.Check, len(conf.Servers))
+	differs, split := c.tally.note(r.Node, r.Check, len(conf.Servers))
 	if split {
 		c.alarm(r)
 	}
@@ -85,8 +84,8 @@ func (c *Cluster) compare(r authority.Request) (authority.Reply, bool) {
 // alarmEvery is the shortest pause between two log lines that say that nodes differ.
 const alarmEvery = 30 * time.Second
 
-func (c *Cluster) alarm(r authority.Request) {
-	t := &c.crew.tally
+func (c *crew) alarm(r authority.Request) {
+	t := &c.tally
 	t.mu.Lock()
 	due := time.Since(t.alarmed) >= alarmEvery
 	if due {
@@ -99,16 +98,16 @@ func (c *Cluster) alarm(r authority.Request) {
 	}
 }
 
-// Split says whether nodes have told this one lately, as the leader, of states that differ, and no side was a majority.
-func (c *Cluster) Split() bool {
-	t := &c.crew.tally
+// Split says whether nodes have lately reported different states to this leader, and no side was a majority.
+func (c *crew) Split() bool {
+	t := &c.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
 }
 
 // goneAstray stops this node, which differs from a majority. A leader hands the lead on first.
-func (c *Cluster) goneAstray(r authority.Request) {
+func (c *crew) goneAstray(r authority.Request) {
 	c.handLeadOn(c.ctx)
 	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errWay)})
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/figures"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // View is the cluster as this node sees it.
@@ -25,37 +24,18 @@ type View struct {
 	Members   []Member // sorted by name
 }
 
-// Member is a node as this one sees it.
-type Member struct {
-	Name       string       `json:"name"`
-	ID         ring.NodeID  `json:"id"`
-	Address    string       `json:"address"`
-	Region     string       `json:"region"`
-	Zone       string       `json:"zone"`
-	State      gossip.State `json:"state"`
-	Voter      bool         `json:"voter"`
-	Leader     bool         `json:"leader"`
-	InRing     bool         `json:"in_ring"`
-	Behind     bool         `json:"behind"`     // it asks for authority and can't be given any, as the leader told this node last
-	Partitions int          `json:"partitions"` // owned, when the move under way is over
-}
-
 // View puts together what gossip, Raft and the state say.
 func (c *Cluster) View() View {
-	conf, _ := c.configuration()
-	v := makeView(c.Last(), c.gossipMembers(), conf, c.leader(), c.Authority())
-	for i, m := range v.Members {
-		v.Members[i].Behind = slices.Contains(c.behind(), m.ID)
+	s := c.Last()
+	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
+	for _, m := range c.crew.census(s) {
+		m.Partitions = s.To.Owned(m.ID)
+		v.Members = append(v.Members, m.Member)
+		if m.Leader {
+			v.Leader = m.Name
+		}
 	}
 	return v
-}
-
-// behind are the nodes that ask for authority and can't be given any, as the leader told last; none without contact.
-func (c *Cluster) behind() []ring.NodeID {
-	if list := c.crew.behind.Load(); list != nil {
-		return *list
-	}
-	return nil
 }
 
 // Condition is why this node, though it decides, is not one to send checks to; nil: it is.
@@ -63,7 +43,7 @@ func (c *Cluster) Condition() error {
 	switch {
 	case c.crew.removed.Load():
 		return errRemoved
-	case c.Behind():
+	case c.crew.Behind():
 		return errBehind
 	}
 	return nil
@@ -71,8 +51,8 @@ func (c *Cluster) Condition() error {
 
 // Behind says that this node asks for authority and can't be given any, because it is behind in what is agreed. While most
 // nodes are, nobody says so: somebody has to be ready.
-func (c *Cluster) Behind() bool {
-	list := c.behind()
+func (c *crew) Behind() bool {
+	list := *c.told.Load()
 	nodes := len(list)
 	for _, id := range c.State().To.Members() {
 		if !slices.Contains(list, id) {
@@ -80,49 +60,6 @@ func (c *Cluster) Behind() bool {
 		}
 	}
 	return 2*len(list) <= nodes && slices.Contains(list, c.cfg.Self.ID)
-}
-
-// makeView is View on what it is made of. Gossip is the newest on what a node is called and where it is.
-func makeView(s *agreement.State, members []gossip.Member, conf raft.Configuration, leader ring.NodeID, connected bool) View {
-	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: connected}
-	all := map[ring.NodeID]*Member{}
-	for id, m := range s.Members {
-		all[id] = &Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}
-	}
-	for _, m := range members {
-		all[m.ID] = &Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: m.State}
-	}
-	for _, server := range conf.Servers {
-		id := nodeID(server.ID)
-		m := all[id]
-		if m == nil {
-			m = &Member{ID: id, Name: id.String(), Address: host(string(server.Address)), State: gossip.Failed}
-			all[id] = m
-		}
-		m.Voter = server.Suffrage == raft.Voter
-	}
-	for id, m := range all {
-		m.InRing, m.Partitions = s.InRing(id), s.To.Owned(id)
-		if m.Leader = id == leader; m.Leader {
-			v.Leader = m.Name
-		}
-		v.Members = append(v.Members, *m)
-	}
-	slices.SortFunc(v.Members, func(a, b Member) int {
-		if n := strings.Compare(a.Name, b.Name); n != 0 {
-			return n
-		}
-		return a.ID.Compare(b.ID)
-	})
-	return v
-}
-
-// host is an address without its port.
-func host(address string) string {
-	if i := strings.LastIndexByte(address, ':'); i >= 0 {
-		return strings.Trim(address[:i], "[]")
-	}
-	return address
 }
 
 // Reasons for not being ready.
@@ -166,39 +103,24 @@ func (c *Cluster) Ready() error {
 
 // Suspended is how many nodes were taken out of the ring, though they live, within the last hour.
 func (c *Cluster) Suspended() (n int) {
-	for _, s := range c.Last().Suspensions {
-		if time.Since(time.UnixMilli(s.Last)) < time.Hour {
+	for _, b := range c.Last().Boots {
+		if s := b.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
 			n++
 		}
 	}
 	return n
 }
 
-// Stats are figures of this node's Raft, and of its gossip.
-type Stats struct {
-	State         string // follower, candidate, leader or shutdown
-	Term          uint64
-	Commit        uint64
-	Applied       uint64 // of what changes the state
-	Last          uint64 // last entry of the log
-	LastContact   time.Duration
-	Voters        int
-	Servers       int
-	LeaderChanges uint64 // of this node: leadership won or lost
-	UnsavedBytes  int64  // of entries since the last snapshot
-	GossipRefused uint64 // messages that no node sends
-}
-
 // Figures shows how this node does among others.
 func (c *Cluster) Figures(s figures.Sink) {
-	v, st := c.View(), c.Stats()
+	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
 	s.Flag("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0.", c.Stuck() != nil)
 	s.Flag("states_differ",
-		"1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0.", c.Split())
+		"1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0.", c.crew.Split())
 	s.Flag("behind",
-		"1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0.", c.Behind())
+		"1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0.", c.crew.Behind())
 	s.Level("suspended", "Nodes that were taken out of the ring within the last hour though they live, and have to do well for a while before they come back.", c.Suspended())
 	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
@@ -207,7 +129,6 @@ func (c *Cluster) Figures(s figures.Sink) {
 	for state, n := range members {
 		s.Level("members", "Members as this node sees them.", n, "state", state.String())
 	}
-	s.Count("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such.", int64(st.GossipRefused))
 	following := c.Following()
 	s.Gauge("rules_recorded_version",
 		"Newest version of the rules that all regions are known to go by, as known here; 0 for none.", float64(following.Recorded))
@@ -215,49 +136,29 @@ func (c *Cluster) Figures(s figures.Sink) {
 		s.Gauge("follow_age_seconds",
 			"Time since the primary region answered what is new; of the leader of another region only.", following.Age.Seconds())
 	}
-	st.showRaft(s)
+	if c.started.Load() {
+		s.Count("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such.",
+			int64(c.gossip.Load().Refused()))
+		c.showRaft(s)
+	}
 }
 
 // showRaft shows Raft's figures, once it has been started.
-func (st *Stats) showRaft(s figures.Sink) {
-	if st.State == "" {
-		return
-	}
-	for _, state := range []string{"follower", "candidate", "leader", "shutdown"} {
-		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", st.State == state, "state", state)
-	}
-	s.Gauge("raft_term", "Raft's term.", float64(st.Term))
-	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(st.Commit))
-	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(st.Applied))
-	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(st.Last))
-	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", st.LastContact.Seconds())
-	s.Level("raft_voters", "Nodes that vote.", st.Voters)
-	s.Count("raft_leader_changes_total", "Times that this node won or lost leadership.", int64(st.LeaderChanges))
-}
-
-// Stats tells how Raft and gossip do here.
-func (c *Cluster) Stats() Stats {
-	if !c.started.Load() {
-		return Stats{}
-	}
+func (c *core) showRaft(s figures.Sink) {
 	r := c.raft.Load()
-	s := Stats{
-		State: strings.ToLower(r.State().String()), Term: r.CurrentTerm(), Commit: r.CommitIndex(), Last: r.LastIndex(),
-		Applied: c.State().Index, UnsavedBytes: c.machine.bytes.Load(),
-		GossipRefused: c.gossip.Load().Refused(),
+	now := r.State()
+	for state := raft.Follower; state <= raft.Shutdown; state++ {
+		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", now == state, "state", strings.ToLower(state.String()))
 	}
-	if at := r.LastContact(); !at.IsZero() && r.State() != raft.Leader {
-		s.LastContact = time.Since(at)
+	s.Gauge("raft_term", "Raft's term.", float64(r.CurrentTerm()))
+	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(r.CommitIndex()))
+	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(c.State().Index))
+	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(r.LastIndex()))
+	contact := time.Duration(0)
+	if at := r.LastContact(); !at.IsZero() && now != raft.Leader {
+		contact = time.Since(at)
 	}
-	conf, _ := c.configuration()
-	s.Servers = len(conf.Servers)
-	for _, server := range conf.Servers {
-		if server.Suffrage == raft.Voter {
-			s.Voters++
-		}
-	}
-	c.lead.mu.Lock()
-	s.LeaderChanges = c.lead.changes
-	c.lead.mu.Unlock()
-	return s
+	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", contact.Seconds())
+	s.Level("raft_voters", "Nodes that vote.", len(c.voterIDs()))
+	s.Count("raft_leader_changes_total", "Times that this node won or lost leadership.", int64(c.leaderChanges.Load()))
 }

@@ -206,7 +206,7 @@ func (w *world) until(bound time.Duration, what string, ok func() bool) {
 		if time.Now().After(end) {
 			for _, n := range w.nodes {
 				if c := n.c.Load(); c != nil {
-					w.t.Logf("%s: ready %v, %+v, %+v", n.name, c.Ready(), c.Stats(), c.View())
+					w.t.Logf("%s: ready %v, %v, %+v", n.name, c.Ready(), c.raft.Load(), c.View())
 				}
 			}
 			w.t.Fatalf("no %s within %s", what, bound)

@@ -16,6 +16,9 @@ import (
 // retryPause is between two attempts of a write: an election takes some of them.
 const retryPause = 50 * time.Millisecond
 
+// followedBound is how long a write that the primary has made waits for being followed here.
+const followedBound = 2 * time.Second
+
 // WriteOptions say on what terms a change is made.
 type WriteOptions struct {
 	IfMatch int64  // the version that must be in force; 0: any
@@ -27,7 +30,8 @@ type WriteOptions struct {
 // nobody could agree, [ErrNoPrimary] if nothing was changed because the region where rules are written is away, or
 // [ErrUnknown]. It takes Timings.Write at most if ctx has no deadline.
 //
-// In another region than the primary the change is made there. It is waited for only for a moment then; see writeFar.
+// In another region than the primary the change is made there. Then it is waited for only for a moment: the version is the
+// primary's, whether or not it has come here yet.
 //
 // The entry carries a number that the cluster remembers, so it is safe to propose it again when the outcome of an
 // attempt is unknown.
@@ -43,19 +47,26 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	}
 	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, When: when}
 	_, _ = rand.Read(e.Request[:]) // it never fails
-	b, err := agreement.Encode(e)
+	b, err := c.cfg.Build.Encode(e)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if c.secondary() {
-		return c.writeFar(ctx, b, o)
+	if c.secondary() && o.IfMatch != 0 && !c.follows(c.State()) {
+		return 0, fmt.Errorf("%w: this region has not seen the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
 	}
-	result, err := c.agree(ctx, b)
-	if err != nil {
-		return 0, err
+	var result agreement.Result
+	if err := c.insist(ctx, func(bool) (err error) {
+		result, err = parseResult(c.governor.callPrimary(ctx, MethodPropose, b))
+		return err
+	}); err != nil {
+		return 0, c.inPrimary(err)
 	}
 	if result.Err != nil {
 		return 0, result.Err
+	}
+	if c.secondary() {
+		c.awaitFollowed(ctx, result.Version)
+		return result.Version, nil
 	}
 	if c.wait(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
 		return 0, fmt.Errorf("%w here: version %d was agreed on, but is not in force on this node yet", ErrUnknown, result.Version)
@@ -64,71 +75,75 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 }
 
 // bound gives ctx a deadline if it has none.
-func (c *Cluster) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (c *core) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, c.cfg.Timings.Write)
 }
 
-// agree has an entry agreed on that may be proposed more than once, until ctx ends.
-func (c *Cluster) agree(ctx context.Context, entry []byte) (agreement.Result, error) {
-	unknown := false
-	for {
-		result, err := c.submit(ctx, entry)
-		if err == nil || errors.Is(err, ErrNoPrimary) && !unknown {
-			return result, err
-		}
-		unknown = unknown || !errors.Is(err, ErrNoLeader)
-		pause := time.NewTimer(retryPause)
-		select {
-		case <-pause.C:
-			continue
-		case <-ctx.Done():
-		case <-c.ctx.Done():
-			err = errors.Join(err, ErrClosed)
-		}
-		pause.Stop()
-		if unknown {
-			return agreement.Result{}, fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
-		return agreement.Result{}, err
+// inPrimary is what an error of a call to the primary region means.
+func (c *core) inPrimary(err error) error {
+	switch {
+	case !c.secondary():
+	case errors.Is(err, ErrUnknown):
+		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrUnknown, c.cfg.Primary, err)
+	case errors.Is(err, ErrNoLeader):
+		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.cfg.Primary, err)
 	}
+	return err
 }
 
-// submit proposes an entry here or at the leader, once.
-func (c *Cluster) submit(ctx context.Context, entry []byte) (agreement.Result, error) {
-	if c.leads() {
-		return c.proposeRules(ctx, entry)
+// follows says whether a state's rules are the primary's.
+func (c *core) follows(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
+
+// awaitFollowed waits for a moment until a version of the primary's is in force here.
+func (c *core) awaitFollowed(ctx context.Context, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, followedBound)
+	defer cancel()
+	if c.secondary() { // else its own leader has agreed on it
+		if err := c.callJSON(ctx, toLeader, MethodFollowNow, done{}, &done{}); err != nil {
+			c.cfg.Logger.Debug("the leader does not know that there is something to follow", "error", err)
+		}
 	}
-	b, err := c.callLeader(ctx, MethodPropose, entry)
+	err := c.wait(ctx, func(s *agreement.State) bool { return c.follows(s) && rulesVersion(s) >= version })
 	if err != nil {
-		return agreement.Result{}, err
+		c.cfg.Logger.Info("a version that was written here is not followed here yet", "rules_version", version)
 	}
-	return parseResult(b)
 }
 
-// proposeRules proposes a write of rules as the leader, one at a time. What it leads to is worked out beforehand: Raft's
+// serveFollowNow has the leader of a region that is not the primary ask what is new, without waiting for that.
+func (c *governor) serveFollowNow(context.Context, done) (done, error) {
+	if !c.leads() {
+		return done{}, fmt.Errorf("%w here", ErrNoLeader)
+	}
+	poke(c.wake)
+	return done{}, nil
+}
+
+// servePropose proposes a write of rules as the leader, one at a time. What it leads to is worked out beforehand: Raft's
 // goroutine, which authority waits for, would be held up by a large document.
-func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Result, error) {
-	e, err := agreement.Decode(entry)
+func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
+	defer cancel()
+	e, err := c.cfg.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
-		return agreement.Result{}, errBadCall // whatever else is agreed, the leader proposes by itself
+		return nil, errBadCall // whatever else is agreed, the leader proposes by itself
 	}
 	if err := c.governs(); err != nil {
-		return agreement.Result{}, err
+		return nil, err
 	}
 	select {
 	case c.writing <- struct{}{}:
 		defer func() { <-c.writing }()
 	case <-ctx.Done():
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+		return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
 	// Each write waits until a majority of the ring goes by the one before. So however many there are, nobody is left behind who
 	// is no slower than most.
 	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
-		return agreement.Result{}, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
+		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
 	// What is written now is to be shared with the regions that are there now, and not from the next window on. A write
 	// for a certain version is for certain regions, too.
@@ -137,86 +152,21 @@ func (c *Cluster) proposeRules(ctx context.Context, entry []byte) (agreement.Res
 			c.cfg.Logger.Info("a region is not added before a write", "error", err)
 		}
 	}
-	return c.propose(ctx, write)
-}
-
-// servePropose is submit's other end.
-func (c *Cluster) servePropose(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
-	defer cancel()
-	result, err := c.proposeRules(ctx, r.body)
+	result, err := c.propose(ctx, write)
 	if err != nil {
 		return nil, err
 	}
-	return appendResult(result)
+	return result.MarshalJSON()
 }
 
-// resultMessage is an agreement.Result on its way.
-type resultMessage struct {
-	Version int64        `json:"version,omitempty"`
-	Kind    resultKind   `json:"kind,omitempty"`
-	Detail  string       `json:"detail,omitempty"`
-	Errors  rules.Errors `json:"errors,omitempty"`
-}
-
-// resultKind says what sort of error a result has.
-type resultKind uint8
-
-const (
-	resultDone resultKind = iota
-	resultConflict
-	resultNotFound
-	resultInvalid
-	resultRejected
-)
-
-// told is an error of another node, of a kind that is known here.
-type told struct {
-	kind   error
-	detail string
-}
-
-// Error is the other node's text.
-func (t *told) Error() string { return t.detail }
-
-// Unwrap is the kind.
-func (t *told) Unwrap() error { return t.kind }
-
-func appendResult(r agreement.Result) ([]byte, error) {
-	m := resultMessage{Version: r.Version}
-	if r.Err != nil {
-		m.Kind, m.Detail = resultRejected, r.Err.Error()
-		switch {
-		case errors.As(r.Err, &m.Errors):
-			m.Kind, m.Detail = resultInvalid, ""
-		case errors.Is(r.Err, rules.ErrConflict):
-			m.Kind = resultConflict
-		case errors.Is(r.Err, rules.ErrNotFound):
-			m.Kind = resultNotFound
+// parseResult reads an agreement.Result. What can't be read was done all the same: its outcome is unknown.
+func parseResult(b []byte, err error) (r agreement.Result, _ error) {
+	if err == nil {
+		if err = json.Unmarshal(b, &r); err != nil {
+			err = fmt.Errorf("%w: %w", ErrUnknown, err)
 		}
 	}
-	return json.Marshal(m)
-}
-
-// parseResult is the inverse of appendResult. What can't be read was done all the same: its outcome is unknown.
-func parseResult(b []byte) (agreement.Result, error) {
-	var m resultMessage
-	if err := json.Unmarshal(b, &m); err != nil {
-		return agreement.Result{}, fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-	r := agreement.Result{Version: m.Version}
-	switch m.Kind {
-	case resultDone:
-	case resultInvalid:
-		r.Err = m.Errors
-	case resultConflict:
-		r.Err = &told{rules.ErrConflict, m.Detail}
-	case resultNotFound:
-		r.Err = &told{rules.ErrNotFound, m.Detail}
-	default:
-		r.Err = &told{agreement.ErrRejected, m.Detail}
-	}
-	return r, nil
+	return r, err
 }
 
 // Catch returns when this node has applied all that had been agreed on when it was called. The error wraps ErrNoLeader,
@@ -224,61 +174,36 @@ func parseResult(b []byte) (agreement.Result, error) {
 func (c *Cluster) Catch(ctx context.Context) error {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	for {
-		index, err := c.committed(ctx)
-		if err == nil {
-			if err = c.wait(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
-				return fmt.Errorf("wait for what was agreed: %w", err)
-			}
-			return nil
+	var index uint64
+	err := c.insist(ctx, func(bool) error {
+		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
+		if err != nil {
+			err = &agreement.Told{Text: err.Error(), Kind: ErrNoLeader} // it is only a question
 		}
-		pause := time.NewTimer(retryPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("%w: %w", ErrNoLeader, err)
-		case <-c.ctx.Done():
-			pause.Stop()
-			return ErrClosed
-		}
-	}
-}
-
-// committed asks the leader up to where entries are committed.
-func (c *Cluster) committed(ctx context.Context) (uint64, error) {
-	if c.leads() {
-		return c.giver.Committed(ctx)
-	}
-	b, err := c.callLeader(ctx, authority.MethodCommitted, nil)
+		return err
+	})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	r, err := authority.ParseReply(b)
-	return r.Index, err
+	if err := c.wait(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
+		return fmt.Errorf("wait for what was agreed: %w", err)
+	}
+	return nil
 }
 
 // begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die
 // between its first entries.
 func (c *Cluster) begin() {
-	for {
-		select {
-		case <-c.found:
-		case <-c.ctx.Done():
-			return
+	c.loop(c.cfg.Timings.Founding, c.found, func() (last bool) {
+		if !c.leads() {
+			return false
 		}
-		for c.leads() && c.ctx.Err() == nil {
-			err := c.beginOnce()
-			if err == nil {
-				break
-			}
+		err := c.beginOnce()
+		if err != nil {
 			c.cfg.Logger.Debug("the cluster has not begun", "error", err)
-			select {
-			case <-time.After(c.cfg.Timings.Founding):
-			case <-c.ctx.Done():
-			}
 		}
-	}
+		return err == nil
+	})
 }
 
 func (c *Cluster) beginOnce() error {
@@ -299,7 +224,7 @@ func (c *Cluster) beginOnce() error {
 			return err
 		}
 	}
-	if err := c.claim(ctx); err != nil {
+	if err := c.governor.claim(ctx); err != nil {
 		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.cfg.Seed == nil {

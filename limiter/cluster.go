@@ -65,7 +65,7 @@ type Backup interface {
 	Confirm(ctx context.Context, p int) error
 }
 
-// Far carries messages to other regions. *wan.Pool is one.
+// Far carries messages to other regions. *regions.Pool is one.
 type Far interface {
 	// Go calls some node of a region that answers for it, and runs done once; as for Peers. A message that may have arrived
 	// is not sent again.

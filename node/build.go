@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/internal/loads"
@@ -155,9 +155,9 @@ func (n *Node) port() int {
 // openWAN prepares the way to other regions. Nothing is opened on the network before this node is a voter.
 func (n *Node) openWAN() (err error) {
 	c := n.config
-	n.wan, err = wan.Open(wan.Config{
-		Self: wan.Node{
-			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, Address: c.Advertise, PeerPort: n.port(),
+	n.wan, err = regions.Open(regions.Config{
+		Self: regions.Node{
+			ID: n.id, Boot: n.boot, Name: c.Name, Region: c.Region, PeerPort: n.port(),
 		},
 		Primary: c.PrimaryRegion, Bind: c.bindIP(), Port: c.WANPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
 		Keyring: n.protection.keyring, Join: c.WANJoin,

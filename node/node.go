@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/cluster/wan"
+	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/internal/tracing"
@@ -53,7 +53,7 @@ type Node struct {
 	tracer     *tracing.Tracer // nil: turned off
 	protection protection
 	peers      *peer.Peers
-	wan        *wan.Pool
+	wan        *regions.Pool
 	loads      *loads.Loads
 	cluster    *cluster.Cluster
 	keeper     *partitions.Keeper

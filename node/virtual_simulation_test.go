@@ -646,7 +646,7 @@ func (s *trial) whole() string {
 	in := 0
 	for _, v := range list {
 		switch {
-		case state.To.Rank(v.id) < 0 && state.Suspensions[v.id].Patience() > simPatience:
+		case state.To.Rank(v.id) < 0 && state.Boots[v.id].Suspension.Patience() > simPatience:
 			continue // it was taken out of the ring again and again, and comes back later
 		case state.To.Rank(v.id) < 0:
 			return v.name() + " is not in the ring"

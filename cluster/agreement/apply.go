@@ -148,7 +148,7 @@ func (e Ring) apply(next *State) Result {
 	if r := next.mayMove(e.Epoch); r.Err != nil {
 		return r
 	}
-	members, strangers := maps.Clone(next.Members), next.strangers
+	members, strangers := maps.Clone(next.Members), next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
 		if what := m.tooLong(); what != "" {
@@ -166,22 +166,17 @@ func (e Ring) apply(next *State) Result {
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
-	next.Epoch, next.Members, next.strangers = e.Epoch, members, strangers
+	next.Epoch, next.Members, next.Strangers = e.Epoch, members, strangers
 	next.move(next.From, to)
 	return Result{}
 }
 
 // tooLong names the first text that is.
 func (m *Member) tooLong() string {
-	switch {
-	case len(m.Name) > maxText:
-		return "name"
-	case len(m.Address) > maxText:
-		return "address"
-	case len(m.Region) > maxText:
-		return "region"
-	case len(m.Zone) > maxText:
-		return "zone"
+	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
+		if len(text[1]) > maxText {
+			return text[0]
+		}
 	}
 	return ""
 }
@@ -282,9 +277,7 @@ func (e Boot) apply(next *State) Result {
 	case !known && len(next.Boots) >= MaxBoots:
 		return rejected("%d nodes have booted, and no more can", len(next.Boots))
 	}
-	next.Boots = maps.Clone(next.Boots)
-	next.Boots[e.Node] = last.next(e, next.Index)
-	next.restarted(e.Node)
+	next.setBoot(e.Node, last.next(e, next.Index))
 	next.Revision = next.Index
 	return Result{}
 }
@@ -298,14 +291,8 @@ func (e Forget) apply(next *State) Result {
 	}
 	next.Members = maps.Clone(next.Members)
 	delete(next.Members, e.Node)
-	if _, suspended := next.Suspensions[e.Node]; suspended {
-		next.Suspensions = maps.Clone(next.Suspensions)
-		delete(next.Suspensions, e.Node)
-	}
-	if _, booted := next.Boots[e.Node]; booted {
-		next.Boots = maps.Clone(next.Boots)
-		delete(next.Boots, e.Node)
-	}
+	next.Boots = maps.Clone(next.Boots)
+	delete(next.Boots, e.Node)
 	if generation := next.Generation(e.Node); generation > 0 {
 		next.setGeneration(e.Node, generation)
 	}
@@ -314,7 +301,7 @@ func (e Forget) apply(next *State) Result {
 
 func (e Rules) apply(next *State) Result {
 	if a := next.answered(e.Request); a != nil {
-		return a.result()
+		return a.Result
 	}
 	history, err := e.write(next.History)
 	return e.conclude(next, history, err)

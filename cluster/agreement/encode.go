@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"reflect"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -18,95 +20,37 @@ import (
 // An entry is written as
 //
 //	byte 0    entryMark
-//	byte 1    kind
-//	byte 2    format of this kind
+//	byte 1    kind: its place in kinds
+//	byte 2    entryFormat
 //	uvarint   the feature level that it takes to read it
 //	uvarint   length of the release
 //	release   that wrote it, text
 //	byte      1 if it names its terms, else 0
 //	80 bytes  terms, if it does: see Terms; numbers big endian
-//	JSON
+//	uvarint   length of the JSON
+//	JSON      the entry
+//	tail      of Rules the change's body, of Adopt the documents, else nothing
 //
-// Every release writes it so up to the release, so that one that can't read the rest can say who can. Of Rules the JSON, whose
-// length stands before it as a uvarint, is followed by the change's body as it is; of Adopt by documents.
-const (
-	foundKind = 1 + iota
-	emptyKind
-	ringKind
-	leaveKind
-	settledKind
-	endedKind
-	forgetKind
-	rulesKind
-	bootKind
-	reignKind
-	primaryKind
-	regionKind
-	markKind
-	adoptKind
-	skippedKind
-	raiseKind
-)
-
+// Every release writes it so up to the release, so that one that can't read the rest can say who can.
 const (
 	entryMark   = 0xe7 // no kind has this number: entries once began with their kind
-	entryFormat = 1
+	entryFormat = 2
 
 	maxHead = 64 << 10 // bytes of the JSON of Rules
 )
 
+// kinds has an entry of each kind at its number. The numbers are part of the format: new kinds go to the end.
+var kinds = [...]Entry{
+	1: Found{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, Boot{}, Reign{}, Primary{}, Region{}, Mark{},
+	Adopt{}, Skipped{}, Raise{},
+}
+
 // ErrEntry: an entry can't be written.
 var ErrEntry = errors.New("not an entry")
 
-// rulesHead is Rules without the body.
-type rulesHead struct {
-	Request   RequestID  `json:"request"`
-	Part      rules.Part `json:"part"`
-	Name      string     `json:"name,omitempty"`
-	Attribute string     `json:"attribute,omitempty"`
-	Delete    bool       `json:"delete,omitempty"`
-	IfMatch   int64      `json:"if_match,omitempty"`
-	OnlyFirst bool       `json:"only_first,omitempty"`
-	By        string     `json:"by,omitempty"`
-	When      int64      `json:"when"` // Unix milliseconds
-}
-
-// entryKind is one kind of entries.
-type entryKind struct {
-	is     func(Entry) bool
-	decode func([]byte) (Entry, error)
-}
-
-func kindOfType[E Entry](decode func([]byte) (Entry, error)) entryKind {
-	return entryKind{is: func(e Entry) bool { _, ok := e.(E); return ok }, decode: decode}
-}
-
-// plainKind is a kind that is all JSON.
-func plainKind[E Entry]() entryKind { return kindOfType[E](decode[E]) }
-
-// kinds are those that there are, by their number.
-var kinds = [...]entryKind{
-	foundKind:   plainKind[Found](),
-	emptyKind:   kindOfType[Empty](decodeEmpty),
-	ringKind:    plainKind[Ring](),
-	leaveKind:   plainKind[Leave](),
-	settledKind: plainKind[Settled](),
-	endedKind:   plainKind[Ended](),
-	forgetKind:  plainKind[Forget](),
-	rulesKind:   kindOfType[Rules](decodeRules),
-	bootKind:    plainKind[Boot](),
-	reignKind:   plainKind[Reign](),
-	primaryKind: plainKind[Primary](),
-	regionKind:  plainKind[Region](),
-	markKind:    plainKind[Mark](),
-	adoptKind:   kindOfType[Adopt](adoptOrError),
-	skippedKind: plainKind[Skipped](),
-	raiseKind:   plainKind[Raise](),
-}
-
 // kindOf is the number of an entry's kind; below 1: it is no entry.
 func kindOf(e Entry) int {
-	return slices.IndexFunc(kinds[:], func(k entryKind) bool { return k.is != nil && k.is(e) })
+	return slices.IndexFunc(kinds[:], func(k Entry) bool { return k != nil && reflect.TypeOf(k) == reflect.TypeOf(e) })
 }
 
 // needs is the feature level that it takes to read an entry.
@@ -135,42 +79,45 @@ func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
 	if head = wire.AppendBool(head, terms != nil); terms != nil {
 		head = terms.append(head)
 	}
-	switch e := e.(type) {
-	case Empty:
-		return head, nil
+	return appendBody(head, e)
+}
+
+// appendBody appends the JSON of an entry, with its length, and its tail.
+func appendBody(b []byte, e Entry) ([]byte, error) {
+	var tail []byte
+	most := math.MaxInt
+	switch x := e.(type) {
 	case Rules:
-		return appendRules(head, e)
+		if !utf8.ValidString(x.Change.Name) || !utf8.ValidString(x.Change.Attribute) {
+			// JSON would make another name of it.
+			return nil, fmt.Errorf("%w: the name of a piece must be valid UTF-8", ErrEntry)
+		}
+		if tail = x.Change.Body; len(tail) > rules.MaxDocument {
+			return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(tail), rules.MaxDocument)
+		}
+		x.Change.Body, x.When = nil, inMillis(x.When)
+		e, most = x, maxHead
 	case Adopt:
-		return appendAdopt(head, e)
+		var err error
+		if tail, err = packTexts(x.Held); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrEntry, err)
+		}
+		x.InForce.When = inMillis(x.InForce.When)
+		e, most = x, MaxFollow-len(tail)
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 	}
-	return append(head, text...), nil
+	if len(text) > most {
+		return nil, fmt.Errorf("%w: what stands around the rules has %d bytes, more than %d", ErrEntry, len(text), most)
+	}
+	b = slices.Grow(b, binary.MaxVarintLen64+len(text)+len(tail))
+	return append(wire.AppendText(b, text), tail...), nil
 }
 
-func appendRules(b []byte, e Rules) ([]byte, error) {
-	c := e.Change
-	if !utf8.ValidString(c.Name) || !utf8.ValidString(c.Attribute) {
-		// JSON would make another name of it.
-		return nil, fmt.Errorf("%w: the name of a piece must be valid UTF-8", ErrEntry)
-	}
-	head, err := json.Marshal(rulesHead{
-		Request: e.Request, Part: c.Part, Name: c.Name, Attribute: c.Attribute, Delete: c.Delete,
-		IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, When: e.When.UnixMilli(),
-	})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
-	case len(head) > maxHead:
-		return nil, fmt.Errorf("%w: what stands around the change has %d bytes, more than %d", ErrEntry, len(head), maxHead)
-	case len(c.Body) > rules.MaxDocument:
-		return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(c.Body), rules.MaxDocument)
-	}
-	b = slices.Grow(b, binary.MaxVarintLen64+len(head)+len(c.Body))
-	return append(wire.AppendText(b, head), c.Body...), nil
-}
+// inMillis is a time as entries keep it.
+func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // Decode is the inverse of [Encode]. The body of a change is a part of b. The error is an [*Unreadable] that wraps [ErrEntry].
 func Decode(b []byte) (Entry, error) { return This.Decode(b) }
@@ -207,7 +154,7 @@ func (b *Build) decode(entry []byte) (written, error) {
 		if w.terms = decodeTerms(d); d.Failed() {
 			err = fmt.Errorf("%w: its terms are cut off, or unknown", ErrEntry)
 		} else {
-			w.Entry, err = decodeKind(entry[1], d.Rest())
+			w.Entry, err = decodeBody(int(entry[1]), d.Rest())
 		}
 		if err == nil && needs(w.Entry) > level {
 			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(w.Entry), level)
@@ -232,57 +179,37 @@ func (b *Build) Proposes(s *State, entry []byte) error {
 	return s.mayBe(w.Entry, w.level)
 }
 
-func decodeKind(kind byte, b []byte) (Entry, error) {
-	if int(kind) >= len(kinds) || kinds[kind].decode == nil {
+// decodeBody is the inverse of appendBody, for an entry of a kind.
+func decodeBody(kind int, b []byte) (Entry, error) {
+	if kind < 1 || kind >= len(kinds) {
 		return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
 	}
-	return kinds[kind].decode(b)
-}
-
-func decodeEmpty(b []byte) (Entry, error) {
-	if len(b) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes in an empty one", ErrEntry, len(b))
-	}
-	return Empty{}, nil
-}
-
-func decode[E Entry](b []byte) (Entry, error) {
-	var e E
-	if err := strict(b, &e); err != nil {
-		return nil, fmt.Errorf("%w: %T: %w", ErrEntry, e, err)
-	}
-	return e, nil
-}
-
-func decodeRules(b []byte) (Entry, error) {
 	d := wire.NewDecoder(b)
-	head := d.View(maxHead)
+	text, tail := d.View(math.MaxInt), d.Rest()
 	if d.Failed() {
-		return nil, fmt.Errorf("%w: rules are cut off", ErrEntry)
+		return nil, fmt.Errorf("%w: %T is cut off", ErrEntry, kinds[kind])
 	}
-	var h rulesHead
-	if err := strict(head, &h); err != nil {
-		return nil, fmt.Errorf("%w: rules: %w", ErrEntry, err)
+	to := reflect.New(reflect.TypeOf(kinds[kind]))
+	if err := strict(text, to.Interface()); err != nil {
+		return nil, fmt.Errorf("%w: %T: %w", ErrEntry, kinds[kind], err)
 	}
-	if h.Part > rules.ListPart {
-		return nil, fmt.Errorf("%w: rules: unknown part %d", ErrEntry, h.Part)
+	switch e := to.Interface().(type) {
+	case *Rules:
+		if e.Change.Part > rules.ListPart {
+			return nil, fmt.Errorf("%w: rules: unknown part %d", ErrEntry, e.Change.Part)
+		}
+		e.Change.Body, e.When = tail, inMillis(e.When)
+	case *Adopt:
+		e.InForce.When = inMillis(e.InForce.When)
+		if err := unpackTexts(tail, e.Held); err != nil {
+			return nil, fmt.Errorf("%w: rules that are followed: %w", ErrEntry, err)
+		}
+	default:
+		if len(tail) > 0 {
+			return nil, fmt.Errorf("%w: %d bytes behind %T", ErrEntry, len(tail), kinds[kind])
+		}
 	}
-	return Rules{
-		Request: h.Request,
-		Change: rules.Change{
-			Part: h.Part, Name: h.Name, Attribute: h.Attribute, Delete: h.Delete, Body: d.Rest(),
-		},
-		IfMatch: h.IfMatch, OnlyFirst: h.OnlyFirst, By: h.By, When: time.UnixMilli(h.When).UTC(),
-	}, nil
-}
-
-// adoptOrError is decodeAdopt as an Entry.
-func adoptOrError(b []byte) (Entry, error) {
-	e, err := decodeAdopt(b)
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	return to.Elem().Interface().(Entry), nil
 }
 
 // strict reads JSON and nothing else: a field that this build doesn't know would mean something to another one, and

@@ -99,15 +99,15 @@ type Skipped struct {
 }
 
 // Rules is a write of rules. Repeated with the same Request it is answered as the first time, and nothing is written;
-// of many mistakes in one document only the first and the number of the others are told again. A Request of zero is
+// of many mistakes in one document only the first ones and the number of the others are repeated. A Request of zero is
 // none: it is not remembered.
 type Rules struct {
-	Request   RequestID
-	Change    rules.Change // a body of at most rules.MaxDocument bytes
-	IfMatch   int64        // the version that the change was made for; 0 for any
-	OnlyFirst bool         // only if there is no version yet
-	By        string
-	When      time.Time // kept to the millisecond
+	Request   RequestID    `json:"request"`
+	Change    rules.Change `json:"change"`               // a body of at most rules.MaxDocument bytes
+	IfMatch   int64        `json:"if_match,omitempty"`   // the version that the change was made for; 0 for any
+	OnlyFirst bool         `json:"only_first,omitempty"` // only if there is no version yet
+	By        string       `json:"by,omitempty"`
+	When      time.Time    `json:"when"` // kept to the millisecond
 }
 
 // Member is what is agreed about a node.

@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"compress/flate"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
@@ -19,63 +17,21 @@ const (
 	// MaxFollow is how many bytes what regions follow has at most: it goes in one message.
 	MaxFollow = 15 << 20
 
-	maxFollowHead = 1 << 20                            // bytes of its JSON
-	maxTexts      = MaxHeldBytes + 5*rules.MaxDocument // bytes of all documents in it
-	deflateFrom   = 64 << 10                           // bytes of documents that are written smaller
+	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bytes of all documents in it
+	deflateFrom = 64 << 10                           // bytes of documents that are written smaller
 )
 
 // Adopt takes over what the primary's state says about regions and rules, as [State.AppendFollow] wrote it there. It is
 // accepted from another world, and else if its term, its version and its revision are later than what is here, in this order.
 type Adopt struct {
-	World    WorldID
-	Term     int64
-	Primary  string
-	Names    []string
-	Revision uint64
-	Held     []Adopted     // oldest first; the last is the version in force
-	InForce  rules.Version // what History tells of it; zero without one
-}
-
-// Adopted is a version of the rules on its way to another region. See [Held].
-type Adopted struct {
-	Version   int64
-	Names     []string
-	At        int64
-	Candidate bool
-	Doubtful  bool
-	Text      string // of the document
-}
-
-// followHead is Adopt without the documents.
-type followHead struct {
-	World    WorldID    `json:"world"`
-	Term     int64      `json:"term"`
-	Primary  string     `json:"primary"`
-	Names    []string   `json:"names"`
-	Revision uint64     `json:"revision"`
-	Held     []heldHead `json:"held,omitempty"`
-	When     int64      `json:"when,omitempty"` // Unix ms; this and what follows is of the version in force
-	By       string     `json:"by,omitempty"`
-	What     string     `json:"what,omitempty"`
-	Size     int        `json:"size,omitempty"`
-}
-
-// heldHead is Held without the document.
-type heldHead struct {
-	Version   int64    `json:"version"`
-	Names     []string `json:"names"`
-	At        int64    `json:"at,omitempty"`
-	Candidate bool     `json:"candidate,omitempty"`
-	Doubtful  bool     `json:"doubtful,omitempty"`
+	Regions               // of Held the last is the version in force; each has its Text, and no Set
+	InForce rules.Version `json:"in_force"` // as in History; zero without one
 }
 
 // AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. They are worked out once, as
 // long as neither rules nor regions change.
 func (s *State) AppendFollow(b []byte) ([]byte, error) {
-	kept := s.Regions.sets
-	if kept == nil {
-		kept = &sets{}
-	}
+	kept := s.Regions.kept()
 	kept.mu.Lock()
 	defer kept.mu.Unlock()
 	if kept.follow == nil {
@@ -83,7 +39,7 @@ func (s *State) AppendFollow(b []byte) ([]byte, error) {
 		if err != nil {
 			return b, err
 		}
-		if kept.follow, err = appendAdopt(nil, e); err != nil {
+		if kept.follow, err = appendBody(nil, e); err != nil {
 			return b, err
 		}
 	}
@@ -92,62 +48,75 @@ func (s *State) AppendFollow(b []byte) ([]byte, error) {
 
 // follow is what AppendFollow writes.
 func (s *State) follow() (Adopt, error) {
-	r := s.Regions
-	e := Adopt{World: r.World, Term: r.Term, Primary: r.Primary, Names: r.Names, Revision: r.Revision}
+	e := Adopt{Regions: *s.Regions}
+	e.sets, e.Held = nil, slices.Clone(e.Held)
 	_, e.InForce = s.History.Current()
-	for _, h := range r.Held {
-		text, err := h.Set.Document.Text()
-		if err != nil {
+	for i := range e.Held {
+		h := &e.Held[i]
+		var err error
+		if h.Text, err = h.Set.Document.Text(); err != nil {
 			return Adopt{}, fmt.Errorf("write version %d of the rules for other regions: %w", h.Version, err)
 		}
-		e.Held = append(e.Held, Adopted{h.Version, h.Names, h.At, h.Candidate, h.Doubtful, text})
+		h.Set = nil
 	}
 	return e, nil
 }
 
 // ParseFollow is the inverse of [State.AppendFollow]. The error wraps [ErrEntry].
-func ParseFollow(b []byte) (Adopt, error) { return decodeAdopt(b) }
+func ParseFollow(b []byte) (Adopt, error) {
+	if len(b) > MaxFollow {
+		return Adopt{}, fmt.Errorf("%w: what is followed has %d bytes, more than %d", ErrEntry, len(b), MaxFollow)
+	}
+	e, err := decodeBody(kindOf(Adopt{}), b)
+	if err != nil {
+		return Adopt{}, err
+	}
+	return e.(Adopt), nil
+}
 
-// How the documents are written in what is followed.
+// What the documents in an Adopt begin with: how they are written.
 const (
 	plainTexts = iota
 	deflatedTexts
 )
 
-// appendAdopt writes a length as a uvarint, so many bytes of JSON, a byte for how the documents are written, and these.
-func appendAdopt(b []byte, e Adopt) ([]byte, error) {
-	head := followHead{
-		World: e.World, Term: e.Term, Primary: e.Primary, Names: e.Names, Revision: e.Revision,
-		By: e.InForce.By, What: e.InForce.What, Size: e.InForce.Size,
-	}
-	if len(e.Held) > 0 {
-		head.When = e.InForce.When.UnixMilli()
-	}
+// packTexts writes the documents of versions, deflated if they are large.
+func packTexts(held []Held) ([]byte, error) {
 	var texts []string
-	for _, h := range e.Held {
-		head.Held = append(head.Held, heldHead{h.Version, h.Names, h.At, h.Candidate, h.Doubtful})
+	for _, h := range held {
 		texts = append(texts, h.Text)
 	}
-	text, err := json.Marshal(head)
-	switch {
-	case err != nil:
-		return b, fmt.Errorf("%w: %w", ErrEntry, err)
-	case len(text) > maxFollowHead:
-		return b, fmt.Errorf("%w: what stands around the rules has %d bytes, more than %d", ErrEntry, len(text), maxFollowHead)
-	}
-	start := len(b)
-	out := wire.AppendText(b, text)
-	raw := appendTexts(nil, texts)
+	raw := appendTexts([]byte{plainTexts}, texts)
 	if len(raw) < deflateFrom {
-		return append(append(out, plainTexts), raw...), nil
+		return raw, nil
 	}
-	if out, err = deflate(append(out, deflatedTexts), raw); err != nil {
-		return b, fmt.Errorf("%w: %w", ErrEntry, err)
+	out, err := deflate([]byte{deflatedTexts}, raw[1:])
+	if err == nil && len(out) > MaxFollow {
+		err = fmt.Errorf("the versions of the rules that regions still need have %d bytes, more than %d", len(out), MaxFollow)
 	}
-	if n := len(out) - start; n > MaxFollow {
-		return b, fmt.Errorf("%w: the versions of the rules that regions still need have %d bytes, more than %d", ErrEntry, n, MaxFollow)
+	return out, err
+}
+
+// unpackTexts is the inverse of packTexts.
+func unpackTexts(b []byte, held []Held) error {
+	if len(held) > MaxHeld {
+		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}
-	return out, nil
+	if len(b) == 0 || b[0] > deflatedTexts {
+		return errors.New("it is not known how they are written")
+	}
+	raw := b[1:]
+	if b[0] == deflatedTexts {
+		var err error
+		if raw, err = inflate(raw); err != nil {
+			return err
+		}
+	}
+	texts, err := parseTexts(raw, len(held))
+	for i := range texts {
+		held[i].Text = texts[i]
+	}
+	return err
 }
 
 func deflate(b, raw []byte) ([]byte, error) {
@@ -167,46 +136,6 @@ func deflate(b, raw []byte) ([]byte, error) {
 func inflate(b []byte) ([]byte, error) {
 	const around = 64 * MaxHeld
 	return io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b)), maxTexts+around))
-}
-
-func decodeAdopt(b []byte) (Adopt, error) {
-	d := wire.NewDecoder(b)
-	text := d.View(maxFollowHead)
-	if len(b) > MaxFollow || d.Failed() {
-		return Adopt{}, fmt.Errorf("%w: what is followed is cut off, or too much", ErrEntry)
-	}
-	var head followHead
-	if err := strict(text, &head); err != nil {
-		return Adopt{}, fmt.Errorf("%w: what is followed: %w", ErrEntry, err)
-	}
-	if len(head.Held) > MaxHeld {
-		return Adopt{}, fmt.Errorf("%w: %d versions of the rules are held, more than %d", ErrEntry, len(head.Held), MaxHeld)
-	}
-	raw := d.Rest()
-	var err error
-	switch {
-	case len(raw) == 0 || raw[0] > deflatedTexts:
-		err = errors.New("it is not known how they are written")
-	case raw[0] == deflatedTexts:
-		raw, err = inflate(raw[1:])
-	default:
-		raw = raw[1:]
-	}
-	if err != nil {
-		return Adopt{}, fmt.Errorf("%w: rules that are followed: %w", ErrEntry, err)
-	}
-	texts, err := parseTexts(raw, len(head.Held))
-	if err != nil {
-		return Adopt{}, fmt.Errorf("%w: rules that are followed: %w", ErrEntry, err)
-	}
-	e := Adopt{World: head.World, Term: head.Term, Primary: head.Primary, Names: head.Names, Revision: head.Revision}
-	for i, h := range head.Held {
-		e.Held = append(e.Held, Adopted{h.Version, h.Names, h.At, h.Candidate, h.Doubtful, texts[i]})
-		e.InForce = rules.Version{
-			Number: h.Version, When: time.UnixMilli(head.When).UTC(), By: head.By, What: head.What, Size: head.Size,
-		}
-	}
-	return e, nil
 }
 
 // appendTexts writes texts that are much alike: of each how many bytes it begins and ends with as the one before, and those
@@ -257,26 +186,25 @@ func (e Adopt) apply(next *State) Result {
 	case e.World == have.World && !e.after(next):
 		return rejected("version %d, revision %d of term %d is not later than what is here", e.InForce.Number, e.Revision, e.Term)
 	}
-	adopted := &Regions{
-		World: e.World, Term: e.Term, Primary: e.Primary, Names: e.Names, Revision: e.Revision, sets: &sets{},
-	}
 	history, err := e.history(next)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, e.InForce.Number, err)}
 	}
-	for i, h := range e.Held {
-		held := Held{Version: h.Version, Names: h.Names, At: h.At, Candidate: h.Candidate, Doubtful: h.Doubtful, Set: history.Set()}
-		if i < len(e.Held)-1 {
-			if held.Set, err = have.compiled(h); err != nil {
+	adopted := e.Regions
+	adopted.sets, adopted.Held = &sets{}, slices.Clone(e.Held)
+	for i := range adopted.Held {
+		h := &adopted.Held[i]
+		if h.Set = history.Set(); i < len(e.Held)-1 {
+			if h.Set, err = have.compiled(h); err != nil {
 				return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, h.Version, err)}
 			}
 		}
-		adopted.Held = append(adopted.Held, held)
+		h.Text = ""
 	}
 	if err := adopted.check(e.InForce.Number); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
-	next.History, next.Regions = history, adopted
+	next.History, next.Regions = history, &adopted
 	return Result{Version: e.InForce.Number}
 }
 
@@ -305,7 +233,7 @@ func (e Adopt) history(s *State) (*rules.History, error) {
 }
 
 // compiled is the set of a version that is adopted: the one that is here, if it says the same.
-func (r *Regions) compiled(a Adopted) (*rules.Set, error) {
+func (r *Regions) compiled(a *Held) (*rules.Set, error) {
 	for _, h := range r.Held {
 		if h.Version != a.Version {
 			continue

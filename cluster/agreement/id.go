@@ -9,60 +9,43 @@ import (
 // ErrID: a text is not the ID of a cluster or a request.
 var ErrID = errors.New("not an ID of 32 hexadecimal digits")
 
-// ClusterID names a cluster for good. The zero value names none.
-type ClusterID [16]byte
+// ID names one thing of a kind for good. The zero value names none.
+type ID[Kind any] [16]byte
+
+// The kinds of ID.
+type (
+	ClusterID = ID[ofCluster]
+	// WorldID names the regions that follow one another's rules.
+	WorldID = ID[ofWorld]
+	// RequestID tells a write of rules from all others, so that it can be repeated without being made twice.
+	RequestID = ID[ofRequest]
+
+	ofCluster struct{}
+	ofWorld   struct{}
+	ofRequest struct{}
+)
 
 // String gives 32 hexadecimal digits.
-func (id ClusterID) String() string { return hex.EncodeToString(id[:]) }
+func (id ID[Kind]) String() string { return hex.EncodeToString(id[:]) }
 
-// IsZero reports whether id names no cluster.
-func (id ClusterID) IsZero() bool { return id == ClusterID{} }
-
-// MarshalText gives what String gives.
-func (id ClusterID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
-
-// UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
-func (id *ClusterID) UnmarshalText(text []byte) error { return parseID((*[16]byte)(id), text) }
-
-// WorldID names a world for good: the regions that follow one another's rules. The zero value names none.
-type WorldID [16]byte
-
-// String gives 32 hexadecimal digits.
-func (id WorldID) String() string { return hex.EncodeToString(id[:]) }
-
-// IsZero reports whether id names no world.
-func (id WorldID) IsZero() bool { return id == WorldID{} }
+// IsZero reports whether id names nothing.
+func (id ID[Kind]) IsZero() bool { return id == ID[Kind]{} }
 
 // MarshalText gives what String gives.
-func (id WorldID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+func (id ID[Kind]) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
 // UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
-func (id *WorldID) UnmarshalText(text []byte) error { return parseID((*[16]byte)(id), text) }
+func (id *ID[Kind]) UnmarshalText(text []byte) error { return decodeHex(id[:], text) }
 
-// RequestID tells a write of rules from all others, so that it can be repeated without being made twice.
-type RequestID [16]byte
-
-// String gives 32 hexadecimal digits.
-func (id RequestID) String() string { return hex.EncodeToString(id[:]) }
-
-// IsZero reports whether id names no request.
-func (id RequestID) IsZero() bool { return id == RequestID{} }
-
-// MarshalText gives what String gives.
-func (id RequestID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
-
-// UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
-func (id *RequestID) UnmarshalText(text []byte) error { return parseID((*[16]byte)(id), text) }
-
-// parseID changes id only if text is one.
-func parseID(id *[16]byte, text []byte) error {
-	var parsed [16]byte
-	if len(text) != 2*len(parsed) {
+// decodeHex changes to only if text is as many hexadecimal digits as it takes.
+func decodeHex(to, text []byte) error {
+	if len(text) != 2*len(to) {
 		return fmt.Errorf("%w: %d bytes", ErrID, len(text))
 	}
-	if _, err := hex.Decode(parsed[:], text); err != nil {
+	parsed, err := hex.AppendDecode(nil, text)
+	if err != nil {
 		return fmt.Errorf("%w: %q", ErrID, text)
 	}
-	*id = parsed
+	copy(to, parsed)
 	return nil
 }

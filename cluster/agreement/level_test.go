@@ -34,7 +34,7 @@ func TestLevels(t *testing.T) {
 		t.Errorf("have %v", r.Err)
 	}
 	// A later entry may not be written before the level.
-	raw := append(next.signature([]byte{entryMark, emptyKind, entryFormat}, Newest+1), 0)
+	raw := append(next.signature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
 	if err := next.Proposes(s, raw); !errors.Is(err, ErrRejected) {
 		t.Errorf("have %v", err)
 	}

@@ -27,12 +27,12 @@ const (
 
 // Regions is what is agreed about regions. It is immutable.
 type Regions struct {
-	World    WorldID  // of the rules' world; zero: no primary has begun one, nor was one followed
-	Term     int64    // of the primary: grows each time another region becomes it
-	Primary  string   // the region where rules are written; "" before the first
-	Names    []string // the regions that the primary has committed, in order of name; at most MaxRegions
-	Held     []Held   // versions that still count, oldest first; the last is the one in force. Empty before the first.
-	Revision uint64   // grows with every change of this struct at the primary; copied by followers
+	World    WorldID  `json:"world"`    // of the rules' world; zero: no primary has begun one, nor was one followed
+	Term     int64    `json:"term"`     // of the primary: grows each time another region becomes it
+	Primary  string   `json:"primary"`  // the region where rules are written; "" before the first
+	Names    []string `json:"names"`    // the regions that the primary has committed, in order of name; at most MaxRegions
+	Held     []Held   `json:"held"`     // versions that still count, oldest first; the last is in force. Empty before the first.
+	Revision uint64   `json:"revision"` // grows with every change of this struct at the primary; copied by followers
 
 	sets *sets // nil: none are kept
 }
@@ -42,16 +42,17 @@ type Regions struct {
 // Where there are no global limits to divide, or only one region to have them, each version counts as recorded as soon as it
 // is written, and the one in force is the only one.
 type Held struct {
-	Version int64
-	Names   []string // the regions that divide limits in this version, in order of name
+	Version int64    `json:"version"`
+	Names   []string `json:"names"` // the regions that divide limits in this version, in order of name
 	// At, Unix ms: recorded. From this wall time on no region goes by an older version, or by one that divides limits
 	// otherwise. 0: not recorded.
-	At        int64
-	Candidate bool // asked of all regions to be honoured; the next to be recorded
+	At        int64 `json:"at,omitempty"`
+	Candidate bool  `json:"candidate,omitempty"` // asked of all regions to be honoured; the next to be recorded
 	// Doubtful: it was not recorded when the primary, or its term, changed. The primary before may have recorded it, and
 	// some region may have gone by that, earlier than At.
-	Doubtful bool
-	Set      *rules.Set // compiled, without shares
+	Doubtful bool       `json:"doubtful,omitempty"`
+	Set      *rules.Set `json:"-"` // compiled, without shares
+	Text     string     `json:"-"` // the document, in an Adopt only
 }
 
 // sets keeps what SetFor returned last for each region that it was asked for, and what AppendFollow wrote.
@@ -103,6 +104,14 @@ func (r *Regions) next() *Regions {
 	return &next
 }
 
+// kept is where results of r are kept.
+func (r *Regions) kept() *sets {
+	if r.sets == nil {
+		return &sets{}
+	}
+	return r.sets
+}
+
 // last is the version in force, nil before the first.
 func (r *Regions) last() *Held {
 	if len(r.Held) == 0 {
@@ -119,10 +128,7 @@ func (s *State) SetFor(region string) *rules.Set {
 	if set == nil || len(s.Secret) == 0 {
 		return nil
 	}
-	kept := r.sets
-	if kept == nil {
-		return s.setFor(region)
-	}
+	kept := r.kept()
 	kept.mu.Lock()
 	defer kept.mu.Unlock()
 	if out := kept.set[region]; out != nil {

@@ -1,6 +1,11 @@
 package agreement
 
-import "slices"
+import (
+	"maps"
+	"slices"
+
+	"github.com/rlnode/rlnode/ring"
+)
 
 // keptFormer is how many former processes of a node are remembered, and never named again.
 const keptFormer = 16
@@ -41,11 +46,18 @@ func (b Booted) next(e Boot, index uint64) Booted {
 	}
 	return Booted{
 		Boot: e.Boot, Index: index, Former: former[max(0, len(former)-keptFormer):],
-		Level: e.Level, Release: e.Release, Zones: e.Zones,
+		Level: e.Level, Release: e.Release, Zones: e.Zones, Suspension: b.Suspension.restarted(),
 	}
+}
+
+// setBoot gives s a map of its own.
+func (s *State) setBoot(id ring.NodeID, b Booted) {
+	s.Boots = maps.Clone(s.Boots)
+	s.Boots[id] = b
 }
 
 // possible holds processes that were read to what entries could have made.
 func (b Booted) possible(last uint64) bool {
-	return b.Boot != 0 && b.Index <= last && len(b.Former) <= keptFormer && !b.Was(b.Boot) && !b.Was(0)
+	return b.Boot != 0 && b.Index <= last && len(b.Former) <= keptFormer && !b.Was(b.Boot) && !b.Was(0) &&
+		b.Suspension.Times >= 0 && b.Suspension.Times <= maxSuspended
 }

@@ -1,6 +1,7 @@
 package agreement
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,42 +17,90 @@ const (
 	maxPhrase = 1 << 10 // of a path or a message
 )
 
-// answer is a Result as it is remembered.
+// answer is what became of a request.
 type answer struct {
-	Request RequestID    `json:"request"`
+	Request RequestID `json:"request"`
+	Result  Result    `json:"result"`
+}
+
+// resultText is a Result as it is remembered and sent.
+type resultText struct {
 	Version int64        `json:"version,omitempty"`
 	Error   string       `json:"error,omitempty"` // one of the words below, or none
 	Text    string       `json:"text,omitempty"`
-	Wrong   rules.Errors `json:"wrong,omitempty"` // of mistakes
+	Wrong   rules.Errors `json:"wrong,omitempty"` // the mistakes in a document
 }
 
-// The words of answer.Error.
-const (
-	conflict = "conflict"
-	notFound = "not found"
-	mistakes = "mistakes"
-	other    = "other"
-)
-
-// repeated is an error that was told before.
-type repeated struct {
-	text string
+// errorKinds are the words of resultText.Error. The last one stands for all other errors.
+var errorKinds = []struct {
+	word string
 	kind error
+}{{"conflict", rules.ErrConflict}, {"not found", rules.ErrNotFound}, {"other", ErrRejected}}
+
+// kindOfError is an error's place in errorKinds.
+func kindOfError(err error) int {
+	for i, e := range errorKinds {
+		if errors.Is(err, e.kind) {
+			return i
+		}
+	}
+	return len(errorKinds) - 1
 }
 
-func (e *repeated) Error() string { return e.text }
-func (e *repeated) Unwrap() error { return e.kind }
+// MarshalJSON keeps of the error its text, and whether it is one of rules.Errors, rules.ErrConflict, rules.ErrNotFound or
+// ErrRejected.
+func (r Result) MarshalJSON() ([]byte, error) {
+	t := resultText{Version: r.Version}
+	if r.Err != nil && !errors.As(r.Err, &t.Wrong) {
+		t.Error, t.Text = errorKinds[kindOfError(r.Err)].word, r.Err.Error()
+	}
+	return json.Marshal(t)
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (r *Result) UnmarshalJSON(b []byte) error {
+	var t resultText
+	if err := strict(b, &t); err != nil {
+		return err
+	}
+	*r = Result{Version: t.Version}
+	if len(t.Wrong) > 0 {
+		r.Err = t.Wrong
+		return nil
+	}
+	for _, e := range errorKinds {
+		if e.word == t.Error {
+			r.Err = &Told{t.Text, e.kind}
+		}
+	}
+	if t.Error != "" && r.Err == nil {
+		return fmt.Errorf("a result of an unknown kind, %.64q", t.Error)
+	}
+	return nil
+}
+
+// Told is an error that was reported before, or elsewhere.
+type Told struct {
+	Text string
+	Kind error
+}
+
+// Error is the text as it was reported.
+func (e *Told) Error() string { return e.Text }
+
+// Unwrap is the kind.
+func (e *Told) Unwrap() error { return e.Kind }
 
 // answered returns the answer to a request that was answered before, or nil.
 func (s *State) answered(id RequestID) *answer {
 	if id.IsZero() {
 		return nil
 	}
-	i := slices.IndexFunc(s.answers, func(a *answer) bool { return a.Request == id })
+	i := slices.IndexFunc(s.Answers, func(a *answer) bool { return a.Request == id })
 	if i < 0 {
 		return nil
 	}
-	return s.answers[i]
+	return s.Answers[i]
 }
 
 // remember adds an answer and lets go of the oldest if there are too many.
@@ -59,39 +108,19 @@ func (s *State) remember(id RequestID, r Result) {
 	if id.IsZero() {
 		return
 	}
-	a := &answer{Request: id, Version: r.Version}
+	a := &answer{Request: id, Result: r}
 	var wrong rules.Errors
-	switch {
-	case r.Err == nil:
-	case errors.Is(r.Err, rules.ErrConflict):
-		a.Error, a.Text = conflict, phrase(r.Err.Error())
-	case errors.Is(r.Err, rules.ErrNotFound):
-		a.Error, a.Text = notFound, phrase(r.Err.Error())
-	case errors.As(r.Err, &wrong):
-		a.Error, a.Wrong = mistakes, first(wrong)
-	default:
-		a.Error, a.Text = other, phrase(r.Err.Error())
+	if errors.As(r.Err, &wrong) {
+		a.Result.Err = first(wrong)
+	} else if r.Err != nil {
+		a.Result.Err = &Told{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
 	}
-	kept := s.answers
+	kept := s.Answers
 	if len(kept) >= KeptRequests {
 		kept = kept[len(kept)-KeptRequests+1:]
 	}
 	// A copy: other states may have the rest in common with this one.
-	s.answers = append(slices.Clone(kept), a)
-}
-
-func (a *answer) result() Result {
-	switch a.Error {
-	case conflict:
-		return Result{Err: &repeated{a.Text, rules.ErrConflict}}
-	case notFound:
-		return Result{Err: &repeated{a.Text, rules.ErrNotFound}}
-	case mistakes:
-		return Result{Err: a.Wrong}
-	case other:
-		return Result{Err: &repeated{a.Text, ErrRejected}}
-	}
-	return Result{Version: a.Version}
+	s.Answers = append(slices.Clone(kept), a)
 }
 
 // first is the first mistakes, as many as an answer has room for, and the number of the others.

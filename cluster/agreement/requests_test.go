@@ -74,7 +74,7 @@ func TestG9_RepeatedWriteIsAnsweredAsBefore(t *testing.T) {
 func TestWritesWithoutRequestAreAllMade(t *testing.T) {
 	w := write(0, 1)
 	s := do(t, New(), w, w, w)
-	if _, v := s.History.Current(); v.Number != 3 || len(s.answers) != 0 {
+	if _, v := s.History.Current(); v.Number != 3 || len(s.Answers) != 0 {
 		t.Errorf("version %d", v.Number)
 	}
 }
@@ -93,11 +93,11 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 	for i := range 10 {
 		s, _ = s.Apply(s.Index+1, encoded(t, request(KeptRequests+i)))
 	}
-	if len(s.answers) != KeptRequests || s.answered(request(9).Request) != nil || s.answered(request(10).Request) == nil ||
+	if len(s.Answers) != KeptRequests || s.answered(request(9).Request) != nil || s.answered(request(10).Request) == nil ||
 		s.answered(request(KeptRequests+9).Request) == nil {
-		t.Errorf("%d answers", len(s.answers))
+		t.Errorf("%d answers", len(s.Answers))
 	}
-	if a := branch.answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answered(request(0).Request) != nil {
+	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answered(request(0).Request) != nil {
 		t.Error("two states share what differs")
 	}
 	reread(t, s)

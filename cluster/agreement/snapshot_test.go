@@ -92,15 +92,14 @@ func TestContradictorySnapshots(t *testing.T) {
 		"a process twice": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Former: []uint64{2, 1}} },
 		"unknown member":  func(s *State) { delete(s.Members, node(4)) },
 		"generation":      func(s *State) { s.Generations[node(2)] = 0 },
-		"hidden stranger": func(s *State) { s.strangers = nil },
-		"false stranger":  func(s *State) { s.strangers = []ring.NodeID{node(2)} },
+		"hidden stranger": func(s *State) { s.Strangers = nil },
+		"false stranger":  func(s *State) { s.Strangers = []ring.NodeID{node(2)} },
 		"twice a stranger": func(s *State) {
-			s.strangers = append(s.strangers, s.strangers[0])
+			s.Strangers = append(s.Strangers, s.Strangers[0])
 			s.Generations[node(78)] = 1
 		},
-		"no answer":       func(s *State) { s.answers[0] = nil },
-		"unknown answer":  func(s *State) { s.answers[0].Error = "tired" },
-		"too many":        func(s *State) { s.answers = make([]*answer, KeptRequests+1) },
+		"no answer":       func(s *State) { s.Answers[0] = nil },
+		"too many":        func(s *State) { s.Answers = make([]*answer, KeptRequests+1) },
 		"too many known":  func(s *State) { manyKnown(s) },
 		"member by twice": func(s *State) { s.Members[node(90)] = member(1) },
 	}

@@ -23,40 +23,44 @@ const (
 
 // State is what is agreed. It is immutable: its fields, and what they point to, are only read.
 type State struct {
-	Cluster ClusterID // zero before Found
-	Secret  []byte    // 32 bytes, for signatures; nil before Found
-	Index   uint64    // of the last entry applied
+	Cluster ClusterID `json:"cluster"`          // zero before Found
+	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before Found
+	Index   uint64    `json:"index"`            // of the last entry applied
 	// Hash is chained over all entries and what came of them: nodes with the same Index and another Hash have gone different
 	// ways. Check is what it was a moment ago.
-	Hash  Hash
-	Check Check
-	Level Level // the feature level; from 1, and never lower than it was
+	Hash  Hash  `json:"hash"`
+	Check Check `json:"check"`
+	Level Level `json:"level"` // the feature level; from 1, and never lower than it was
 	// Revision is the index of the last entry that changed who may own what: a ring, what is settled, an end or a boot.
-	Revision uint64
-	Epoch    int64 // 0 before the first ring
-	Settled  bool  // every member has settled Epoch; also before the first ring
+	Revision uint64 `json:"revision"`
+	Epoch    int64  `json:"epoch"`   // 0 before the first ring
+	Settled  bool   `json:"settled"` // every member has settled Epoch; also before the first ring
 	// From is the ring that is settled, To the one being moved to. Invariant: both are nil before the first ring and
 	// never again; they are the same pointer while Settled; their members are in Members.
-	From, To *ring.Table
+	From *ring.Table `json:"-"`
+	To   *ring.Table `json:"-"`
 	// Members is everyone that ever was in a ring and was not forgotten.
-	Members     map[ring.NodeID]Member
-	Generations map[ring.NodeID]int64 // how often a node was ended; those that were not are left out
-	LastEnded   uint64                // index of the last Ended; 0 if there was none
+	Members     map[ring.NodeID]Member `json:"members"`
+	Generations map[ring.NodeID]int64  `json:"generations"` // how often a node was ended; those that were not are left out
+	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
 	// Boots are the processes that may have authority. What earlier ones held in memory is gone.
-	Boots map[ring.NodeID]Booted
-	// Suspensions are of the members that were taken out of the ring though they live.
-	Suspensions map[ring.NodeID]Suspension
-	Reign       uint64         // of the leader that marked its begin last; 0 before the first
-	History     *rules.History // never nil
-	Regions     *Regions       // never nil
+	Boots   map[ring.NodeID]Booted `json:"boots"`
+	Reign   uint64                 `json:"reign"` // of the leader that marked its begin last; 0 before the first
+	History *rules.History         `json:"-"`     // never nil
+	Regions *Regions               `json:"regions"`
 
-	// answers are those to the last writes of rules, oldest first.
-	answers []*answer
-	// strangers have a generation and are not in Members: those forgotten, or ended before they were in a ring. The
+	memory
+}
+
+// memory is what a State remembers of what is over.
+type memory struct {
+	// Answers are those to the last writes of rules, oldest first.
+	Answers []*answer `json:"answers"`
+	// Strangers have a generation and are not in Members: those forgotten, or ended before they were in a ring. The
 	// oldest comes first.
-	strangers []ring.NodeID
-	// removed are the processes that operators removed, the last KeptRemoved, oldest first.
-	removed []uint64
+	Strangers []ring.NodeID `json:"strangers"`
+	// Removed are the processes that operators removed, the last KeptRemoved, oldest first.
+	Removed []uint64 `json:"removed"`
 }
 
 // Booted is a node's process.
@@ -69,13 +73,15 @@ type Booted struct {
 	Level   Level  `json:"level,omitempty"`
 	Release string `json:"release,omitempty"`
 	Zones   string `json:"zones,omitempty"`
+	// Suspension is of a member that was taken out of the ring though it lives.
+	Suspension Suspension `json:"suspension,omitzero"`
 }
 
 // New returns the state before the first entry.
 func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
-		Boots: map[ring.NodeID]Booted{}, Suspensions: map[ring.NodeID]Suspension{},
+		Boots:   map[ring.NodeID]Booted{},
 		History: rules.NewHistory(), Regions: &Regions{sets: &sets{}},
 	}
 }
@@ -96,12 +102,6 @@ func (s *State) Knows(id ring.NodeID) Level {
 		return b.knows()
 	}
 	return 0
-}
-
-// Moving reports whether the token of partition p has another owner to go to.
-func (s *State) Moving(p int) bool {
-	from, to := s.Owner(p)
-	return from != to
 }
 
 // InRing reports whether id is a member of the settled ring, or of the one that partitions are moving to.
@@ -126,10 +126,10 @@ func (s *State) setGeneration(id ring.NodeID, generation int64) {
 
 // addStranger is for a node that has a generation and isn't in Members. Generations must be the state's own.
 func (s *State) addStranger(id ring.NodeID) {
-	s.strangers = append(without(s.strangers, id), id)
-	if len(s.strangers) > KeptStrangers {
-		delete(s.Generations, s.strangers[0])
-		s.strangers = slices.Delete(s.strangers, 0, 1)
+	s.Strangers = append(without(s.Strangers, id), id)
+	if len(s.Strangers) > KeptStrangers {
+		delete(s.Generations, s.Strangers[0])
+		s.Strangers = slices.Delete(s.Strangers, 0, 1)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -100,7 +101,7 @@ func founded(s *State) *State {
 
 func TestNewState(t *testing.T) {
 	s := New()
-	if from, to := s.Owner(5); !from.IsZero() || !to.IsZero() || s.Moving(5) || !s.Settled || s.Generation(node(1)) != 0 {
+	if from, to := s.Owner(5); !from.IsZero() || !to.IsZero() || !s.Settled || s.Generation(node(1)) != 0 {
 		t.Errorf("have %+v", s)
 	}
 	if doc, _ := s.History.Current(); doc != nil {
@@ -138,10 +139,10 @@ func TestRings(t *testing.T) {
 	moving := 0
 	for p := range ring.Partitions {
 		from, to := s.Owner(p)
-		if s.Moving(p) != (from != to) || from != s.From.Owner(p) || to != s.To.Owner(p) {
+		if from != s.From.Owner(p) || to != s.To.Owner(p) {
 			t.Fatalf("partition %d: %s to %s", p, from, to)
 		}
-		if s.Moving(p) {
+		if from != to {
 			moving++
 		}
 	}
@@ -232,8 +233,8 @@ func TestForget(t *testing.T) {
 		t.Errorf("generation %d", s.Generation(node(3)))
 	}
 	s = do(t, s, ringOf(2, 1, 2, 3))
-	if s.Generation(node(3)) != 1 || len(s.strangers) != 0 {
-		t.Errorf("generation %d, strangers %v", s.Generation(node(3)), s.strangers)
+	if s.Generation(node(3)) != 1 || len(s.Strangers) != 0 {
+		t.Errorf("generation %d, strangers %v", s.Generation(node(3)), s.Strangers)
 	}
 }
 
@@ -262,7 +263,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	s := do(t, New(), ringOf(1, 1, 2), Ended{Node: node(1), Generation: 0})
 	for i := range KeptStrangers - 10 { // nobody else has this state
 		s.Generations[node(100+i)] = 1
-		s.strangers = append(s.strangers, node(100+i))
+		s.Strangers = append(s.Strangers, node(100+i))
 	}
 	for i := range 20 {
 		s = do(t, s, Ended{Node: node(90 + KeptStrangers + i), Generation: 0})
@@ -344,6 +345,8 @@ func TestUnreadableEntries(t *testing.T) {
 	raw := func(level Level, kind, format byte, text string) []byte {
 		return append(append(later.signature([]byte{entryMark, kind, format}, level), 0), text...)
 	}
+	body := func(text string) string { return string(wire.AppendText(nil, text)) }
+	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(Rules{}))
 	const wrote = "release v9.1.0 wrote it"
 	for name, test := range map[string]struct {
 		entry []byte
@@ -355,17 +358,18 @@ func TestUnreadableEntries(t *testing.T) {
 		"no level":        {[]byte{entryMark, emptyKind, 1, 0, 0}, "does not say who wrote it"},
 		"release cut":     {[]byte{entryMark, emptyKind, 1, 1, 9, 'v'}, "does not say who wrote it"},
 		"release":         {[]byte{entryMark, emptyKind, 1, 1, 1, '\n'}, "does not say who wrote it"},
-		"terms cut":       {raw(1, emptyKind, 1, "")[:len(raw(1, emptyKind, 1, ""))-1], wrote},
-		"unknown kind":    {raw(1, 99, 1, ""), "unknown kind 99; " + wrote},
-		"kind 0":          {raw(1, 0, 1, ""), wrote},
-		"unknown format":  {raw(1, emptyKind, 2, ""), "unknown format 2 of kind 2; " + wrote},
-		"more than empty": {raw(1, emptyKind, 1, "x"), wrote},
-		"no JSON":         {raw(1, ringKind, 1, "{"), wrote},
-		"more behind":     {append(encoded(t, Settled{Epoch: 1}), '1'), "there is more behind its end"},
-		"unknown field":   {raw(1, settledKind, 1, `{"epoch":1,"when":2}`), wrote},
-		"rules cut":       {raw(1, rulesKind, 1, "2{"), wrote},
-		"rules endless":   {raw(1, rulesKind, 1, "\xff\xff\xff\xff"), wrote},
-		"rules' part":     {raw(1, rulesKind, 1, "\x0a"+`{"part":5}`), wrote},
+		"terms cut":       {raw(1, emptyKind, entryFormat, "")[:len(raw(1, emptyKind, entryFormat, ""))-1], wrote},
+		"unknown kind":    {raw(1, 99, entryFormat, body("{}")), "unknown kind 99; " + wrote},
+		"kind 0":          {raw(1, 0, entryFormat, body("{}")), "unknown kind 0; " + wrote},
+		"unknown format":  {raw(1, emptyKind, 1, ""), "unknown format 1 of kind 2; " + wrote},
+		"no length":       {raw(1, emptyKind, entryFormat, ""), "is cut off"},
+		"more than empty": {raw(1, emptyKind, entryFormat, body("{}")+"x"), "1 bytes behind"},
+		"no JSON":         {raw(1, ringKind, entryFormat, body("{")), wrote},
+		"more behind":     {raw(1, settledKind, entryFormat, body(`{"epoch":1}1`)), "there is more behind its end"},
+		"unknown field":   {raw(1, settledKind, entryFormat, body(`{"epoch":1,"when":2}`)), wrote},
+		"rules cut":       {raw(1, rulesKind, entryFormat, "2{"), "is cut off"},
+		"rules endless":   {raw(1, rulesKind, entryFormat, "\xff\xff\xff\xff"), "is cut off"},
+		"rules' part":     {raw(1, rulesKind, entryFormat, body(`{"change":{"Part":5}}`)), "unknown part 5"},
 		"later level":     {raw(3, 99, 7, "?"), "feature level 3 is needed, and this release knows 1: run release v9.1.0 or a later one"},
 	} {
 		next, r := s.Apply(s.Index+5, test.entry)

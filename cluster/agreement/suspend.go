@@ -1,7 +1,6 @@
 package agreement
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -55,31 +54,27 @@ func (s Suspension) Patience() time.Duration {
 
 // suspend takes note that a member was taken out of the ring.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
-	if _, member := s.Members[id]; !member || why == "" || why == Removed {
+	b, booted := s.Boots[id]
+	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
 		return
 	}
-	now := s.Suspensions[id]
-	if when-now.Last >= forgiven.Milliseconds() {
-		now.Times = 0
+	times := b.Suspension.Times
+	if when-b.Suspension.Last >= forgiven.Milliseconds() {
+		times = 0
 	}
-	now = Suspension{Times: min(now.Times+1, maxSuspended), Last: when, Silent: why == Silent}
-	s.Suspensions = maps.Clone(s.Suspensions)
-	s.Suspensions[id] = now
+	b.Suspension = Suspension{Times: min(times+1, maxSuspended), Last: when, Silent: why == Silent}
+	s.setBoot(id, b)
 }
 
-// restarted takes note that a node has another process: if it was silent before, the last one was killed.
-func (s *State) restarted(id ring.NodeID) {
-	now := s.Suspensions[id]
-	if !now.Silent {
-		return
+// restarted is what remains of a suspension for a node's next process: if the last one was silent, it was killed.
+func (s Suspension) restarted() Suspension {
+	if s.Silent {
+		s.Silent = false
+		if s.Times--; s.Times == 0 {
+			return Suspension{}
+		}
 	}
-	s.Suspensions = maps.Clone(s.Suspensions)
-	if now.Times--; now.Times == 0 {
-		delete(s.Suspensions, id)
-		return
-	}
-	now.Silent = false
-	s.Suspensions[id] = now
+	return s
 }
 
 // remove takes note that the process of a node was removed.
@@ -88,8 +83,8 @@ func (s *State) remove(id ring.NodeID) {
 	if boot == 0 || s.WasRemoved(boot) {
 		return
 	}
-	s.removed = append(slices.Clone(s.removed[max(0, len(s.removed)+1-KeptRemoved):]), boot)
+	s.Removed = append(slices.Clone(s.Removed[max(0, len(s.Removed)+1-KeptRemoved):]), boot)
 }
 
 // WasRemoved reports whether an operator has removed a process.
-func (s *State) WasRemoved(boot uint64) bool { return slices.Contains(s.removed, boot) }
+func (s *State) WasRemoved(boot uint64) bool { return slices.Contains(s.Removed, boot) }

@@ -18,7 +18,7 @@ func TestSuspensions(t *testing.T) {
 	}
 	patience := func(s *State, want time.Duration) {
 		t.Helper()
-		if have := s.Suspensions[node(2)].Patience(); have != want {
+		if have := s.Boots[node(2)].Suspension.Patience(); have != want {
 			t.Fatalf("the node has to do well for %s, not %s", have, want)
 		}
 	}
@@ -72,7 +72,7 @@ func TestRemovedProcesses(t *testing.T) {
 		s = do(t, s, Boot{Node: node(4), Boot: uint64(1000 + i)})
 		s = do(t, s, Ended{Node: node(4), Generation: s.Generation(node(4)), Why: Removed})
 	}
-	if s.WasRemoved(21) || !s.WasRemoved(1000) || len(s.removed) != KeptRemoved {
-		t.Fatalf("%d processes are known", len(s.removed))
+	if s.WasRemoved(21) || !s.WasRemoved(1000) || len(s.Removed) != KeptRemoved {
+		t.Fatalf("%d processes are known", len(s.Removed))
 	}
 }

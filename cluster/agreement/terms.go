@@ -30,9 +30,8 @@ type Terms struct{ Base, Result Edition }
 // Edition is that of s.
 func (s *State) Edition() (Edition, error) {
 	_, v := s.History.Current()
-	head := s.Regions.plain()
 	document := s.History.Hash()
-	text, err := json.Marshal(head)
+	text, err := json.Marshal(s.Regions)
 	if err != nil {
 		return Edition{}, fmt.Errorf("write what is agreed about regions: %w", err)
 	}

@@ -11,14 +11,11 @@ import (
 func TestValidAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		h, err := NewHolder(HolderConfig{
+		h := newTestHolder(HolderConfig{
 			Self: id(1), Boot: 1, Boottime: func() time.Duration { return time.Since(began) + time.Second },
 			Ask:    func(context.Context, Request) (Reply, error) { return Reply{Granted: true}, nil },
 			Status: func() Request { return Request{} },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		h.Start()
 		defer h.Close()
 		for !h.Valid() {

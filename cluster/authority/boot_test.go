@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
 func TestQuickRestart(t *testing.T) {
@@ -15,7 +16,7 @@ func TestQuickRestart(t *testing.T) {
 		after time.Duration // the new process is registered, at the earliest
 	}{
 		{"its authority has to run out", func(*desk) {}, 2, Wait},
-		{"the leader itself", func(d *desk) { d.book.boot++ }, 1, 0},
+		{"the leader itself", func(d *desk) { d.ledger.boot++ }, 1, 0},
 		{"it gave up", func(d *desk) {
 			q := d.request(2)
 			q.GivingUp = true
@@ -112,7 +113,7 @@ func TestClone(t *testing.T) {
 		if e := d.decide(); e != nil {
 			d.want(kind(e), "Boot")
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 		}
 	}
 	if d.state.Boot(id(2)) != 999 {
@@ -136,7 +137,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
-	d.node(3).Presence = Left
+	d.node(3).State = gossip.Left
 	d.want(d.run(Wait-tickEvery, 1, 2))
 	d.want(d.run(2*tickEvery, 1, 2), "Ended")
 }
@@ -148,7 +149,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
-	d.node(3).Presence = Left
+	d.node(3).State = gossip.Left
 	d.want(d.run(patience+2*tickEvery, 1, 2), "Ended")
 }
 
@@ -188,7 +189,7 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 		t.Errorf("have %+v", have)
 	}
 	d.apply(e)
-	d.book.proposed(e)
+	d.ledger.proposed(e)
 	if have := d.ask(d.request(2)); !have.Granted {
 		t.Errorf("have %+v", have)
 	}

@@ -76,14 +76,11 @@ func BenchmarkKernel(b *testing.B) {
 }
 
 func BenchmarkValid(b *testing.B) {
-	h, err := NewHolder(HolderConfig{
+	h := newTestHolder(HolderConfig{
 		Self: id(1), Boot: 1, Boottime: NewClock().Boottime,
 		Ask:    func(context.Context, Request) (Reply, error) { return Reply{Granted: true}, nil },
 		Status: func() Request { return Request{} },
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
 	h.Start()
 	defer h.Close()
 	for !h.Valid() {

@@ -1,14 +1,16 @@
 package authority
 
 import (
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
-// view is what a decision is made from, besides the book.
+// view is what a decision is made from, besides the ledger.
 type view struct {
 	now   time.Duration
 	wall  time.Time
@@ -30,18 +32,18 @@ func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64
 	return v
 }
 
-// decide brings the book up to date and returns the entry to propose now, nil if there is none. The caller tells the
+// decide brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller tells the
 // outcome with proposed before it asks again, and looks at least every tickEvery.
-func (b *book) decide(v *view) agreement.Entry {
-	b.look(v.now)
-	b.raiseFloor(v)
-	b.observeReports(v)
+func (l *ledger) decide(v *view) agreement.Entry {
+	l.look(v.now)
+	l.raiseFloor(v)
+	l.observeReports(v)
 	for _, id := range v.members {
-		b.review(v, id)
+		l.review(v, id)
 	}
-	b.tidy(v)
-	b.observeRing(v)
-	for _, next := range []func(*view) agreement.Entry{b.boots, b.ends, b.settles, b.leaves, b.rings} {
+	l.tidy(v)
+	l.observeRing(v)
+	for _, next := range []func(*view) agreement.Entry{l.boots, l.ends, l.settles, l.leaves, l.rings} {
 		if e := next(v); e != nil {
 			return e
 		}
@@ -50,23 +52,23 @@ func (b *book) decide(v *view) agreement.Entry {
 }
 
 // look finds out whether this loop has run meanwhile. If not, requests may lie unread: nobody's silence counts, and
-// whoever was to be ended for it is not.
-func (b *book) look(now time.Duration) {
-	if now-b.looked > tickEvery+late {
-		b.trusted = now
-		for _, r := range b.records {
+// a node that was to be ended for its silence is not.
+func (l *ledger) look(now time.Duration) {
+	if now-l.looked > tickEvery+late {
+		l.trusted = now
+		for _, r := range l.records {
 			r.cutSince, r.relayedSince, r.vainSince, r.staleSince, r.ending = never, never, never, never, false
 		}
 	}
-	b.looked = now
+	l.looked = now
 }
 
 // observeReports notes since when a majority of the nodes that ask can't reach a node, or only by way of another, and who asks
 // in vain. A node that asks has a voice in what is said of itself.
-func (b *book) observeReports(v *view) {
+func (l *ledger) observeReports(v *view) {
 	cut, relayed, voices := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
-	for _, r := range b.records {
-		if r.boot == 0 || b.silence(v.now, r.asked) >= patience || r.asked == never {
+	for _, r := range l.records {
+		if r.boot == 0 || l.silence(v.now, r.asked) >= patience || r.asked == never {
 			continue
 		}
 		voices++
@@ -86,34 +88,34 @@ func (b *book) observeReports(v *view) {
 		}
 	}
 	// What a leader refuses says nothing while it can't have anything agreed on.
-	proved := b.proves(v.now)
-	b.behind = nil
-	for _, id := range b.sorted() {
-		r := b.record(v.state, id)
+	proved := l.proves(v.now)
+	l.behind = nil
+	for _, id := range l.sorted() {
+		r := l.record(v.state, id)
 		mark(&r.cutSince, 2*cut[id] > voices)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > voices)
 		mark(&r.staleSince, proved && !v.state.Settled && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
-		mark(&r.wellSince, r.relayedSince == never && b.holds(v.now, v.state, id))
-		if !proved || b.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
+		mark(&r.wellSince, r.relayedSince == never && l.holds(v.now, v.state, id))
+		if !proved || l.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
 			r.vainSince = never
 		}
-		if r.vainSince != never && v.now-r.vainSince >= patience {
-			b.behind = append(b.behind, id)
+		if r.vainSince != never && v.now-r.vainSince >= patience && len(l.behind) < maxReported {
+			l.behind = append(l.behind, id)
 		}
 	}
 }
 
 // review looks at the evidence against a member of the ring.
-func (b *book) review(v *view, id ring.NodeID) {
-	r := b.record(v.state, id)
+func (l *ledger) review(v *view, id ring.NodeID) {
+	r := l.record(v.state, id)
 	if r == nil {
 		return
 	}
 	node := v.nodes[id]
-	failed := node.Presence == Failed || node.Presence == Left
+	failed := node.State == gossip.Failed || node.State == gossip.Left
 	cut := r.cutSince != never
 	asked := max(r.asked, r.newerAsked)
-	silent := b.silence(v.now, asked) >= patience
+	silent := l.silence(v.now, asked) >= patience
 	end := func(why agreement.Reason) { r.ending, r.endingSince, r.why = true, v.now, why }
 	back := asked > r.endingSince && !failed && !cut && r.why != agreement.Behind
 	switch {
@@ -128,38 +130,38 @@ func (b *book) review(v *view, id ring.NodeID) {
 		end(agreement.Silent)
 	case cut && v.now-r.cutSince >= cutPatience:
 		end(agreement.Unreachable)
-	case b.endsInVain(v, id, r):
+	case l.endsInVain(v, id, r):
 		end(agreement.Behind)
 	}
 }
 
-// endsInVain tells whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
+// endsInVain reports whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
 // change of the ring that it does not apply, and notes that it is. At most one is in each vainPause, and only while at least
 // half of the ring has authority without it. A leader hands the lead on first.
-func (b *book) endsInVain(v *view, id ring.NodeID, r *record) bool {
+func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
 	// A node whose disk hangs may not even learn who leads: Raft waits until its term is saved.
-	mute := b.silence(v.now, max(r.asked, r.newerAsked)) >= vainPatience && b.proves(v.now)
+	mute := l.silence(v.now, max(r.asked, r.newerAsked)) >= vainPatience && l.proves(v.now)
 	stale := r.staleSince != never && v.now-r.staleSince >= vainPatience
-	if !vain && !mute && !stale || v.now-b.vainEnded < vainPause || !b.spares(v, id) {
+	if !vain && !mute && !stale || v.now-l.vainEnded < vainPause || !l.spares(v, id) {
 		return false
 	}
-	b.vainEnded = v.now
-	if id == b.self {
-		b.handOn()
+	l.vainEnded = v.now
+	if id == l.self {
+		l.handOn()
 		return false
 	}
 	return true
 }
 
-// proves tells whether this leader had something agreed on just now.
-func (b *book) proves(now time.Duration) bool { return now-b.proved < patience }
+// proves reports whether this leader had something agreed on just now.
+func (l *ledger) proves(now time.Duration) bool { return now-l.proved < patience }
 
-// spares tells whether at least half of the ring has authority without id.
-func (b *book) spares(v *view, id ring.NodeID) bool {
+// spares reports whether at least half of the ring has authority without id.
+func (l *ledger) spares(v *view, id ring.NodeID) bool {
 	hold := 0
 	for _, other := range v.members {
-		if other != id && b.holds(v.now, v.state, other) {
+		if other != id && l.holds(v.now, v.state, other) {
 			hold++
 		}
 	}
@@ -167,32 +169,30 @@ func (b *book) spares(v *view, id ring.NodeID) bool {
 }
 
 // tidy forgets who is no member and asks no more. Nobody that is forgotten has authority: that ran out long ago.
-func (b *book) tidy(v *view) {
-	for id, r := range b.records {
+func (l *ledger) tidy(v *view) {
+	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
-			continue
+			return false
 		}
 		r.ending = false
-		if b.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife {
-			delete(b.records, id)
-		}
-	}
+		return l.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife
+	})
 }
 
 // boots registers a node's new process, once the last one certainly has no authority any more.
-func (b *book) boots(v *view) agreement.Entry {
-	for _, id := range b.sorted() {
-		r := b.record(v.state, id)
+func (l *ledger) boots(v *view) agreement.Entry {
+	for _, id := range l.sorted() {
+		r := l.record(v.state, id)
 		if r.newer == 0 || r.newer == r.boot || r.newerStuck || r.ending || v.now-r.newerAsked >= Term {
 			continue
 		}
 		gone := r.boot == 0 || r.gaveUp ||
-			id == b.self && r.newer == b.boot || // this process has the lock on the data directory
-			b.expired(v.now, r) && b.silence(v.now, r.asked) >= patience
+			id == l.self && r.newer == l.boot || // this process has the lock on the data directory
+			l.expired(v.now, r) && l.silence(v.now, r.asked) >= patience
 		if gone {
 			r.replacing = true
 			e := r.newerBuild
-			e.Node, e.Boot, e.Reign = id, r.newer, b.reign
+			e.Node, e.Boot, e.Reign = id, r.newer, l.reign
 			return e
 		}
 	}
@@ -201,49 +201,49 @@ func (b *book) boots(v *view) agreement.Entry {
 
 // ends ends who is to be ended and certainly has no authority any more. Before a term has passed since the reign's
 // first entry that is nobody: an earlier leader may have granted some.
-func (b *book) ends(v *view) agreement.Entry {
-	if v.now-b.since < Wait {
+func (l *ledger) ends(v *view) agreement.Entry {
+	if v.now-l.since < Wait {
 		return nil
 	}
 	for _, id := range v.members {
-		if r := b.records[id]; r != nil && r.ending && b.expired(v.now, r) {
+		if r := l.records[id]; r != nil && r.ending && l.expired(v.now, r) {
 			r.ended = true
-			return b.end(v, id, r.why)
+			return l.end(v, id, r.why)
 		}
 	}
 	// A removed process that is in no ring is noted, so that no leader takes it in.
-	for _, id := range b.sorted() {
+	for _, id := range l.sorted() {
 		boot := v.state.Boot(id)
 		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
-			return b.end(v, id, agreement.Removed)
+			return l.end(v, id, agreement.Removed)
 		}
 	}
 	return nil
 }
 
-func (b *book) end(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: b.reign, Why: why, When: v.wall.UnixMilli()}
+func (l *ledger) end(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
+	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
 }
 
 // settles ends a move when every member has settled it. What one reported before the last end or boot says nothing of
 // the moves that these made.
-func (b *book) settles(v *view) agreement.Entry {
-	if v.state.Settled || !b.allHold(v) {
+func (l *ledger) settles(v *view) agreement.Entry {
+	if v.state.Settled || !l.allHold(v) {
 		return nil
 	}
 	for _, id := range v.members {
-		if r := b.records[id]; r.settled < v.state.Epoch || r.applied < v.state.Revision {
+		if r := l.records[id]; r.settled < v.state.Epoch || r.applied < v.state.Revision {
 			return nil
 		}
 	}
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHold tells whether every member has authority. If one has not, it comes back or is ended; until then it could
+// allHold reports whether every member has authority. If one has not, it comes back or is ended; until then it could
 // hand nothing over, so no ring is begun or settled.
-func (b *book) allHold(v *view) bool {
+func (l *ledger) allHold(v *view) bool {
 	for _, id := range v.members {
-		if !b.holds(v.now, v.state, id) {
+		if !l.holds(v.now, v.state, id) {
 			return false
 		}
 	}
@@ -252,70 +252,70 @@ func (b *book) allHold(v *view) bool {
 
 // leaves lets one member that wants to go leave the ring, if it isn't the only one; and one that most nodes reach only by way
 // of others, which would carry all of its traffic for ever.
-func (b *book) leaves(v *view) agreement.Entry {
-	if !v.state.Settled || len(v.members) < 2 || !b.allHold(v) {
+func (l *ledger) leaves(v *view) agreement.Entry {
+	if !v.state.Settled || len(v.members) < 2 || !l.allHold(v) {
 		return nil
 	}
 	for _, id := range v.members {
-		if b.records[id].leaving {
+		if l.records[id].leaving {
 			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id}
 		}
 	}
 	for _, id := range v.members {
-		if r := b.records[id]; r.relayedSince == never || v.now-r.relayedSince < relayedPatience {
+		if r := l.records[id]; r.relayedSince == never || v.now-r.relayedSince < relayedPatience {
 			continue
 		}
-		if id != b.self {
+		if id != l.self {
 			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wall.UnixMilli()}
 		}
-		if v.now-b.vainEnded >= vainPause {
-			b.vainEnded = v.now
-			b.handOn()
+		if v.now-l.vainEnded >= vainPause {
+			l.vainEnded = v.now
+			l.handOn()
 		}
 	}
 	return nil
 }
 
 // observeRing notes when the wanted nodes and the ring changed.
-func (b *book) observeRing(v *view) {
+func (l *ledger) observeRing(v *view) {
 	var wanted []ring.NodeID
 	for id, n := range v.nodes {
-		r := b.records[id]
-		if n.Presence != Alive || n.Removed || !n.Supports || !b.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
+		r := l.records[id]
+		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
 		// Who was taken out has to do well for a while first, and nobody who can't be reached directly comes in.
-		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Suspensions[id].Patience() {
+		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
 	}
 	slices.SortFunc(wanted, ring.NodeID.Compare)
-	if !slices.Equal(wanted, b.wanted) {
-		b.wanted, b.wantedSince = wanted, v.now
+	if !slices.Equal(wanted, l.wanted) {
+		l.wanted, l.wantedSince = wanted, v.now
 	}
-	if v.state.To != b.to {
-		b.to, b.toSince = v.state.To, v.now
+	if v.state.To != l.to {
+		l.to, l.toSince = v.state.To, v.now
 	}
 }
 
 // rings takes nodes into the ring, and makes one anew that has had a hole, or other settings, for a while. It never
 // leaves a member out: who goes has left or was ended.
-func (b *book) rings(v *view) agreement.Entry {
+func (l *ledger) rings(v *view) agreement.Entry {
 	s := v.state
-	if s.Cluster.IsZero() || !s.Settled || len(b.wanted) == 0 || v.now-b.wantedSince < settleDown || !b.allHold(v) {
+	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < settleDown || !l.allHold(v) {
 		return nil
 	}
-	if s.Epoch == 0 && len(b.wanted) < b.expect && v.now-b.since < firstRing {
+	if s.Epoch == 0 && len(l.wanted) < l.expect && v.now-l.since < firstRing {
 		return nil
 	}
 	ids := slices.Clone(v.members)
-	for _, id := range b.wanted {
+	for _, id := range l.wanted {
 		if s.To.Rank(id) < 0 {
 			ids = append(ids, id)
 		}
 	}
 	settings := ring.DefaultSettings()
-	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-b.toSince >= holeLife
+	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.toSince >= holeLife
 	if len(ids) == len(v.members) && !stale {
 		return nil
 	}
@@ -331,26 +331,21 @@ func (b *book) rings(v *view) agreement.Entry {
 	return e
 }
 
-// proposed tells that the outcome of an entry is known: it has been applied or rejected.
-func (b *book) proposed(e agreement.Entry) {
+// proposed reports that the outcome of an entry is known: it has been applied or rejected.
+func (l *ledger) proposed(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:
-		if r := b.records[e.Node]; r != nil {
+		if r := l.records[e.Node]; r != nil {
 			r.replacing = false
 		}
 	case agreement.Ended:
-		if r := b.records[e.Node]; r != nil {
+		if r := l.records[e.Node]; r != nil {
 			r.ended = false
 		}
 	}
 }
 
-// sorted returns the nodes in the book in order, so that equal books decide alike.
-func (b *book) sorted() []ring.NodeID {
-	ids := make([]ring.NodeID, 0, len(b.records))
-	for id := range b.records {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, ring.NodeID.Compare)
-	return ids
+// sorted returns the nodes in the ledger in order, so that equal ledgers decide alike.
+func (l *ledger) sorted() []ring.NodeID {
+	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

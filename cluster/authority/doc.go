@@ -7,7 +7,7 @@
 // A [Giver] runs on every node and works while that node leads. It answers a request after an empty entry that was
 // proposed later than the request arrived has committed; so a leader that was deposed without knowing it grants
 // nothing. To end a node it stops answering it, waits a term and 1 % on its own clock, and only then proposes the
-// entry Ended. The decisions are made by [book], which has no clock and no goroutine; [Giver] is a thin loop around it.
+// entry Ended. The decisions are made by [ledger], which has no clock and no goroutine; [Giver] is a thin loop around it.
 //
 // Why nobody is valid when its Ended is applied: let X be valid by a grant, and let Ended{X} be proposed in the reign
 // of leader L. Either L made the grant: then it was decided before L stopped answering X, X had sent the request

@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -30,7 +32,18 @@ const (
 // ErrNotLeading: this node does not lead, or can't prove it.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// GiverConfig is what a Giver needs. Expect, Now and Logger may be left out.
+// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: neither taken into the ring nor for failed.
+type Node struct {
+	agreement.Member
+	Boot  uint64
+	State gossip.State
+	// Removed: an operator removes this process, alive or not.
+	Removed bool
+	// Supports: the node can compute a ring with this build's ring.DefaultSettings.
+	Supports bool
+}
+
+// GiverConfig is what a Giver needs: all of it.
 type GiverConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
@@ -42,12 +55,11 @@ type GiverConfig struct {
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Nodes is gossip's view, this node included.
 	Nodes func() []Node
-	// Ruled is the index as of which the newest rules that this node has applied are in force; nil: there are none. It is
-	// called from the one loop and must not block.
+	// Ruled is the index as of which the newest rules that this node has applied are in force. It is called from the one loop and must not block.
 	Ruled func() uint64
-	// HandOn has another node lead, if one can. It must not block. nil: none can.
+	// HandOn has another node lead, if one can. It must not block.
 	HandOn func()
-	// Now is a monotonic clock; the process's own if nil. It may stand still in suspend.
+	// Now is a monotonic clock. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
 }
@@ -58,7 +70,6 @@ type Giver struct {
 	config    GiverConfig
 	orders    chan bool // true: lead, false: follow
 	questions chan *question
-	statuses  chan chan Status
 	outcomes  chan outcome
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -73,7 +84,7 @@ type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
-	book   *book // nil until the mark has been applied
+	ledger *ledger // nil until the mark has been applied
 
 	waiting  []*question // for an empty entry that hasn't been proposed yet
 	asked    []*question // for the one that has been proposed
@@ -82,16 +93,18 @@ type reign struct {
 	empty    bool            // one is under way
 	deciding agreement.Entry // under way; nil if none is
 	pause    time.Duration   // no decision before this
-	overAt   time.Duration   // without a book: when to begin anew; never while the mark is under way
+	overAt   time.Duration   // without a ledger: when to begin anew; never while the mark is under way
 }
 
 // question waits for an empty entry.
 type question struct {
-	request *Request // nil for Committed and Honoured
-	// honoured is the index of a question of Honoured, followed that of one of Followed; 0 for the others.
-	honoured, followed uint64
-	gone               <-chan struct{} // with followed: closed when nobody waits any more
-	reply              chan Reply
+	request *Request // nil for questions that are not about authority
+	// answer makes the reply when the entry has been applied.
+	answer func(l *ledger, now time.Duration, s *agreement.State) Reply
+	// followed is the index of a question of Followed, which waits for a majority of the ring instead; else 0.
+	followed uint64
+	gone     <-chan struct{} // with followed: closed when nobody waits any more
+	reply    chan Reply      // capacity 1
 }
 
 // outcome is what became of a proposal.
@@ -103,31 +116,21 @@ type outcome struct {
 }
 
 // NewGiver returns a Giver that follows.
-func NewGiver(c GiverConfig) (*Giver, error) {
-	if c.Self.IsZero() || c.Boot == 0 || c.State == nil || c.Propose == nil || c.Nodes == nil {
-		return nil, errors.New("a giver of authority needs a node, its boot, State, Propose and Nodes")
-	}
-	if c.Now == nil {
-		start := time.Now()
-		c.Now = func() time.Duration { return time.Since(start) }
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+func NewGiver(c GiverConfig) *Giver {
 	g := &Giver{
 		config: c, orders: make(chan bool), questions: make(chan *question),
-		statuses: make(chan chan Status), outcomes: make(chan outcome),
+		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.group.Go(g.run)
-	return g, nil
+	return g
 }
 
-// Lead tells that this node has won the lead. Lead and Follow are called from one goroutine, in order; a lead that was
+// Lead reports that this node has won the lead. Lead and Follow are called from one goroutine, in order; a lead that was
 // lost and won again is Follow and Lead, or just Lead.
 func (g *Giver) Lead() { g.order(true) }
 
-// Follow tells that this node has lost the lead. When it has returned nothing is granted any more.
+// Follow reports that this node has lost the lead. When it has returned nothing is granted any more.
 func (g *Giver) Follow() { g.order(false) }
 
 func (g *Giver) order(lead bool) {
@@ -140,57 +143,57 @@ func (g *Giver) order(lead bool) {
 // Answer waits until an empty entry that was proposed after the call has committed, and grants the request; or it
 // refuses.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
-	reply, ok := g.ask(ctx, &question{request: &r, reply: make(chan Reply, 1)})
-	if !ok {
-		return Reply{Why: whyNotLeading}
-	}
-	return reply
+	return g.ask(ctx, &question{request: &r, answer: func(l *ledger, now time.Duration, s *agreement.State) Reply {
+		reply := l.grant(now, s, &r)
+		reply.Behind = l.behind
+		return reply
+	}})
 }
 
 // Committed waits in the same way, for one who wants to read what is agreed now: the index to wait for. The error wraps
 // ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
-	reply, ok := g.ask(ctx, &question{reply: make(chan Reply, 1)})
-	switch {
-	case ok && reply.Granted:
-		return reply.Index, nil
-	case !ok && ctx.Err() != nil:
-		return 0, ctx.Err()
+	reply := g.ask(ctx, &question{answer: func(_ *ledger, _ time.Duration, s *agreement.State) Reply {
+		return Reply{Granted: true, Index: s.Index}
+	}})
+	if !reply.Granted {
+		return 0, cmp.Or(ctx.Err(), ErrNotLeading)
 	}
-	return 0, ErrNotLeading
+	return reply.Index, nil
 }
 
-// Honoured tells whether every node that may have authority has applied the entry of an index, which this node has. If so,
+// Honoured reports whether every node that may have authority has applied the entry of an index, which this node has. If so,
 // nobody gets authority any more without having applied it, under this leader or, since what a leader finds applied when
 // it begins includes the newest rules, a later one. It waits as Answer does: what a leader that was deposed knows of the
 // nodes is no answer.
 func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
-	reply, ok := g.ask(ctx, &question{honoured: index, reply: make(chan Reply, 1)})
-	return ok && reply.Granted
+	return g.ask(ctx, &question{answer: func(l *ledger, now time.Duration, _ *agreement.State) Reply {
+		return Reply{Granted: l.honoured(now, index)}
+	}}).Granted
 }
 
 // Followed waits until a majority of the ring has applied the entry of an index, and reports whether it has.
 func (g *Giver) Followed(ctx context.Context, index uint64) bool {
-	reply, ok := g.ask(ctx, &question{followed: index, gone: ctx.Done(), reply: make(chan Reply, 1)})
-	return ok && reply.Granted
+	return g.ask(ctx, &question{followed: index, gone: ctx.Done()}).Granted
 }
 
-func (g *Giver) ask(ctx context.Context, q *question) (Reply, bool) {
+// ask has a question answered; it is refused if ctx ends before.
+func (g *Giver) ask(ctx context.Context, q *question) Reply {
+	q.reply = make(chan Reply, 1)
 	select {
 	case g.questions <- q:
 	case <-ctx.Done():
-		return Reply{}, false
+		return Reply{Why: whyNotLeading}
 	case <-g.ctx.Done():
-		return Reply{}, false
+		return Reply{Why: whyNotLeading}
 	}
 	select {
 	case r := <-q.reply:
-		return r, true
+		return r
 	case <-ctx.Done():
-		return Reply{}, false
 	case <-g.ctx.Done():
-		return Reply{}, false
 	}
+	return Reply{Why: whyNotLeading}
 }
 
 // Close ends the loop and what it has under way.
@@ -220,8 +223,6 @@ func (g *Giver) run() {
 			}
 		case q := <-g.questions:
 			g.take(q)
-		case c := <-g.statuses:
-			c <- g.status()
 		case o := <-g.outcomes:
 			g.learn(o)
 		case <-wake:
@@ -291,11 +292,11 @@ func (g *Giver) take(q *question) {
 		g.follows()
 		return
 	}
-	if r.book != nil && q.request != nil {
-		reply := r.book.hear(g.config.Now(), g.config.State(), q.request)
+	if r.ledger != nil && q.request != nil {
+		reply := r.ledger.hear(g.config.Now(), g.config.State(), q.request)
 		g.follows()
 		if reply.Why != "" {
-			reply.Behind = r.book.behind
+			reply.Behind = r.ledger.behind
 			q.reply <- reply
 			return
 		}
@@ -306,7 +307,7 @@ func (g *Giver) take(q *question) {
 // follows answers who waits for a majority of the ring, and lets go of those that wait no more.
 func (g *Giver) follows() {
 	r := g.reign
-	if r.book == nil {
+	if r.ledger == nil {
 		return
 	}
 	state := g.config.State()
@@ -316,7 +317,7 @@ func (g *Giver) follows() {
 			return true
 		default:
 		}
-		there := r.book.followed(state, q.followed)
+		there := r.ledger.followed(state, q.followed)
 		if there {
 			q.reply <- Reply{Granted: true}
 		}
@@ -324,11 +325,11 @@ func (g *Giver) follows() {
 	})
 }
 
-// flush proposes an empty entry if somebody waits for one and it is time. Otherwise it tells how long to wait, if that
+// flush proposes an empty entry if somebody waits for one and it is time. Otherwise it returns how long to wait, if that
 // is what there is to do.
 func (g *Giver) flush() (wait time.Duration, needed bool) {
 	r := g.reign
-	if r == nil || r.book == nil || r.empty || len(r.waiting) == 0 {
+	if r == nil || r.ledger == nil || r.empty || len(r.waiting) == 0 {
 		return 0, false
 	}
 	now := g.config.Now()
@@ -353,19 +354,14 @@ func (g *Giver) learn(o outcome) {
 		g.config.Logger.Debug("a leader's proposal failed", "error", o.err)
 		r.refuse()
 		r.cancel()
-		r.book, r.overAt = nil, g.config.Now()+startOver
+		r.ledger, r.overAt = nil, g.config.Now()+startOver
 		return
 	}
 	switch o.entry.(type) {
 	case agreement.Reign:
-		r.book = newBook(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
-		if g.config.Ruled != nil {
-			r.book.floor = g.config.Ruled()
-		}
-		if g.config.HandOn != nil {
-			r.book.handOn = g.config.HandOn
-		}
-		r.book.cry = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+		r.ledger = newLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
+		r.ledger.floor, r.ledger.handOn = g.config.Ruled(), g.config.HandOn
+		r.ledger.cry = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
 		for _, q := range early {
@@ -374,7 +370,7 @@ func (g *Giver) learn(o outcome) {
 	case agreement.Empty:
 		g.answer(state)
 	default:
-		r.book.proposed(o.entry)
+		r.ledger.proposed(o.entry)
 		r.deciding = nil
 		if o.result.Err != nil {
 			g.config.Logger.Warn("a leader's entry was rejected", "entry", o.entry, "error", o.result.Err)
@@ -389,19 +385,9 @@ func (g *Giver) learn(o outcome) {
 // answer grants what waited for the empty entry that has committed.
 func (g *Giver) answer(state *agreement.State) {
 	r := g.reign
-	r.book.proved = g.config.Now()
+	r.ledger.proved = g.config.Now()
 	for _, q := range r.asked {
-		switch {
-		case q.honoured != 0:
-			q.reply <- Reply{Granted: r.book.honoured(g.config.Now(), q.honoured)}
-			continue
-		case q.request == nil:
-			q.reply <- Reply{Granted: true, Index: state.Index}
-			continue
-		}
-		reply := r.book.grant(g.config.Now(), state, q.request)
-		reply.Behind = r.book.behind
-		q.reply <- reply
+		q.reply <- q.answer(r.ledger, g.config.Now(), state)
 	}
 	r.asked, r.empty = nil, false
 }
@@ -413,7 +399,7 @@ func (g *Giver) decide() {
 		return
 	}
 	now := g.config.Now()
-	if r.book == nil {
+	if r.ledger == nil {
 		if r.overAt != never && now >= r.overAt {
 			g.follow()
 			g.lead()
@@ -421,14 +407,10 @@ func (g *Giver) decide() {
 		return
 	}
 	if r.deciding != nil || now < r.pause {
-		r.book.look(now)
+		r.ledger.look(now)
 		return
 	}
-	ruled := uint64(0)
-	if g.config.Ruled != nil {
-		ruled = g.config.Ruled()
-	}
-	r.deciding = r.book.decide(newView(now, time.Now(), g.config.State(), ruled, g.config.Nodes()))
+	r.deciding = r.ledger.decide(newView(now, time.Now(), g.config.State(), g.config.Ruled(), g.config.Nodes()))
 	if r.deciding != nil {
 		g.propose(r.deciding)
 	}

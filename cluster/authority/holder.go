@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,16 +24,16 @@ const (
 	giveUpPause = Term / 40
 )
 
-// HolderConfig is what a Holder needs. All fields but OnChange and Logger are required.
+// HolderConfig is what a Holder needs: all of it.
 type HolderConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
 	// Boottime is a clock that goes on in suspend: Clock.Boottime. Its readings may be behind by Slack, and are
 	// never ahead.
 	Boottime func() time.Duration
-	// Ask sends the request to whoever leads, and returns when ctx ends at the latest.
+	// Ask sends the request to the leader, and returns when ctx ends at the latest.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status tells what a Request says but for Node, Boot, GivingUp and Without, as it is now. It must not block.
+	// Status fills in a Request but for Node, Boot, GivingUp and Without, as it is now. It must not block.
 	Status func() Request
 	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
 	OnChange func()
@@ -63,49 +64,33 @@ type Holder struct {
 }
 
 // NewHolder returns a Holder without authority, which asks for it from Start on. Close ends it.
-func NewHolder(c HolderConfig) (*Holder, error) {
-	if c.Self.IsZero() || c.Boot == 0 || c.Boottime == nil || c.Ask == nil || c.Status == nil {
-		return nil, errors.New("a holder of authority needs a node, its boot, a clock, Ask and Status")
-	}
-	if c.OnChange == nil {
-		c.OnChange = func() {}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+func NewHolder(c HolderConfig) *Holder {
 	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	h.lost = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	return h, nil
+	return h
 }
 
 // Start begins to ask, at once.
 func (h *Holder) Start() { h.group.Go(h.run) }
 
-// Valid tells whether this node may act as an owner at this moment.
+// Valid reports whether this node may act as an owner at this moment.
 func (h *Holder) Valid() bool {
 	until := h.until.Load()
 	return until != 0 && int64(h.config.Boottime()) < until
 }
 
-// Once tells whether there was authority since the process began.
+// Once reports whether there was authority since the process began.
 func (h *Holder) Once() bool { return h.once.Load() }
 
 // Until is the reading of the clock at which authority ends, if it isn't renewed before; 0 without any.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
-// Why tells why the last request was not granted; empty if it was.
-func (h *Holder) Why() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.why
-}
-
 // Poke asks now: the leader has changed, or this node has applied something.
 func (h *Holder) Poke() { signal(h.poke) }
 
 // Revoke ends authority at once, and what was asked before brings none: this node has applied its own Ended. It is
-// called after Status tells the new generation.
+// called after Status has the new generation.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -122,7 +107,7 @@ func (h *Holder) drop(now time.Duration) {
 	h.until.Store(0)
 }
 
-// GiveUp ends authority for good: this process will have none again. It returns when the leader has been told, so
+// GiveUp ends authority for good: this process will have none again. It returns when the leader knows, so
 // that the node's next process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
@@ -164,7 +149,7 @@ type attempt struct {
 	done   atomic.Bool
 }
 
-// run asks regularly and when poked, and tells of changes.
+// run asks regularly and when poked, and reports changes.
 func (h *Holder) run() {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -206,16 +191,13 @@ func (h *Holder) run() {
 
 // pending drops the attempts that have ended.
 func (u attempts) pending() attempts {
-	kept := u[:0]
-	for _, a := range u {
-		if a.done.Load() {
+	return slices.DeleteFunc(u, func(a *attempt) bool {
+		done := a.done.Load()
+		if done {
 			a.cancel()
-			continue
 		}
-		kept = append(kept, a)
-	}
-	clear(u[len(kept):])
-	return kept
+		return done
+	})
 }
 
 // makeRoom gives up the oldest attempt when there is room for no other and it has been under way for long: it may
@@ -247,6 +229,7 @@ func (h *Holder) without(now time.Duration) time.Duration {
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
+	r.Unreachable, r.Relayed, r.Release, r.Zones = reported(r.Unreachable), reported(r.Relayed), cut(r.Release), cut(r.Zones)
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,7 +16,7 @@ func TestHonoured(t *testing.T) {
 	old := d.request(2)
 	d.apply(agreement.Empty{})
 	index := d.state.Index
-	if d.book.honoured(d.now, index) {
+	if d.ledger.honoured(d.now, index) {
 		t.Error("nobody has told that it has applied the entry, and all are said to have")
 	}
 	for _, n := range []byte{1, 3} {
@@ -24,14 +24,14 @@ func TestHonoured(t *testing.T) {
 			t.Fatalf("node %d: have %+v", n, r)
 		}
 	}
-	if d.book.honoured(d.now, index) {
+	if d.ledger.honoured(d.now, index) {
 		t.Error("node 2 has authority, and has not applied the entry")
 	}
 	if r := d.ask(old); !r.Granted {
 		t.Errorf("before that is asked for: have %+v, want authority for the node that is behind", r)
 	}
 	asked := d.now
-	for !d.book.honoured(d.now, index) {
+	for !d.ledger.honoured(d.now, index) {
 		if d.now += tickEvery; d.now-asked > time.Minute {
 			t.Fatal("authority that has run out counts for ever")
 		}
@@ -47,7 +47,7 @@ func TestHonoured(t *testing.T) {
 	if r := d.ask(d.request(2)); !r.Granted {
 		t.Errorf("have %+v, want authority for who has caught up", r)
 	}
-	if !d.book.honoured(d.now, index) {
+	if !d.ledger.honoured(d.now, index) {
 		t.Error("what was honoured is not any more")
 	}
 }
@@ -60,12 +60,12 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	d.lead(3)
-	d.book.floor = index // as Giver.learn sets it
+	d.ledger.floor = index // as Giver.learn sets it
 	begun := d.now
 	if r := d.ask(old); r.Granted || r.Why != whyRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
-	for !d.book.honoured(d.now, index) {
+	for !d.ledger.honoured(d.now, index) {
 		if d.now += tickEvery; d.now-begun > time.Minute {
 			t.Fatal("never honoured")
 		}

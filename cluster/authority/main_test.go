@@ -1,9 +1,33 @@
 package authority
 
 import (
+	"log/slog"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newTestGiver fills in what a test doesn't care about.
+func newTestGiver(c GiverConfig) *Giver {
+	if c.Now == nil {
+		start := time.Now()
+		c.Now = func() time.Duration { return time.Since(start) }
+	}
+	if c.Ruled == nil {
+		c.Ruled = func() uint64 { return 0 }
+	}
+	c.HandOn, c.Logger = func() {}, slog.New(slog.DiscardHandler)
+	return NewGiver(c)
+}
+
+// newTestHolder fills in what a test doesn't care about.
+func newTestHolder(c HolderConfig) *Holder {
+	if c.OnChange == nil {
+		c.OnChange = func() {}
+	}
+	c.Logger = slog.New(slog.DiscardHandler)
+	return NewHolder(c)
+}

@@ -1,70 +1,34 @@
 package authority
 
 import (
-	"bytes"
-	"errors"
-	"reflect"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
-func TestMessages(t *testing.T) {
-	requests := []Request{
-		{},
-		{Node: id(7), Boot: 1 << 63, Generation: -1, Applied: 9, Settled: 1 << 62, Leaving: true},
-		{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1), id(2)}},
-		{Node: id(7), Boot: 3, Stuck: true, Unreachable: []ring.NodeID{id(1)}, Relayed: []ring.NodeID{id(4), id(5)}, Without: time.Second, Level: 7, Release: "v9.1.0", Zones: "2031a", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}}},
-	}
-	for _, want := range requests {
-		b, err := want.AppendBinary([]byte("x"))
-		if err != nil {
-			t.Fatal(err)
+// TestRequestsAreBounded: what a holder would never send is refused, and leaves nothing behind.
+func TestRequestsAreBounded(t *testing.T) {
+	nodes := make([]ring.NodeID, maxReported+1)
+	for name, alter := range map[string]func(*Request){
+		"unreachable": func(q *Request) { q.Unreachable = nodes },
+		"relayed":     func(q *Request) { q.Relayed = nodes },
+		"release":     func(q *Request) { q.Release = strings.Repeat("x", maxText+1) },
+		"zones":       func(q *Request) { q.Zones = strings.Repeat("x", maxText+1) },
+		"without":     func(q *Request) { q.Without = -1 },
+	} {
+		d := newDesk(t, 3)
+		q := d.request(2)
+		alter(&q)
+		if have := d.ask(q); have.Why != whyTooLarge || len(d.ledger.records) > 0 {
+			t.Errorf("%s: have %+v", name, have)
 		}
-		have, err := ParseRequest(b[1:])
-		if err != nil || !reflect.DeepEqual(have, want) {
-			t.Errorf("have %+v, %v, want %+v", have, err, want)
+		if q.Without < 0 {
+			continue
 		}
-	}
-	many := Request{Unreachable: make([]ring.NodeID, maxReported+1)}
-	b, _ := many.AppendBinary(nil)
-	if have, err := ParseRequest(b); err != nil || len(have.Unreachable) != maxReported {
-		t.Errorf("have %d, %v", len(have.Unreachable), err)
-	}
-	for _, want := range []Reply{{}, {Granted: true, Index: 1 << 63}, {Why: "no", Index: 3}, {Why: "no", Differs: true}, {Why: "no", Removed: true}, {Granted: true, Behind: []ring.NodeID{id(1), id(2)}}, {Why: strings.Repeat("x", maxWhy)}} {
-		b, _ := want.AppendBinary([]byte("x"))
-		if have, err := ParseReply(b[1:]); err != nil || !reflect.DeepEqual(have, want) {
-			t.Errorf("have %+v, %v, want %+v", have, err, want)
+		sent := (&Holder{config: HolderConfig{Self: q.Node, Boot: q.Boot, Boottime: NewClock().Boottime, Status: func() Request { return q }}}).request()
+		if !sent.bounded() {
+			t.Errorf("%s: more is sent than may be", name)
 		}
 	}
-	b, _ = Reply{Why: strings.Repeat("x", 1000)}.AppendBinary(nil)
-	if have, err := ParseReply(b); err != nil || len(have.Why) != maxWhy {
-		t.Errorf("have %d bytes, %v", len(have.Why), err)
-	}
-}
-
-func FuzzMessages(f *testing.F) {
-	b, _ := Request{Node: id(7), Boot: 3, GivingUp: true, Unreachable: []ring.NodeID{id(1)}}.AppendBinary(nil)
-	f.Add(b)
-	b, _ = Reply{Why: "no", Index: 3}.AppendBinary(nil)
-	f.Add(b)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, err := ParseRequest(b); err == nil {
-			if again, _ := r.AppendBinary(nil); !bytes.Equal(again, b) {
-				t.Errorf("%x is read as %+v, which is written as %x", b, r, again)
-			}
-		} else if !errors.Is(err, ErrMessage) {
-			t.Error(err)
-		}
-		if r, err := ParseReply(b); err == nil {
-			if again, _ := r.AppendBinary(nil); !bytes.Equal(again, b) {
-				t.Errorf("%x is read as %+v, which is written as %x", b, r, again)
-			}
-		} else if !errors.Is(err, ErrMessage) {
-			t.Error(err)
-		}
-	})
 }

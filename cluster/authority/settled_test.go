@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
 // What a member reported before a node was ended says nothing of the moves that the end made.
@@ -28,7 +29,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 			t.Fatalf("have %#v", e)
 		}
 	}
-	d.node(4).Presence = Failed
+	d.node(4).State = gossip.Failed
 	for {
 		d.now += tickEvery
 		if d.now/tickEvery%5 == 0 {
@@ -41,7 +42,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 				t.Fatalf("have %#v", e)
 			}
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 			break
 		}
 	}

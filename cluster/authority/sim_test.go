@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -110,17 +111,12 @@ func (w *world) spawn(id ring.NodeID) *process {
 	p.applied = len(w.states) - 1
 	w.all = append(w.all, p)
 	w.mu.Unlock()
-	var err error
-	if p.giver, err = NewGiver(GiverConfig{
+	p.giver = newTestGiver(GiverConfig{
 		Self: id, Boot: p.boot, Expect: 3, State: p.state, Propose: p.propose, Nodes: p.gossip, Now: p.now,
-	}); err != nil {
-		w.t.Fatal(err)
-	}
-	if p.holder, err = NewHolder(HolderConfig{
+	})
+	p.holder = newTestHolder(HolderConfig{
 		Self: id, Boot: p.boot, Boottime: p.boottime, Ask: p.ask, Status: p.status,
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	})
 	p.holder.Start()
 	w.group.Go(p.follow)
 	w.group.Go(p.apply)
@@ -391,9 +387,9 @@ func (p *process) gossip() []Node {
 	defer w.mu.Unlock()
 	var out []Node
 	for _, o := range w.nodes {
-		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, Presence: Alive, Supports: true}
+		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, State: gossip.Alive, Supports: true}
 		if w.down(o) || time.Now().Before(o.slander) {
-			n.Presence = Failed
+			n.State = gossip.Failed
 		}
 		out = append(out, n)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -71,7 +72,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
 				t.Fatalf("have %+v, want that node 3 is ended", list)
 			}
-			if d.state.Suspensions[id(3)].Times != 1 {
+			if d.state.Boots[id(3)].Suspension.Times != 1 {
 				t.Error("it is not counted")
 			}
 		})
@@ -106,7 +107,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		for end := d.now + 20*time.Second; d.now < end; d.now += tickEvery {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
-				d.book.hear(d.now, d.state, &q)
+				d.ledger.hear(d.now, d.state, &q)
 			}
 			if list := ended(kind(d.decide())); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -220,8 +221,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.book.behind, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want that node 3 is said to be behind", d.book.behind)
+		if !slices.Equal(d.ledger.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want that node 3 is said to be behind", d.ledger.behind)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickEvery, 1, 2, 3)
@@ -229,7 +230,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.book.behind) != 0 {
+		if !d.inRing(3) || len(d.ledger.behind) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}
@@ -260,7 +261,7 @@ func TestFloor(t *testing.T) {
 		d.stays(4)
 		d.rule()
 		d.run(20*time.Second, 1, 2, 3, 4)
-		if refused(d, 4) || d.book.followed(d.state, d.ruled) {
+		if refused(d, 4) || d.ledger.followed(d.state, d.ruled) {
 			t.Fatal("half of the ring is refused")
 		}
 	})
@@ -269,12 +270,12 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		for range 400 {
-			if d.book.followed(d.state, d.ruled) { // each write waits for that
+			if d.ledger.followed(d.state, d.ruled) { // each write waits for that
 				d.rule()
 			}
 			d.run(tickEvery, 1, 2, 3)
-			if len(d.book.rises) > int(followTime/tickEvery)+1 {
-				t.Fatalf("%d versions are looked at", len(d.book.rises))
+			if len(d.ledger.rises) > int(followTime/tickEvery)+1 {
+				t.Fatalf("%d versions are looked at", len(d.ledger.rises))
 			}
 		}
 		if d.inRing(3) {
@@ -286,8 +287,8 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.rule()
 		d.run(time.Second, 1, 2, 3)
-		if d.book.floor != d.ruled {
-			t.Fatalf("the floor is %d, not %d", d.book.floor, d.ruled)
+		if d.ledger.floor != d.ruled {
+			t.Fatalf("the floor is %d, not %d", d.ledger.floor, d.ruled)
 		}
 	})
 }
@@ -311,7 +312,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
 	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // it is made anew without the hole
-	if d.inRing(5) || d.state.Suspensions[id(5)].Times != 1 {
+	if d.inRing(5) || d.state.Boots[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
 	relayed()
@@ -342,12 +343,12 @@ func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 func TestRemovedByForce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence, d.node(3).Removed = Left, true
+	d.node(3).State, d.node(3).Removed = gossip.Left, true
 	list := ended(d.run(Wait+time.Second, 1, 2, 3))
 	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
 		t.Fatalf("have %+v, want that node 3 is ended", list)
 	}
-	d.node(3).Presence, d.node(3).Removed = Alive, false
+	d.node(3).State, d.node(3).Removed = gossip.Alive, false
 	if reply := d.ask(d.request(3)); !reply.Removed {
 		t.Fatalf("have %+v, want that it is told", reply)
 	}

@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"ring":               {},
 	"rules":              {"algorithms", "internal/yaml"},
 	"cluster/agreement":  {"ring", "rules"},
-	"cluster/authority":  {"ring", "cluster/agreement"},
+	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
 	"persist":            {"algorithms", "counters", "ring"},
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
 	"limiter/grants":     {"algorithms", "counters", "ring", "localcache"},
@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"internal/loads":     {"rules"},
 	"limiter":            {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter/grants"},
 	"cluster/gossip":     {"ring"},
-	"cluster/wan":        {"ring", "cluster/gossip", "cluster/peer"},
+	"cluster/regions":    {"ring", "cluster/gossip", "cluster/peer"},
 	"usage":              {"ring", "rules", "cluster/peer", "persist"},
 	"internal/tracing":   {},
 	"replay":             {"algorithms", "counters", "rules", "limiter"},
@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 	"api":                {"persist", "algorithms", "counters", "rules", "ring", "limiter", "internal/loads", "usage", "internal/tracing", "api/ui", "internal/yaml", "cluster", "cluster/gossip"},
 	"node": {
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "client", "internal/secret", "cluster/wan",
+		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands: what a node is made of is not theirs to know.
 	"cmd/rlnode": {
@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	},
 
 	"cluster/peer": {"ring"},
-	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "persist", "rules", "cluster/wan"},
+	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "persist", "rules", "cluster/regions"},
 
 	"deploy/check":      {}, // a module of its own, as deploy/release
 	"deploy/release":    {},

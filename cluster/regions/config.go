@@ -1,8 +1,7 @@
-package wan
+package regions
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/hashicorp/memberlist"
@@ -18,50 +17,37 @@ type Node struct {
 	Boot     uint64 // of the process: another one after each start
 	Name     string // for people
 	Region   string
-	Address  string // IP at which the nodes of its region reach it
 	PeerPort int
 }
 
 // Config says who this node is, and where it meets those of other regions.
 type Config struct {
 	Self      Node
-	Primary   string              // the region that this node takes for the primary; Self.Region if empty
+	Primary   string              // the region that this node takes for the primary
 	Bind      string              // IP of the listeners
 	Port      int                 // TCP and UDP
 	AnyPort   bool                // as gossip.Config.AnyPort
-	Advertise string              // IP at which other regions reach this node, here and at the peer port; Self.Address if empty
+	Advertise string              // IP at which other regions reach this node, here and at the peer port
 	Keyring   *memberlist.Keyring // as gossip.Config.Keyring
 	Join      []string            // host[:wan-port] of nodes in other regions, at most 64. Those that are entry nodes answer
 
 	Remembered []string                 // what Remember was given in an earlier run
-	Remember   func(addresses []string) // is told where entry nodes gossip, when that changes, at most 1,000. nil: nobody is
+	Remember   func(addresses []string) // gets where entry nodes gossip, when that changes; at most 1,000. It may be nil
 
 	Peers *peer.Peers // carries the calls
 	// Transport takes the place of the network. It is asked for one each time this node enters the WAN pool.
 	Transport func() (memberlist.Transport, error)
-	Logger    *slog.Logger // nil: the default one
+	Logger    *slog.Logger
 }
 
-func (c Config) withDefaults() (Config, error) {
+func (c Config) validate() error {
 	if c.Peers == nil {
-		return c, errors.New("there must be Peers")
+		return errors.New("there must be Peers")
 	}
 	if c.Self.Region == "" {
-		return c, errors.New("there must be a region")
+		return errors.New("there must be a region")
 	}
-	if c.Primary == "" {
-		c.Primary = c.Self.Region
-	}
-	if c.Advertise == "" {
-		c.Advertise = c.Self.Address
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if err := c.gossip(0, 0, nil).Validate(); err != nil {
-		return c, fmt.Errorf("WAN pool: %w", err)
-	}
-	return c, nil
+	return c.gossip(0, 0, nil).Validate()
 }
 
 // gossip is the configuration of this node's part in the WAN pool. Each time it enters it is another process to the others:
@@ -78,5 +64,5 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 	}
 }
 
-// mostMembers is what a number of nodes is told as at most.
+// mostMembers bounds the number of nodes that a region announces.
 const mostMembers = 65535

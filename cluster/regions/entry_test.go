@@ -1,9 +1,10 @@
-package wan
+package regions
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -332,14 +333,14 @@ func TestBadConfigs(t *testing.T) {
 			"no region":     func(c *Config) { c.Self.Region = "" },
 			"no key":        func(c *Config) { c.Keyring = &memberlist.Keyring{} },
 			"a bad seed":    func(c *Config) { c.Join = []string{":7948"} },
-			"no address":    func(c *Config) { c.Self.Address = "" },
+			"no address":    func(c *Config) { c.Advertise = "" },
 			"a long region": func(c *Config) { c.Self.Region = strings.Repeat("r", 101) },
 			"a bad primary": func(c *Config) { c.Primary = "a\nb" },
 			"a bad port":    func(c *Config) { c.Port = 70000 },
 		} {
 			c := Config{
-				Self: Node{ID: ring.NodeID{1}, Boot: 1, Name: "n1", Region: "eu", Address: "127.0.0.1", PeerPort: 1}, Port: wanPort,
-				Peers: peers,
+				Self: Node{ID: ring.NodeID{1}, Boot: 1, Name: "n1", Region: "eu", PeerPort: 1}, Primary: "eu", Advertise: "127.0.0.1", Port: wanPort,
+				Peers: peers, Logger: slog.New(slog.DiscardHandler),
 			}
 			if change != nil {
 				change(&c)

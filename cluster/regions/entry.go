@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 const (
 	// enterPause is how long to wait when the WAN pool could not be entered.
 	enterPause = 5 * time.Second
-	// leaveTime bounds how long others are told that this node leaves.
+	// leaveTime bounds how long this node spends on announcing that it leaves.
 	leaveTime = 6 * time.Second
 	// forgetFailed and forgetLeft are how long members of the pool are remembered that are gone.
 	forgetFailed = 72 * time.Hour
@@ -32,11 +32,11 @@ type pool struct {
 	gossip     *gossip.Gossip            // nil: it has none
 	entered    uint64                    // how often
 	again      time.Time                 // not to be tried before
-	cluster    [16]byte                  // as it was told last
-	members    int                       // as it was told last
-	remembered []string                  // what Remember was told last
+	cluster    [16]byte                  // as it was announced last
+	members    int                       // as it was announced last
+	remembered []string                  // as Remember got them last
 	gone       map[ring.NodeID]time.Time // members that are gone, and since when
-	met        []string                  // what gossip was told of last
+	met        []string                  // as gossip got them last
 	news       bool                      // gossip has changed
 	seen       time.Time                 // when what it lists was last looked at
 	failure    string                    // why the pool could not be entered, as it was said

@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"context"
@@ -67,8 +67,7 @@ type Pool struct {
 
 // Open starts a Pool. Nothing is opened on the network before SetEntry.
 func Open(c Config) (*Pool, error) {
-	c, err := c.withDefaults()
-	if err != nil {
+	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
 	}
 	p := &Pool{
@@ -117,26 +116,32 @@ func (p *Pool) Leave(ctx context.Context) error {
 
 // SetEntry says whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
 func (p *Pool) SetEntry(yes bool) {
-	p.mu.Lock()
-	changed := !p.leaving && p.entry != yes
-	if changed {
+	p.change(func() bool {
+		if p.leaving || p.entry == yes {
+			return false
+		}
 		p.entry = yes
-	}
-	p.mu.Unlock()
-	if changed {
-		signal(p.wake)
-		signal(p.asking)
-	}
+		return true
+	})
 }
 
 // SetMembers says how many nodes this region has.
 func (p *Pool) SetMembers(n int) {
+	p.change(func() bool {
+		changed := p.members != n
+		p.members = n
+		return changed
+	})
+}
+
+// change wakes both loops if set, which is called with mu held, has changed something.
+func (p *Pool) change(set func() bool) {
 	p.mu.Lock()
-	changed := p.members != n
-	p.members = n
+	changed := set()
 	p.mu.Unlock()
 	if changed {
 		signal(p.wake)
+		signal(p.asking)
 	}
 }
 
@@ -197,15 +202,14 @@ func (p *Pool) Regions() []Region {
 	v, h := p.view.Load(), p.heard.Load()
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
-		all = append(all, Region{
-			Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members,
-			Reachable: p.direct(r) || p.viaMate(h, r.name),
-		})
+		one := p.seen(r)
+		one.Reachable = one.Reachable || p.viaMate(*h, r.name)
+		all = append(all, one)
 	}
 	for _, r := range h.regions() {
 		// An entry node knows better, unless it has just become one.
 		if v.region(r.Name) == nil && len(all) < mostRegions && (!v.entry || h.age() < 3*askAll) {
-			r.Reachable = p.viaMate(h, r.Name)
+			r.Reachable = p.viaMate(*h, r.Name)
 			all = append(all, r)
 		}
 	}
@@ -213,12 +217,17 @@ func (p *Pool) Regions() []Region {
 	return all
 }
 
+// seen is a region as this node sees it by itself.
+func (p *Pool) seen(r *region) Region {
+	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.direct(r)}
+}
+
 // Reachable says whether a call to a region would be sent.
 func (p *Pool) Reachable(region string) bool {
 	if r := p.view.Load().region(region); r != nil && p.direct(r) {
 		return true
 	}
-	return p.viaMate(p.heard.Load(), region)
+	return p.viaMate(*p.heard.Load(), region)
 }
 
 // direct says whether this node has a link to a region.
@@ -260,19 +269,12 @@ func (p *Pool) run() {
 			p.pool.news = true
 		}
 		p.step(time.Now())
-		if p.alone() {
+		if len(p.Regions()) == 0 {
 			timer.Reset(lookAlone)
 		} else {
 			timer.Reset(lookInterval)
 		}
 	}
-}
-
-// alone says whether no other region is known.
-func (p *Pool) alone() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.told) == 0
 }
 
 func signal(c chan struct{}) {

@@ -47,6 +47,7 @@ const (
 	whyBusy       = "too many nodes wait for an answer"
 	whyBehind     = "the node has not applied the last entry that ended a node"
 	whyNoBoot     = "the request names no process"
+	whyTooLarge   = "the request reports more than there may be"
 	whyBootBehind = "the node has not applied the entry that registered its process"
 	whyRules      = "the node has not applied rules that the others go by"
 	whyGeneration = "the node's generation is another"
@@ -61,9 +62,9 @@ const (
 	whyGaveUp     = "the process has given its authority up"
 )
 
-// book is what a leader has seen and granted in one reign. Its methods are told the time, the state and gossip's
+// ledger is what a leader has seen and granted in one reign. Its methods get the time, the state and gossip's
 // view; it has no clock, no lock and no goroutine. Moments are readings of the leader's monotonic clock.
-type book struct {
+type ledger struct {
 	self   ring.NodeID
 	boot   uint64 // of self
 	expect int
@@ -90,7 +91,7 @@ type book struct {
 	to          *ring.Table   // State.To as seen last
 	toSince     time.Duration // since when it has been this one
 
-	cry    func(msg string, id ring.NodeID) // tells an operator
+	cry    func(msg string, id ring.NodeID) // alarms an operator
 	handOn func()                           // has another node lead
 }
 
@@ -140,12 +141,11 @@ type record struct {
 	cried     time.Duration
 }
 
-func newBook(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *book {
-	return &book{
+func newLedger(self ring.NodeID, boot uint64, expect int, reign uint64, now time.Duration) *ledger {
+	return &ledger{
 		self: self, boot: boot, expect: expect, reign: reign,
 		since: now, trusted: now, looked: now, wantedSince: now, toSince: now, proved: now, vainEnded: never,
 		records: make(map[ring.NodeID]*record),
-		cry:     func(string, ring.NodeID) {}, handOn: func() {},
 	}
 }
 
@@ -156,16 +156,16 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns what is known of id, brought in line with the process that is registered. It is nil if the book is
+// record returns what is known of id, brought in line with the process that is registered. It is nil if the ledger is
 // full.
-func (b *book) record(s *agreement.State, id ring.NodeID) *record {
-	r := b.records[id]
+func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
+	r := l.records[id]
 	if r == nil {
-		if len(b.records) >= maxRecords {
+		if len(l.records) >= maxRecords {
 			return nil
 		}
 		r = newRecord(s.Boot(id))
-		b.records[id] = r
+		l.records[id] = r
 	}
 	if boot := s.Boot(id); r.boot != boot {
 		next := newRecord(boot)
@@ -174,25 +174,27 @@ func (b *book) record(s *agreement.State, id ring.NodeID) *record {
 		if r.newer == boot {
 			next.asked = r.newerAsked
 		}
-		r, b.records[id] = next, next
+		r, l.records[id] = next, next
 	}
 	return r
 }
 
-// hear notes a request and tells why it is refused; empty if it may be granted once an empty entry has committed.
-func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
+// hear notes a request and returns why it is refused; empty if it may be granted once an empty entry has committed.
+func (l *ledger) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
 		return Reply{Why: whyNoBoot}
+	case !q.bounded():
+		return Reply{Why: whyTooLarge}
 	case s.WasRemoved(q.Boot):
 		return Reply{Why: whyRemoved, Removed: true}
 	}
-	r := b.record(s, q.Node)
+	r := l.record(s, q.Node)
 	switch {
 	case r == nil:
 		return Reply{Why: whyBusy}
 	case q.Boot != r.boot:
-		return Reply{Why: b.hearOther(now, s, r, q)}
+		return Reply{Why: l.hearOther(now, s, r, q)}
 	}
 	r.asked = now
 	r.leaving, r.without = q.Leaving, q.Without
@@ -203,7 +205,7 @@ func (b *book) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	if q.GivingUp {
 		r.gaveUp = true
 	}
-	reply := b.judge(s, q)
+	reply := l.judge(s, q)
 	r.ask(now, reply.Why)
 	return reply
 }
@@ -233,14 +235,14 @@ func (r *record) ask(now time.Duration, why string) {
 func (q *Request) knows() agreement.Level { return max(1, q.Level) }
 
 // hearOther notes a request of a process that is not the registered one.
-func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
+func (l *ledger) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
 		return whyGaveUp
 	case s.Boots[q.Node].Was(q.Boot):
 		return whyReplaced
-	case q.Node == b.self && q.Boot != b.boot:
-		b.complain(now, r, q.Node)
+	case q.Node == l.self && q.Boot != l.boot:
+		l.complain(now, r, q.Node)
 		return whyClone
 	}
 	if r.newer != q.Boot {
@@ -248,7 +250,7 @@ func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Re
 	}
 	r.newerAsked = now
 	if r.asked > r.newerSince && now-r.asked < patience {
-		b.complain(now, r, q.Node)
+		l.complain(now, r, q.Node)
 		return whyClone
 	}
 	low := q.knows() < s.Level
@@ -261,24 +263,24 @@ func (b *book) hearOther(now time.Duration, s *agreement.State, r *record, q *Re
 	case low:
 		why = whyLevel
 	}
-	if b.silence(now, r.asked) >= patience {
+	if l.silence(now, r.asked) >= patience {
 		r.without = q.Without
 		r.ask(now, why)
 	}
 	return why
 }
 
-func (b *book) complain(now time.Duration, r *record, id ring.NodeID) {
+func (l *ledger) complain(now time.Duration, r *record, id ring.NodeID) {
 	if now-r.cried >= cryEvery {
 		r.cried = now
-		b.cry("two processes with one identity ask for authority; the newer one is refused", id)
+		l.cry("two processes with one identity ask for authority; the newer one is refused", id)
 	}
 }
 
-// judge tells why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
+// judge reports why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
 // arrives and when it is granted.
-func (b *book) judge(s *agreement.State, q *Request) Reply {
-	r := b.record(s, q.Node)
+func (l *ledger) judge(s *agreement.State, q *Request) Reply {
+	r := l.record(s, q.Node)
 	switch {
 	case r == nil:
 		return Reply{Why: whyBusy}
@@ -296,8 +298,8 @@ func (b *book) judge(s *agreement.State, q *Request) Reply {
 		return Reply{Why: whyBehind, Index: s.LastEnded}
 	case q.Applied < s.Boots[q.Node].Index:
 		return Reply{Why: whyBootBehind, Index: s.Boots[q.Node].Index}
-	case q.Applied < b.floor:
-		return Reply{Why: whyRules, Index: b.floor}
+	case q.Applied < l.floor:
+		return Reply{Why: whyRules, Index: l.floor}
 	case q.Generation != s.Generation(q.Node):
 		return Reply{Why: whyGeneration}
 	}
@@ -306,35 +308,35 @@ func (b *book) judge(s *agreement.State, q *Request) Reply {
 
 // grant judges once more, after the empty entry, and if nothing stands against it notes the moment. The reply is
 // sent after that.
-func (b *book) grant(now time.Duration, s *agreement.State, q *Request) Reply {
-	reply := b.judge(s, q)
+func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
+	reply := l.judge(s, q)
 	if reply.Why == "" {
-		b.records[q.Node].granted = now
+		l.records[q.Node].granted = now
 		reply = Reply{Granted: true, Index: s.Index}
 	}
 	return reply
 }
 
-// honoured tells whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
+// honoured reports whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
 // has some from an earlier leader, and has not asked this one, may have applied less.
-func (b *book) honoured(now time.Duration, index uint64) bool {
-	if now-b.since < Wait {
+func (l *ledger) honoured(now time.Duration, index uint64) bool {
+	if now-l.since < Wait {
 		return false
 	}
-	for _, r := range b.records {
-		if r.applied < index && !b.expired(now, r) {
+	for _, r := range l.records {
+		if r.applied < index && !l.expired(now, r) {
 			return false
 		}
 	}
-	b.floor = max(b.floor, index)
+	l.floor = max(l.floor, index)
 	return true
 }
 
-// followed tells whether a majority of the ring has applied index; true without a ring.
-func (b *book) followed(s *agreement.State, index uint64) bool {
+// followed reports whether a majority of the ring has applied index; true without a ring.
+func (l *ledger) followed(s *agreement.State, index uint64) bool {
 	members, have := s.To.Members(), 0
 	for _, id := range members {
-		if r := b.records[id]; r != nil && r.applied >= index {
+		if r := l.records[id]; r != nil && r.applied >= index {
 			have++
 		}
 	}
@@ -343,29 +345,29 @@ func (b *book) followed(s *agreement.State, index uint64) bool {
 
 // raiseFloor has the floor follow the newest rules: it rises when everyone who may have authority has applied them, or a
 // while after a majority of the ring has.
-func (b *book) raiseFloor(v *view) {
-	if v.ruled > b.floor && !b.honoured(v.now, v.ruled) && b.followed(v.state, v.ruled) &&
-		(len(b.rises) == 0 || b.rises[len(b.rises)-1].index < v.ruled) {
-		b.rises = append(b.rises, rise{v.ruled, v.now})
+func (l *ledger) raiseFloor(v *view) {
+	if v.ruled > l.floor && !l.honoured(v.now, v.ruled) && l.followed(v.state, v.ruled) &&
+		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
+		l.rises = append(l.rises, rise{v.ruled, v.now})
 	}
-	for len(b.rises) > 0 && (b.rises[0].index <= b.floor || v.now-b.rises[0].at >= followTime) {
-		b.floor = max(b.floor, b.rises[0].index)
-		b.rises = b.rises[1:]
+	for len(l.rises) > 0 && (l.rises[0].index <= l.floor || v.now-l.rises[0].at >= followTime) {
+		l.floor = max(l.floor, l.rises[0].index)
+		l.rises = l.rises[1:]
 	}
 }
 
-// holds tells whether id may have authority that this leader granted. A node that may have some from an earlier
+// holds reports whether id may have authority that this leader granted. A node that may have some from an earlier
 // leader, but hasn't asked since, doesn't count.
-func (b *book) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
-	r := b.records[id]
+func (l *ledger) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
+	r := l.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&
 		!r.gaveUp && !r.ending && !r.ended && !r.replacing
 }
 
-// expired tells whether all authority of r's node has run out, whoever granted it.
-func (b *book) expired(now time.Duration, r *record) bool {
-	return r.gaveUp || now-max(b.since, r.granted) >= Wait
+// expired reports whether all authority of r's node has run out, whoever granted it.
+func (l *ledger) expired(now time.Duration, r *record) bool {
+	return r.gaveUp || now-max(l.since, r.granted) >= Wait
 }
 
 // silence is for how long a node that asked last at asked has been silent, as far as the leader can tell.
-func (b *book) silence(now, asked time.Duration) time.Duration { return now - max(b.trusted, asked) }
+func (l *ledger) silence(now, asked time.Duration) time.Duration { return now - max(l.trusted, asked) }

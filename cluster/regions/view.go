@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ type view struct {
 	addresses []string               // where entry nodes gossip, this one first; at most mostAddresses
 }
 
-// region is another region, as the WAN pool tells it.
+// region is another region, as the WAN pool shows it.
 type region struct {
 	name    string
 	follows string
@@ -178,11 +178,10 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 }
 
 // most is the text that was counted most often; the first in order of those.
-func most(counts map[string]int) (text string) {
-	for _, t := range slices.Sorted(maps.Keys(counts)) {
-		if text == "" || counts[t] > counts[text] {
-			text = t
-		}
+func most(counts map[string]int) string {
+	texts := slices.Sorted(maps.Keys(counts))
+	if len(texts) == 0 {
+		return ""
 	}
-	return text
+	return slices.MaxFunc(texts, func(a, b string) int { return cmp.Compare(counts[a], counts[b]) })
 }

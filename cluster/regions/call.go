@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"bytes"
@@ -88,7 +88,7 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 }
 
 // judging has the next calls go to another entry node than to one that was late, or did not do what it was asked: it may be
-// gone, which its silence tells only later, or cut off in its own region, and another one is not.
+// gone, which its silence shows only later, or cut off in its own region, and another one is not.
 func (r *region) judging(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		var remote *peer.RemoteError

@@ -1,4 +1,4 @@
-// Package wan connects regions: it knows the other regions' entry nodes, and calls them.
+// Package regions connects regions: it knows the other regions' entry nodes, and calls them.
 //
 // Every region is a cluster of its own. Its voters are its *entry nodes*: they gossip with those of the other regions in a
 // second pool, the WAN pool, and keep connections to them (far links, see package peer). Any node of a region calls another
@@ -32,9 +32,9 @@
 //
 // # Caveats
 //
-// Without keys and certificates whoever reaches the two ports can take part: call itself a region, learn what rules say, and
+// Without keys and certificates anybody who reaches the two ports can take part: call itself a region, learn what rules say, and
 // take loans. Gossip is a hint here too: nothing about rules or quota is decided by it.
 //
 // Goroutines: one owns the pool, one asks the entry nodes of this region. Close waits for both. Calls under way end with their
 // own timeouts, or with Close of the Peers.
-package wan
+package regions

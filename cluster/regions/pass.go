@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"encoding/binary"
@@ -12,11 +12,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of calls inside a region. Those up to 207 are wan's.
+// Methods of calls inside a region. Those up to 207 belong to this package.
 const (
 	MethodPass    peer.Method = 200 // a call to another region, for an entry node to pass on
-	MethodRegions peer.Method = 201 // which regions an entry node knows
-
+	MethodRegions peer.Method = 201 // nothing → answer
 )
 
 const (
@@ -93,12 +92,12 @@ func (p *Pool) passers(v *view, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.mates, p.lastMate
 	p.mu.Unlock()
-	h := p.heard.Load()
+	reaching := p.heard.Load().reaching(region)
 	var can, may []ring.NodeID
 	for _, mate := range find() {
 		switch {
 		case mate == p.config.Self.ID:
-		case h.reaches(mate, region):
+		case slices.Contains(reaching, mate):
 			can = append(can, mate)
 		case !v.entry:
 			may = append(may, mate)
@@ -192,7 +191,7 @@ const CodeMessage peer.Code = 1
 // Handle has the calls of nodes of this region come here.
 func (p *Pool) Handle(peers *peer.Peers) {
 	peers.Handle(MethodPass, peer.Near, p.servePass)
-	peers.Handle(MethodRegions, peer.Near, func(c *peer.Call) { c.Reply(p.said()) })
+	peers.Handle(MethodRegions, peer.Near, p.serveRegions)
 }
 
 func (p *Pool) servePass(c *peer.Call) {

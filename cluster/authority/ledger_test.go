@@ -6,15 +6,16 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
 func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 
-// desk is a book with a log of its own and a clock that the test turns.
+// desk is a ledger with a log of its own and a clock that the test turns.
 type desk struct {
 	t       *testing.T
-	book    *book
+	ledger  *ledger
 	state   *agreement.State
 	now     time.Duration
 	nodes   map[byte]*Node
@@ -37,9 +38,9 @@ func newDesk(t *testing.T, expect int) *desk {
 // lead begins a reign of node 1.
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
-	d.book = newBook(id(1), 101, expect, testReign, d.now)
-	d.book.cry = func(string, ring.NodeID) { d.cried++ }
-	d.book.handOn = func() { d.handed++ }
+	d.ledger = newLedger(id(1), 101, expect, testReign, d.now)
+	d.ledger.cry = func(string, ring.NodeID) { d.cried++ }
+	d.ledger.handOn = func() { d.handed++ }
 }
 
 func (d *desk) apply(e agreement.Entry) {
@@ -59,7 +60,7 @@ func (d *desk) apply(e agreement.Entry) {
 func (d *desk) node(n byte) *Node {
 	if d.nodes[n] == nil {
 		d.nodes[n] = &Node{
-			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n), Presence: Alive,
+			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n), State: gossip.Alive,
 			Supports: true,
 		}
 	}
@@ -83,11 +84,11 @@ func (d *desk) request(n byte) Request {
 
 // ask has a request heard and, if nothing is against it, granted.
 func (d *desk) ask(q Request) Reply {
-	if r := d.book.hear(d.now, d.state, &q); r.Why != "" {
+	if r := d.ledger.hear(d.now, d.state, &q); r.Why != "" {
 		return r
 	}
-	d.book.proved = d.now
-	reply := d.book.grant(d.now, d.state, &q)
+	d.ledger.proved = d.now
+	reply := d.ledger.grant(d.now, d.state, &q)
 	if reply.Granted {
 		d.granted[q.Node[15]] = d.now
 	}
@@ -100,7 +101,7 @@ func (d *desk) decide() agreement.Entry {
 	for _, n := range d.nodes {
 		nodes = append(nodes, *n)
 	}
-	return d.book.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
+	return d.ledger.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
 // run lets time pass in ticks while the nodes ask and entries are applied as they are decided; it returns them.
@@ -125,7 +126,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 				}
 			}
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 			all = append(all, e)
 		}
 	}
@@ -205,10 +206,10 @@ func TestJoin(t *testing.T) {
 	d := newDesk(t, 2)
 	d.up(1, 2)
 	d.node(3).Supports = false
-	d.node(4).Presence = Doubtful
+	d.node(4).State = gossip.Suspect
 	d.want(d.run(2*time.Second, 1, 2, 3, 4), "Boot", "Boot")
 	d.node(3).Supports = true
-	d.node(4).Presence = Alive
+	d.node(4).State = gossip.Alive
 	d.want(d.run(3*time.Second, 1, 2, 3, 4), "Ring", "Settled")
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
@@ -256,7 +257,7 @@ func TestLeaving(t *testing.T) {
 		t.Fatalf("have %#v, want a Leave", e)
 	}
 	d.apply(e)
-	d.book.proposed(e)
+	d.ledger.proposed(e)
 	if !leave(2).Granted {
 		t.Error("a node that leaves is not granted")
 	}
@@ -267,7 +268,7 @@ func TestLeaving(t *testing.T) {
 		d.ask(d.request(1))
 		if e := d.decide(); e != nil {
 			d.apply(e)
-			d.book.proposed(e)
+			d.ledger.proposed(e)
 		}
 	}
 	if have := d.state.To.Members(); len(have) != 1 || have[0] != id(1) || !d.state.Settled {
@@ -290,26 +291,26 @@ func TestLeaving(t *testing.T) {
 func TestEnding(t *testing.T) {
 	tests := []struct {
 		name     string
-		presence Presence
+		state    gossip.State
 		reported bool
 		asks     bool
 		ended    time.Duration // at the earliest after it asked last; 0: not at all
 	}{
-		{"gossip says so and it is silent", Failed, false, false, Wait},
-		{"it left and is silent", Left, false, false, Wait},
-		{"nobody reaches it and it is silent", Alive, true, false, Wait},
-		{"it is just silent", Alive, false, false, vainPatience},
-		{"gossip suspects it", Doubtful, false, false, vainPatience},
-		{"gossip alone", Failed, false, true, 0},
-		{"nobody reaches it though it asks", Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
+		{"gossip says so and it is silent", gossip.Failed, false, false, Wait},
+		{"it left and is silent", gossip.Left, false, false, Wait},
+		{"nobody reaches it and it is silent", gossip.Alive, true, false, Wait},
+		{"it is just silent", gossip.Alive, false, false, vainPatience},
+		{"gossip suspects it", gossip.Suspect, false, false, vainPatience},
+		{"gossip alone", gossip.Failed, false, true, 0},
+		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDesk(t, 3)
 			d.up(1, 2, 3)
 			began := d.now
-			granted := d.book.records[id(3)].granted
-			d.node(3).Presence = tt.presence
+			granted := d.ledger.records[id(3)].granted
+			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickEvery
 				for _, n := range []byte{1, 2, 3} {
@@ -355,7 +356,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 			d.ask(d.request(3))
 		}
 		start := d.now
-		d.node(3).Presence = Failed
+		d.node(3).State = gossip.Failed
 		for d.now < start+wait {
 			if e := d.decide(); e != nil {
 				t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
@@ -376,7 +377,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 func TestEndingIsCalledOff(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
 	if have := d.ask(d.request(3)); have.Why != whyEnding {
 		t.Fatalf("have %+v, want no answer while it is being ended", have)
@@ -385,7 +386,7 @@ func TestEndingIsCalledOff(t *testing.T) {
 	if have := d.ask(d.request(3)); have.Why != whyEnding {
 		t.Fatalf("have %+v while gossip still calls it failed", have)
 	}
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	d.want(d.run(3*time.Second, 1, 2, 3))
 	if !d.ask(d.request(3)).Granted {
 		t.Error("it gets no authority after it is back")
@@ -395,7 +396,7 @@ func TestEndingIsCalledOff(t *testing.T) {
 func TestEndedIsNotTakenBack(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	var e agreement.Entry
 	for e == nil {
 		d.now += tickEvery
@@ -404,16 +405,16 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	}
 	d.want([]agreement.Entry{e}, "Ended")
 	// The entry is under way. The node is back, and the leader's loop was stopped for long.
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
-	d.book.hear(d.now, d.state, &q)
-	d.book.look(d.now)
+	d.ledger.hear(d.now, d.state, &q)
+	d.ledger.look(d.now)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority while the entry that ends it was under way")
 	}
 	d.apply(e)
-	d.book.proposed(e)
+	d.ledger.proposed(e)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority for the generation that was ended")
 	}
@@ -423,12 +424,12 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
 	old := d.request(3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.want(d.run(3*time.Second, 1, 2), "Ended")
 	if d.state.To.Rank(id(3)) >= 0 || d.state.Generation(id(3)) != 1 {
 		t.Fatal("it is still there")
 	}
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	if have := d.ask(old); have.Why != whyBehind || have.Index != d.state.LastEnded {
 		t.Errorf("have %+v, want it to apply first", have)
 	}
@@ -447,35 +448,35 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 func TestTheOnlyMemberIsNotEnded(t *testing.T) {
 	d := newDesk(t, 1)
 	d.up(1)
-	d.node(1).Presence = Failed
+	d.node(1).State = gossip.Failed
 	d.want(d.run(time.Minute))
 }
 
 func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.run(1500*time.Millisecond, 1, 2)
-	if !d.book.records[id(3)].ending {
+	if !d.ledger.records[id(3)].ending {
 		t.Fatal("it is not being ended")
 	}
 	d.now += 10 * time.Second // the loop stands still
-	d.node(2).Presence = Failed
+	d.node(2).State = gossip.Failed
 	if e := d.decide(); e != nil {
 		t.Fatalf("have %#v right after the loop stood still", e)
 	}
-	d.node(2).Presence = Alive
+	d.node(2).State = gossip.Alive
 	if have := d.ask(d.request(3)); !have.Granted {
 		t.Errorf("have %+v for the request that lay unread", have)
 	}
-	d.node(3).Presence = Alive
+	d.node(3).State = gossip.Alive
 	d.want(d.run(5*time.Second, 1, 2, 3))
 }
 
 func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).Presence = Failed
+	d.node(3).State = gossip.Failed
 	d.want(d.run(2500*time.Millisecond, 1, 2), "Ended")
 	d.want(d.run(4*time.Second, 1, 2))
 	d.want(d.run(2*time.Second, 1, 2), "Ring", "Settled")
@@ -500,7 +501,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		{"nothing", func(*desk) {}, ""},
 		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, whyBehind},
 		{"it has another process", func(d *desk) { d.apply(agreement.Boot{Node: id(3), Boot: 9}) }, whyReplaced},
-		{"it is being ended", func(d *desk) { d.book.records[id(3)].ending = true }, whyEnding},
+		{"it is being ended", func(d *desk) { d.ledger.records[id(3)].ending = true }, whyEnding},
 		{"it gave up", func(d *desk) {
 			q := d.request(3)
 			q.GivingUp = true
@@ -511,11 +512,11 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		q := d.request(3)
-		if have := d.book.hear(d.now, d.state, &q); have.Why != "" {
+		if have := d.ledger.hear(d.now, d.state, &q); have.Why != "" {
 			t.Fatalf("have %+v", have)
 		}
 		tt.first(d)
-		if have := d.book.grant(d.now, d.state, &q); have.Why != tt.want || have.Granted != (tt.want == "") {
+		if have := d.ledger.grant(d.now, d.state, &q); have.Why != tt.want || have.Granted != (tt.want == "") {
 			t.Errorf("%s: have %+v, want %q", tt.name, have, tt.want)
 		}
 	}

@@ -1,7 +1,8 @@
-package wan
+package regions
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/wire"
 )
 
 func FuzzPass(f *testing.F) {
@@ -46,38 +46,41 @@ func FuzzPassed(f *testing.F) {
 	})
 }
 
-func FuzzSaid(f *testing.F) {
-	f.Add([]byte("\x01\x01\x01\x02eu\x02us\x01\x00\x05\x01\x0d10.0.0.1:7948"))
-	f.Add([]byte("\x01\x00\x00\x00"))
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"entry":true,"regions":[{"Name":"eu","Follows":"us","Reachable":true,"Members":5}],"addresses":["10.0.0.1:7948"]}`))
+	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, have []byte) {
-		a, addresses, err := parseSaid(have)
+		a, err := parseAnswer(have)
 		if err != nil {
+			if !errors.Is(err, errMessage) {
+				t.Error(err)
+			}
 			return
 		}
-		if len(a.regions) > mostRegions || len(addresses) > mostAddresses {
-			t.Fatalf("have %d regions, %d addresses", len(a.regions), len(addresses))
-		}
-		again := append(wire.AppendBool([]byte{saidFormat}, a.entry), byte(len(a.regions)))
-		for _, r := range a.regions {
-			again = wire.AppendBool(wire.AppendShortText(wire.AppendShortText(again, r.Name), r.Follows), r.Reachable)
-			again = append(again, byte(r.Members>>8), byte(r.Members))
-		}
-		again = append(again, byte(len(addresses)))
-		for _, s := range addresses {
-			again = wire.AppendShortText(again, s)
-		}
-		if !bytes.Equal(again, have) {
-			t.Fatalf("have %x, want %x", again, have)
+		if len(a.Regions) > mostRegions || len(a.Addresses) > mostAddresses {
+			t.Fatalf("have %d regions, %d addresses", len(a.Regions), len(a.Addresses))
 		}
 	})
 }
 
 func TestBadMessages(t *testing.T) {
-	for _, bad := range []string{
-		"", "\x02", "\x01\x01", "\x01\x02\x00\x00", "\x01\x01\x20", "\x01\x01\x01\x02eu\x00\x02\x00\x05\x00", "\x01\x01\x00\x00more",
-		"\x01\x01\x02\x01b\x00\x00\x00\x00\x01a\x00\x00\x00\x00\x00", "\x01\x01\x01\xffeu", "\x01\x01\x00\x41",
+	many := make([]Region, mostRegions+1)
+	for name, bad := range map[string]answer{
+		"too many regions": {Regions: many}, "too many addresses": {Addresses: make([]string, mostAddresses+1)},
+		"order": {Regions: []Region{{Name: "b"}, {Name: "a"}}}, "long name": {Regions: []Region{{Name: strings.Repeat("r", longestRegion+1)}}},
+		"long primary": {Regions: []Region{{Follows: strings.Repeat("r", longestRegion+1)}}}, "members": {Regions: []Region{{Members: -1}}},
+		"too many members": {Regions: []Region{{Members: mostMembers + 1}}}, "long address": {Addresses: []string{strings.Repeat("a", longestAddress+1)}},
 	} {
-		if a, _, err := parseSaid([]byte(bad)); err == nil {
+		b, err := json.Marshal(bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := parseAnswer(b); !errors.Is(err, errMessage) {
+			t.Errorf("%s: have %+v", name, a)
+		}
+	}
+	for _, bad := range []string{"", "{", "\x01\x01", `{"entry":1}`} {
+		if a, err := parseAnswer([]byte(bad)); !errors.Is(err, errMessage) {
 			t.Errorf("%q: have %+v", bad, a)
 		}
 	}

@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"bytes"
@@ -100,8 +100,8 @@ func (w *world) start(r, i int, options ...option) *node {
 		AcceptFar: func(remote peer.Identity) error { return n.pool.Load().Accept(remote) },
 	}
 	c := Config{
-		Self:    Node{ID: n.id, Boot: boot, Name: n.String(), Region: regionName(r), Address: n.ip, PeerPort: peerPort},
-		Primary: "eu", Bind: n.ip, Port: wanPort, Logger: logger,
+		Self:    Node{ID: n.id, Boot: boot, Name: n.String(), Region: regionName(r), PeerPort: peerPort},
+		Primary: "eu", Bind: n.ip, Port: wanPort, Advertise: n.ip, Logger: logger,
 		Transport: func() (memberlist.Transport, error) { return host.GossipTransport(wanPort) },
 		Remember: func(all []string) {
 			n.mu.Lock()

@@ -1,4 +1,4 @@
-package wan
+package regions
 
 import (
 	"context"
@@ -43,9 +43,9 @@ func onLoopback(t *testing.T, i int, join ...string) *real {
 	}
 	t.Cleanup(func() { n.peers.Close() })
 	n.Pool, err = Open(Config{
-		Self: Node{ID: self.Node, Boot: 1, Name: name, Region: name, Address: "127.0.0.1",
+		Self: Node{ID: self.Node, Boot: 1, Name: name, Region: name,
 			PeerPort: n.peers.Raft().Addr().(*net.TCPAddr).Port},
-		Bind: "127.0.0.1", Keyring: keyring(make([]byte, 32)), Join: join, Peers: n.peers, Logger: logger,
+		Primary: name, Bind: "127.0.0.1", Advertise: "127.0.0.1", Keyring: keyring(make([]byte, 32)), Join: join, Peers: n.peers, Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)

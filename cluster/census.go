@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// Member is a node as this one sees it.
+type Member struct {
+	Name       string       `json:"name"`
+	ID         ring.NodeID  `json:"id"`
+	Address    string       `json:"address"`
+	Region     string       `json:"region"`
+	Zone       string       `json:"zone"`
+	State      gossip.State `json:"state"` // Failed if gossip has not seen it
+	Voter      bool         `json:"voter"`
+	Leader     bool         `json:"leader"`
+	InRing     bool         `json:"in_ring"`
+	Behind     bool         `json:"behind"`     // it asks for authority and can't be given any, by the leader's last answer
+	Partitions int          `json:"partitions"` // owned, when the move under way is over; in a View only
+}
+
+// member is a Member with what the leader goes by.
+type member struct {
+	Member
+	peer     string // host:port, as gossip gives it; empty if gossip has not seen the node
+	boot     uint64 // of the process that gossip has seen
+	version  uint8  // of the ring's settings, by gossip
+	seen     bool   // by gossip
+	known    bool   // in the agreed state
+	server   bool   // in Raft's configuration
+	at       string // its address there
+	removing bool   // by hand: the process that gossip has seen
+	force    bool   // also if it is alive
+	record   record // of the reconcile loop
+}
+
+// alive says whether gossip sees the node now.
+func (m *member) alive() bool { return m.seen && m.State == gossip.Alive }
+
+// census lists the nodes that gossip, Raft's configuration or the agreed state knows, by name. Gossip is the newest on what a node
+// is called and where it is.
+func (c *crew) census(s *agreement.State) []member {
+	all := map[ring.NodeID]member{}
+	for id, m := range s.Members {
+		all[id] = member{known: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
+	}
+	for _, g := range c.gossipMembers() {
+		all[g.ID] = member{
+			known: all[g.ID].known, seen: true, boot: g.Boot, version: g.Version, peer: memberAddress(g),
+			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
+		}
+	}
+	conf, _ := c.configuration()
+	for _, server := range conf.Servers {
+		id := nodeID(server.ID)
+		m, there := all[id]
+		if !there {
+			m.Member = Member{ID: id, Name: id.String(), Address: host(string(server.Address)), State: gossip.Failed}
+		}
+		m.server, m.at, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
+		all[id] = m
+	}
+	leader, behind := c.Leader(), *c.told.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]member, 0, len(all))
+	for id, m := range all {
+		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
+		if r, removing := c.removing[id]; removing && r.boot == m.boot {
+			m.removing, m.force = true, r.force
+		}
+		list = append(list, m)
+	}
+	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
+	return list
+}
+
+// find is the node that a departure means.
+func (c *crew) find(d departure) (member, error) {
+	found := slices.DeleteFunc(c.census(c.State()), func(m member) bool {
+		return m.ID != d.Node && (d.Name == "" || m.Name != d.Name && m.ID.String() != d.Name)
+	})
+	switch {
+	case len(found) == 0:
+		return member{}, fmt.Errorf("%w: %q", ErrNotFound, d.Name)
+	case len(found) > 1:
+		return member{}, fmt.Errorf("%w: %d nodes are called %q; say the ID", ErrRefused, len(found), d.Name)
+	}
+	return found[0], nil
+}
+
+// host is an address without its port.
+func host(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return address
+}
