@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
@@ -276,7 +277,7 @@ func (q *line) judgeAll() string {
 	if q.limit.Kind == LeakyBucket {
 		return "" // its times are turns, not admissions
 	}
-	slices.SortStableFunc(q.on, func(a, b passed) int { return compare(a.at, b.at) })
+	slices.SortStableFunc(q.on, func(a, b passed) int { return cmp.Compare(a.at, b.at) })
 	m := q.naive()
 	for i, p := range q.on {
 		m.advance(&q.limit, Now{Steady: p.at, Wall: p.at})

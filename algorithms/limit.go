@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -29,26 +30,45 @@ const (
 	SlidingLog                // sliding-window-log: every hit with its time
 )
 
-var kindNames = [...]string{"sliding-window", "fixed-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
+// traits are what an algorithm is, for all that does not compute with its states.
+type traits struct {
+	name     string
+	windowed bool // it counts in numbered windows
+	shared   bool // regions can divide it
+	leased   bool // owners can lease it
+}
+
+var kinds = [...]traits{
+	SlidingWindow: {name: "sliding-window", windowed: true, leased: true},
+	FixedWindow:   {name: "fixed-window", windowed: true, shared: true, leased: true},
+	TokenBucket:   {name: "token-bucket", shared: true, leased: true},
+	LeakyBucket:   {name: "leaky-bucket"},
+	SlidingLog:    {name: "sliding-window-log"},
+}
+
+// Valid reports whether k is an algorithm of this release.
+func (k Kind) Valid() bool { return int(k) < len(kinds) }
 
 // String returns the algorithm's name in the rules file.
-func (k Kind) String() string { return kindNames[k] }
+func (k Kind) String() string { return kinds[k].name }
 
 // ParseKind returns the algorithm that the rules file calls name.
 func ParseKind(name string) (Kind, bool) {
-	for k, n := range kindNames {
-		if n == name {
-			return Kind(k), true
-		}
-	}
-	return 0, false
+	k := slices.IndexFunc(kinds[:], func(t traits) bool { return t.name == name })
+	return Kind(max(k, 0)), k >= 0
 }
 
 // Bucket reports whether k is the token or the leaky bucket, the algorithms that have a burst.
 func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
 
 // Windowed reports whether k counts in numbered windows.
-func (k Kind) Windowed() bool { return k == FixedWindow || k == SlidingWindow }
+func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
+
+// Shared reports whether regions can divide a limit of k, and lend each other of it.
+func (k Kind) Shared() bool { return k.Valid() && kinds[k].shared }
+
+// Leased reports whether cost of a limit of k can be debited in advance, and spent elsewhere.
+func (k Kind) Leased() bool { return k.Valid() && kinds[k].leased }
 
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
@@ -131,9 +151,10 @@ func (l *Limit) Advance(s State, now Now) State {
 		return l.drain(s, now.Steady)
 	case FixedWindow:
 		return l.turnFixed(s, now.Wall)
-	default:
+	case SlidingWindow:
 		return l.turnSliding(s, now.Wall)
 	}
+	return s // a Log has no State
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The state returned is
@@ -161,9 +182,10 @@ func (l *Limit) allows(s State, now Now, cost int64) bool {
 		return room > 0 || room == 0 && s.Part == 0
 	case FixedWindow:
 		return s.Count <= l.Amount+s.Part-cost && !s.queued()
-	default:
+	case SlidingWindow:
 		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
 	}
+	return false
 }
 
 // Taken describes a Take at now, for a later Give. s is the state that the Take returned.
@@ -239,25 +261,6 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	return l.retreat(s, now)
 }
 
-// Merge joins two copies of one counter that have no common order by keeping the more used of each part.
-func (l *Limit) Merge(a, b State, now Now) State {
-	a, b = l.Advance(a, now), l.Advance(b, now)
-	if l.Kind.Bucket() {
-		// Two clocks may have left them at different times; the later one is now's or ahead of it.
-		at := max(a.At, b.At)
-		a, b = l.drain(a, at), l.drain(b, at)
-		if a.Count > b.Count || a.Count == b.Count && a.Part >= b.Part {
-			return a
-		}
-		return b
-	}
-	if l.Kind == FixedWindow && a.Window() != b.Window() {
-		a.Part, b.Part = 0, 0 // room is of one window
-	}
-	// Where one is ahead of now by a window, both counts stand in it: too much rather than too little.
-	return State{Count: max(a.Count, b.Count), Part: max(a.Part, b.Part), At: max(a.At, b.At)}
-}
-
 // Describe says what a counter in state s answers to a check of cost that was allowed or not. s is the state
 // that Take returned.
 func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) (d Decision) {
@@ -274,7 +277,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 		l.describeBucket(d, s, now, cost)
 	case FixedWindow:
 		l.describeFixed(d, s, now, cost)
-	default:
+	case SlidingWindow:
 		l.describeSliding(d, s, now, cost)
 	}
 }

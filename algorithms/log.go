@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"time"
@@ -30,7 +31,7 @@ type Log struct {
 func NewLog(entries []Entry) *Log {
 	g := &Log{}
 	sorted := slices.Clone(entries)
-	slices.SortFunc(sorted, func(a, b Entry) int { return compare(a.At, b.At) })
+	slices.SortFunc(sorted, func(a, b Entry) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range sorted {
 		if e.N > 0 {
 			g.add(e.At, min(e.N, maxOwed-min(g.total, maxOwed)))
@@ -143,24 +144,6 @@ func (g *Log) Reward(l *Limit, now Now, n int64) {
 	for n > 0 && g.Len() > 0 {
 		n -= g.lower(len(g.entries)-1, n)
 	}
-}
-
-// Merge joins in another copy of the same counter, keeping the more used at each moment.
-func (g *Log) Merge(l *Limit, other *Log, now Now) {
-	g.seen = max(g.seen, other.seen)
-	if other.grain > g.grain {
-		g.setGrain(other.grain)
-	}
-	for _, e := range other.entries[other.head:] {
-		i := g.search(e.At)
-		if i == len(g.entries) || g.entries[i].At != e.At {
-			g.add(e.At, e.N)
-		} else if more := e.N - g.entries[i].N; more > 0 {
-			g.add(e.At, more)
-		}
-	}
-	g.Advance(l, now)
-	g.bound(l)
 }
 
 // Describe says what the log answers to a check of cost that was allowed or not.
@@ -290,14 +273,4 @@ func (g *Log) lower(i int, n int64) int64 {
 		g.entries = slices.Delete(g.entries, i, i+1)
 	}
 	return n
-}
-
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

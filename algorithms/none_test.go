@@ -99,7 +99,7 @@ func sane(t *rapid.T, l *Limit, d Decision) {
 }
 
 func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (State, bool) {
-	switch rapid.IntRange(0, 6).Draw(t, "what") {
+	switch rapid.IntRange(0, 5).Draw(t, "what") {
 	case 0:
 		return l.Give(s, *from, now, cost), false
 	case 1:
@@ -110,8 +110,6 @@ func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (S
 		return l.Reward(s, now, cost), false
 	case 4:
 		return l.Refund(s, *from, time.Second, now, cost), false
-	case 5:
-		return l.Merge(s, State{Count: cost, At: s.At}, now), false
 	}
 	sane(t, l, l.Peek(s, now, cost))
 	if l.Used(l.Advance(s, now), now) < 0 {

@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -230,29 +231,21 @@ func TestStateAheadOfTheClock(t *testing.T) {
 		if have := l.Force(State{}, Taken{Window: s.At}, soon, 3); l.Used(have, soon) != 3 {
 			t.Errorf("%s: a debt from a window about to begin was dropped: %+v", kind, have)
 		}
-		if m := l.Merge(State{Count: 10, At: s.At - 1}, State{Count: 1, At: s.At}, soon); l.Peek(m, soon, 1).Allowed {
-			t.Errorf("%s: merging a copy ahead freed the subject: %+v", kind, m)
-		}
 	}
 }
 
-// Merging keeps the more used of two copies, whichever way round.
-func TestMerge(t *testing.T) {
-	now := atSecond(100)
-	for _, kind := range []Kind{FixedWindow, SlidingWindow, TokenBucket, LeakyBucket} {
-		l := &Limit{Kind: kind, Amount: 60, Burst: 60, Window: time.Minute}
-		a, _ := l.Take(State{}, atSecond(90), 30)
-		b, _ := l.Take(State{}, atSecond(99), 25)
-		ab, ba := l.Merge(a, b, now), l.Merge(b, a, now)
-		if want := max(l.Used(l.Advance(a, now), now), l.Used(l.Advance(b, now), now)); ab != ba || l.Used(ab, now) != want {
-			t.Errorf("%s: have %+v and %+v, want %d used", kind, ab, ba, want)
+// A kind of another release is none of these.
+func TestKindsAreValid(t *testing.T) {
+	for k := range Kind(math.MaxUint8) {
+		if !k.Valid() {
+			if k != SlidingLog+1 {
+				t.Errorf("%d kinds", k)
+			}
+			return
 		}
-	}
-	l := &Limit{Kind: SlidingLog, Amount: 60, Window: time.Minute}
-	a, b := NewLog([]Entry{{90e9, 3}, {95e9, 1}}), NewLog([]Entry{{95e9, 2}, {99e9, 4}, {30e9, 9}})
-	a.Merge(l, b, now)
-	if a.Used() != 9 || a.Len() != 3 {
-		t.Errorf("have %+v", a)
+		if back, ok := ParseKind(k.String()); back != k || !ok || k.Bucket() && k.Windowed() {
+			t.Errorf("kind %d is %q, and back %d", k, k, back)
+		}
 	}
 }
 

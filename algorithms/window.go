@@ -104,7 +104,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 // WindowLeft is how long the window at now still lasts by the wall clock. Limits without numbered windows have none:
 // then it is Window.
 func (l *Limit) WindowLeft(now Now) time.Duration {
-	if l.Kind != FixedWindow && l.Kind != SlidingWindow {
+	if !l.Kind.Windowed() {
 		return l.Window
 	}
 	return time.Duration(max(0, l.end(l.number(now.Wall))-now.Wall))

@@ -74,8 +74,8 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
 	// A region's share of a limit may be nothing.
-	nothing := l.Amount == 0 && l.Burst == 0 && (l.Kind == FixedWindow || l.Kind == TokenBucket)
-	if l.Kind > SlidingLog || first&^(limitKind|limitCalendar|limitDelay|allowed) != 0 || l.Window < MinWindow ||
+	nothing := l.Amount == 0 && l.Burst == 0 && l.Kind.Shared()
+	if !l.Kind.Valid() || first&^(limitKind|limitCalendar|limitDelay|allowed) != 0 || l.Window < MinWindow ||
 		!nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
 		d.Fail()
 	}

@@ -67,7 +67,7 @@ func TestChangesAllocateNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
 			from := ops[0].Taken(epoch)
-			if table.Give(epoch, k, l, from, 1) != nil || table.Force(epoch, k, l, from, 1) != nil || table.Oblige(epoch, k, l, from, 1) != nil {
+			if table.Give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.Oblige(epoch, k, l, from, 1) != nil {
 				t.Error("not changed")
 			}
 		}); n != 0 {

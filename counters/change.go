@@ -1,21 +1,56 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"time"
 
-// Force debits cost as of from, whether or not the limit allows it. It fails, and does nothing, with ErrShut or
-// ErrFull.
-func (t *Table) Force(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
-	return t.change(now, k, l,
-		func(s algorithms.State) algorithms.State { return l.Force(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// edit is a change of one counter, which is a state or a log.
+type edit struct {
+	state func(algorithms.State) algorithms.State
+	log   func(*algorithms.Log)
+}
+
+// oblige debits cost as of from; see [Table.Oblige].
+func oblige(l *algorithms.Limit, from algorithms.Taken, now algorithms.Now, cost int64) edit {
+	return edit{
+		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
+		func(g *algorithms.Log) { g.Force(l, from, now, cost) },
+	}
+}
+
+// penalty debits cost now, whether or not the limit allows it.
+func penalty(l *algorithms.Limit, now algorithms.Now, cost int64) edit {
+	return edit{
+		func(s algorithms.State) algorithms.State {
+			s = l.Advance(s, now)
+			return l.Force(s, l.Taken(s, now), now, cost)
+		},
+		func(g *algorithms.Log) { g.Force(l, algorithms.Taken{Steady: now.Steady}, now, cost) },
+	}
+}
+
+// reward lowers what is used by n units.
+func reward(l *algorithms.Limit, now algorithms.Now, n int64) edit {
+	return edit{
+		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
+		func(g *algorithms.Log) { g.Reward(l, now, n) },
+	}
+}
+
+// refund puts back part of a cost; see [algorithms.Limit.Refund].
+func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now algorithms.Now, cost int64) edit {
+	return edit{
+		func(s algorithms.State) algorithms.State { return l.Refund(s, from, rest, now, cost) },
+		func(g *algorithms.Log) { g.Refund(l, rest, now, cost) },
+	}
 }
 
 // Oblige debits cost as of from, as far as no more is used then than the capacity; see [algorithms.Limit.Oblige]. A log
 // takes all of it. It fails, and does nothing, with ErrShut or ErrFull.
 func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
-	return t.change(now, k, l,
-		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
+	return t.change(now, k, l, oblige(l, from, now, cost))
 }
 
 // ObligeCopy is Oblige without a look at the gate: for a copy, which its keeper changes.
@@ -23,54 +58,32 @@ func (t *Table) ObligeCopy(now algorithms.Now, k Key, l *algorithms.Limit, from 
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.changeHeld(s, now, k, l,
-		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Force(l, from, now, cost) })
+	return t.changeHeld(s, now, k, l, oblige(l, from, now, cost))
 }
 
-// Penalize debits cost now, whether or not the limit allows it; see Force.
+// Penalize debits cost now, whether or not the limit allows it. It fails, and does nothing, with ErrShut or ErrFull.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
-	return t.open(k, func(s *shard) error { return t.penalizeHeld(s, now, k, l, cost) })
-}
-
-// penalizeHeld is Penalize for a shard that is held.
-func (t *Table) penalizeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
-	return t.changeHeld(s, now, k, l,
-		func(s algorithms.State) algorithms.State {
-			s = l.Advance(s, now)
-			return l.Force(s, l.Taken(s, now), now, cost)
-		},
-		func(g *algorithms.Log) { g.Force(l, algorithms.Taken{Steady: now.Steady}, now, cost) })
+	return t.change(now, k, l, penalty(l, now, cost))
 }
 
 // Give puts back cost taken at from. It fails, and does nothing, with ErrShut.
 func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
-	return t.change(now, k, l,
+	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Give(l, from, now, cost) })
+		func(g *algorithms.Log) { g.Give(l, from, now, cost) },
+	})
 }
 
-// Reward lowers what is used by n units. It fails, and does nothing, with ErrShut.
-func (t *Table) Reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
-	return t.open(k, func(s *shard) error { return t.rewardHeld(s, now, k, l, n) })
+// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. It fails, and does nothing,
+// with ErrShut.
+func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
+	return t.change(now, k, l, refund(l, from, rest, now, cost))
 }
 
-// rewardHeld is Reward for a shard that is held.
-func (t *Table) rewardHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
-	return t.changeHeld(s, now, k, l,
-		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
-		func(g *algorithms.Log) { g.Reward(l, now, n) })
-}
-
-// Reset makes the counter fresh. It is in the table, as changed, until Changed has handed that out, and Replicate
-// where it is in use, so that no older copy comes back. It fails with ErrShut, or with ErrFull if there was no room to
-// note that for a counter not in the table.
-func (t *Table) Reset(now algorithms.Now, k Key, l *algorithms.Limit) error {
-	return t.open(k, func(s *shard) error { return t.resetHeld(s, now, k, l) })
-}
-
-// resetHeld is Reset for a shard that is held.
-func (t *Table) resetHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
+// reset makes a counter of the shard, which is held, fresh. It is in the table, as changed, until Changed has handed that out,
+// and Replicate where it is in use, so that no older copy comes back. It fails with ErrFull if there was no room to note that
+// for a counter not in the table.
+func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
 			return ErrFull
@@ -89,41 +102,34 @@ func (t *Table) resetHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 	return nil
 }
 
-// change replaces one counter's state.
-func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit,
-	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) error {
-	return t.open(k, func(s *shard) error { return t.changeHeld(s, now, k, l, state, log) })
-}
-
-// open runs f with k's shard, which is held meanwhile. It fails with ErrShut.
-func (t *Table) open(k Key, f func(s *shard) error) error {
+// change changes one counter, unless the gate of its partition is shut.
+func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
-	return f(s)
+	return t.changeHeld(s, now, k, l, e)
 }
 
 // changeHeld is change for a shard that is held.
-func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit,
-	state func(algorithms.State) algorithms.State, log func(*algorithms.Log)) error {
+func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
 			var fresh algorithms.Log
-			if log(&fresh); fresh.Fresh() {
+			if e.log(&fresh); fresh.Fresh() {
 				return nil
 			}
 			if !t.makeRoom(s, k, now.Steady, 0, nil) {
 				return ErrFull
 			}
 		}
-		t.changeLog(s, k, now, l, log)
+		t.changeLog(s, k, now, l, e.log)
 		return nil
 	}
 	p := s.find(k)
-	next := state(p.state())
+	next := e.state(p.state())
 	if !p.found() {
 		if next.Fresh() {
 			return nil

@@ -100,24 +100,15 @@ func (t *Table) Restore(now algorithms.Now, r Record) (bool, error) {
 	if r.FreshAt <= now.Steady/1e9 {
 		return false, nil
 	}
+	log := r.asLog()
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.log(r.Key) != nil || s.find(r.Key).found() {
 		return false, nil
 	}
-	if !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
+	if !t.put(s, place{index: -1}, now, &r, log, nobody) {
 		return false, ErrFull
 	}
-	freshAt := uint32(min(r.FreshAt, 1<<32-1))
-	if r.Kind == algorithms.SlidingLog {
-		e := t.logSlot(s, r.Key)
-		e.log, e.mark, e.freshAt = *algorithms.NewLog(r.Log), newMark(r.Kind, r.Level), freshAt
-		t.logEntries.Add(int64(e.log.Len()))
-		return true, nil
-	}
-	p := s.insert(r.Key)
-	g := p.home()
-	g.records[p.slot()].state, g.marks[p.slot()], g.freshAt[p.slot()] = r.State, newMark(r.Kind, r.Level), freshAt
 	return true, nil
 }

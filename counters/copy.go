@@ -58,10 +58,7 @@ func (t *Table) Put(now algorithms.Now, r Record) bool {
 	if expired {
 		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
 	}
-	var log *algorithms.Log
-	if r.Kind == algorithms.SlidingLog {
-		log = algorithms.NewLog(r.Log) // outside of the lock: it takes its time
-	}
+	log := r.asLog() // outside of the lock: it takes its time
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,6 +67,14 @@ func (t *Table) Put(now algorithms.Now, r Record) bool {
 		return true
 	}
 	return t.put(s, p, now, &r, log, checkpoints)
+}
+
+// asLog is the log of r, nil if that is not under sliding-window-log.
+func (r *Record) asLog() *algorithms.Log {
+	if r.Kind != algorithms.SlidingLog {
+		return nil
+	}
+	return algorithms.NewLog(r.Log)
 }
 
 // place finds the counter of k. If it is there under another kind of algorithm in such a way that it can't become

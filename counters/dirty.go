@@ -14,6 +14,7 @@ const (
 	checkpoints readers = 1      // Changed
 	replicas    readers = 1 << 8 // Replicate
 	everyone            = checkpoints | replicas
+	nobody      readers = 0
 
 	replicasByte = 0xff << 8 // of group.dirty
 )

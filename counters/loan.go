@@ -81,14 +81,14 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 	if own := stand.Own(); n <= 0 || own >= l.Capacity()+stand.room-own {
 		return 0, stand, nil
 	}
-	if !t.roomForLoan(s, now, k, 2) {
+	if !t.roomForLoan(s, now, k) {
 		return 0, stand, ErrFull
 	}
 	took := false
-	if err := t.changeHeld(s, now, k, l, func(state algorithms.State) (next algorithms.State) {
+	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) (next algorithms.State) {
 		next, took = l.Take(state, now, n)
 		return next
-	}, nil); err != nil || !took {
+	}}); err != nil || !took {
 		return 0, stand, err // nothing changed: a Take that refuses takes nothing
 	}
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
@@ -108,12 +108,12 @@ func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	if _, err := t.lendable(s, now, k, l, window); err != nil || n <= 0 || !same() {
 		return
 	}
-	give := func(state algorithms.State) algorithms.State {
+	give := edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
 		return l.Give(state, l.Taken(state, now), now, n)
-	}
-	_ = t.changeHeld(s, now, k, l, give, nil) // it only lowers what is there
-	_ = t.changeHeld(s, now, k.LentKey(), l, give, nil)
+	}}
+	_ = t.changeHeld(s, now, k, l, give) // it only lowers what is there
+	_ = t.changeHeld(s, now, k.LentKey(), l, give)
 }
 
 // lendable reports how the counter stands if it may take part in a loan for a window.
@@ -122,7 +122,7 @@ func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 		return Loans{}, ErrShut
 	}
 	stand := t.loansHeld(s, now, k, l)
-	if l.Kind != algorithms.FixedWindow && l.Kind != algorithms.TokenBucket || stand.Window != window {
+	if !l.Kind.Shared() || stand.Window != window {
 		return stand, ErrWindow
 	}
 	return stand, nil
@@ -147,20 +147,20 @@ func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	if back+more <= 0 || !same() {
 		return 0, nil
 	}
-	if !t.roomForLoan(s, now, k, 2) {
+	if !t.roomForLoan(s, now, k) {
 		return 0, ErrFull
 	}
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+more); err != nil {
 		return 0, err
 	}
-	err = t.changeHeld(s, now, k, l, func(state algorithms.State) algorithms.State {
+	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
 		state = l.Give(state, l.Taken(state, now), now, back)
 		if more > 0 {
 			state = l.Widen(state, now, more)
 		}
 		return state
-	}, nil)
+	}})
 	if more > 0 {
 		s.keep(k)
 	}
@@ -170,23 +170,15 @@ func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 // Room is how much the counter could take back beside out, which may still come back to it otherwise.
 func (l *Loans) Room(out int64) int64 { return max(0, l.whole-max(0, out)) }
 
-// roomForLoan makes room for n counters, and not by what the loan is about. The shard is held.
-func (t *Table) roomForLoan(s *shard, now algorithms.Now, k Key, n int) bool {
+// roomForLoan makes room for two counters, and not by what the loan is about. The shard is held.
+func (t *Table) roomForLoan(s *shard, now algorithms.Now, k Key) bool {
 	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
-	for i := range n {
-		if !t.makeRoom(s, k, now.Steady, i, spared[:]) {
-			return false
-		}
-	}
-	return true
+	return t.roomFor(s, k, now, 2, spared[:])
 }
 
 // noteLoan debits a companion, and keeps it from being evicted. The shard is held and has room.
 func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
-	if err := t.changeHeld(s, now, k, l, func(state algorithms.State) algorithms.State {
-		state = l.Advance(state, now)
-		return l.Force(state, l.Taken(state, now), now, n)
-	}, nil); err != nil {
+	if err := t.changeHeld(s, now, k, l, penalty(l, now, n)); err != nil {
 		return err
 	}
 	s.keep(k)

@@ -195,11 +195,11 @@ const mostAnswer = 64
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {
 	switch {
 	case reset:
-		return t.resetHeld(s, now, op.Key, op.Limit)
+		return t.reset(s, now, op.Key, op.Limit)
 	case op.Cost < 0:
-		return t.rewardHeld(s, now, op.Key, op.Limit, -op.Cost)
+		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, now, -op.Cost))
 	case op.Cost > 0:
-		return t.penalizeHeld(s, now, op.Key, op.Limit, op.Cost)
+		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, now, op.Cost))
 	}
 	return nil
 }

@@ -16,10 +16,7 @@ func (t *Table) Merge(now algorithms.Now, r Record) bool {
 	if r.FreshAt <= now.Steady/1e9 || r.fresh() {
 		return true
 	}
-	var log *algorithms.Log
-	if r.Kind == algorithms.SlidingLog {
-		log = algorithms.NewLog(r.Log)
-	}
+	log := r.asLog()
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()

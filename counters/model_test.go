@@ -250,7 +250,7 @@ func (r *run) changeOne() {
 	if n := rapid.Int64Range(-3, 20).Draw(r.t, "penalty, or a reset"); n > 0 {
 		have, want = r.table.Penalize(r.m.now, k, l[algorithms.Kind(k.Lo%5)], n), r.m.penalize(k, n)
 	} else {
-		have, want = r.table.Reset(r.m.now, k, l[algorithms.Kind(k.Lo%5)]), r.m.reset(k)
+		have, want = r.table.makeFresh(r.m.now, k, l[algorithms.Kind(k.Lo%5)]), r.m.reset(k)
 	}
 	if !errors.Is(have, want) {
 		r.t.Fatalf("change %v: have %v, want %v", k, have, want)

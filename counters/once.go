@@ -65,14 +65,16 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 			room++
 		}
 	}
-	for i := range room {
-		if !t.makeRoom(sh, s.Notes[0].Key, now.Steady, i, nil) {
-			return false, false, ErrFull
-		}
+	if !t.roomFor(sh, s.Notes[0].Key, now, room, nil) {
+		return false, false, ErrFull
 	}
 	for i := range s.Changes {
 		if c := &s.Changes[i]; c.Cost != 0 {
-			if err := t.settle(sh, now, c); err != nil {
+			e := penalty(c.Limit, now, c.Cost)
+			if c.Cost < 0 {
+				e = refund(c.Limit, c.From, c.Rest, now, -c.Cost)
+			}
+			if err := t.changeHeld(sh, now, c.Key, c.Limit, e); err != nil {
 				return false, false, err // nothing is left of room that was just made
 			}
 		}
@@ -83,34 +85,6 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 		sh.note(&s.Notes[i], s.Until)
 	}
 	return false, true, nil
-}
-
-// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. It fails, and does nothing,
-// with ErrShut.
-func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
-	return t.change(now, k, l,
-		func(s algorithms.State) algorithms.State { return l.Refund(s, from, rest, now, cost) },
-		func(g *algorithms.Log) { g.Refund(l, rest, now, cost) })
-}
-
-// settle changes one counter of the shard, which is held.
-func (t *Table) settle(sh *shard, now algorithms.Now, c *SettledCost) error {
-	l := c.Limit
-	state := func(s algorithms.State) algorithms.State {
-		if c.Cost < 0 {
-			return l.Refund(s, c.From, c.Rest, now, -c.Cost)
-		}
-		s = l.Advance(s, now)
-		return l.Force(s, l.Taken(s, now), now, c.Cost)
-	}
-	log := func(g *algorithms.Log) {
-		if c.Cost < 0 {
-			g.Refund(l, c.Rest, now, -c.Cost)
-			return
-		}
-		g.Force(l, algorithms.Taken{Steady: now.Steady}, now, c.Cost)
-	}
-	return t.changeHeld(sh, now, c.Key, l, state, log)
 }
 
 // tightest is what is left of the told limit with the least left for its capacity, −1 without any.

@@ -136,8 +136,8 @@ func TestShutChangesNothing(t *testing.T) {
 	table.Shut(5)
 	from := algorithms.Taken{Steady: epoch.Steady}
 	for what, err := range map[string]error{
-		"force": table.Force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
-		"give": table.Give(epoch, k, l, from, 1), "reward": table.Reward(epoch, k, l, 1), "reset": table.Reset(epoch, k, l),
+		"force": table.force(epoch, k, l, from, 1), "penalize": table.Penalize(epoch, k, l, 1),
+		"give": table.Give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1), "reset": table.makeFresh(epoch, k, l),
 	} {
 		if !errors.Is(err, ErrShut) {
 			t.Errorf("%s: have %v, want %v", what, err, ErrShut)
@@ -404,7 +404,7 @@ func TestConcurrentMoves(t *testing.T) {
 				case 4:
 					table.Sweep(now, 0.2)
 				case 5:
-					table.Reset(now, k, l)
+					table.makeFresh(now, k, l)
 				case 6, 7:
 					table.Merge(now, Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, FreshAt: now.Steady/1e9 + 5})
 				default:

@@ -150,13 +150,13 @@ func TestAgainstMap(t *testing.T) {
 		k := key(rng.Uint64N(20_000))
 		switch op := rng.IntN(100); {
 		case op == 0:
-			table.Reset(now, k, l)
+			table.makeFresh(now, k, l)
 			delete(want, k)
 		case op == 1:
 			table.Penalize(now, k, l, 5)
 			want[k] = l.Force(want[k], algorithms.Taken{Steady: now.Steady}, now, 5)
 		case op == 2:
-			table.Reward(now, k, l, 3)
+			table.reward(now, k, l, 3)
 			want[k] = l.Reward(want[k], now, 3)
 		case op == 3:
 			from := algorithms.Taken{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
@@ -400,8 +400,8 @@ func TestResetIsHandedOut(t *testing.T) {
 		table, l := newTable(t, 100), perMinute(kind, 10)
 		take(table, epoch, key(1), l, 10)
 		table.Changed(func([]Record) error { return nil })
-		table.Reset(epoch, key(1), l)
-		table.Reset(epoch, key(2), l)
+		table.makeFresh(epoch, key(1), l)
+		table.makeFresh(epoch, key(2), l)
 		for i := range uint64(300) {
 			take(table, epoch, key(10+i), l, 1)
 		}
@@ -480,8 +480,8 @@ func TestChangedAndRestore(t *testing.T) {
 	if table.Changed(collect); len(seen) != 0 {
 		t.Errorf("%d records changed by themselves", len(seen))
 	}
-	table.Reset(epoch, key(2), limits[kindOf(2)])
-	table.Reset(epoch, key(3), limits[kindOf(3)])
+	table.makeFresh(epoch, key(2), limits[kindOf(2)])
+	table.makeFresh(epoch, key(3), limits[kindOf(3)])
 	table.Sweep(epoch, 1)
 	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() || seen[key(2)].Level != 0 || len(seen[key(3)].Log) != 0 {
 		t.Errorf("have %+v, want two resets", seen)
@@ -525,9 +525,9 @@ func TestLoweredCounterIsHandedOut(t *testing.T) {
 	take(table, epoch, key(1), l, 60)
 	take(table, epoch, key(2), log, 60)
 	first := saved()
-	table.Reward(epoch, key(1), l, 60)
+	table.reward(epoch, key(1), l, 60)
 	take(table, epoch, key(1), l, 1) // fresh after a second
-	table.Reward(epoch, key(2), log, 60)
+	table.reward(epoch, key(2), log, 60)
 	table.Sweep(after(2*time.Second), 1)
 	second := saved()
 	if len(second) != 2 || second[0].FreshAt != first[0].FreshAt || second[1].FreshAt != first[1].FreshAt {
@@ -613,7 +613,7 @@ func TestConcurrentEverything(t *testing.T) {
 				case 0:
 					table.Sweep(now, 0.2)
 				case 1:
-					table.Reset(now, ops[0].Key, ops[0].Limit)
+					table.makeFresh(now, ops[0].Key, ops[0].Limit)
 				case 2:
 					table.Peek(now, ops)
 				case 3:

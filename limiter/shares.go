@@ -46,7 +46,7 @@ func (l *Limiter) stale(version int64) bool {
 
 // loanable reports whether shares of a limit are moved by loans.
 func loanable(r *rules.Rule, limit *rules.Limit) bool {
-	kind := limit.Kind == algorithms.FixedWindow || limit.Kind == algorithms.TokenBucket
+	kind := limit.Kind.Shared()
 	return limit.Whole > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
 }
 

@@ -54,11 +54,7 @@ func DefaultTTL(window time.Duration) time.Duration { return min(MaxTTL, max(Min
 
 // Leasable reports whether a limit takes leases among so many nodes.
 func Leasable(l *algorithms.Limit, nodes int) bool {
-	switch l.Kind {
-	case algorithms.LeakyBucket, algorithms.SlidingLog:
-		return false
-	}
-	return l.MaxDelay == 0 && l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
+	return l.Kind.Leased() && l.MaxDelay == 0 && l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
 // Together is how much of a limit all leases together may hold above Threshold.

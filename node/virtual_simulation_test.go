@@ -104,7 +104,7 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 		{"takes are forgotten", "G2", func(s *trial) {
 			s.hotCounters(func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject) {
 				if owner {
-					_ = table.Reset(clock.Now(), sub.Counter, &sub.Limit)
+					_ = table.Amend(clock.Now(), &counters.Amendment{Ops: []counters.Op{{Key: sub.Counter, Limit: &sub.Limit}}, Reset: true})
 				}
 			})
 		}},

@@ -91,7 +91,7 @@ func (c *Counters) renewed() error {
 
 // dropBefore deletes the frames before number first.
 func (c *Counters) dropBefore(first uint64) error {
-	return c.update(func(tx *bolt.Tx) error {
+	return c.file.update(func(tx *bolt.Tx) error {
 		frames := tx.Bucket(framesBucket)
 		if frames == nil {
 			return nil

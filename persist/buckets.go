@@ -24,18 +24,12 @@ import (
 type Buckets struct {
 	path string
 	log  *slog.Logger
-	now  atomic.Pointer[bucketFile] // nil: there is none yet, or it can't be opened
+	now  atomic.Pointer[file] // nil: there is none yet, or it can't be opened
 	lost atomic.Int64
 
 	writing sync.Mutex // serialises Update and Close; held while the disk is waited for
 	opening sync.Mutex // guards opening and giving up, and closed; taken after writing
 	closed  bool
-}
-
-// bucketFile is a file and how many bytes of it the last transaction said are in use.
-type bucketFile struct {
-	*file
-	used atomic.Int64
 }
 
 // OpenBuckets opens the file of that name in a data directory, if there is one. The error says why it can't be opened now; the
@@ -47,7 +41,7 @@ func OpenBuckets(dir, name string, log *slog.Logger) (*Buckets, error) {
 }
 
 // open is the file; nil if there is none and it is not to be made.
-func (b *Buckets) open(create bool) (*bucketFile, error) {
+func (b *Buckets) open(create bool) (*file, error) {
 	if f := b.now.Load(); f != nil {
 		return f, nil
 	}
@@ -62,20 +56,17 @@ func (b *Buckets) open(create bool) (*bucketFile, error) {
 	if _, err := os.Stat(b.path); errors.Is(err, fs.ErrNotExist) && !create {
 		return nil, nil
 	}
-	// The list of free pages is found again by the walk at the start; writing it each second would cost more.
-	options := bolt.Options{NoFreelistSync: true, FreelistType: bolt.FreelistMapType}
-	f, err := openFile(b.path, options, anyMeta)
+	f, err := openFile(b.path, bolt.Options{}, anyMeta)
 	if damaged(err) {
 		if err = b.setAside(err); err == nil {
-			f, err = openFile(b.path, options, anyMeta)
+			f, err = openFile(b.path, bolt.Options{}, anyMeta)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", b.path, err)
 	}
-	opened := &bucketFile{file: f}
-	b.now.Store(opened)
-	return opened, nil
+	b.now.Store(f)
+	return f, nil
 }
 
 // setAside renames the file, which is damaged. b.opening is held.
@@ -89,12 +80,8 @@ func (b *Buckets) setAside(cause error) error {
 	return nil
 }
 
-// run runs f on the file, and gives the file up if it turns out to be damaged.
-func (b *Buckets) run(file *bucketFile, f func() error) error {
-	err := file.intact(file.used.Load())
-	if err == nil {
-		err = f()
-	}
+// checked gives the file up if err says that it is damaged.
+func (b *Buckets) checked(file *file, err error) error {
 	if !damaged(err) {
 		return err
 	}
@@ -115,19 +102,12 @@ func (b *Buckets) Update(change func(tx Tx) error) error {
 	if err != nil {
 		return err
 	}
-	return b.run(file, func() error {
-		var used int64
-		err := file.update(func(tx *bolt.Tx) error {
-			used = tx.Size()
-			return change(Tx{tx})
-		})
-		if err == nil {
-			file.used.Store(used)
-			// Only a transaction that writes moves the map, and none can begin before this returns.
-			file.forgetPages(used)
-		}
-		return err
-	})
+	err = file.update(func(tx *bolt.Tx) error { return change(Tx{tx}) })
+	if err == nil {
+		// Only a transaction that writes moves the map, and none can begin before this returns.
+		file.forgetPages()
+	}
+	return b.checked(file, err)
 }
 
 // View runs read in one transaction, unless there is no file. Values hold until it returns.
@@ -136,9 +116,7 @@ func (b *Buckets) View(read func(tx Tx) error) error {
 	if err != nil || file == nil {
 		return err
 	}
-	return b.run(file, func() error {
-		return file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) })
-	})
+	return b.checked(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
 }
 
 // Lost is how many damaged files were set aside since the process began. When it has grown, what was written is gone.

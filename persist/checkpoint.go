@@ -203,7 +203,7 @@ func (c *Counters) commit(frames []byte, ends []int) error {
 		return nil
 	}
 	last, before := c.last, c.file.onDisk()
-	err := c.update(func(tx *bolt.Tx) error {
+	err := c.file.update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(framesBucket)
 		if err != nil {
 			return err
@@ -225,6 +225,7 @@ func (c *Counters) commit(frames []byte, ends []int) error {
 		return err
 	}
 	c.last = last
+	c.file.forgetPages()
 	// While the disk works, the processor does not.
 	c.resumed = c.resumed.Add(c.file.onDisk() - before)
 	return nil
@@ -256,24 +257,6 @@ func (c *Counters) stepped(now algorithms.Now) bool {
 	}
 	c.lead = lead
 	return true
-}
-
-// update runs one guarded transaction.
-func (c *Counters) update(f func(tx *bolt.Tx) error) error {
-	if err := c.file.intact(c.used); err != nil {
-		return err
-	}
-	var used int64
-	err := c.file.update(func(tx *bolt.Tx) error {
-		used = tx.Size()
-		return f(tx)
-	})
-	if err == nil {
-		// The size before this transaction's own pages: a lower bound is enough.
-		c.used = used
-		c.file.forgetPages(c.used)
-	}
-	return err
 }
 
 // Close stops the checkpoints, writes a last one and closes the file. When ctx ends first, what was not written

@@ -115,7 +115,6 @@ type Counters struct {
 	closed  bool
 	last    uint64    // number of the newest frame
 	base    base      // what the frames are
-	used    int64     // bytes of the file that were in use after the last transaction
 	lead    int64     // of the wall clock on the steady one, as of the last step noticed
 	buffer  []byte    // of frames; reused
 	paced   bool      // the checkpoint under way leaves nine tenths of a core to others
@@ -204,17 +203,10 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	return c, nil
 }
 
-func (c *Counters) options() bolt.Options {
-	// The list of free pages is found again by the walk at the start; writing it each second would cost more.
-	return bolt.Options{
-		NoFreelistSync: true, FreelistType: bolt.FreelistMapType, MaxSize: c.cfg.MaxSize, NoStatistics: false,
-	}
-}
-
 // open opens the file and looks at what it is. It is used before Load or on a new file.
 func (c *Counters) open() error {
 	_, missing := os.Stat(c.path)
-	f, err := openFile(c.path, c.options(), anyMeta)
+	f, err := openFile(c.path, bolt.Options{MaxSize: c.cfg.MaxSize}, anyMeta)
 	if err != nil {
 		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
 			// Half a new file is not a damaged one.
@@ -233,7 +225,6 @@ var errOlder = errors.New("counters in the form of an earlier version of rlnode"
 func (c *Counters) inspect() error {
 	c.last, c.base = 0, base{}
 	return c.file.view(func(tx *bolt.Tx) error {
-		c.used = tx.Size()
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			switch {
 			case b != nil && bytes.Equal(name, framesBucket):
@@ -262,11 +253,11 @@ func (c *Counters) tidy() error {
 	stats := c.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
 	// Beyond what is in use the file has room that bbolt keeps to grow into.
-	free += info.Size() - c.used
+	free += info.Size() - c.file.used.Load()
 	if free <= info.Size()/4*3 {
 		return nil
 	}
-	err = c.file.compact(c.options())
+	err = c.file.compact(bolt.Options{MaxSize: c.cfg.MaxSize})
 	c.file = nil
 	if err != nil {
 		err = c.untidy(err)
@@ -294,7 +285,7 @@ func (c *Counters) discard(cause error) error {
 	} else if c.file != nil {
 		c.file.abandon()
 	}
-	c.file, c.last, c.base, c.used = nil, 0, base{}, 0
+	c.file, c.last, c.base = nil, 0, base{}
 	aside, err := setAside(c.path, why, time.Now(), c.cfg.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

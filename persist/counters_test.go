@@ -570,9 +570,9 @@ func TestFileIsBounded(t *testing.T) {
 		}
 		before = c.base.first
 	}
-	if most := 7 * c.base.size; c.used > most || bases < 3 {
-		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.used, most, bases, c.base.size)
+	if most := 7 * c.base.size; c.file.used.Load() > most || bases < 3 {
+		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.file.used.Load(), most, bases, c.base.size)
 	}
-	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.used, bases, c.base.size)
+	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.file.used.Load(), bases, c.base.size)
 	mustClose(t, c)
 }

@@ -162,7 +162,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 			}
 		},
 		"cut in half": func(t *testing.T, c *Counters) {
-			if err := os.Truncate(c.path, c.used/2); err != nil {
+			if err := os.Truncate(c.path, c.file.used.Load()/2); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -172,7 +172,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			noise := make([]byte, c.used-8192)
+			noise := make([]byte, c.file.used.Load()-8192)
 			for i := range noise {
 				noise[i] = byte(mix(uint64(i)))
 			}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -20,6 +21,7 @@ type file struct {
 	path string
 	// handle is bbolt's own; closing it lets go of the lock when bbolt can't.
 	handle *os.File
+	used   atomic.Int64 // bytes that were in use when the last transaction began: a lower bound
 }
 
 // openFile verifies and opens the database at path, which is made if missing. The error is errBroken or errPages
@@ -29,15 +31,21 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 		return nil, err
 	}
 	f := &file{path: path}
-	opts.Timeout = lockPatience
+	// The list of free pages is found again by the walk at the start; writing it each time would cost more.
+	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockPatience, bolt.FreelistMapType, true
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		handle, err := os.OpenFile(name, flag, mode)
 		f.handle = handle
 		return handle, err
 	}
 	err := guard(func() (err error) {
-		f.db, err = bolt.Open(path, 0o600, &opts)
-		return err
+		if f.db, err = bolt.Open(path, 0o600, &opts); err != nil {
+			return err
+		}
+		return f.db.View(func(tx *bolt.Tx) error {
+			f.used.Store(tx.Size())
+			return nil
+		})
 	})
 	if err == nil {
 		return f, nil
@@ -96,25 +104,38 @@ func (f *file) wentBack() bool {
 // damaged reports whether err says that the file's content can't be trusted.
 func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 
-// update runs f in one guarded transaction. bbolt's own Update is not used: after a panic it rolls back, which
+// update makes a change in one guarded transaction. bbolt's own Update is not used: after a panic it rolls back, which
 // walks the damaged file once more in a goroutine where a panic ends the process. Here the transaction stays as it
 // is, and the file is abandoned.
 func (f *file) update(change func(tx *bolt.Tx) error) error {
 	return guard(func() error {
+		if err := f.intact(); err != nil {
+			return err
+		}
 		tx, err := f.db.Begin(true)
 		if err != nil {
 			return err
 		}
+		used := tx.Size()
 		if err := change(tx); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
-		return tx.Commit()
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+		f.used.Store(used)
+		return nil
 	})
 }
 
-// view runs f in one guarded read transaction.
+// view runs read in one guarded read transaction.
 func (f *file) view(read func(tx *bolt.Tx) error) error {
-	return guard(func() error { return f.db.View(read) })
+	return guard(func() error {
+		if err := f.intact(); err != nil {
+			return err
+		}
+		return f.db.View(read)
+	})
 }
 
 // onDisk is how long transactions have waited for the disk, all together.
@@ -138,12 +159,12 @@ func (f *file) abandon() { _ = f.handle.Close() }
 
 // intact reports an error if the file has shrunk below what the database uses: reading there would be a fault,
 // and bbolt reads in goroutines of its own, where a fault can't be caught.
-func (f *file) intact(used int64) error {
+func (f *file) intact() error {
 	info, err := f.handle.Stat()
 	if err != nil {
 		return err
 	}
-	if info.Size() < used {
+	if used := f.used.Load(); info.Size() < used {
 		return fmt.Errorf("%w: the file was cut from %d to %d bytes", errBroken, used, info.Size())
 	}
 	return nil

@@ -44,10 +44,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	}
 	begin := time.Now()
 	if c.file != nil {
-		err := c.file.intact(c.used)
-		if err == nil {
-			err = c.read(now, &stats)
-		}
+		err := c.read(now, &stats)
 		if damaged(err) {
 			stats.SetAside = true
 			err = c.discard(err)
@@ -74,7 +71,7 @@ func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
 		group.Go(func() { errs[i] = c.file.view(readers[i].read) })
 	}
 	group.Wait()
-	c.file.forgetPages(c.used)
+	c.file.forgetPages()
 	total, live := readers[0].total, int64(0)
 	for i := range readers {
 		r := &readers[i]
@@ -114,7 +111,7 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 			f.Bad++
 		}
 		if f.total += int64(len(frame)); f.total-forgotten >= forgetEach {
-			f.file.forgetPages(f.used)
+			f.file.forgetPages()
 			forgotten = f.total
 		}
 	}

@@ -2,14 +2,14 @@ package persist
 
 import "syscall"
 
-// forgetPages tells the system that the mapped pages of the file's first used bytes are not needed for now. bbolt maps
-// the whole file and touches every page that a checkpoint writes; left alone they would count as the process's memory,
-// up to the size of the file. What is read later comes back from the page cache.
+// forgetPages tells the system that the mapped pages of the file are not needed for now. bbolt maps the whole file and touches
+// every page that a checkpoint writes; left alone they would count as the process's memory, up to the size of the file. What
+// is read later comes back from the page cache.
 //
-// used must be what a transaction called its size: so much is mapped. The file itself may be longer than the map, and
-// what lies behind the map is somebody else's memory.
-func (f *file) forgetPages(used int64) {
-	length := uintptr(used) &^ uintptr(f.db.Info().PageSize-1)
+// No transaction that writes may be under way, since it could move the map. used is what a transaction called its size: so much
+// is mapped. The file itself may be longer than the map, and what lies behind the map is somebody else's memory.
+func (f *file) forgetPages() {
+	length := uintptr(f.used.Load()) &^ uintptr(f.db.Info().PageSize-1)
 	if length == 0 {
 		return
 	}

@@ -3,4 +3,4 @@
 package persist
 
 // forgetPages does nothing here.
-func (f *file) forgetPages(int64) {}
+func (f *file) forgetPages() {}

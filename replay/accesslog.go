@@ -2,6 +2,7 @@ package replay
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -112,45 +113,24 @@ func findTime(s string) (t int64, before, after string, ok bool) {
 
 const logTime = "[02/Jan/2006:15:04:05 -0700]"
 
-// parseLogTime reads the time that s begins with; the layout is that of logTime.
+// parseLogTime reads the time that s begins with; the layout is that of logTime. A leap second is the one before it.
 func parseLogTime(s string) (int64, bool) {
-	if len(s) < len(logTime) || s[0] != '[' || s[3] != '/' || s[7] != '/' || s[12] != ':' || s[15] != ':' ||
-		s[18] != ':' || s[21] != ' ' || s[27] != ']' {
+	if len(s) < len(logTime) {
 		return 0, false
 	}
-	month, ok := parseMonth(s[4:7])
-	day, year := digits(s[1:3]), digits(s[8:12])
-	hour, minute, second := digits(s[13:15]), digits(s[16:18]), digits(s[19:21])
-	zone := digits(s[23:25])*60 + digits(s[25:27])
-	if !ok || min(day, year, hour, minute, second, digits(s[23:25]), digits(s[25:27])) < 0 || year < 1900 ||
-		hour > 23 || minute > 59 || second > 60 || zone > 24*60 {
-		return 0, false
+	const second = len("[02/Jan/2006:15:04:") // where it begins
+	s, leap := s[:len(logTime)], time.Duration(0)
+	if s[second:second+2] == "60" {
+		s, leap = s[:second]+"59"+s[second+2:], time.Second
 	}
-	switch s[22] {
-	case '-':
-		zone = -zone
-	case '+':
-	default:
+	t, err := time.Parse(logTime, s)
+	switch {
+	case err != nil || t.Year() < 1900:
 		return 0, false
-	}
-	// Date would take the 31st of February for a day in March.
-	if day < 1 || day > 28 && time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Day() != day {
-		return 0, false
-	}
-	if year > 2261 {
+	case t.Year() > 2261:
 		return maxTime + 1, true // out of range, and of UnixNano's
 	}
-	return time.Date(year, month, day, hour, minute-zone, second, 0, time.UTC).UnixNano(), true
-}
-
-func parseMonth(s string) (time.Month, bool) {
-	const months = "JanFebMarAprMayJunJulAugSepOctNovDec"
-	for m := range 12 {
-		if months[3*m:3*m+3] == s {
-			return time.Month(m + 1), true
-		}
-	}
-	return 0, false
+	return t.Add(leap).UnixNano(), true
 }
 
 // digits is the number that s, a few digits, stands for, or −1.
@@ -216,54 +196,19 @@ func quotedField(s string) (field, rest string) {
 
 // unescape undoes what servers escape: \" \\ \n \r \t and \x1f. Anything else after a backslash stays.
 func unescape(s string) string {
-	first := strings.IndexByte(s, '\\')
-	if first < 0 {
+	at := strings.IndexByte(s, '\\')
+	if at < 0 {
 		return s
 	}
-	b := append(make([]byte, 0, len(s)), s[:first]...)
-	for i := first; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			b = append(b, s[i])
-			continue
-		}
-		i++
-		switch c := s[i]; c {
-		case '"', '\\':
-			b = append(b, c)
-		case 'n':
-			b = append(b, '\n')
-		case 'r':
-			b = append(b, '\r')
-		case 't':
-			b = append(b, '\t')
-		case 'x':
-			if v, ok := hexByte(s[i+1:]); ok {
-				b = append(b, v)
-				i += 2
+	b := append(make([]byte, 0, len(s)), s[:at]...)
+	for s = s[at:]; s != ""; {
+		if len(s) > 1 && s[0] == '\\' && strings.IndexByte(`"\nrtx`, s[1]) >= 0 {
+			if c, _, rest, err := strconv.UnquoteChar(s, '"'); err == nil {
+				b, s = append(b, byte(c)), rest
 				continue
 			}
-			b = append(b, '\\', c)
-		default:
-			b = append(b, '\\', c)
 		}
+		b, s = append(b, s[0]), s[1:]
 	}
 	return string(b)
-}
-
-func hexByte(s string) (byte, bool) {
-	if len(s) < 2 {
-		return 0, false
-	}
-	hi, lo := hexDigit(s[0]), hexDigit(s[1])
-	return byte(hi<<4 | lo), hi >= 0 && lo >= 0
-}
-
-func hexDigit(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c|0x20 && c|0x20 <= 'f':
-		return int(c|0x20-'a') + 10
-	}
-	return -1
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,22 +20,26 @@ func (r *record) parseJSON(line string) error {
 	if !utf8.ValidString(line) {
 		return errors.New("it is not UTF-8")
 	}
-	var seen struct{ time, attributes, cost, costs bool }
+	seen := 0 // by place in fields
 	s := scanner{s: line}
 	err := s.object(func(name string) error {
+		i := slices.Index(fields[:], name)
+		switch {
+		case i < 0:
+			return fmt.Errorf("unknown field %.40q", name)
+		case seen&(1<<i) != 0:
+			return fmt.Errorf("%.40q stands twice", name)
+		}
+		seen |= 1 << i
 		switch name {
 		case "time":
-			return once(&seen.time, name, func() error { return r.scanTime(&s) })
+			return r.scanTime(&s)
 		case "attributes":
-			return once(&seen.attributes, name, func() error { return r.scanAttributes(&s) })
+			return r.scanAttributes(&s)
 		case "cost":
-			return once(&seen.cost, name, func() error { return r.scanCost(&s, rules.Requests) })
-		case "costs":
-			return once(&seen.costs, name, func() error {
-				return s.object(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
-			})
+			return r.scanCost(&s, rules.Requests)
 		}
-		return fmt.Errorf("unknown field %.40q", name)
+		return s.object(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
 	})
 	s.space()
 	switch {
@@ -42,21 +47,19 @@ func (r *record) parseJSON(line string) error {
 		return err
 	case s.at < len(s.s):
 		return fmt.Errorf("something follows the object, at byte %d", s.at+1)
-	case !seen.time:
-		return errors.New(`"time" is missing`)
-	case !seen.attributes:
-		return errors.New(`"attributes" is missing`)
+	}
+	for i, name := range fields[:required] {
+		if seen&(1<<i) == 0 {
+			return fmt.Errorf("%q is missing", name)
+		}
 	}
 	return nil
 }
 
-func once(seen *bool, name string, scan func() error) error {
-	if *seen {
-		return fmt.Errorf("%.40q stands twice", name)
-	}
-	*seen = true
-	return scan()
-}
+// fields are those of a line; the first of them are required.
+var fields = [...]string{"time", "attributes", "cost", "costs"}
+
+const required = 2
 
 // scanTime reads RFC 3339 in a string, or Unix time as a number: seconds, or milliseconds from 100,000,000,000
 // (which as seconds would be the year 5138).

@@ -1,11 +1,10 @@
 package replay
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // scanner walks over the JSON text of one line: objects, strings and numbers, all that a record is made of.
@@ -92,72 +91,28 @@ func (s *scanner) string() (string, error) {
 	return "", errors.New("a string has no end")
 }
 
-// escaped reads the rest of a string that began at start, from its first backslash on.
+// escaped reads the rest of a string that began at start, from its first backslash on. Half a surrogate pair is wrong, which the
+// library reads as U+FFFD.
 func (s *scanner) escaped(start int) (string, error) {
-	b := []byte(s.s[start:s.at])
-	for s.at < len(s.s) {
-		c := s.s[s.at]
-		s.at++
-		switch {
-		case c == '"':
-			return string(b), nil
+	for ; s.at < len(s.s) && s.s[s.at] != '"'; s.at++ {
+		switch c := s.s[s.at]; {
+		case c == '\\':
+			s.at++
 		case c < ' ':
-			return "", fmt.Errorf("a control character in a string, at byte %d", s.at)
-		case c != '\\':
-			b = append(b, c)
-		default:
-			r, ok := s.escape()
-			if !ok {
-				return "", fmt.Errorf("a wrong escape in a string, at byte %d", s.at)
-			}
-			b = utf8.AppendRune(b, r)
+			return "", fmt.Errorf("a control character in a string, at byte %d", s.at+1)
 		}
 	}
-	return "", errors.New("a string has no end")
-}
-
-// escape reads what follows a backslash. Half a surrogate pair is wrong.
-func (s *scanner) escape() (rune, bool) {
-	if s.at == len(s.s) {
-		return 0, false
+	if s.at >= len(s.s) {
+		return "", errors.New("a string has no end")
 	}
-	c := s.s[s.at]
 	s.at++
-	if c != 'u' {
-		const from, to = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
-		i := strings.IndexByte(from, c)
-		if i < 0 {
-			return 0, false
-		}
-		return rune(to[i]), true
+	raw, text := s.s[start-1:s.at], ""
+	err := json.Unmarshal([]byte(raw), &text)
+	const odd = "\ufffd"
+	if err != nil || strings.Count(text, odd) > strings.Count(raw, odd)+strings.Count(strings.ToLower(raw), `\ufffd`) {
+		return "", fmt.Errorf("a wrong escape in the string at byte %d", start)
 	}
-	r, ok := s.hex4()
-	if !ok || !utf16.IsSurrogate(r) {
-		return r, ok
-	}
-	if !strings.HasPrefix(s.s[s.at:], `\u`) {
-		return 0, false
-	}
-	s.at += 2
-	low, ok := s.hex4()
-	r = utf16.DecodeRune(r, low)
-	return r, ok && r != utf8.RuneError
-}
-
-func (s *scanner) hex4() (rune, bool) {
-	if len(s.s)-s.at < 4 {
-		return 0, false
-	}
-	var r rune
-	for range 4 {
-		d := hexDigit(s.s[s.at])
-		if d < 0 {
-			return 0, false
-		}
-		r = r<<4 | rune(d)
-		s.at++
-	}
-	return r, true
+	return text, nil
 }
 
 // number returns the text of a number: digits, perhaps with a sign, a fraction or an exponent, which the caller

@@ -3,7 +3,6 @@ package replay
 import (
 	"bufio"
 	"cmp"
-	"container/heap"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -143,26 +142,33 @@ func (s *spool) each(yield func(time int64, packed []byte) error) error {
 }
 
 func (s *spool) merge(yield func(time int64, packed []byte) error) error {
-	var h runHeap
-	for _, r := range s.runs {
-		r.r = bufio.NewReaderSize(io.NewSectionReader(s.file, r.from, r.to-r.from), runBuffer)
-		if err := r.next(); err != nil {
+	var runs []*run // in order of their records at hand
+	enter := func(r *run) error {
+		switch err := r.next(); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
 			return err
 		}
-		h = append(h, r)
+		at, _ := slices.BinarySearchFunc(runs, r, func(a, b *run) int {
+			return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.order, b.order))
+		})
+		runs = slices.Insert(runs, at, r)
+		return nil
 	}
-	heap.Init(&h)
-	for len(h) > 0 {
-		first := h[0]
+	for _, r := range s.runs {
+		r.r = bufio.NewReaderSize(io.NewSectionReader(s.file, r.from, r.to-r.from), runBuffer)
+		if err := enter(r); err != nil {
+			return err
+		}
+	}
+	for len(runs) > 0 {
+		first := runs[0]
 		if err := yield(first.time, first.packed); err != nil {
 			return err
 		}
-		switch err := first.next(); {
-		case err == nil:
-			heap.Fix(&h, 0)
-		case errors.Is(err, io.EOF):
-			heap.Pop(&h)
-		default:
+		runs = slices.Delete(runs, 0, 1)
+		if err := enter(first); err != nil {
 			return err
 		}
 	}
@@ -208,20 +214,4 @@ func (r *run) next() error {
 		return fmt.Errorf("read sorted records: %w", err)
 	}
 	return nil
-}
-
-// runHeap has the run with the earliest record on top.
-type runHeap []*run
-
-func (h runHeap) Len() int { return len(h) }
-func (h runHeap) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[i].time, h[j].time), cmp.Compare(h[i].order, h[j].order)) < 0
-}
-func (h runHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *runHeap) Push(x any)   { *h = append(*h, x.(*run)) }
-func (h *runHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
-	"strings"
 
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -117,19 +116,10 @@ func (t *tally) addHit(h *rules.Hit, limits []limiter.LimitAnswer, attributes []
 	s.headroom = min(s.headroom, headroom)
 	if refused {
 		if s.refused == 0 {
-			r.keys[n] = cloneKey(h.Rule.SubjectOf(attributes))
+			r.keys[n] = h.Rule.SubjectOf(attributes)
 		}
 		s.refused++
 	}
-}
-
-// cloneKey copies a key whose strings are parts of a whole record.
-func cloneKey(key []string) []string {
-	out := make([]string, len(key))
-	for i := range key {
-		out[i] = strings.Clone(key[i])
-	}
-	return out
 }
 
 // tenths is 10 × remaining ÷ capacity, rounded up, at most 10.

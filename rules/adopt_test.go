@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -55,25 +54,6 @@ func TestAdoptedVersions(t *testing.T) {
 	}
 	if vs := readBack(t, h).Versions(); len(vs) != KeptVersions || vs[0].Number != 257 || vs[49].Number != 110 {
 		t.Errorf("%d are kept: %d to %d", len(vs), vs[len(vs)-1].Number, vs[0].Number)
-	}
-}
-
-// Histories without gaps are written as ever; no other bytes are read for what can be written so.
-func TestFormatsOfHistories(t *testing.T) {
-	plain := adopted(t, adopted(t, NewHistory(), 7, 70, false), 8, 80, false)
-	if b := bytesOf(t, plain); b[0] != historyFormat {
-		t.Errorf("format %d without gaps", b[0])
-	}
-	gaps := bytesOf(t, adopted(t, plain, 10, 1, false))
-	if gaps[0] != gapsFormat {
-		t.Errorf("format %d with gaps", gaps[0])
-	}
-	for _, b := range [][]byte{bytesOf(t, plain), gaps} {
-		other := bytes.Clone(b[:len(b)-4])
-		other[0] = historyFormat + gapsFormat - other[0]
-		if _, err := ParseHistory(seal(other)); !errors.Is(err, ErrHistory) {
-			t.Errorf("in the other format: have %v", err)
-		}
 	}
 }
 

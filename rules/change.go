@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,6 +20,9 @@ const (
 	SubjectPart
 	ListPart // Name is allow or deny
 )
+
+// partNames are what the parts are called in descriptions, and where they are kept.
+var partNames = [...]string{"document", "rule", "tier", "subject", "list"}
 
 // Change replaces, adds or deletes a piece of a document.
 type Change struct {
@@ -48,7 +50,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	}
 	next := *d
 	next.source, next.asJSON = "", false
-	next.at = nil
+	next.at, next.atDefaults = nil, nil
 	e := &edit{before: d, doc: &next, change: c}
 	var body *yaml.Node
 	if !c.Delete {
@@ -96,16 +98,12 @@ func (e *edit) run(body *yaml.Node) error {
 // String names the piece.
 func (c Change) String() string {
 	switch c.Part {
-	case RulePart:
-		return fmt.Sprintf("rule %q", c.Name)
-	case TierPart:
-		return fmt.Sprintf("tier %q", c.Name)
+	case WholeDocument:
+		return partNames[c.Part]
 	case SubjectPart:
-		return fmt.Sprintf("subject %s %q", c.Attribute, c.Name)
-	case ListPart:
-		return fmt.Sprintf("list %q", c.Name)
+		return fmt.Sprintf("%s %s %q", partNames[c.Part], c.Attribute, c.Name)
 	}
-	return "document"
+	return fmt.Sprintf("%s %q", partNames[c.Part], c.Name)
 }
 
 // begin makes path that of the piece, whose key stands in the change and not in the body.
@@ -114,104 +112,108 @@ func (e *edit) begin(path string) { e.path = append(e.path[:0], path...); e.body
 // key is the piece's name as a node without a place.
 func (e *edit) key() *yaml.Node { return yaml.Text(e.change.Name) }
 
+// piece is what a document has many of.
+type piece interface {
+	*RuleSpec | *TierSpec | *SubjectSpec
+	node() *yaml.Node
+}
+
+// replaced is list with p in the place of the i-th piece if there is one, else before it; without that one if p is nil. It keeps
+// account of the document's size.
+func replaced[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
+	list = slices.Clone(list)
+	var before, after *yaml.Node
+	if found {
+		before = list[i].node()
+	}
+	if p != nil {
+		after = p.node()
+	}
+	e.resize(name, before, after)
+	switch {
+	case p == nil:
+		return slices.Delete(list, i, i+1)
+	case !found:
+		return slices.Insert(list, i, p)
+	}
+	list[i] = p
+	return list
+}
+
+// place is where a piece stands, or is to stand, in a list of n; i is below 0 if it is not there.
+func place(i, n int) (at int, found bool) {
+	if i < 0 {
+		return n, false
+	}
+	return i, true
+}
+
 func (e *edit) changeRule(body *yaml.Node) bool {
-	i := e.before.rule(e.change.Name)
-	if e.change.Delete {
-		if i >= 0 {
-			e.resize(e.change.Name, e.before.Rules[i].node(), nil)
-			e.doc.Rules = slices.Delete(slices.Clone(e.before.Rules), i, i+1)
-			e.validateAll()
+	i, found := place(e.before.rule(e.change.Name), len(e.before.Rules))
+	var r *RuleSpec
+	switch {
+	case e.change.Delete && !found:
+		return false
+	case !e.change.Delete:
+		e.begin(fmt.Sprintf("rules[%d]", i))
+		name := e.checkName(e.key(), e.change.Name)
+		r = e.rule(body, name)
+		if name != "" && r.Name != "" && r.Name != name {
+			e.add(r.place("name"), e.body+".name", "the name %q is not that of the rule written, %q", r.Name, name)
+			r.Name = name
 		}
-		return i >= 0
+		if i >= maxRules {
+			e.add(yaml.Pos{}, "rules", "more than %d rules", maxRules)
+		}
 	}
-	if e.doc.Rules = slices.Clone(e.before.Rules); i < 0 {
-		i = len(e.doc.Rules)
-		e.doc.Rules = append(e.doc.Rules, nil)
-	}
-	e.begin(fmt.Sprintf("rules[%d]", i))
-	name := e.checkName(e.key(), e.change.Name)
-	r := e.rule(body, name)
-	if name != "" && r.Name != "" && r.Name != name {
-		e.add(r.place("name"), e.body+".name", "the name %q is not that of the rule written, %q", r.Name, name)
-		r.Name = name
-	}
-	if i >= maxRules {
-		e.add(yaml.Pos{}, "rules", "more than %d rules", maxRules)
-	}
-	e.doc.Rules[i] = r
-	if i < len(e.before.Rules) {
-		e.resize(e.change.Name, e.before.Rules[i].node(), r.node())
-	} else {
-		e.resize(e.change.Name, nil, r.node())
-	}
+	e.doc.Rules = replaced(e, e.before.Rules, e.change.Name, i, found, r)
 	e.validateAll()
 	return true
 }
 
 func (e *edit) changeTier(body *yaml.Node) bool {
-	i := e.before.tier(e.change.Name)
-	if e.change.Delete {
-		if i >= 0 {
-			e.resize(e.change.Name, e.before.Tiers[i].node(), nil)
-			e.doc.Tiers = slices.Delete(slices.Clone(e.before.Tiers), i, i+1)
-			e.validateAll()
-		}
-		return i >= 0
+	i, found := place(e.before.tier(e.change.Name), len(e.before.Tiers))
+	var t *TierSpec
+	switch {
+	case e.change.Delete && !found:
+		return false
+	case !e.change.Delete:
+		e.begin(keyPath("tiers", e.change.Name))
+		t = e.tier(e.key(), body)
 	}
-	e.begin(keyPath("tiers", e.change.Name))
-	t := e.tier(e.key(), body)
-	if e.doc.Tiers = slices.Clone(e.before.Tiers); i < 0 {
-		e.doc.Tiers = append(e.doc.Tiers, t)
-		e.resize(e.change.Name, nil, t.node())
-	} else {
-		e.doc.Tiers[i] = t
-		e.resize(e.change.Name, e.before.Tiers[i].node(), t.node())
-	}
+	e.doc.Tiers = replaced(e, e.before.Tiers, e.change.Name, i, found, t)
 	e.validateAll()
 	return true
 }
 
 // changeSubject changes one subject of perhaps very many, and so looks only at that one.
 func (e *edit) changeSubject(body *yaml.Node) bool {
-	attribute, value := e.change.Attribute, usualAddress(e.change.Attribute, e.change.Name)
+	attribute := e.change.Attribute
 	gi := e.before.group(attribute)
 	group := &Group{Attribute: attribute}
 	if gi >= 0 {
 		group = &Group{Attribute: attribute, Subjects: e.before.Subjects[gi].Subjects, pos: e.before.Subjects[gi].pos}
 	}
-	i, found := slices.BinarySearchFunc(group.Subjects, value, func(s *SubjectSpec, v string) int { return cmp.Compare(s.Value, v) })
-	if e.change.Delete && !found {
+	i, found := group.find(e.change.Name)
+	var s *SubjectSpec
+	switch {
+	case e.change.Delete && !found:
 		return false
-	}
-	var before, after *yaml.Node
-	if found {
-		before = group.Subjects[i].node()
-	}
-	subjects := slices.Grow(slices.Clip(slices.Clone(group.Subjects)), 1)
-	if e.change.Delete {
-		subjects = slices.Delete(subjects, i, i+1)
-	} else {
+	case !e.change.Delete:
 		e.begin(keyPath("subjects", attribute))
 		e.checkName(yaml.Text(attribute), attribute)
 		e.begin(keyPath(e.body, e.change.Name))
-		s := e.subject(attribute, e.key(), body)
-		after = s.node()
+		s = e.subject(attribute, e.key(), body)
 		newChecker(e.doc, &e.collector).subject(keyPath("subjects", attribute), attribute, s)
 		e.forgetPlaces()
-		if found {
-			subjects[i] = s
-		} else {
-			subjects = slices.Insert(subjects, i, s)
-		}
 	}
-	group.Subjects = subjects
-	e.resize(value, before, after)
+	group.Subjects = replaced(e, group.Subjects, usualAddress(attribute, e.change.Name), i, found, s)
 	e.doc.Subjects = slices.Clone(e.before.Subjects)
 	switch {
 	case gi < 0:
 		e.resize(attribute, nil, yaml.NewMap())
 		e.doc.Subjects = append(e.doc.Subjects, group)
-	case len(subjects) == 0:
+	case len(group.Subjects) == 0:
 		e.resize(attribute, yaml.NewMap(), nil)
 		e.doc.Subjects = slices.Delete(e.doc.Subjects, gi, gi+1)
 	default:
@@ -308,11 +310,16 @@ func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	if gi < 0 {
 		return nil
 	}
-	value = usualAddress(attribute, value)
-	subjects := d.Subjects[gi].Subjects
-	i, found := slices.BinarySearchFunc(subjects, value, func(s *SubjectSpec, v string) int { return cmp.Compare(s.Value, v) })
+	i, found := d.Subjects[gi].find(value)
 	if !found {
 		return nil
 	}
-	return subjects[i]
+	return d.Subjects[gi].Subjects[i]
+}
+
+// find is where a subject stands, or would stand.
+func (g *Group) find(value string) (i int, found bool) {
+	return slices.BinarySearchFunc(g.Subjects, usualAddress(g.Attribute, value), func(s *SubjectSpec, v string) int {
+		return strings.Compare(s.Value, v)
+	})
 }

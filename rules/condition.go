@@ -8,21 +8,15 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// manyValues is how many values of a condition are compared one by one; more are looked up.
-const manyValues = 8
-
 // condition is a compiled Condition: the attribute is there and has one of the values.
 type condition struct {
 	attribute int
-	address   bool // its values are addresses
-	texts     []string
-	addresses []netip.Addr
+	address   bool         // its values are addresses
+	texts     []string     // in order
+	addresses []netip.Addr // in order
 	nets      []netip.Prefix
+	netSet    *bart.Lite // of the nets; nil: there are none
 	globs     []glob
-
-	textSet    map[string]struct{} // of more than manyValues
-	addressSet map[netip.Addr]struct{}
-	netSet     *bart.Lite
 }
 
 func (c *compiler) conditions(specs []Condition) []condition {
@@ -56,37 +50,26 @@ func (c *condition) add(value string) {
 }
 
 func (c *condition) finish() {
-	if len(c.texts) > manyValues {
-		c.textSet = make(map[string]struct{}, len(c.texts))
-		for _, s := range c.texts {
-			c.textSet[s] = struct{}{}
+	slices.Sort(c.texts)
+	slices.SortFunc(c.addresses, netip.Addr.Compare)
+	for _, p := range c.nets {
+		if c.netSet == nil {
+			c.netSet = &bart.Lite{}
 		}
-	}
-	if len(c.addresses) > manyValues {
-		c.addressSet = make(map[netip.Addr]struct{}, len(c.addresses))
-		for _, a := range c.addresses {
-			c.addressSet[a] = struct{}{}
-		}
-	}
-	if len(c.nets) > manyValues {
-		c.netSet = &bart.Lite{}
-		for _, p := range c.nets {
-			c.netSet.Insert(p)
-		}
+		c.netSet.Insert(p)
 	}
 }
 
 // holds reports whether v, of m, is one of the values.
 func (c *condition) holds(m *Match, v *value) bool {
-	if c.textSet != nil {
-		if _, ok := c.textSet[v.text]; ok {
-			return true
-		}
-	} else if slices.Contains(c.texts, v.text) {
+	if _, found := slices.BinarySearch(c.texts, v.text); found {
 		return true
 	}
-	if (len(c.addresses) > 0 || len(c.nets) > 0) && v.isAddress() && c.holdsAddress(v.address) {
-		return true
+	if (len(c.addresses) > 0 || c.netSet != nil) && v.isAddress() {
+		_, found := slices.BinarySearchFunc(c.addresses, v.address, netip.Addr.Compare)
+		if found || c.netSet != nil && c.netSet.Contains(v.address) {
+			return true
+		}
 	}
 	if len(c.globs) == 0 {
 		return false
@@ -94,25 +77,6 @@ func (c *condition) holds(m *Match, v *value) bool {
 	text := m.counted(v)
 	for i := range c.globs {
 		if c.globs[i].matches(text) {
-			return true
-		}
-	}
-	return false
-}
-
-func (c *condition) holdsAddress(a netip.Addr) bool {
-	if c.addressSet != nil {
-		if _, ok := c.addressSet[a]; ok {
-			return true
-		}
-	} else if slices.Contains(c.addresses, a) {
-		return true
-	}
-	if c.netSet != nil {
-		return c.netSet.Contains(a)
-	}
-	for _, p := range c.nets {
-		if p.Contains(a) {
 			return true
 		}
 	}

@@ -54,8 +54,8 @@ func appendKey(path []byte, key string) []byte {
 	return append(path, key...)
 }
 
-// object calls field for each key of a map; keys lists those that may stand there.
-func (d *decoder) object(n *yaml.Node, keys []string, field func(key string, key0, value *yaml.Node)) bool {
+// object calls field for each key of a map, with its place in keys, which lists those that may stand there.
+func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
 	if !d.kind(n, yaml.Map) {
 		return false
 	}
@@ -70,7 +70,7 @@ func (d *decoder) object(n *yaml.Node, keys []string, field func(key string, key
 			d.fail(key, "the key stands here twice")
 		default:
 			seen |= 1 << i
-			field(key.Text, key, value)
+			field(i, key, value)
 		}
 		d.path = d.path[:mark]
 	}

@@ -42,6 +42,8 @@ type Document struct {
 	asJSON bool   // source is JSON
 	size   int    // of the document when it is written, roughly; at least that of its longest rendering
 	at     places
+	// atDefaults is where the keys of the defaults stand.
+	atDefaults places
 }
 
 // places remembers where keys stand in the text.

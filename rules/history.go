@@ -294,13 +294,13 @@ func millisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).U
 // describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".
 func describe(c Change) string {
 	if c.Part == WholeDocument {
-		return partName(c.Part)
+		return partNames[c.Part]
 	}
 	var words []string
 	if c.Delete {
 		words = append(words, "delete")
 	}
-	for _, w := range []string{partName(c.Part), c.Attribute, c.Name} {
+	for _, w := range []string{partNames[c.Part], c.Attribute, c.Name} {
 		if w != "" {
 			words = append(words, w)
 		}

@@ -19,13 +19,13 @@ func Parse(src []byte) (*Document, error) {
 		return nil, err
 	}
 	d := &decoder{}
-	doc := &Document{source: string(src), at: places{}}
+	doc := &Document{source: string(src), at: places{}, atDefaults: places{}}
 	doc.asJSON = json.Valid(src)
 	if root.Kind == yaml.Null {
 		d.fail(root, "the document is empty")
 		return nil, d.err()
 	}
-	d.document(root, doc)
+	documentFields.read(d, root, doc, doc.at)
 	validate(doc, &d.collector)
 	if err := d.err(); err != nil {
 		return nil, err
@@ -46,96 +46,124 @@ func parseText(src []byte) (*yaml.Node, error) {
 	return root, err
 }
 
-// What keys may stand where, in the order in which they are written.
 // maxGroups bounds the attributes that have subjects listed.
 const maxGroups = 256
 
-func documentKeys() []string {
-	return []string{"version", "defaults", "default", "headers", "lists", "rules", "tiers", "default_tier", "subjects", "profiles"}
-}
-
-func (d *decoder) document(n *yaml.Node, doc *Document) {
-	d.object(n, documentKeys(), func(key string, at, v *yaml.Node) {
-		doc.at[key] = at.Pos
-		switch key {
-		case "version":
-			if v.Kind != yaml.Int || v.Text != "1" {
-				d.fail(v, "the only version is 1")
+// What keys may stand where, in the order in which they are written.
+var (
+	documentFields = fieldsOf(
+		field[Document]{"version", func(d *decoder, n *yaml.Node, _ *Document) {
+			if n.Kind != yaml.Int || n.Text != "1" {
+				d.fail(n, "the only version is 1")
 			}
-		case "defaults":
-			doc.Defaults = d.defaults(v, doc.at)
-		case "default":
-			doc.Default = d.word(v, "allow", "deny")
-		case "headers":
-			doc.Headers = d.headers(v)
-		case "lists":
-			d.lists(v, doc)
-		case "rules":
-			d.rules(v, doc)
-		case "tiers":
-			d.open(v, func(key, v *yaml.Node) { doc.Tiers = append(doc.Tiers, d.tier(key, v)) })
-		case "default_tier":
-			doc.DefaultTier = d.name(v)
-		case "subjects":
-			d.open(v, func(key, v *yaml.Node) { doc.Subjects = append(doc.Subjects, d.group(key, v)) })
-			if len(doc.Subjects) > maxGroups {
-				d.fail(v, "more than %d attributes with subjects", maxGroups)
+		}, func(*Document) *yaml.Node { return integer(1) }},
+		field[Document]{"defaults", func(d *decoder, n *yaml.Node, doc *Document) {
+			defaultsFields.read(d, n, &doc.Defaults, doc.atDefaults)
+		}, func(doc *Document) *yaml.Node { return filled(defaultsFields.node(&doc.Defaults)) }},
+		of("default", wordCodec("allow", "deny"), func(doc *Document) *string { return &doc.Default }),
+		field[Document]{"headers", func(d *decoder, n *yaml.Node, doc *Document) {
+			doc.Headers = &Headers{IETF: true, XRateLimit: true}
+			headerFields.read(d, n, doc.Headers, nil)
+		}, func(doc *Document) *yaml.Node {
+			if doc.Headers == nil {
+				return nil
 			}
-		case "profiles":
-			d.open(v, func(key, v *yaml.Node) { doc.Profiles = append(doc.Profiles, d.profile(key, v)) })
-		}
-	})
-}
+			return headerFields.node(doc.Headers).OnOneLine()
+		}},
+		field[Document]{"lists", func(d *decoder, n *yaml.Node, doc *Document) {
+			listFields.read(d, n, doc, nil)
+		}, func(doc *Document) *yaml.Node { return filled(listFields.node(doc)) }},
+		field[Document]{"rules", (*decoder).rules, func(doc *Document) *yaml.Node {
+			return filled(listNode(doc.Rules, ruleFields.node))
+		}},
+		of("tiers", codec[[]*TierSpec]{mapOf((*decoder).tier), unlessEmpty(func(tiers []*TierSpec) *yaml.Node {
+			return mapNode(tiers, func(t *TierSpec) string { return t.Name }, tierFields.node)
+		})}, func(doc *Document) *[]*TierSpec { return &doc.Tiers }),
+		of("default_tier", nameCodec, func(doc *Document) *string { return &doc.DefaultTier }),
+		of("subjects", codec[[]*Group]{(*decoder).groups, unlessEmpty(func(groups []*Group) *yaml.Node {
+			return mapNode(groups, func(g *Group) string { return g.Attribute }, func(g *Group) *yaml.Node {
+				return mapNode(g.Subjects, func(s *SubjectSpec) string { return s.Value }, (*SubjectSpec).node)
+			})
+		})}, func(doc *Document) *[]*Group { return &doc.Subjects }),
+		of("profiles", codec[[]*ProfileSpec]{mapOf((*decoder).profile), unlessEmpty(func(profiles []*ProfileSpec) *yaml.Node {
+			return mapNode(profiles, func(p *ProfileSpec) string { return p.Name }, (*ProfileSpec).node)
+		})}, func(doc *Document) *[]*ProfileSpec { return &doc.Profiles }),
+	)
 
-func (d *decoder) defaults(n *yaml.Node, at places) (out Defaults) {
-	keys := []string{"algorithm", "consistency", "on_partition", "lease", "on_limit", "max_delay", "ipv6_prefix", "tz"}
-	d.object(n, keys, func(key string, k, v *yaml.Node) {
-		at["defaults."+key] = k.Pos
-		if key == "algorithm" {
-			out.Algorithm = d.algorithm(v)
-			return
-		}
-		d.setting(key, v, &out.Settings)
-	})
-	return out
-}
+	defaults       = settingFields(func(f *Defaults) *Settings { return &f.Settings })
+	defaultsFields = fieldsOf(
+		of("algorithm", algorithmCodec, func(f *Defaults) *string { return &f.Algorithm }),
+		defaults["consistency"], defaults["on_partition"], defaults["lease"], defaults["on_limit"], defaults["max_delay"],
+		defaults["ipv6_prefix"], defaults["tz"],
+	)
 
-// setting reads a key that defaults and rules share.
-func (d *decoder) setting(key string, v *yaml.Node, s *Settings) {
-	switch key {
-	case "consistency":
-		s.Consistency = d.word(v, "exact", "hybrid", "local")
-	case "on_partition":
-		s.OnPartition = d.word(v, partitionWords[:]...)
-	case "lease":
-		s.Lease = d.lease(v)
-	case "on_limit":
-		s.OnLimit = d.word(v, "refuse", "delay")
-	case "max_delay":
-		s.MaxDelay = d.span(v, time.Millisecond, 24*time.Hour)
-	case "ipv6_prefix":
-		s.IPv6Prefix = int(d.integer(v, 1, 128))
-	case "tz":
-		s.TZ = d.zone(v)
+	leaseFields = fieldsOf(
+		of("threshold", fractionCodec(0.5, 0.95), func(l *LeaseSpec) *float64 { return &l.Threshold }),
+		field[LeaseSpec]{"ttl", func(d *decoder, n *yaml.Node, l *LeaseSpec) {
+			if l.AutoTTL = n.Kind == yaml.String && n.Text == "auto"; !l.AutoTTL {
+				l.TTL = d.span(n, 50*time.Millisecond, 5*time.Second)
+			}
+		}, func(l *LeaseSpec) *yaml.Node {
+			if l.AutoTTL {
+				return text("auto")
+			}
+			return text(l.TTL.Text)
+		}},
+		of("idle", positiveCodec(0.5, "idle"), func(l *LeaseSpec) *float64 { return &l.Idle }),
+	)
+
+	headerFields = fieldsOf(
+		of("ietf", booleanCodec, func(h *Headers) *bool { return &h.IETF }),
+		of("x_ratelimit", booleanCodec, func(h *Headers) *bool { return &h.XRateLimit }),
+		of("reset", codec[bool]{
+			func(d *decoder, n *yaml.Node) bool { return d.word(n, resetWords[:]...) == resetWords[1] },
+			func(delta bool) *yaml.Node {
+				if delta {
+					return text(resetWords[1])
+				}
+				return text(resetWords[0])
+			},
+		}, func(h *Headers) *bool { return &h.ResetDelta }),
+	)
+
+	listFields = fieldsOf(
+		of("deny", entriesCodec, func(doc *Document) *[]*Entry { return &doc.Deny }),
+		of("allow", entriesCodec, func(doc *Document) *[]*Entry { return &doc.Allow }),
+	)
+
+	tierFields = fieldsOf(of("limits", limitsCodec, func(t *TierSpec) *[]*LimitSpec { return &t.Limits }))
+
+	subjectFields = fieldsOf(
+		of("tier", nameCodec, func(s *SubjectSpec) *string { return &s.Tier }),
+		of("limits", codec[[]Override]{mapOf(func(d *decoder, key, n *yaml.Node) Override {
+			return Override{Rule: key.Text, Limits: d.limits(n), pos: key.Pos}
+		}), unlessEmpty(func(list []Override) *yaml.Node {
+			return mapNode(list, func(o Override) string { return o.Rule }, func(o Override) *yaml.Node { return limitsNode(o.Limits) })
+		})}, func(s *SubjectSpec) *[]Override { return &s.Overrides }),
+	)
+)
+
+// resetWords are those of `headers.reset`.
+var resetWords = [...]string{"unix", "delta"}
+
+// mapOf reads a mapping whose keys are the user's own.
+func mapOf[V any](read func(d *decoder, key, n *yaml.Node) V) func(d *decoder, n *yaml.Node) []V {
+	return func(d *decoder, n *yaml.Node) (list []V) {
+		d.open(n, func(key, v *yaml.Node) { list = append(list, read(d, key, v)) })
+		return list
 	}
 }
 
+func (d *decoder) groups(n *yaml.Node) []*Group {
+	list := mapOf((*decoder).group)(d, n)
+	if len(list) > maxGroups {
+		d.fail(n, "more than %d attributes with subjects", maxGroups)
+	}
+	return list
+}
+
 func (d *decoder) lease(n *yaml.Node) (out LeaseSpec) {
-	d.object(n, []string{"threshold", "ttl", "idle"}, func(key string, _, v *yaml.Node) {
-		switch key {
-		case "threshold":
-			out.Threshold = d.fraction(v, 0.5, 0.95)
-		case "ttl":
-			if out.AutoTTL = v.Kind == yaml.String && v.Text == "auto"; !out.AutoTTL {
-				out.TTL = d.span(v, 50*time.Millisecond, 5*time.Second)
-			}
-		case "idle":
-			mistakes := len(d.errs)
-			if out.Idle = d.fraction(v, 0, 0.5); out.Idle == 0 && len(d.errs) == mistakes {
-				d.fail(v, "idle must be above 0")
-			}
-		}
-	})
+	leaseFields.read(d, n, &out, nil)
 	return out
 }
 
@@ -163,31 +191,6 @@ func (d *decoder) zone(n *yaml.Node) string {
 func (d *decoder) algorithm(n *yaml.Node) string {
 	return d.word(n, algorithms.TokenBucket.String(), algorithms.LeakyBucket.String(), algorithms.FixedWindow.String(),
 		algorithms.SlidingLog.String(), algorithms.SlidingWindow.String())
-}
-
-func (d *decoder) headers(n *yaml.Node) *Headers {
-	h := &Headers{IETF: true, XRateLimit: true}
-	d.object(n, []string{"ietf", "x_ratelimit", "reset"}, func(key string, _, v *yaml.Node) {
-		switch key {
-		case "ietf":
-			h.IETF = d.boolean(v)
-		case "x_ratelimit":
-			h.XRateLimit = d.boolean(v)
-		case "reset":
-			h.ResetDelta = d.word(v, "unix", "delta") == "delta"
-		}
-	})
-	return h
-}
-
-func (d *decoder) lists(n *yaml.Node, doc *Document) {
-	d.object(n, []string{"deny", "allow"}, func(key string, _, v *yaml.Node) {
-		if key == "deny" {
-			doc.Deny = d.entries(v)
-		} else {
-			doc.Allow = d.entries(v)
-		}
-	})
 }
 
 func (d *decoder) entries(n *yaml.Node) []*Entry {
@@ -234,12 +237,7 @@ func (d *decoder) matchValue(c Condition, v *yaml.Node) []string {
 
 func (d *decoder) tier(key, n *yaml.Node) *TierSpec {
 	t := &TierSpec{Name: d.checkName(key, key.Text), pos: key.Pos}
-	has := false
-	ok := d.object(n, []string{"limits"}, func(_ string, _, v *yaml.Node) {
-		has = true
-		t.Limits = d.limits(v)
-	})
-	if ok && !has {
+	if tierFields.read(d, n, t, nil) && n.Get("limits") == nil {
 		d.fail(n, "a tier needs limits")
 	}
 	return t
@@ -269,15 +267,7 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 
 func (d *decoder) subject(attribute string, key, n *yaml.Node) *SubjectSpec {
 	s := &SubjectSpec{Value: d.subjectValue(attribute, key), pos: key.Pos}
-	ok := d.object(n, []string{"tier", "limits"}, func(key string, _, v *yaml.Node) {
-		if key == "tier" {
-			s.Tier = d.name(v)
-			return
-		}
-		d.open(v, func(key, v *yaml.Node) {
-			s.Overrides = append(s.Overrides, Override{Rule: key.Text, Limits: d.limits(v), pos: key.Pos})
-		})
-	})
+	ok := subjectFields.read(d, n, s, nil)
 	if ok && s.Tier == "" && len(s.Overrides) == 0 {
 		d.fail(n, "a subject needs a tier or limits")
 	}

@@ -7,14 +7,63 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-func ruleKeys() []string {
-	return []string{"name", "match", "key", "limits", "tiered", "cost", "scope", "regions", "shadow", "usage", "block",
-		"on_limit", "max_delay", "adaptive", "consistency", "on_partition", "lease", "ipv6_prefix", "tz"}
-}
+var (
+	ruleSettings = settingFields(func(r *RuleSpec) *Settings { return &r.Settings })
+	ruleFields   = fieldsOf(
+		of("name", codec[string]{(*decoder).name, yaml.Text}, func(r *RuleSpec) *string { return &r.Name }),
+		of("match", matchCodec, func(r *RuleSpec) *[]Condition { return &r.Match }),
+		of("key", codec[[]string]{(*decoder).key, textsNode}, func(r *RuleSpec) *[]string { return &r.Key }),
+		of("limits", limitsCodec, func(r *RuleSpec) *[]*LimitSpec { return &r.Limits }),
+		of("tiered", flagCodec, func(r *RuleSpec) *bool { return &r.Tiered }),
+		of("cost", codec[*CostTable]{(*decoder).cost, unlessZero(costFields.node)}, func(r *RuleSpec) **CostTable { return &r.Cost }),
+		of("scope", wordCodec("region", "global"), func(r *RuleSpec) *string { return &r.Scope }),
+		of("regions", codec[[]Region]{(*decoder).regions, unlessEmpty(func(list []Region) *yaml.Node {
+			return mapNode(list, func(g Region) string { return g.Name }, func(g Region) *yaml.Node { return fraction(g.Part) }).OnOneLine()
+		})}, func(r *RuleSpec) *[]Region { return &r.Regions }),
+		of("shadow", flagCodec, func(r *RuleSpec) *bool { return &r.Shadow }),
+		of("usage", wordCodec(usageMonthly), func(r *RuleSpec) *string { return &r.Usage }),
+		of("block", spanCodec(algorithms.MinWindow, algorithms.MaxWindow), func(r *RuleSpec) *Span { return &r.Block }),
+		ruleSettings["on_limit"], ruleSettings["max_delay"],
+		of("adaptive", codec[*Adaptive]{(*decoder).adaptive, unlessZero(adaptiveFields.node)}, func(r *RuleSpec) **Adaptive { return &r.Adaptive }),
+		ruleSettings["consistency"], ruleSettings["on_partition"], ruleSettings["lease"], ruleSettings["ipv6_prefix"], ruleSettings["tz"],
+	)
 
-func limitKeys() []string {
-	return []string{"name", "limit", "per", "algorithm", "burst", "unit", "tz"}
-}
+	limitFields = fieldsOf(
+		of("name", nameCodec, func(l *LimitSpec) *string { return &l.Name }),
+		of("limit", integerCodec(1, int64(algorithms.MaxAmount)), func(l *LimitSpec) *int64 { return &l.Limit }),
+		field[LimitSpec]{"per", (*decoder).per, func(l *LimitSpec) *yaml.Node { return text(l.Per) }},
+		of("algorithm", algorithmCodec, func(l *LimitSpec) *string { return &l.Algorithm }),
+		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *LimitSpec) *int64 { return &l.Burst }),
+		of("unit", nameCodec, func(l *LimitSpec) *string { return &l.Unit }),
+		of("tz", zoneCodec, func(l *LimitSpec) *string { return &l.TZ }),
+	)
+
+	costCodec  = codec[int64]{integerCodec(0, int64(algorithms.MaxAmount)).read, integer[int64]}
+	costFields = fieldsOf(
+		of("by", nameCodec, func(c *CostTable) *string { return &c.By }),
+		of("values", codec[[]ValueCost]{mapOf(func(d *decoder, key, n *yaml.Node) ValueCost {
+			value, _ := d.value(key)
+			return ValueCost{value, costCodec.read(d, n)}
+		}), unlessEmpty(func(list []ValueCost) *yaml.Node {
+			return mapNode(list, func(v ValueCost) string { return v.Value }, func(v ValueCost) *yaml.Node { return integer(v.Cost) })
+		})}, func(c *CostTable) *[]ValueCost { return &c.Values }),
+		of("default", costCodec, func(c *CostTable) *int64 { return &c.Default }),
+	)
+
+	adaptiveFields = fieldsOf(
+		of("source", nameCodec, func(a *Adaptive) *string { return &a.Source }),
+		of("steps", codec[[]AdaptiveStep]{(*decoder).steps, func(list []AdaptiveStep) *yaml.Node {
+			return listNode(list, func(s AdaptiveStep) *yaml.Node { return stepFields.node(&s).OnOneLine() })
+		}}, func(a *Adaptive) *[]AdaptiveStep { return &a.Steps }),
+	)
+
+	stepFields = fieldsOf(
+		of("above", codec[float64]{fractionCodec(0, maxLoad).read, fraction}, func(s *AdaptiveStep) *float64 { return &s.Above }),
+		of("factor", positiveCodec(1, "a factor"), func(s *AdaptiveStep) *float64 { return &s.Factor }),
+	)
+)
+
+const maxLoad = 1000 // that a step may be above
 
 func (d *decoder) rules(n *yaml.Node, doc *Document) {
 	if n.Kind == yaml.List && len(n.Items) > maxRules {
@@ -27,44 +76,14 @@ func (d *decoder) rules(n *yaml.Node, doc *Document) {
 // rule reads a rule; name is what it is called if it doesn't say.
 func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	r := &RuleSpec{Name: name, pos: n.Pos, at: places{}}
-	ok := d.object(n, ruleKeys(), func(key string, at, v *yaml.Node) {
-		r.at[key] = at.Pos
-		switch key {
-		case "name":
-			r.Name = d.name(v)
-		case "match":
-			r.Match = d.conditions(v)
-		case "key":
-			r.Key = d.key(v)
-		case "limits":
-			r.Limits = d.limits(v)
-		case "tiered":
-			r.Tiered = d.boolean(v)
-		case "cost":
-			r.Cost = d.cost(v)
-		case "scope":
-			r.Scope = d.word(v, "region", "global")
-		case "regions":
-			r.Regions = d.regions(v)
-		case "shadow":
-			r.Shadow = d.boolean(v)
-		case "usage":
-			r.Usage = d.word(v, usageMonthly)
-		case "block":
-			r.Block = d.span(v, algorithms.MinWindow, algorithms.MaxWindow)
-		case "adaptive":
-			r.Adaptive = d.adaptive(v)
-		default:
-			d.setting(key, v, &r.Settings)
-		}
-	})
+	ok := ruleFields.read(d, n, r, r.at)
 	if r.broken = !ok; !ok {
 		return r
 	}
-	if _, named := r.at["name"]; !named && name == "" {
+	if !r.has("name") && name == "" {
 		d.fail(n, "a rule needs a name")
 	}
-	if _, keyed := r.at["key"]; !keyed {
+	if !r.has("key") {
 		d.fail(n, "a rule needs a key; [] is one counter for all")
 	}
 	return r
@@ -110,43 +129,21 @@ func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 
 func (d *decoder) limit(n *yaml.Node) *LimitSpec {
 	l := &LimitSpec{pos: n.Pos}
-	var limit, per, burst, algorithm *yaml.Node
-	ok := d.object(n, limitKeys(), func(key string, _, v *yaml.Node) {
-		switch key {
-		case "name":
-			l.Name = d.name(v)
-		case "limit":
-			limit = v
-			l.Limit = d.integer(v, 1, algorithms.MaxAmount)
-		case "per":
-			per = v
-			d.per(v, l)
-		case "algorithm":
-			algorithm = v
-			l.Algorithm = d.algorithm(v)
-		case "burst":
-			burst = v
-			l.Burst = d.integer(v, 1, algorithms.MaxAmount)
-		case "unit":
-			l.Unit = d.name(v)
-		case "tz":
-			l.TZ = d.zone(v)
-		}
-	})
+	ok := limitFields.read(d, n, l, nil)
 	switch {
 	case !ok:
 		return l
-	case limit == nil:
+	case n.Get("limit") == nil:
 		d.fail(n, "limit is missing: how much is allowed per window")
-	case per == nil:
+	case n.Get("per") == nil:
 		d.fail(n, "per is missing: the length of the window")
 	}
-	if algorithm != nil && l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
+	if l.Algorithm != "" && l.calendar() && l.Algorithm != algorithms.FixedWindow.String() {
 		mark := d.push("algorithm")
-		d.fail(algorithm, "calendar windows are for fixed-window only, per is %s", l.Per)
+		d.fail(n.Get("algorithm"), "calendar windows are for fixed-window only, per is %s", l.Per)
 		d.path = d.path[:mark]
 	}
-	if burst != nil && l.Algorithm != "" {
+	if burst := n.Get("burst"); burst != nil && l.Algorithm != "" {
 		if kind, _ := algorithms.ParseKind(l.Algorithm); !kind.Bucket() {
 			mark := d.push("burst")
 			d.fail(burst, "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
@@ -173,22 +170,7 @@ func (l *LimitSpec) calendar() bool {
 
 func (d *decoder) cost(n *yaml.Node) *CostTable {
 	c := &CostTable{Default: 1}
-	by := false
-	ok := d.object(n, []string{"by", "values", "default"}, func(key string, _, v *yaml.Node) {
-		switch key {
-		case "by":
-			by = true
-			c.By = d.name(v)
-		case "values":
-			d.open(v, func(key, v *yaml.Node) {
-				value, _ := d.value(key)
-				c.Values = append(c.Values, ValueCost{value, d.integer(v, 0, algorithms.MaxAmount)})
-			})
-		case "default":
-			c.Default = d.integer(v, 0, algorithms.MaxAmount)
-		}
-	})
-	if ok && !by {
+	if costFields.read(d, n, c, nil) && n.Get("by") == nil {
 		d.fail(n, "by is missing: the attribute that the cost depends on")
 	}
 	return c
@@ -216,47 +198,29 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 
 func (d *decoder) adaptive(n *yaml.Node) *Adaptive {
 	a := &Adaptive{}
-	ok := d.object(n, []string{"source", "steps"}, func(key string, _, v *yaml.Node) {
-		if key == "source" {
-			a.Source = d.name(v)
-			return
-		}
-		if v.Kind == yaml.List && (len(v.Items) == 0 || len(v.Items) > maxAdaptiveSteps) {
-			d.fail(v, "1 to %d steps are expected", maxAdaptiveSteps)
-			return
-		}
-		d.each(v, func(v *yaml.Node) {
-			step := d.step(v)
-			if n := len(a.Steps); n > 0 && step.Above <= a.Steps[n-1].Above {
-				d.fail(v, "each step must be above the one before it")
-			}
-			a.Steps = append(a.Steps, step)
-		})
-	})
-	for _, key := range []string{"source", "steps"} {
-		if ok && !slices.ContainsFunc(n.Items, func(k *yaml.Node) bool { return k.Text == key }) {
+	ok := adaptiveFields.read(d, n, a, nil)
+	for _, key := range adaptiveFields.keys {
+		if ok && n.Get(key) == nil {
 			d.fail(n, "%s is missing", key)
 		}
 	}
 	return a
 }
 
-func (d *decoder) step(n *yaml.Node) (out AdaptiveStep) {
-	const maxLoad = 1000
-	has := 0
-	ok := d.object(n, []string{"above", "factor"}, func(key string, _, v *yaml.Node) {
-		has++
-		if key == "above" {
-			out.Above = d.fraction(v, 0, maxLoad)
-			return
-		}
-		mistakes := len(d.errs)
-		if out.Factor = d.fraction(v, 0, 1); out.Factor == 0 && len(d.errs) == mistakes {
-			d.fail(v, "a factor must be above 0")
-		}
-	})
-	if ok && has < 2 {
-		d.fail(n, "a step needs above and factor")
+func (d *decoder) steps(n *yaml.Node) (list []AdaptiveStep) {
+	if n.Kind == yaml.List && (len(n.Items) == 0 || len(n.Items) > maxAdaptiveSteps) {
+		d.fail(n, "1 to %d steps are expected", maxAdaptiveSteps)
+		return nil
 	}
-	return out
+	d.each(n, func(n *yaml.Node) {
+		var step AdaptiveStep
+		if stepFields.read(d, n, &step, nil) && (n.Get("above") == nil || n.Get("factor") == nil) {
+			d.fail(n, "a step needs above and factor")
+		}
+		if last := len(list) - 1; last >= 0 && step.Above <= list[last].Above {
+			d.fail(n, "each step must be above the one before it")
+		}
+		list = append(list, step)
+	})
+	return list
 }

@@ -12,7 +12,7 @@ import (
 // of which some region gets nothing. Places are given for a document that is as it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
-	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.at["defaults."+key] })
+	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.atDefaults[key] })
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		d.warnShares(&w, r, path+".limits", r.Limits)

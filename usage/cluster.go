@@ -54,22 +54,11 @@ type Cluster struct {
 	done    sync.WaitGroup
 	gate    sync.Mutex // guards closed, and so that nothing is added to done after it
 	closed  bool
-
-	handing  sync.Mutex             // serialises HandOver, and guards what follows
-	to       ring.NodeID            // the member that took this node's ledgers last
-	sequence uint64                 // of the last HandOver
-	handed   map[copyID]ring.NodeID // copies that never change, and the member that they were handed to
-
-	mu     sync.Mutex         // guards what follows; held while a page that is handed over is written
-	taking map[copyID]*taking // copies on their way to this node
 }
 
 // Join makes m's months part of the cluster's.
 func Join(m *Meter, peers Peers, members func() []Member) *Cluster {
-	return &Cluster{
-		meter: m, peers: peers, members: members, serving: make(chan struct{}, maxServing),
-		taking: make(map[copyID]*taking), handed: make(map[copyID]ring.NodeID),
-	}
+	return &Cluster{meter: m, peers: peers, members: members, serving: make(chan struct{}, maxServing)}
 }
 
 // Close waits for the questions under way.
@@ -87,52 +76,47 @@ type holding struct {
 	Damaged bool     `json:"damaged"` // or its file was, and what was set aside is there still
 }
 
-// source is a ledger that a node has a copy of.
+// source is a ledger that a node has.
 type source struct {
-	Ledger   ledgerID `json:"ledger"`
-	Node     string   `json:"node"` // that counted it
-	Own      bool     `json:"own"`  // by the node that answers: it is as new as can be
-	Sequence uint64   `json:"sequence"`
-	Damaged  bool     `json:"damaged"`
-	at       Member   // has it
-}
-
-// better reports whether a is a newer copy than b.
-func (a *source) better(b *source) bool {
-	if a.Own != b.Own {
-		return a.Own
-	}
-	return a.Sequence > b.Sequence
+	Ledger  ledgerID `json:"ledger"`
+	Node    string   `json:"node"` // that counted it
+	Damaged bool     `json:"damaged"`
+	at      Member   // has it
 }
 
 // here lists what this node has of a month, with all rows that there are now.
 func (c *Cluster) here(month Month) (h holding) {
 	m := c.meter
 	h.Damaged = m.file.SetAside()
-	for _, l := range m.inMemory() {
-		if l.id.Month == month {
-			l.refresh()
-			h.Sources = append(h.Sources, source{Ledger: l.id, Node: l.node, Own: l.id.Source == m.cfg.Self, Damaged: l.damaged})
-		}
-	}
-	err := m.file.View(func(tx persist.Tx) error {
-		list, err := copies(tx)
-		for _, one := range list {
-			head, whole := readHead(tx, one)
-			known := slices.ContainsFunc(h.Sources, func(s source) bool { return s.Ledger == one.ledgerID && s.Sequence == 0 })
-			if whole && !known && one.Month == month && one.sequence != 0 {
-				h.Sources = append(h.Sources, source{
-					Ledger: one.ledgerID, Node: head.Node, Own: one.Source == m.cfg.Self, Sequence: one.sequence, Damaged: head.Damaged,
-				})
-			}
-		}
-		return err
-	})
+	sources, err := m.sources(month)
 	if err != nil {
 		m.cfg.Logger.Error("usage can't be read", "error", err)
 		h.Damaged = true
 	}
+	h.Sources = sources
 	return h
+}
+
+// sources are the ledgers of a month, or of allMonths, in memory and in the file.
+func (m *Meter) sources(month Month) (list []source, err error) {
+	for _, l := range m.inMemory() {
+		if month == allMonths || l.id.Month == month {
+			l.refresh()
+			list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged})
+		}
+	}
+	err = m.file.View(func(tx persist.Tx) error {
+		found, err := copies(tx)
+		for _, c := range found {
+			h, whole := readHead(tx, c)
+			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // it is being closed
+			if c.closed && whole && !known && (month == allMonths || c.Month == month) {
+				list = append(list, source{Ledger: c.ledgerID, Node: h.Node, Damaged: h.Damaged})
+			}
+		}
+		return err
+	})
+	return list, err
 }
 
 // pageQuery asks for a page.
@@ -248,14 +232,12 @@ func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holdi
 		}
 	}
 	for i := range h.Sources {
-		s := &h.Sources[i]
-		s.at = m
-		s.Own = s.Own && s.Ledger.Source == m.ID
+		h.Sources[i].at = m
 	}
 	return h, err
 }
 
-// gather finds the newest copy of each ledger, and the nodes that may have more.
+// gather finds each ledger once, at the node that counted it if that has it, and the nodes that may have more.
 func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
 	var mu sync.Mutex // guards best and missing
 	var group sync.WaitGroup
@@ -272,7 +254,7 @@ func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (be
 				switch {
 				case i < 0:
 					best = append(best, s)
-				case s.better(&best[i]):
+				case s.Ledger.Source == m.ID:
 					best[i] = s
 				}
 			}

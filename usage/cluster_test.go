@@ -275,17 +275,17 @@ func TestTakeOfStrangers(t *testing.T) {
 	}
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
 	for what, p := range map[string]part{
-		"no rows":       {Ledger: ledger, Sequence: 7, Last: true},
-		"a later page":  {Ledger: ledger, Sequence: 7, Page: 1, Last: true},
-		"no sequence":   {Ledger: ledger, Last: true},
-		"its own":       {Ledger: ledgerID{Month: thisMonth.Month, Source: ring.NodeID{1}}, Sequence: 7, Last: true},
-		"another month": {Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}, Sequence: 7, Last: true},
+		"no rows":       {source: source{Ledger: ledger}, Last: true},
+		"a later page":  {source: source{Ledger: ledger}, Page: 1, Last: true},
+		"no page":       {source: source{Ledger: ledger}, Page: -1, Last: true},
+		"its own":       {source: source{Ledger: ledgerID{Month: thisMonth.Month, Source: ring.NodeID{1}}}, Last: true},
+		"another month": {source: source{Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}}, Last: true},
 	} {
 		page := []byte(nil)
 		if what == "no rows" {
 			page = []byte("rubbish")
 		}
-		if err := w.node(2).sendPart(t.Context(), w.names[0], &p, page); err == nil {
+		if _, err := w.node(2).sendPart(t.Context(), w.names[0], &p, page); err == nil {
 			t.Errorf("%s: want an error", what)
 		}
 	}
@@ -361,5 +361,23 @@ func TestRowsWithTheSameNames(t *testing.T) {
 				t.Errorf("%s, pages of %d bytes: have %d in %d rows, want %d in 30", place, limit, cost, n, want)
 			}
 		}
+	}
+}
+
+// A node that can't write hands over what it has in memory.
+func TestHandOverWithoutADisk(t *testing.T) {
+	w := newCrew(t, 2)
+	if err := os.RemoveAll(w.node(1).dir); err != nil {
+		t.Fatal(err)
+	}
+	w.node(1).meter.count(november, "r", []string{"k"}, "requests", 5)
+	for range 2 {
+		if err := w.node(1).HandOver(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.names = w.names[1:]
+	if rows, missing := w.read(w.node(2), thisMonth); len(rows) != 1 || rows[0].Cost != 5 || len(missing) > 0 {
+		t.Errorf("have %v, missing %v", rows, missing)
 	}
 }

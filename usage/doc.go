@@ -11,7 +11,7 @@
 // memory, and never changes again. What is counted in that month afterwards, as by a clock that was set back, begins another
 // ledger beside it.
 //
-// A [Cluster] adds up the ledgers of all nodes, in order of their rows and page by page, and names the nodes that are missing. A
-// node that leaves hands its ledgers to another one. Each keeps its identity, and of several copies of one ledger only the newest
-// is added, so a repeated hand-over doubles nothing.
+// A [Cluster] adds up the ledgers of all nodes, in the order of their rows and page by page, and names the nodes that are missing.
+// A node that leaves closes its ledgers and sends them to another node. A closed ledger keeps its identity and never changes, so
+// every copy of it is the same, and each is added once.
 package usage

@@ -1,12 +1,10 @@
 package usage
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sort"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -17,37 +15,35 @@ import (
 // fileName is the file that months are kept in, in the data directory.
 const fileName = "usage.db"
 
-// copyID is a copy of a ledger: a bucket of the file. Copies of one ledger are counted on, so of several the newest counts.
+// copyID is a ledger as it is in the file: a bucket. A closed one is the same wherever a copy of it is.
 type copyID struct {
 	ledgerID
-	sequence uint64 // 0: it is counted on here; closed: it was, and is over; else when it was handed over, in nanoseconds since 1970
+	closed bool // nothing is counted in it any more
 }
 
-const closed = 1
-
-const bucketSize = 4 + 16 + 8 + 8
+const bucketSize = 4 + 16 + 8 + 1
 
 func (c copyID) bucket() string {
 	b := binary.BigEndian.AppendUint32(make([]byte, 0, bucketSize), uint32(c.Month))
 	b = append(b, c.Source[:]...)
 	b = binary.BigEndian.AppendUint64(b, c.Number)
-	return string(binary.BigEndian.AppendUint64(b, c.sequence))
+	return string(wire.AppendBool(b, c.closed))
 }
 
 func parseBucket(name string) (c copyID, ok bool) {
-	if len(name) != bucketSize {
-		return c, false
-	}
 	d := wire.NewDecoder([]byte(name))
-	c.Month, c.Source, c.Number, c.sequence = Month(d.BigUint32()), ring.DecodeNodeID(d), d.BigUint64(), d.BigUint64()
-	return c, true
+	c.Month, c.Source, c.Number, c.closed = Month(d.BigUint32()), ring.DecodeNodeID(d), d.BigUint64(), d.Bool()
+	return c, d.Done("bucket") == nil
 }
 
-// head is what is known of a copy. It is written with the last page of one that is not counted on.
+// errOlder: the file has months in the form of an earlier version.
+var errOlder = errors.New(fileName + " is of another version of rlnode: start the version that wrote it, or move the file out of the data directory")
+
+// head is what is known of a ledger. It is written with the last page of a closed one.
 type head struct {
 	Node    string `json:"node"`              // name of the source
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
-	Pages   int    `json:"pages,omitempty"`   // of one that is not counted on
+	Pages   int    `json:"pages,omitempty"`   // of a closed one
 }
 
 var headKey = []byte("head")
@@ -68,13 +64,15 @@ func putHead(tx persist.Tx, c copyID, h head) error {
 	return tx.Put(c.bucket(), headKey, b)
 }
 
-// copies lists the copies in the file, also those that are not whole.
+// copies lists the ledgers in the file, also those that are not whole. The error is errOlder if there is something else in it.
 func copies(tx persist.Tx) (list []copyID, err error) {
 	names, err := tx.Names()
 	for _, name := range names {
-		if c, ok := parseBucket(name); ok {
-			list = append(list, c)
+		c, ok := parseBucket(name)
+		if !ok {
+			return nil, errOlder
 		}
+		list = append(list, c)
 	}
 	return list, err
 }
@@ -82,24 +80,12 @@ func copies(tx persist.Tx) (list []copyID, err error) {
 // errNoLedger: the ledger that was asked for is not here, or not any more.
 var errNoLedger = errors.New("there is no such month of usage here")
 
-// newest is the newest whole copy of a ledger that is not counted on.
-func newest(tx persist.Tx, id ledgerID) (c copyID, h head, err error) {
-	list, err := copies(tx)
-	for _, one := range slices.Backward(list) { // in order of their sequences
-		if one.ledgerID == id && one.sequence != 0 {
-			if h, ok := readHead(tx, one); ok {
-				return one, h, nil
-			}
-		}
-	}
-	return c, h, cmp.Or(err, errNoLedger)
-}
-
-// pageOf puts rows of a ledger that is not counted on into p.
-func pageOf(tx persist.Tx, id ledgerID, p *pager) error {
-	c, h, err := newest(tx, id)
-	if err != nil {
-		return err
+// pageOf puts rows of a closed ledger into p.
+func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
+	c := copyID{id, true}
+	h, ok := readHead(tx, c)
+	if !ok {
+		return errNoLedger
 	}
 	visit := func(i int, visit func(row *Row) bool) {
 		if err == nil {

@@ -3,10 +3,12 @@ package usage
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/golden"
@@ -154,7 +156,35 @@ func TestGoldenFile(t *testing.T) {
 	write("counted", func(tx persist.Tx) error { return l.putCounted(tx, blocks) })
 	p := pager{limit: pageSize}
 	l.page(&p)
-	handed := part{Ledger: id, Sequence: 5, Node: "n1", Last: true}
+	handed := part{source: source{Ledger: id, Node: "n1"}, Last: true}
 	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
 	golden.Check(t, "testdata/file.txt", lines...)
+}
+
+// A file of another form is left as it is, and what to do is said.
+func TestFileOfAnotherVersion(t *testing.T) {
+	c, _ := config(t.TempDir())
+	m := open(t, c)
+	older := strings.Repeat("x", bucketSize+7)
+	if err := m.file.Update(func(tx persist.Tx) error { return tx.Put(older, []byte("head"), nil) }); err != nil {
+		t.Fatal(err)
+	}
+	m.kill(t)
+	m = open(t, c)
+	m.count(november, "r", []string{"k"}, "requests", 1)
+	if err := m.Sync(); !errors.Is(err, errOlder) {
+		t.Errorf("have %v", err)
+	}
+	if rows := m.rows(t, "2026-11"); len(rows) != 1 {
+		t.Errorf("have %v", rows)
+	}
+	if err := m.file.View(func(tx persist.Tx) error {
+		names, err := tx.Names()
+		if !slices.Contains(names, older) {
+			t.Errorf("have %q", names)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -9,6 +9,9 @@ import (
 // Month is a calendar month in UTC: 12 for each year of our era, and 0…11.
 type Month int32
 
+// allMonths stands for every month.
+const allMonths Month = 0
+
 // ErrMonth: the text is no month.
 var ErrMonth = errors.New("month must be YYYY-MM, from 1970-01 to 2199-12")
 

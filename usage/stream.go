@@ -47,7 +47,7 @@ func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 	var sources []source
 	sources, s.missing = c.gather(ctx, q.Month, members)
 	for _, one := range sources {
-		if q.Here && !one.Own {
+		if q.Here && one.Ledger.Source != self.ID {
 			continue
 		}
 		r := &decoder{source: one, more: true}

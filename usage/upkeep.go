@@ -125,7 +125,7 @@ func (m *Meter) load() error {
 	err := m.file.View(func(tx persist.Tx) error {
 		list, err := copies(tx)
 		for _, c := range list {
-			if c.sequence == 0 {
+			if !c.closed {
 				l, err := getCounted(tx, c.ledgerID, m.cfg.Rows)
 				if err != nil {
 					return err
@@ -206,7 +206,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 		return err
 	}
 	l.refresh()
-	c := copyID{l.id, closed}
+	c := copyID{l.id, true}
 	pages := 0
 	for p := (&pager{limit: pageSize}); p != nil; {
 		l.page(p)
@@ -250,7 +250,7 @@ func (m *Meter) dropOld() error {
 			if c.Month != last {
 				kept, last = kept+1, c.Month
 			}
-			if kept > m.cfg.Months && c.sequence != 0 {
+			if kept > m.cfg.Months && c.closed {
 				old = append(old, c)
 			}
 		}

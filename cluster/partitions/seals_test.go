@@ -285,7 +285,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		f.net.Cut(a.ip, d.ip)
 		time.Sleep(time.Second)
 		// What is used is given back: the newest copy has less than the older one.
-		if err := d.table.Reset(now(), keyOf(i), &limit); err != nil {
+		if err := d.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(300 * time.Millisecond)

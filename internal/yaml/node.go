@@ -1,6 +1,9 @@
 package yaml
 
-import "fmt"
+import (
+	"fmt"
+	"regexp"
+)
 
 // Kind is what a node is; scalars by the core schema of YAML 1.2.
 type Kind uint8
@@ -61,6 +64,16 @@ func (n *Node) Pairs(yield func(key, value *Node) bool) {
 	}
 }
 
+// Get is the value of a key of a map, nil if there is none. Of a key that stands there twice it is the first.
+func (n *Node) Get(key string) *Node {
+	for k, v := range n.Pairs {
+		if k.Text == key {
+			return v
+		}
+	}
+	return nil
+}
+
 // resolve says what a plain scalar is.
 func resolve(s string) Kind {
 	switch s {
@@ -71,67 +84,19 @@ func resolve(s string) Kind {
 	case ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "-.inf", "-.Inf", "-.INF", "+.inf", "+.Inf", "+.INF":
 		return Float
 	}
-	if c := s[0]; c != '-' && c != '+' && c != '.' && (c < '0' || c > '9') {
+	switch c := s[0]; {
+	case c != '-' && c != '+' && c != '.' && (c < '0' || c > '9'):
 		return String
-	}
-	return resolveNumber(s)
-}
-
-func resolveNumber(s string) Kind {
-	if len(s) > 2 && s[0] == '0' && (s[1] == 'x' && all(s[2:], isHex) || s[1] == 'o' && all(s[2:], isOctal)) {
+	case integer.MatchString(s):
 		return Int
-	}
-	if s[0] == '-' || s[0] == '+' {
-		s = s[1:]
-	}
-	whole := digits(s)
-	rest := s[whole:]
-	if rest == "" && whole > 0 {
-		return Int
-	}
-	fraction := 0
-	if rest != "" && rest[0] == '.' {
-		fraction = digits(rest[1:])
-		rest = rest[1+fraction:]
-	}
-	if whole+fraction == 0 {
-		return String
-	}
-	if rest != "" && (rest[0] == 'e' || rest[0] == 'E') {
-		rest = rest[1:]
-		if rest != "" && (rest[0] == '-' || rest[0] == '+') {
-			rest = rest[1:]
-		}
-		if n := digits(rest); n == 0 || n < len(rest) {
-			return String
-		}
+	case float.MatchString(s):
 		return Float
 	}
-	if rest != "" {
-		return String
-	}
-	return Float
+	return String
 }
 
-func digits(s string) int {
-	n := 0
-	for n < len(s) && '0' <= s[n] && s[n] <= '9' {
-		n++
-	}
-	return n
-}
-
-func all(s string, is func(c byte) bool) bool {
-	for i := range len(s) {
-		if !is(s[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func isOctal(c byte) bool { return '0' <= c && c <= '7' }
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
+// Numbers of the core schema.
+var (
+	integer = regexp.MustCompile(`^([-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+)$`)
+	float   = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
+)

@@ -2,6 +2,7 @@ package yaml
 
 import (
 	"bytes"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -31,33 +32,7 @@ func (n *Node) Set(key string, value *Node) {
 }
 
 // AppendJSON appends n as JSON. Of scalars other than text only null, booleans and plain numbers can be written.
-func (n *Node) AppendJSON(b []byte) []byte {
-	switch n.Kind {
-	case String:
-		return appendQuoted(b, n.Text)
-	case List:
-		b = append(b, '[')
-		for i, item := range n.Items {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = item.AppendJSON(b)
-		}
-		return append(b, ']')
-	case Map:
-		b = append(b, '{')
-		for i := 0; i+1 < len(n.Items); i += 2 {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendQuoted(b, n.Items[i].Text)
-			b = append(b, ':')
-			b = n.Items[i+1].AppendJSON(b)
-		}
-		return append(b, '}')
-	}
-	return append(b, n.Text...)
-}
+func (n *Node) AppendJSON(b []byte) []byte { return n.appendLine(b, ",", ":", appendQuoted) }
 
 // AppendYAML appends n as a document.
 func (n *Node) AppendYAML(b []byte) []byte {
@@ -104,31 +79,31 @@ func (n *Node) appendBlock(b []byte, indent int) []byte {
 
 func appendIndent(b []byte, n int) []byte { return append(b, bytes.Repeat([]byte{' '}, n)...) }
 
-func (n *Node) appendFlow(b []byte) []byte {
+func (n *Node) appendFlow(b []byte) []byte { return n.appendLine(b, ", ", ": ", appendText) }
+
+// appendLine appends n on one line, with collections in brackets.
+func (n *Node) appendLine(b []byte, comma, colon string, text func(b []byte, s string) []byte) []byte {
+	brackets, step := "[]", 1
 	switch n.Kind {
 	case String:
-		return appendText(b, n.Text)
+		return text(b, n.Text)
 	case List:
-		b = append(b, '[')
-		for i, item := range n.Items {
-			if i > 0 {
-				b = append(b, ", "...)
-			}
-			b = item.appendFlow(b)
-		}
-		return append(b, ']')
 	case Map:
-		b = append(b, '{')
-		for i := 0; i+1 < len(n.Items); i += 2 {
-			if i > 0 {
-				b = append(b, ", "...)
-			}
-			b = append(appendText(b, n.Items[i].Text), ": "...)
-			b = n.Items[i+1].appendFlow(b)
-		}
-		return append(b, '}')
+		brackets, step = "{}", 2
+	default:
+		return append(b, n.Text...)
 	}
-	return append(b, n.Text...)
+	b = append(b, brackets[0])
+	for i := 0; i+step-1 < len(n.Items); i += step {
+		if i > 0 {
+			b = append(b, comma...)
+		}
+		if n.Kind == Map {
+			b = append(text(b, n.Items[i].Text), colon...)
+		}
+		b = n.Items[i+step-1].appendLine(b, comma, colon, text)
+	}
+	return append(b, brackets[1])
 }
 
 // appendText appends s plain if every reader of YAML takes it for the same text, else in double quotes.
@@ -148,18 +123,17 @@ func plainSafe(s string) bool {
 	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "n", "N", "no", "No", "NO", "off", "Off", "OFF":
 		return false
 	}
-	if c := s[0]; c != '/' && c != '_' && !isLetter(c) && !('0' <= c && c <= '9') {
-		return false
+	plain, number := s[0] == '/' || s[0] == '_' || isAlphanumeric(s[0]), true
+	for i := 0; plain && i < len(s); i++ {
+		plain = isAlphanumeric(s[i]) || strings.IndexByte("/_-.*+@", s[i]) >= 0
+		number = number && (s[i] == '_' || '0' <= s[i] && s[i] <= '9')
 	}
-	if all(s, func(c byte) bool { return c == '_' || '0' <= c && c <= '9' }) {
-		return false
-	}
-	return all(s, func(c byte) bool {
-		return isLetter(c) || '0' <= c && c <= '9' || c == '/' || c == '_' || c == '-' || c == '.' || c == '*' || c == '+' || c == '@'
-	})
+	return plain && !number
 }
 
-func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
 
 // appendQuoted appends s in double quotes, by rules that YAML and JSON share.
 func appendQuoted(b []byte, s string) []byte {

@@ -166,7 +166,7 @@ func (p *process) pay(key counters.Key, d *debt) bool {
 		return false
 	}
 	if owner != p || d.absent {
-		if owner.table.Force(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
+		if owner.table.Oblige(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
 			return false
 		}
 		owner.touchLocked()
@@ -192,7 +192,7 @@ func (p *process) keepDebts(q int) {
 			continue
 		}
 		if d.absent && d.cost > 0 {
-			_ = p.table.Force(p.w.clock.Now(), key, &d.limit, d.taken, d.cost)
+			_ = p.table.Oblige(p.w.clock.Now(), key, &d.limit, d.taken, d.cost)
 		}
 		delete(p.debts, key)
 	}

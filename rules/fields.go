@@ -1,0 +1,147 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// field is a key that may stand in some mapping of the document, whose value is a part of a T.
+type field[T any] struct {
+	key   string
+	read  func(d *decoder, n *yaml.Node, into *T)
+	write func(from *T) *yaml.Node // nil: it is left out
+}
+
+// fields are all keys of a mapping, in the order in which they are written.
+type fields[T any] struct {
+	list []field[T]
+	keys []string
+}
+
+func fieldsOf[T any](list ...field[T]) *fields[T] {
+	f := &fields[T]{list: list}
+	for i := range list {
+		f.keys = append(f.keys, list[i].key)
+	}
+	return f
+}
+
+// read reads a mapping, and reports whether n is one. It notes where the keys stand, unless at is nil.
+func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at places) bool {
+	return d.object(n, f.keys, func(i int, key, v *yaml.Node) {
+		if at != nil {
+			at[key.Text] = key.Pos
+		}
+		f.list[i].read(d, v, into)
+	})
+}
+
+func (f *fields[T]) node(from *T) *yaml.Node {
+	n := yaml.NewMap()
+	for i := range f.list {
+		n.Set(f.list[i].key, f.list[i].write(from))
+	}
+	return n
+}
+
+// codec is how values of a kind are read and written.
+type codec[V any] struct {
+	read  func(d *decoder, n *yaml.Node) V
+	write func(V) *yaml.Node // nil: it is left out
+}
+
+// of is a field that is one variable of a T.
+func of[T, V any](key string, c codec[V], at func(*T) *V) field[T] {
+	return field[T]{
+		key:   key,
+		read:  func(d *decoder, n *yaml.Node, into *T) { *at(into) = c.read(d, n) },
+		write: func(from *T) *yaml.Node { return c.write(*at(from)) },
+	}
+}
+
+// unlessZero leaves out what is zero.
+func unlessZero[V comparable](write func(V) *yaml.Node) func(V) *yaml.Node {
+	return func(v V) *yaml.Node {
+		var zero V
+		if v == zero {
+			return nil
+		}
+		return write(v)
+	}
+}
+
+// unlessEmpty leaves out empty collections.
+func unlessEmpty[V any](write func(V) *yaml.Node) func(V) *yaml.Node {
+	return func(v V) *yaml.Node { return filled(write(v)) }
+}
+
+var (
+	nameCodec      = codec[string]{(*decoder).name, text}
+	zoneCodec      = codec[string]{(*decoder).zone, text}
+	algorithmCodec = codec[string]{(*decoder).algorithm, text}
+	booleanCodec   = codec[bool]{(*decoder).boolean, boolean}
+	flagCodec      = codec[bool]{(*decoder).boolean, unlessZero(boolean)}
+	matchCodec     = codec[[]Condition]{(*decoder).conditions, unlessEmpty(conditionsNode)}
+	limitsCodec    = codec[[]*LimitSpec]{(*decoder).limits, unlessEmpty(limitsNode)}
+	entriesCodec   = codec[[]*Entry]{(*decoder).entries, unlessEmpty(entriesNode)}
+	leaseCodec     = codec[LeaseSpec]{(*decoder).lease, unlessZero(leaseNode)}
+)
+
+func wordCodec(words ...string) codec[string] {
+	return codec[string]{func(d *decoder, n *yaml.Node) string { return d.word(n, words...) }, text}
+}
+
+func spanCodec(low, high time.Duration) codec[Span] {
+	return codec[Span]{
+		func(d *decoder, n *yaml.Node) Span { return d.span(n, low, high) },
+		func(s Span) *yaml.Node { return text(s.Text) },
+	}
+}
+
+func integerCodec[N int | int64](low, high N) codec[N] {
+	return codec[N]{
+		func(d *decoder, n *yaml.Node) N { return N(d.integer(n, int64(low), int64(high))) },
+		unlessZero(integer[N]),
+	}
+}
+
+func fractionCodec(low, high float64) codec[float64] {
+	return codec[float64]{
+		func(d *decoder, n *yaml.Node) float64 { return d.fraction(n, low, high) },
+		unlessZero(fraction),
+	}
+}
+
+// positiveCodec is for numbers above 0; what is what they are called.
+func positiveCodec(high float64, what string) codec[float64] {
+	return codec[float64]{
+		func(d *decoder, n *yaml.Node) float64 {
+			mistakes := len(d.errs)
+			v := d.fraction(n, 0, high)
+			if v == 0 && len(d.errs) == mistakes {
+				d.fail(n, "%s must be above 0", what)
+			}
+			return v
+		},
+		unlessZero(fraction),
+	}
+}
+
+// settingFields are the keys that defaults and rules share.
+func settingFields[T any](at func(*T) *Settings) map[string]field[T] {
+	out := map[string]field[T]{}
+	for _, f := range []field[T]{
+		of("consistency", wordCodec("exact", "hybrid", "local"), func(t *T) *string { return &at(t).Consistency }),
+		of("on_partition", wordCodec(partitionWords[:]...), func(t *T) *string { return &at(t).OnPartition }),
+		of("lease", leaseCodec, func(t *T) *LeaseSpec { return &at(t).Lease }),
+		of("on_limit", wordCodec("refuse", "delay"), func(t *T) *string { return &at(t).OnLimit }),
+		of("max_delay", spanCodec(time.Millisecond, algorithms.MaxMaxDelay), func(t *T) *Span { return &at(t).MaxDelay }),
+		of("ipv6_prefix", integerCodec(1, 128), func(t *T) *int { return &at(t).IPv6Prefix }),
+		of("tz", zoneCodec, func(t *T) *string { return &at(t).TZ }),
+	} {
+		out[f.key] = f
+	}
+	return out
+}
