@@ -287,14 +287,13 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 			case <-time.After(watchInterval()):
 			}
 			owns := func(n *node, p int) bool { return n.alive.Load() && n.authority.Load() && n.table.IsOpen(p) }
+			nodes := slices.DeleteFunc(f.all(), func(n *node) bool { return !n.alive.Load() || !n.authority.Load() })
 			for p := range ring.Partitions {
 				var first *node
-				for _, n := range f.all() {
+				for _, n := range nodes {
 					switch {
-					case !owns(n, p):
-					case first == nil:
-						first = n
-					case owns(first, p): // still, and not handed over between the two looks
+					case !n.table.IsOpen(p):
+					case first != nil && owns(n, p) && owns(first, p): // first still does: it was not handed over between the two looks
 						f.t.Errorf("partition %d has two owners, %s and %s", p, first.ip, n.ip)
 						return
 					default:
