@@ -22,24 +22,22 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
-	switch c.Method {
-	case MethodLookEnded:
-		k.takeLookEnded(c, d)
-		return
-	case MethodPullEnded:
-		k.takePullEnded(c, d)
-		return
+	asks := c.Method == MethodLook || c.Method == MethodPull
+	gives := c.Method == MethodBack || c.Method == MethodDebts
+	ended := asks && d.Bool() // this node was, in the view of the sender, and need not know it
+	v, ok := k.view.Load(), true
+	if !ended {
+		v, ok = k.knows(h.revision, came)
 	}
-	v, ok := k.knows(h.revision, came)
 	switch {
-	case !ok && (c.Method == MethodLook || c.Method == MethodPull):
+	case ended:
+	case !ok && asks:
 		// A new process of an owner, which this node may not learn of for long, as with a full disk. What is here is final: the last
 		// process had no authority any more when the new one was agreed on.
-		v = k.view.Load()
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
-	case !v.known(c.From, h.generation) && !((c.Method == MethodBack || c.Method == MethodDebts) && k.gets(c.From.Node)):
+	case !v.known(c.From, h.generation) && !(gives && k.gets(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -48,12 +46,8 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 		k.takePush(v, c, h, d)
 	case MethodFlip:
 		k.takeFlips(v, c, d)
-	case MethodAsk:
-		k.takeQuestion(v, c, d)
-	case MethodLook:
-		k.takeLook(v, c, d)
-	case MethodPull:
-		k.takePull(v, c, d)
+	case MethodLook, MethodPull:
+		k.takeCopyRequest(v, c, ended, d)
 	case MethodBack:
 		k.takeBack(c, d)
 	case MethodDebts:
@@ -63,26 +57,23 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 }
 
-// knows returns the view as soon as it has revision.
+// knows returns the newest view, as soon as it has revision, and whether it has.
 func (k *Keeper) knows(revision uint64, came time.Time) (*view, bool) {
-	if v := k.view.Load(); v.Revision >= revision {
-		return v, true
-	}
 	timer := time.NewTimer(catchUp - time.Since(came))
 	defer timer.Stop()
 	for {
 		k.mu.Lock()
-		changed := k.changed
+		changed, v := k.changed, k.view.Load()
 		k.mu.Unlock()
-		if v := k.view.Load(); v.Revision >= revision {
+		if v.Revision >= revision {
 			return v, true
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			return nil, false
+			return v, false
 		case <-k.ctx.Done():
-			return nil, false
+			return v, false
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (n *node) start(boot uint64) {
 			n.keeper.serve(c)
 		}
 	}
-	for m := MethodPush; m <= MethodPullEnded; m++ {
+	for m := MethodPush; m <= MethodDebts; m++ {
 		n.peers.Handle(m, peer.Near, handle)
 	}
 	known := map[ring.NodeID]string{}

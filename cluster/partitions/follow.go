@@ -40,10 +40,9 @@ type follower struct {
 
 	// The message being put together; used by the loop alone.
 	message []byte
-	copies  bool   // some of it belongs to whole copies
-	packed  []byte // scratch
-	inside  []int  // the partitions in it
-	ends    []int  // indexes of those in inside whose copy it completes
+	copies  bool  // some of it belongs to whole copies
+	inside  []int // the partitions in it
+	ends    []int // indexes of those in inside whose copy it completes
 }
 
 // progress is how far a follower is with one partition. It has none before its copy is begun.
@@ -209,28 +208,16 @@ func (k *Keeper) add(f *follower, s section, records []counters.Record) section 
 		if len(f.message) == 0 {
 			f.message = k.header(f.message)
 		}
-		packed, n := pack(f.packed[:0], records, now)
-		f.packed = packed
-		rest := records[n:]
-		one := s
-		one.parts++
-		if len(rest) > 0 {
-			one.flags &^= sectionEnds
-			if s.flags&sectionCopy == 0 {
-				one.flags |= sectionMore
-			}
-		}
-		f.message = appendSection(f.message, one, n, packed)
+		f.message, records = s.append(f.message, records, now)
 		f.inside = append(f.inside, s.p)
 		f.copies = f.copies || k.copying
-		if one.flags&sectionEnds != 0 {
+		if s.flags&sectionEnds != 0 && len(records) == 0 {
 			f.ends = append(f.ends, len(f.inside)-1)
 		}
 		if len(f.message) >= messageSize {
 			k.flush(f)
 		}
-		s.parts, s.flags = one.parts, s.flags&^sectionBegins
-		if records = rest; len(records) == 0 {
+		if len(records) == 0 {
 			return s
 		}
 	}
@@ -284,7 +271,7 @@ func (k *Keeper) flush(f *follower) {
 // acknowledged takes note of a follower's answer: what it has not taken it gets anew, whole. It reports
 // whether all was taken.
 func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends []int, sent []*progress, reply []byte, err error) (all bool) {
-	var refused []int
+	var refused map[int]bool
 	if err == nil {
 		refused, err = parsePartitions(reply)
 	}
@@ -314,10 +301,8 @@ func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends
 		}
 	}
 	if err == nil {
-		for _, p := range refused {
-			if p >= 0 && p < ring.Partitions {
-				lost(p, f.parts[p])
-			}
+		for p := range refused {
+			lost(p, f.parts[p])
 		}
 		for _, i := range ends {
 			if sent[i] != nil && f.parts[inside[i]] == sent[i] {
@@ -386,9 +371,7 @@ func (k *Keeper) receive() {
 
 // Handle has p bring the messages of other keepers here.
 func (k *Keeper) Handle(p *peer.Peers) {
-	for _, m := range []peer.Method{
-		MethodPush, MethodFlip, MethodAsk, MethodPull, MethodBack, MethodDebts, MethodLook, MethodLookEnded, MethodPullEnded,
-	} {
+	for m := MethodPush; m <= MethodDebts; m++ {
 		p.Handle(m, peer.Near, k.serve)
 	}
 }

@@ -89,7 +89,7 @@ func (k *Keeper) recover() {
 		k.look(v, node, list)
 	}
 	for node, list := range pulls {
-		body := appendPartitions(k.appendHeader(nil, 0), list)
+		body := k.copyRequest(v, node, list)
 		k.done.Go(func() { k.pull(node, list, body) })
 	}
 }
@@ -174,15 +174,15 @@ func (s *search) outcome() (vain, given bool) {
 	return vain, given
 }
 
+// copyRequest asks node about its copies; it says whether the node was ended and may not know that.
+func (k *Keeper) copyRequest(v *view, node ring.NodeID, list []int) []byte {
+	return appendPartitions(wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(node)), list)
+}
+
 // look asks node how new its copies are.
 func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 	boot := v.Boot(node)
-	body := appendPartitions(k.appendHeader(nil, 0), list)
-	method := MethodLook
-	if !v.InRing(node) {
-		method = MethodLookEnded
-	}
-	k.cfg.Calls.Go(node, method, body, lookTimeout, func(reply []byte, err error) {
+	k.cfg.Calls.Go(node, MethodLook, k.copyRequest(v, node, list), lookTimeout, func(reply []byte, err error) {
 		found := make(map[int]finding, len(list))
 		if err == nil {
 			found, err = parseFindings(reply)
@@ -209,11 +209,7 @@ func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
 	ctx, cancel := context.WithTimeout(k.ctx, pullTimeout)
 	defer cancel()
-	method := MethodPull
-	if !k.view.Load().InRing(node) {
-		method = MethodPullEnded
-	}
-	_, err := k.cfg.Calls.Call(ctx, node, method, body)
+	_, err := k.cfg.Calls.Call(ctx, node, MethodPull, body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pulling, node)
