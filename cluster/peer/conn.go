@@ -71,7 +71,7 @@ type conn struct {
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
-	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
+	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing)}
 	n.serves, n.quiet = &p.handlers[Near], quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
 	if s.kind == kindFar {
 		n.serves, n.quiet = &p.handlers[Far], quiet{after: farSilence, most: farSilence}
@@ -94,9 +94,7 @@ func (c *conn) run(ctx context.Context) error {
 	writer.Wait()
 	c.ending.Wait()
 	c.peers.unwatch(c)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken
+	return c.why()
 }
 
 // breakOff ends the connection and fails what waits. Only the first reason counts; first says whether this is it.
@@ -213,7 +211,7 @@ func (c *conn) write(ctx context.Context) error {
 func (c *conn) send(f frame) error {
 	size := len(*f.bytes)
 	_, err := c.socket.Write(*f.bytes)
-	c.peers.frames.Put(f.bytes)
+	f.free()
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
@@ -280,7 +278,7 @@ func (c *conn) settle(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
 	}
-	o := c.claim(m.id)
+	o := c.claim(m.id, false)
 	if o == nil {
 		return nil
 	}
@@ -293,25 +291,17 @@ func (c *conn) settle(m message) error {
 	return nil
 }
 
-// claim takes a call out of those that wait: whoever gets it runs done, so done runs once.
-func (c *conn) claim(id uint64) *outgoing {
+// claim takes a call out of those that wait: whoever gets it runs done, so done runs once. The timer runs it beside the reader, and
+// ends c.ending afterwards.
+func (c *conn) claim(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.pending[id]
 	delete(c.pending, id)
-	return o
-}
-
-// expired is claim for the timer, which says when it is done.
-func (c *conn) expired(id uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.pending[id] == nil {
-		return false
+	if o != nil && beside {
+		c.ending.Add(1)
 	}
-	delete(c.pending, id)
-	c.ending.Add(1)
-	return true
+	return o
 }
 
 // start sends a call. With an error, done is not run; without one it is, once.
@@ -335,7 +325,7 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	c.pending[o.id] = o
 	c.mu.Unlock()
 	err := c.queue.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
-	if err == nil || c.claim(o.id) == nil { // if it is gone, it has failed meanwhile, and done has run
+	if err == nil || c.claim(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
 		return o, nil
 	}
 	o.timer.Stop()
@@ -368,7 +358,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 		return a.reply, a.err
 	case <-ctx.Done():
 	}
-	if c.claim(o.id) != nil {
+	if c.claim(o.id, false) != nil {
 		o.timer.Stop()
 		return nil, ended(ctx.Err())
 	}
@@ -438,16 +428,9 @@ func (c *conn) idle() bool {
 	return pending == 0 && c.queue.empty()
 }
 
-// why is why the connection is over.
+// why is why the connection is over for good; nil: it is not.
 func (c *conn) why() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.broken
-}
-
-// over reports whether the connection is broken for good.
-func (c *conn) over() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken != nil
 }

@@ -29,16 +29,15 @@ type link struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
-	conn    atomic.Pointer[conn]     // the direct one; nil: none at present
-	tunnel  atomic.Pointer[conn]     // nil: none
-	around  atomic.Bool              // the direct one is not to be used: it is silent, or broken, or was a moment ago
-	trust   atomic.Int64             // how long it must be well to be used again
-	back    atomic.Int64             // when it was used again last, as Peers.now
-	seeking atomic.Bool              // findPath runs
-	round   int                      // findPath's: where to go on asking for relays
-	aside   atomic.Bool              // a dial beside the connection is under way
-	remote  atomic.Pointer[Identity] // who answered last; nil: nobody has
-	boot    atomic.Uint64            // of the process that was reached directly last; 0: none was
+	conn    atomic.Pointer[conn] // the direct one; nil: none at present
+	tunnel  atomic.Pointer[conn] // nil: none
+	around  atomic.Bool          // the direct one is not to be used: it is silent, or broken, or was a moment ago
+	trust   atomic.Int64         // how long it must be well to be used again
+	back    atomic.Int64         // when it was used again last, as Peers.now
+	seeking atomic.Bool          // findPath runs
+	round   int                  // findPath's: where to go on asking for relays
+	aside   atomic.Bool          // a dial beside the connection is under way
+	boot    atomic.Uint64        // of the process that was reached directly last; 0: none was
 }
 
 // run dials, and dials again, until ctx ends.
@@ -101,7 +100,6 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
-	l.remote.Store(&c.remote)
 	if l.boot.Swap(c.remote.Boot) != c.remote.Boot {
 		l.trust.Store(0) // the way was lost with the process before, or there was nobody yet: nothing speaks against it
 	}
@@ -116,7 +114,7 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 // dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
 // with the cut; a new connection, if there is one before c is heard of again, takes its place.
 func (l *link) dialBeside(ctx context.Context, c *conn) {
-	if c.over() {
+	if c.why() != nil {
 		return
 	}
 	l.replace(ctx, func() bool {

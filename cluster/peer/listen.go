@@ -62,15 +62,15 @@ func (p *Peers) accept() {
 func (p *Peers) welcome(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 	host := hostOf(raw.RemoteAddr())
-	s := &socket{Conn: raw, raw: raw, peers: p, accepted: true}
-	if !p.remember(s) {
-		raw.Close()
+	s := &socket{accepted: true}
+	err := p.remember(raw, s)
+	if err != nil {
 		if p.notes.first("full") {
-			p.log.Warn("peer connection closed: there are too many", "remote", host, "most", mostAccepted)
+			p.log.Warn("peer connection closed", "remote", host, "error", err)
 		}
 		return
 	}
-	err := p.handshake(s)
+	err = p.handshake(s)
 	if err == nil {
 		s.greeted.Store(true)
 		err = p.handTo(s)
@@ -174,10 +174,9 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-	s := &socket{Conn: raw, raw: raw, peers: p, kind: k}
-	if !p.remember(s) {
-		raw.Close()
-		return nil, ErrClosed
+	s := &socket{kind: k}
+	if err := p.remember(raw, s); err != nil {
+		return nil, err
 	}
 	return p.begin(ctx, s, func() error { return p.introduce(s, expected) })
 }

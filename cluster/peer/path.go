@@ -162,7 +162,6 @@ func (l *link) openTunnel() bool {
 		return false
 	}
 	c := l.peers.newConn(s, true)
-	l.remote.Store(&c.remote)
 	l.tunnel.Store(c)
 	if !l.peers.spawn(func() {
 		err := c.run(l.ctx)

@@ -68,7 +68,6 @@ type Peers struct {
 	raft      *raftListener
 	handlers  [scopes]handlers // set before Start
 	started   time.Time
-	frames    framePool
 	notes     notes
 	halfOpen  chan struct{} // one for each connection that is shaking hands
 	ctx       context.Context
@@ -222,16 +221,6 @@ func (p *Peers) Reachable(to ring.NodeID) bool {
 	return c != nil && c.reachable()
 }
 
-// Remote is who answered last at that node, for as long as it is known under the same address.
-func (p *Peers) Remote(to ring.NodeID) (Identity, bool) {
-	if l := (*p.links.Load())[to]; l != nil {
-		if i := l.remote.Load(); i != nil {
-			return *i, true
-		}
-	}
-	return Identity{}, false
-}
-
 // heardOf tells the link to a node that the node has connected to us.
 func (p *Peers) heardOf(s *socket) {
 	if s.tunnelled || s.kind == kindTunnel {
@@ -275,29 +264,26 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	ctx, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
-	asked := make(chan *conn, 1)
-	over := make(chan error, 1)
-	if !p.spawn(func() {
-		s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
-		if err == nil {
-			c := p.newConn(s, true)
-			asked <- c
-			err = c.run(ctx)
-		}
-		over <- err
-	}) {
+	s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
+	switch {
+	case p.ctx.Err() != nil:
+		err = ErrClosed
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	c := p.newConn(s, true)
+	if !p.spawn(func() { _ = c.run(ctx) }) {
+		s.Close()
 		return nil, Identity{}, ErrClosed
 	}
-	select {
-	case c := <-asked:
-		reply, err := c.call(ctx, m, body)
-		if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
-			err = ended(ctx.Err()) // that is what broke the connection
-		}
-		cancel()
-		<-over
-		return reply, c.remote, err
-	case err := <-over:
-		return nil, Identity{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	reply, err := c.call(ctx, m, body)
+	if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
+		err = ended(ctx.Err()) // that is what broke the connection
 	}
+	cancel()
+	<-c.done
+	return reply, c.remote, err
 }

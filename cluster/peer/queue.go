@@ -3,21 +3,19 @@ package peer
 import "sync"
 
 const (
-	largestFrame = 64 << 10
-	smallFrame   = 4 << 10 // the first of a batch: most batches are small
-	queueCount   = 1 << 16
-	queueBytes   = 32 << 20
+	frameSize  = 32 << 10
+	queueCount = 1 << 16
+	queueBytes = 32 << 20
 )
 
 // frame is bytes of messages that are written at once.
 type frame struct {
-	bytes *[]byte // of the pool
+	bytes *[]byte // of framePool
 	begun int     // how many messages begin in it
 }
 
 // queue holds the messages that a connection has to send, already as frames.
 type queue struct {
-	pool *framePool
 	wake chan struct{} // capacity 1: there is something to send
 
 	mu     sync.Mutex // guards what follows
@@ -25,10 +23,6 @@ type queue struct {
 	count  int        // messages that are not written yet, those taken included. Invariant: <= queueCount
 	bytes  int        // and their bytes. Invariant: <= queueBytes
 	closed bool
-}
-
-func newQueue(pool *framePool) *queue {
-	return &queue{pool: pool, wake: make(chan struct{}, 1)}
 }
 
 // put copies a message into the queue; it fails at once if that is full or closed.
@@ -64,11 +58,7 @@ func (q *queue) appendLocked(b []byte, begun int) {
 	for len(b) > 0 {
 		last := len(q.frames) - 1
 		if last < 0 || len(*q.frames[last].bytes) == cap(*q.frames[last].bytes) {
-			size := smallFrame
-			if last >= 0 {
-				size = largestFrame
-			}
-			q.frames = append(q.frames, frame{bytes: q.pool.Get(size)})
+			q.frames = append(q.frames, frame{bytes: framePool.Get().(*[]byte)})
 			last++
 		}
 		f := &q.frames[last]
@@ -110,36 +100,19 @@ func (q *queue) close() {
 	defer q.mu.Unlock()
 	q.closed = true
 	for _, f := range q.frames {
-		q.pool.Put(f.bytes)
+		f.free()
 	}
 	q.frames = nil
 }
 
-// framePool keeps buffers of the two sizes of frames, once they are written.
-type framePool struct{ small, large sync.Pool }
-
-// Get gives an empty buffer with room for size bytes, which is one of the two.
-func (p *framePool) Get(size int) *[]byte {
-	pool := &p.large
-	if size <= smallFrame {
-		size, pool = smallFrame, &p.small
-	} else {
-		size = largestFrame
-	}
-	if b, ok := pool.Get().(*[]byte); ok {
-		return b
-	}
-	b := make([]byte, 0, size)
+// framePool keeps the buffers of frames, once they are written.
+var framePool = sync.Pool{New: func() any {
+	b := make([]byte, 0, frameSize)
 	return &b
-}
+}}
 
-// Put takes a buffer back.
-func (p *framePool) Put(b *[]byte) {
-	*b = (*b)[:0]
-	switch cap(*b) {
-	case smallFrame:
-		p.small.Put(b)
-	case largestFrame:
-		p.large.Put(b)
-	}
+// free gives the buffer back.
+func (f frame) free() {
+	*f.bytes = (*f.bytes)[:0]
+	framePool.Put(f.bytes)
 }

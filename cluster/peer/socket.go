@@ -90,19 +90,26 @@ func (s *socket) discard() {
 	}
 }
 
-// remember takes note of a socket, unless it is one too many or Close has begun.
-func (p *Peers) remember(s *socket) bool {
+// remember takes note of a connection as s, or closes it if it is one too many or Close has begun.
+func (p *Peers) remember(raw net.Conn, s *socket) error {
+	s.Conn, s.raw, s.peers = raw, raw, p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || s.accepted && p.arrived == mostAccepted {
-		return false
-	}
-	if s.accepted {
+	switch {
+	case p.closed:
+		raw.Close()
+		return ErrClosed
+	case s.accepted && p.arrived == mostAccepted:
+		raw.Close()
+		return errManyAccepted
+	case s.accepted:
 		p.arrived++
 	}
 	p.sockets[s] = struct{}{}
-	return true
+	return nil
 }
+
+var errManyAccepted = fmt.Errorf("there are too many, %d", mostAccepted)
 
 // countFar takes note that a socket that was accepted comes from another region, unless it is one too many.
 func (p *Peers) countFar(s *socket) bool {
