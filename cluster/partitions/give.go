@@ -34,7 +34,7 @@ func (k *Keeper) takeCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Deco
 		reply = appendFinding(reply, p, finding{whole: whole, order: pt.order})
 		if c.Method == MethodPull && whole {
 			if orders[i] = pt.order; pt.phase == away {
-				k.includeDebts(p)
+				k.debts.include(p, k.cfg.Now())
 			}
 		}
 	}
@@ -103,30 +103,6 @@ func (k *Keeper) giveBack(c *peer.Call, list []int, orders []order) {
 		return
 	}
 	c.Reply(nil)
-}
-
-// tellFirst tells node the debts that are in the copies it is about to get. It debits them in what it has of its own, which may be
-// newer, so that the more used of both has them in any case. The debts stay here until its standbys have them, too: see payDebts.
-func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
-	now := k.cfg.Now()
-	var bodies [][]byte
-	entries := 0
-	k.mu.Lock()
-	for _, p := range list {
-		for _, s := range k.debts.seals[p] {
-			if entries += len(s.entries); len(bodies) == 0 || entries > debtsPerMessage {
-				bodies, entries = append(bodies, k.appendHeader(nil, 0)), len(s.entries)
-			}
-			last := &bodies[len(bodies)-1]
-			s.told, *last = true, s.append(*last, now)
-		}
-	}
-	k.mu.Unlock()
-	for _, body := range bodies {
-		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, body)
-		cancel()
-	}
 }
 
 // gift is a copy that is coming from a node. What is here stays until it is complete.

@@ -20,7 +20,7 @@ func TestGolden(t *testing.T) {
 	lineage := order{lineage: 1 << 63, tenure: 2, round: 900}
 	whole, _ := (&section{p: records[0].Key.Partition(), order: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
 	debts := seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{
-		{key: keyOf(1), limit: limit, cost: 2}, {key: keyOf(1), limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300},
+		{key: keyOf(1), owed: owed{limit: limit, cost: 2}}, {key: keyOf(1), owed: owed{limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300}},
 	}}
 	parts := []struct {
 		name  string

@@ -239,7 +239,7 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 		k.follower(from).parts[p] = &progress{whole: true}
 	}
 	k.setPhase(p, held)
-	k.keepDebts(p)
+	k.debts.keep(p, k.cfg.Now())
 }
 
 // refuse makes flips up to an attempt void: their sender is told that they were not taken.

@@ -95,7 +95,7 @@ type Keeper struct {
 	paying    map[ring.NodeID]bool
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
 	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
-	debts     debts
+	debts     debtLedger
 	checked   time.Time // when those that were over were forgotten last
 	drops     bool      // partitions that are of no concern here any more may still have counters
 	stats     Stats
@@ -191,7 +191,7 @@ func Open(cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
+		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: map[ring.NodeID]*follower{},
 		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
 		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
@@ -229,6 +229,7 @@ func (k *Keeper) Use(s *agreement.State) {
 		}
 	}
 	k.view.Store(v)
+	k.debts.incarnation = v.Boots[k.cfg.Self].Index
 	k.followed = k.followed || v.others(k.cfg.Self)
 	k.forgetFollowers(v)
 	for p := range ring.Partitions {
@@ -371,7 +372,7 @@ func (k *Keeper) begin(p int) {
 	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
 	k.unfollow(p)
 	k.setPhase(p, held)
-	k.keepDebts(p)
+	k.debts.keep(p, k.cfg.Now())
 	k.stats.Begun++
 }
 
