@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"context"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -58,24 +59,14 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 }
 
 // knows returns the newest view, as soon as it has revision, and whether it has.
-func (k *Keeper) knows(revision uint64, came time.Time) (*view, bool) {
-	timer := time.NewTimer(catchUp - time.Since(came))
-	defer timer.Stop()
-	for {
-		k.mu.Lock()
-		changed, v := k.changed, k.view.Load()
-		k.mu.Unlock()
-		if v.Revision >= revision {
-			return v, true
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return v, false
-		case <-k.ctx.Done():
-			return v, false
-		}
-	}
+func (k *Keeper) knows(revision uint64, came time.Time) (v *view, ok bool) {
+	ctx, cancel := context.WithDeadline(k.ctx, came.Add(catchUp))
+	defer cancel()
+	k.until(ctx, func() bool {
+		v = k.view.Load()
+		return v.Revision >= revision
+	})
+	return v, v.Revision >= revision
 }
 
 // known reports whether the sender is the process that may have tokens now.

@@ -45,7 +45,7 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 		if busy >= maxFrozen {
 			break
 		}
-		if pt.phase != held || from != k.cfg.Self || to == from || !k.synced(p, to) || !k.ready(to) {
+		if pt.phase != held || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.ready(to) {
 			continue
 		}
 		pt.other, pt.boot, pt.ends, pt.began = to, v.Boot(to), v.Generation(to), time.Now()
@@ -104,11 +104,10 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 		if pt.phase != freezing || k.view.Load() != v {
 			continue
 		}
-		f := k.followers[pt.other]
-		switch {
-		case f == nil || f.parts[p] == nil:
+		switch copied := k.followers.of(p, pt.other); {
+		case copied == nil:
 			k.setPhase(p, held) // the copy is not whole after all
-		case f.parts[p].whole && f.parts[p].flying == 0:
+		case copied.whole && copied.flying == 0:
 			pt.attempt++
 			k.setPhase(p, flipping)
 			k.addToken(offers, v, pt.other, p)
@@ -164,9 +163,7 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.began)
 		case pt.phase == flipping:
-			if f := k.followers[node]; f != nil {
-				delete(f.parts, p)
-			}
+			delete(k.followers.at(node).parts, p)
 			k.setPhase(p, held)
 		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
 		case taken[p]:
@@ -186,7 +183,7 @@ func (k *Keeper) handed(p int, node ring.NodeID) {
 		pt.passOn()
 	}
 	pt.source, pt.other, pt.boot, pt.ends = node, node, v.Boot(node), v.Generation(node)
-	k.unfollow(p)
+	k.followers.unfollow(p)
 	k.setPhase(p, handed)
 }
 
@@ -233,10 +230,10 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
 	pt.source, pt.whole = ring.NodeID{}, false
 	pt.passOn()
-	k.unfollow(p)
+	k.followers.unfollow(p)
 	if !k.collecting {
 		// What the other has is what is here: changes are enough from now on.
-		k.follower(from).parts[p] = &progress{whole: true}
+		k.followers.at(from).parts[p] = &progress{whole: true}
 	}
 	k.setPhase(p, held)
 	k.debts.keep(p, k.cfg.Now())

@@ -86,7 +86,7 @@ type Keeper struct {
 
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
-	followers map[ring.NodeID]*follower
+	followers followers
 	changed   chan struct{}        // closed and made anew when a phase or the view changes
 	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
 	pulling   map[ring.NodeID]bool // nodes that are being asked for their copies
@@ -191,7 +191,7 @@ func Open(cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: map[ring.NodeID]*follower{},
+		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: followers{},
 		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
 		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
 		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
@@ -223,15 +223,10 @@ func (k *Keeper) Use(s *agreement.State) {
 	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !v.member {
 		k.forgetAll()
 	}
-	for node := range k.followers {
-		if v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node) {
-			delete(k.followers, node) // it has lost its copies
-		}
-	}
 	k.view.Store(v)
 	k.debts.incarnation = v.Boots[k.cfg.Self].Index
 	k.followed = k.followed || v.others(k.cfg.Self)
-	k.forgetFollowers(v)
+	k.followers.take(v, before, k.cfg.Self)
 	for p := range ring.Partitions {
 		k.settlePart(v, p)
 	}
@@ -250,32 +245,6 @@ func (k *Keeper) alone() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.followed
-}
-
-// forgetFollowers forgets what nodes have of partitions that they follow no more: if they follow them again, their
-// copies will not be what they were.
-func (k *Keeper) forgetFollowers(v *view) {
-	var buf [3]ring.NodeID
-	for node, f := range k.followers {
-		for p := range f.parts {
-			if !slices.Contains(v.following(k.cfg.Self, p, buf[:0]), node) {
-				delete(f.parts, p)
-			}
-		}
-	}
-	follow := map[ring.NodeID]bool{}
-	for p := range ring.Partitions {
-		if from, to := v.Owner(p); from == k.cfg.Self || to == k.cfg.Self {
-			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-				follow[node] = true
-			}
-		}
-	}
-	for node := range k.followers {
-		if !follow[node] {
-			delete(k.followers, node)
-		}
-	}
 }
 
 // forgetAll gives up every token and copy: this node was ended, and others go on from their copies.
@@ -370,7 +339,7 @@ func (k *Keeper) goOn(v *view, p int, newest bool) {
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
 	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
-	k.unfollow(p)
+	k.followers.unfollow(p)
 	k.setPhase(p, held)
 	k.debts.keep(p, k.cfg.Now())
 	k.stats.Begun++

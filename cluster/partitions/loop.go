@@ -81,7 +81,7 @@ func (k *Keeper) Stats() Stats {
 			st.Held++
 			var buf [3]ring.NodeID
 			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-				if !k.synced(p, node) {
+				if !k.followers.synced(p, node) {
 					st.Behind++
 					break
 				}

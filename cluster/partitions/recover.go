@@ -251,37 +251,28 @@ func parseFindings(b []byte) (map[int]finding, error) {
 func (k *Keeper) dropOthers() {
 	k.mu.Lock()
 	v := k.view.Load()
-	if !k.drops || !v.member || v.From == nil || !v.Settled {
-		k.mu.Unlock()
-		return
-	}
-	k.drops = false
-	var list []int
-	for p := range k.parts {
-		pt := &k.parts[p]
-		owner, _ := v.Owner(p)
-		if pt.phase != away || owner == k.cfg.Self || v.From.Standby(p) == k.cfg.Self {
-			continue
-		}
-		list = append(list, p)
-	}
+	due := k.drops && v.member && v.From != nil && v.Settled
+	k.drops = k.drops && !due
 	k.mu.Unlock()
-	for _, p := range list {
-		if !k.dropOther(v, p) {
-			return // the next view asks for it again
-		}
+	for p := 0; due && p < ring.Partitions; p++ {
+		due = k.dropOther(v, p) // if not, the next view asks for it again
 	}
 }
 
-// dropOther drops the counters of p, unless there is another view than v: then a copy of p may just be coming.
+// dropOther drops the counters of p if they are of no concern here, unless there is another view than v: then a copy of p may
+// just be coming.
 func (k *Keeper) dropOther(v *view, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load() != v {
+	pt := &k.parts[p]
+	owner, _ := v.Owner(p)
+	switch {
+	case k.view.Load() != v:
 		return false
+	case pt.phase == away && owner != k.cfg.Self && v.From.Standby(p) != k.cfg.Self:
+		pt.source, pt.whole = ring.NodeID{}, false
+		k.cfg.Table.Drop(p)
+		k.debts.replace(p)
 	}
-	k.parts[p].source, k.parts[p].whole = ring.NodeID{}, false
-	k.cfg.Table.Drop(p)
-	k.debts.replace(p)
 	return true
 }
