@@ -187,16 +187,11 @@ func (g *Gossip) twin(n *memberlist.Node) {
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
 		return // what was said of this very process, or of its earlier run at the same address
 	}
-	now := time.Now()
-	if g.twinAt != address || now.Sub(g.twinHeard) > twinMemory {
-		g.twinAt, g.twinSince = address, now
-	}
-	g.twinHeard = now
+	g.twinHeard = time.Now()
 	g.notes.once(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
 		"before it was seen to fail. The others refuse this one while the older one answers", name: address},
 		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 	g.signal(g.wake)
-	g.signal(g.changed)
 }
 
 // NotifyJoin follows a message that a node is alive which was not known, or not alive. Self joins before Create

@@ -57,9 +57,7 @@ type Gossip struct {
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
 	notes     notes
-	twinAt    string // where another process with this node's ID was heard of
-	twinSince time.Time
-	twinHeard time.Time // the last time; zero: never
+	twinHeard time.Time // when another process with this node's ID was heard of last; zero: never
 	named     int       // how many nodes the seeds name, at the last look; 0: there was none yet
 	closed    bool
 }
@@ -119,7 +117,12 @@ func (g *Gossip) inspector() *inspector {
 func (g *Gossip) reachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.table.at[at] > 0
+	for _, e := range g.table.entries {
+		if e.gossipAddress() == at {
+			return true
+		}
+	}
+	return false
 }
 
 // Refused is how many messages were thrown away since Open because no node sends such.
@@ -154,7 +157,7 @@ func (g *Gossip) Members() []Member {
 	return g.table.members(g.self)
 }
 
-// Changed has a value when Members, or Twin, may have changed since the last one was received.
+// Changed has a value when Members may have changed since the last one was received.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
 // Update changes what this node tells about itself: its Cluster, Expect, Empty, Version, Members and Primary, nothing else. The
@@ -202,18 +205,6 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	if g.table.forget(id) {
 		g.signal(g.changed)
 	}
-}
-
-// Twin reports the address of another process that has this node's ID, if one was heard of within the last minute,
-// and since when. A node that has moved meets what is left of its own earlier run for some seconds; one that is heard
-// of for longer than a minute means that the data directory was copied.
-func (g *Gossip) Twin() (address string, since time.Time, heard bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.twinNear(time.Now()) {
-		return "", time.Time{}, false
-	}
-	return g.twinAt, g.twinSince, true
 }
 
 // twinNear reports whether another process has lately used this node's ID. The caller holds g.mu.

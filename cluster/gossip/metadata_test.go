@@ -107,18 +107,18 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-func FuzzDepartures(f *testing.F) {
-	f.Add(appendDepartures(nil, []departure{{id: id(1), boot: 2}, {id: id(3), boot: 4}}))
-	f.Add([]byte{1})
+func FuzzState(f *testing.F) {
+	f.Add(appendState([]departure{{id: id(1), boot: 2}, {id: id(3), boot: 4}}, []byte("news")))
+	f.Add([]byte{2})
 	f.Fuzz(func(t *testing.T, have []byte) {
-		all, err := parseDepartures(have)
+		all, news, err := parseState(have)
 		if err != nil {
 			if !errors.Is(err, ErrMetadata) {
 				t.Fatal(err)
 			}
 			return
 		}
-		if again := appendDepartures(nil, all); !bytes.Equal(again, have) {
+		if again := appendState(all, news); !bytes.Equal(again, have) {
 			t.Fatalf("have %x, want %x", again, have)
 		}
 	})
