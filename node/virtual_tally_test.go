@@ -90,10 +90,11 @@ func (c *tally) ask(v *virtual, s *subject) {
 	took := time.Since(began)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A question whose answer was lost is asked again, as soon as there is another path.
+	// A question whose answer was lost is asked again, as soon as there is another path: then the check takes longer than one
+	// round by way of a third node.
 	patience := 50 * time.Millisecond
 	if time.Since(c.shaken) < time.Second {
-		patience /= 10
+		patience = 400 * time.Microsecond
 	}
 	if v.crashed.Load() || err != nil || took > patience || c.kills.Load() != kills {
 		s.maybe++

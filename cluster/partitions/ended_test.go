@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -115,4 +116,40 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDebtsOutliveAnOldTurnAsOwner: a node that could apply nothing was to follow a dead owner, and was ended for not doing so.
+// When it takes up what was agreed, it is the owner for one entry. What it admitted alone is still owed to who owns it now.
+func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a, b, c, d := f.add(), f.add(), f.add(), f.add()
+		f.bring(a, b, c, d)
+		f.ring(a, b, c, d)
+		f.settle()
+		i := 0
+		for p := ring.PartitionOf(keyOf(i).Hi); f.state.To.Owner(p) != a.id || f.state.To.Standby(p) != b.id; p = ring.PartitionOf(keyOf(i).Hi) {
+			i++
+		}
+		b.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		a.kill()
+		f.end(a)
+		turn := f.state
+		time.Sleep(time.Second)
+		f.end(b)
+		f.eventually("another node goes on", func() bool { p := ring.PartitionOf(keyOf(i).Hi); return c.table.IsOpen(p) || d.table.IsOpen(p) })
+		const hits = 7
+		for range hits {
+			if v := b.keeper.Owe(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
+				t.Fatal(v)
+			}
+		}
+		b.keeper.Use(turn)
+		b.keeper.Use(f.state)
+		f.agree(agreement.Boot{Node: b.id, Boot: b.boot})
+		b.keeper.Use(f.state)
+		b.authority.Store(true)
+		f.eventually("the debts are told", func() bool { return f.used(keyOf(i)) == hits })
+	})
 }

@@ -341,7 +341,11 @@ func (k *Keeper) begin(p int) {
 	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
 	k.followers.unfollow(p)
 	k.setPhase(p, held)
-	k.debts.keep(p, k.cfg.Now())
+	// Without authority, a later entry may already have ended this node, and the debts would go with its counters. payDebts
+	// keeps them once there is authority.
+	if k.cfg.Authority() {
+		k.debts.keep(p, k.cfg.Now())
+	}
 	k.stats.Begun++
 }
 
