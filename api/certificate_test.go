@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/files"
 )
 
 // writePair writes a new self-signed certificate and its key.
@@ -57,8 +59,8 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	}
 	now := time.Now()
 	name := func() string {
-		now = now.Add(2 * certificateInterval)
-		return c.current(now).Leaf.Subject.CommonName
+		now = now.Add(2 * files.Interval)
+		return c.At(now).Leaf.Subject.CommonName
 	}
 	if have := name(); have != "one" {
 		t.Fatalf("have %s", have)
@@ -72,7 +74,7 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have := c.current(now).Leaf.Subject.CommonName; have != "one" {
+	if have := c.At(now).Leaf.Subject.CommonName; have != "one" {
 		t.Errorf("looked at sooner than the interval: have %s", have)
 	}
 	write(t, keyFile, old)

@@ -56,9 +56,6 @@ func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
 		op.Decision.Delay = max(op.Decision.Delay, within[i].Decision.Delay)
 	}
-	if verdict == counters.Admitted {
-		k.stats.Acted++
-	}
 	return verdict
 }
 

@@ -80,22 +80,17 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	var refused []int
 	for d.More() {
 		var s section
-		taken, room := false, true
+		taken := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
 			taken = k.beginPush(v, c.From, h.seq, s)
 			return taken
-		}, func(rec counters.Record) { room = k.put(c.From.Node, s, now, rec) && room })
+		}, func(rec counters.Record) { k.put(c.From.Node, s, now, rec) })
 		if !d.Failed() && taken {
 			taken = k.endPush(s)
 		}
 		if !taken {
 			refused = append(refused, s.p)
-		}
-		if !room {
-			k.mu.Lock()
-			k.stats.NoRoom++
-			k.mu.Unlock()
 		}
 	}
 	finish(c, d, appendPartitions(nil, refused))
@@ -136,15 +131,15 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 
 // put takes one record of a push. The token may have come here since the push began, by a promotion: then the counters
 // here are newer than what the last owner says.
-func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) bool {
+func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]
 	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
-		return true
+		return
 	}
 	k.debts.replaceOne(rec.Key)
-	return k.cfg.Table.Put(now, rec)
+	k.cfg.Table.Put(now, rec) // where there is no room, the copy is less
 }
 
 // endPush notes how new the copy is after a section. It reports false if a whole copy has come with a hole: then it is

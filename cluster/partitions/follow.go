@@ -178,23 +178,20 @@ func (k *Keeper) pushChanges() {
 	if k.alone() {
 		return
 	}
-	k.collect(true)
+	collect := func(begins bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.collecting = begins
+	}
+	collect(true)
 	k.debiting.Lock()
 	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
 	k.debiting.Unlock()
-	k.collect(false)
+	collect(false)
 	k.flushAll()
-}
-
-// collect notes whether what changed is being collected. What changes meanwhile in a partition whose token comes then
-// is forgotten by the table, so that the partition's followers need whole copies.
-func (k *Keeper) collect(begins bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.collecting = begins
 }
 
 // pushTo adds what changed in p to the messages for those that have the copy before.

@@ -165,9 +165,7 @@ func (k *Keeper) join(from ring.NodeID, g *gift) {
 	case pt.whole && g.after(pt.order):
 		k.cfg.Table.Drop(g.p)
 		for _, rec := range g.records {
-			if !k.cfg.Table.Put(now, rec) {
-				k.stats.NoRoom++
-			}
+			k.cfg.Table.Put(now, rec)
 		}
 		k.debts.replace(g.p)
 		pt.order, pt.source = g.order, from

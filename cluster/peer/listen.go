@@ -136,8 +136,7 @@ func (p *Peers) handshake(s *socket) error {
 // handTo gives a connection to Raft, or serves what comes over it, or carries it on.
 func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindRaft {
-		s.raft.Store(true)
-		if !p.raft.give(s) {
+		if !p.giveRaft(s) {
 			return fmt.Errorf("hand over to Raft: %w", ErrBusy)
 		}
 		return nil

@@ -65,8 +65,10 @@ type Peers struct {
 	config    Config
 	log       *slog.Logger
 	listener  net.Listener
-	raft      *raftListener
-	handlers  [scopes]handlers // set before Start
+	raft      chan net.Conn      // accepted for Raft
+	raftDone  context.Context    // ends when Raft takes no more
+	endRaft   context.CancelFunc // of raftDone
+	handlers  [scopes]handlers   // set before Start
 	started   time.Time
 	notes     notes
 	halfOpen  chan struct{} // one for each connection that is shaking hands
@@ -80,9 +82,7 @@ type Peers struct {
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
-	sockets map[*socket]struct{} // all that are open
-	arrived int                  // how many of them were accepted. Invariant: <= mostAccepted
-	far     int                  // how many of those come from other regions. Invariant: <= mostFar
+	sockets map[*socket]struct{} // all that are open. Invariant: of those accepted at most mostAccepted, and mostFar from other regions
 	conns   map[*conn]struct{}   // whose silence is watched
 }
 
@@ -97,12 +97,13 @@ func New(config Config) (*Peers, error) {
 	}
 	p := &Peers{
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
-		raft:     newRaftListener(listener.Addr(), raftWaiting),
+		raft:     make(chan net.Conn, raftWaiting),
 		halfOpen: make(chan struct{}, mostHalfOpen),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.raftDone, p.endRaft = context.WithCancel(p.ctx)
 	p.links.Store(&map[ring.NodeID]*link{})
 	return p, nil
 }
@@ -124,7 +125,6 @@ func (p *Peers) Close() error {
 		p.finish()
 		p.cancel()
 		err = p.listener.Close()
-		p.raft.close()
 		p.closeSockets(func(*socket) bool { return true })
 	}
 	p.group.Wait()

@@ -20,12 +20,19 @@ func (p *Peers) Raft() RaftLayer { return RaftLayer{p} }
 func RaftAddress(node ring.NodeID, address string) string { return node.String() + "@" + address }
 
 // Accept waits for a connection.
-func (r RaftLayer) Accept() (net.Conn, error) { return r.peers.raft.Accept() }
+func (r RaftLayer) Accept() (net.Conn, error) {
+	select {
+	case c := <-r.peers.raft:
+		return c, nil
+	case <-r.peers.raftDone.Done():
+		return nil, net.ErrClosed
+	}
+}
 
 // Close ends Accept and closes Raft's connections, in both directions.
 func (r RaftLayer) Close() error {
-	r.peers.raft.close()
-	r.peers.closeSockets(func(s *socket) bool { return s.raft.Load() })
+	r.peers.endRaft()
+	r.peers.closeSockets((*socket).isRaft)
 	return nil
 }
 
@@ -54,8 +61,7 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	s.raft.Store(true)
-	if r.peers.raft.closed.Err() != nil {
+	if r.peers.raftDone.Err() != nil {
 		s.Close()
 		return nil, net.ErrClosed
 	}
@@ -74,44 +80,12 @@ func (p *Peers) dialRaft(ctx context.Context, l *link, address string, expected 
 	return p.dial(ctx, address, kindRaft, expected)
 }
 
-// raftListener is the listener that gives accepted connections to Raft.
-type raftListener struct {
-	addr   net.Addr
-	conns  chan net.Conn
-	closed context.Context
-	close  context.CancelFunc
-}
-
-func newRaftListener(addr net.Addr, waiting int) *raftListener {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &raftListener{addr: addr, conns: make(chan net.Conn, waiting), closed: ctx, close: cancel}
-}
-
-// give says whether there was room.
-func (h *raftListener) give(c net.Conn) bool {
-	if h.closed.Err() != nil {
-		return false
-	}
+// giveRaft hands a connection to Accept, and says whether there was room.
+func (p *Peers) giveRaft(s *socket) bool {
 	select {
-	case h.conns <- c:
-		return h.closed.Err() == nil // if not, nobody takes it any more, and the caller closes it
+	case p.raft <- s:
+		return p.raftDone.Err() == nil // if not, nobody takes it any more, and the caller closes it
 	default:
 		return false
 	}
 }
-
-func (h *raftListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-h.conns:
-		return c, nil
-	case <-h.closed.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-func (h *raftListener) Close() error {
-	h.close()
-	return nil
-}
-
-func (h *raftListener) Addr() net.Addr { return h.addr }

@@ -14,7 +14,7 @@ const (
 // others than those in force, without a gap for calls; Raft dials anew. Those whose remote would not be let in any more are
 // closed after ten seconds. Renew returns at once.
 func (p *Peers) Renew() {
-	p.closeSockets(func(s *socket) bool { return s.greeted.Load() && !s.accepted && s.raft.Load() && !s.current() })
+	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.current() })
 	p.spawn(func() {
 		end := time.NewTimer(renewTime)
 		defer end.Stop()

@@ -21,10 +21,9 @@ type socket struct {
 	kind      kind        // set before greeted
 	remote    Identity    // set before greeted
 	version   uint8       // of the protocol, that both ends go by. Set before greeted
-	raft      atomic.Bool // it is Raft's
 	via       ring.NodeID // the relay of a tunnel that this node has dialled; zero: none
 	tunnelled bool        // the remote came by a tunnel. Set before greeted
-	far       bool        // guarded by Peers.mu: it is one of Peers.far
+	far       bool        // guarded by Peers.mu: it was accepted from another region
 	once      sync.Once
 	half      sync.Once // closeWrite
 }
@@ -90,6 +89,9 @@ func (s *socket) discard() {
 	}
 }
 
+// isRaft reports whether the connection is Raft's, once it may be used.
+func (s *socket) isRaft() bool { return s.greeted.Load() && s.kind == kindRaft }
+
 // remember takes note of a connection as s, or closes it if it is one too many or Close has begun.
 func (p *Peers) remember(raw net.Conn, s *socket) error {
 	s.Conn, s.raw, s.peers = raw, raw, p
@@ -99,11 +101,9 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 	case p.closed:
 		raw.Close()
 		return ErrClosed
-	case s.accepted && p.arrived == mostAccepted:
+	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= mostAccepted:
 		raw.Close()
 		return errManyAccepted
-	case s.accepted:
-		p.arrived++
 	}
 	p.sockets[s] = struct{}{}
 	return nil
@@ -115,23 +115,22 @@ var errManyAccepted = fmt.Errorf("there are too many, %d", mostAccepted)
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.sockets[s]; !ok || p.far == mostFar {
-		return false
+	s.far = p.countLocked(func(s *socket) bool { return s.far }) < mostFar
+	return s.far
+}
+
+func (p *Peers) countLocked(which func(*socket) bool) (n int) {
+	for s := range p.sockets {
+		if which(s) {
+			n++
+		}
 	}
-	p.far++
-	s.far = true
-	return true
+	return n
 }
 
 func (p *Peers) forget(s *socket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.sockets[s]; ok && s.accepted {
-		p.arrived--
-		if s.far {
-			p.far--
-		}
-	}
 	delete(p.sockets, s)
 }
 

@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/files"
 	"github.com/rlnode/rlnode/ring"
 )
-
-// certificateInterval is how often the files are looked at, at most.
-const certificateInterval = time.Second
 
 // Credentials secure connections between nodes with mutual TLS. Their methods are called from several goroutines.
 type Credentials interface {
@@ -31,27 +28,12 @@ type Credentials interface {
 // TLS is mutual TLS 1.3 with a certificate and a CA that follow their files. The CA is the boundary: whoever has a
 // certificate of it, good for servers and clients, is a node. Host names are not looked at, since nodes come and go and
 // are known by their IDs; so the CA must sign nothing but nodes of this cluster.
-type TLS struct {
-	cert, key, ca string
-	log           *slog.Logger
-
-	mu     sync.Mutex // guards what follows
-	loaded loaded
-	seen   [3]fileMark // of the files in use, or of those that were no good
-	looked time.Time
-}
+type TLS struct{ files *files.Followed[loaded] }
 
 // loaded is what the files hold; it does not change.
 type loaded struct {
 	pair *tls.Certificate
 	pool *x509.CertPool
-}
-
-// fileMark tells a file from what it was before.
-type fileMark struct {
-	changed time.Time
-	size    int64
-	err     string
 }
 
 var errNoCA = errors.New("there is no certificate in it")
@@ -62,69 +44,38 @@ func LoadTLS(cert, key, ca string, log *slog.Logger) (*TLS, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	t := &TLS{cert: cert, key: key, ca: ca, log: log, looked: time.Now()}
-	t.seen = t.marks()
-	l, err := t.load()
+	followed, err := files.Follow(func() (loaded, error) { return load(cert, key, ca) }, func(err error) {
+		if err != nil {
+			log.Error("certificates between nodes not reloaded, the old ones stay in use", "error", err)
+		} else {
+			log.Info("certificates between nodes reloaded", "cert", cert, "ca", ca)
+		}
+	}, cert, key, ca)
 	if err != nil {
 		return nil, err
 	}
-	t.loaded = l
-	return t, nil
+	return &TLS{followed}, nil
 }
 
-func (t *TLS) load() (loaded, error) {
-	pair, err := tls.LoadX509KeyPair(t.cert, t.key)
+func load(cert, key, ca string) (loaded, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return loaded{}, fmt.Errorf("load certificate %s with key %s: %w", t.cert, t.key, err)
+		return loaded{}, fmt.Errorf("load certificate %s with key %s: %w", cert, key, err)
 	}
-	text, err := os.ReadFile(t.ca)
+	text, err := os.ReadFile(ca)
 	if err != nil {
 		return loaded{}, fmt.Errorf("load CA: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return loaded{}, fmt.Errorf("load CA %s: %w", t.ca, errNoCA)
+		return loaded{}, fmt.Errorf("load CA %s: %w", ca, errNoCA)
 	}
 	return loaded{&pair, pool}, nil
 }
 
-// current gives what is in use, read again if the files have changed.
-func (t *TLS) current(now time.Time) loaded {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now.Sub(t.looked) < certificateInterval {
-		return t.loaded
-	}
-	t.looked = now
-	marks := t.marks()
-	if marks == t.seen {
-		return t.loaded
-	}
-	t.seen = marks
-	l, err := t.load()
-	if err != nil {
-		t.log.Error("certificates between nodes not reloaded, the old ones stay in use", "error", err)
-		return t.loaded
-	}
-	t.log.Info("certificates between nodes reloaded", "cert", t.cert, "ca", t.ca)
-	t.loaded = l
-	return l
-}
-
-func (t *TLS) marks() (m [3]fileMark) {
-	for i, name := range [...]string{t.cert, t.key, t.ca} {
-		if info, err := os.Stat(name); err != nil {
-			m[i].err = err.Error()
-		} else {
-			m[i] = fileMark{changed: info.ModTime(), size: info.Size()}
-		}
-	}
-	return m
-}
-
 // Server implements Credentials.
 func (t *TLS) Server() *tls.Config {
-	l := t.current(time.Now())
+	l := t.files.At(time.Now())
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{*l.pair},
@@ -136,7 +87,7 @@ func (t *TLS) Server() *tls.Config {
 
 // Client implements Credentials.
 func (t *TLS) Client() *tls.Config {
-	l := t.current(time.Now())
+	l := t.files.At(time.Now())
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		Certificates:       []tls.Certificate{*l.pair},

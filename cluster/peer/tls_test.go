@@ -84,20 +84,20 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 	}
 	a, b := open(dirA), open(dirB)
 	start := time.Now()
-	old := a.current(start)
+	old := a.files.At(start)
 	if err := os.WriteFile(filepath.Join(dirA, "ca.pem"), []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if have := a.current(start.Add(2 * time.Second)); have != old {
+	if have := a.files.At(start.Add(2 * time.Second)); have != old {
 		t.Error("files that are no good are used")
 	}
 	second.Write(t, dirA)
 	second.Write(t, dirB)
 	later := start.Add(4 * time.Second)
-	if have := a.current(later); have == old || have.pool.Equal(old.pool) {
+	if have := a.files.At(later); have == old || have.pool.Equal(old.pool) {
 		t.Error("new files are not used")
 	}
-	b.current(later)
+	b.files.At(later)
 	w := &world{t: t}
 	n, m := w.node(1, withTLS(a)), w.node(2, withTLS(b))
 	n.knows(m)

@@ -65,6 +65,7 @@ var mayImport = map[string][]string{
 
 	"test/faults":      {}, // tests of the program from outside
 	"internal/figures": {},
+	"internal/files":   {},
 	"internal/golden":  {},
 	"internal/memnet":  {},
 	"internal/pairs":   {}, // for tests
@@ -76,7 +77,7 @@ var mayImport = map[string][]string{
 }
 
 // everywhere are packages without a word of the product, which all may import but client, which others import.
-var everywhere = []string{"internal/figures", "internal/wire"}
+var everywhere = []string{"internal/figures", "internal/files", "internal/wire"}
 
 // standardOnly are the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}
