@@ -69,7 +69,7 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
-	_, err = appendMetadata(nil, c.Self, staying)
+	_, err = appendMetadata(nil, c.Self)
 	return err
 }
 

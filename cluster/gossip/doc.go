@@ -32,6 +32,6 @@
 //   - memberlist's last probes outlive Close by up to two seconds. In a testing/synctest bubble, whose clock stops
 //     when the test returns, sleep after Close.
 //
-// Goroutines of its own: one writes what callbacks note and announces changes, one joins seeds and failed members
+// Goroutines of its own: one announces changes, one joins seeds and failed members
 // (eight at once), one hands packets on and one accepted connections. Close waits for them.
 package gossip

@@ -142,7 +142,7 @@ func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 	f.first.mu.Lock()
 	defer f.first.mu.Unlock()
 	for i := range maxSaid {
-		f.first.notes.said.again(noteKey{text: "a test", boot: uint64(i), name: id(i).String()}, time.Now())
+		f.first.logged.again(noteKey{text: "a test", boot: uint64(i), name: id(i).String()}, time.Now())
 	}
 	return f
 }

@@ -56,7 +56,7 @@ type Gossip struct {
 	metadata  []byte // of self
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
-	notes     notes
+	logged    said[noteKey]
 	twinHeard time.Time // when another process with this node's ID was heard of last; zero: never
 	named     int       // how many nodes the seeds name, at the last look; 0: there was none yet
 	closed    bool
@@ -68,7 +68,7 @@ func Open(c Config) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	metadata, err := appendMetadata(nil, c.Self, staying)
+	metadata, err := appendMetadata(nil, c.Self)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func Open(c Config) (*Gossip, error) {
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
 		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
-		table: newTable(maxMembers), notes: notes{said: said[noteKey]{every: repeatAfter}},
+		table: newTable(maxMembers), logged: said[noteKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has
@@ -134,12 +134,8 @@ func (g *Gossip) refuseMessage(from net.Addr, err error) {
 	reason, _ := why(err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	waiting := len(g.notes.waiting)
-	g.notes.once(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
+	g.logOnce(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
 		"from", from, "reason", string(reason), "refused", count)
-	if len(g.notes.waiting) > waiting {
-		g.signal(g.wake)
-	}
 }
 
 // signal marks a channel of capacity 1.
@@ -183,7 +179,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	if g.self.State == Left {
 		return fmt.Errorf("%w: this node has left", ErrClosed)
 	}
-	metadata, err := appendMetadata(nil, next, staying)
+	metadata, err := appendMetadata(nil, next)
 	if err != nil {
 		return err
 	}
@@ -212,7 +208,7 @@ func (g *Gossip) twinNear(now time.Time) bool {
 	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
 }
 
-// keep writes the notes that callbacks leave, and announces this node when it has changed.
+// keep announces this node when it has changed.
 func (g *Gossip) keep() {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -220,13 +216,11 @@ func (g *Gossip) keep() {
 		again := false
 		select {
 		case <-g.ctx.Done():
-			g.writeNotes()
 			return
 		case <-tick.C:
 			again = true
 		case <-g.wake:
 		}
-		g.writeNotes()
 		g.mu.Lock()
 		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells
 		// when they stop to.
@@ -236,16 +230,6 @@ func (g *Gossip) keep() {
 		if due {
 			g.announce(announceWait)
 		}
-	}
-}
-
-func (g *Gossip) writeNotes() {
-	g.mu.Lock()
-	waiting := g.notes.waiting
-	g.notes.waiting = nil
-	g.mu.Unlock()
-	for _, n := range waiting {
-		g.config.Logger.Log(g.ctx, n.level, n.text, n.args...)
 	}
 }
 
@@ -266,14 +250,16 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return ErrClosed
 	}
-	metadata, err := appendMetadata(nil, g.self, leaving)
+	next := g.self
+	next.State = Left
+	metadata, err := appendMetadata(nil, next)
 	if err != nil || g.self.State == Left {
 		g.mu.Unlock()
 		return err
 	}
 	// One that others refuse has nothing to say on behalf of the node that they know.
 	silent := g.twinNear(time.Now())
-	g.self.State, g.metadata = Left, metadata
+	g.self, g.metadata = next, metadata
 	g.signal(g.changed)
 	done := make(chan error, 1)
 	g.wg.Go(func() { done <- g.leave(silent) })
