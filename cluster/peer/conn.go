@@ -175,17 +175,11 @@ func (c *conn) write(ctx context.Context) error {
 	every := c.quiet.after / 5
 	idle := time.NewTimer(every)
 	defer idle.Stop()
-	var spare []frame
 	for {
-		frames := c.queue.take(spare)
-		for i, f := range frames {
-			if err := c.send(f); err != nil {
-				return err
+		if b := c.queue.next(); len(b) > 0 {
+			if _, err := c.socket.Write(b); err != nil { // it waits while the remote doesn't read
+				return fmt.Errorf("send: %w", err)
 			}
-			frames[i] = frame{}
-		}
-		spare = frames
-		if len(frames) > 0 {
 			idle.Reset(every)
 			continue
 		}
@@ -193,7 +187,7 @@ func (c *conn) write(ctx context.Context) error {
 		case <-ctx.Done():
 			return ErrClosed
 		case <-c.queue.wake:
-			// Others that are about to send go into the same frame.
+			// Others that are about to send go into the same batch.
 			runtime.Gosched()
 		case <-idle.C:
 			idle.Reset(every)
@@ -205,18 +199,6 @@ func (c *conn) write(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// send writes a frame, which waits while the remote doesn't read.
-func (c *conn) send(f frame) error {
-	size := len(*f.bytes)
-	_, err := c.socket.Write(*f.bytes)
-	f.free()
-	if err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	c.queue.written(f.begun, size)
-	return nil
 }
 
 // read handles the messages that come.
