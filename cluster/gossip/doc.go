@@ -33,5 +33,5 @@
 //     when the test returns, sleep after Close.
 //
 // Goroutines of its own: one announces changes, one joins seeds and failed members
-// (eight at once), one hands packets on and one accepted connections. Close waits for them.
+// (eight at once), one hands packets and accepted connections on. Close waits for them.
 package gossip
