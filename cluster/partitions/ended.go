@@ -25,7 +25,7 @@ func (k *Keeper) ended(v *view) (list []ring.NodeID) {
 func (k *Keeper) gets(node ring.NodeID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.pulling[node]
+	return k.errands[errand{node, MethodPull}]
 }
 
 // any reports whether this node has something of p: the token, or a copy or the beginning of one.

@@ -159,7 +159,12 @@ func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.Node
 	case from == self:
 		both = [2]ring.NodeID{to, v.From.Standby(p)}
 	}
-	for _, id := range both {
+	return others(self, buf, both[:]...)
+}
+
+// others appends nodes to buf that are not self, each once.
+func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
+	for _, id := range nodes {
 		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
 			buf = append(buf, id)
 		}

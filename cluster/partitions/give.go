@@ -135,7 +135,7 @@ func (k *Keeper) takeBack(c *peer.Call, d *wire.Decoder) {
 func (k *Keeper) receiveGift(from ring.NodeID, s section, records []counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.parts[s.p].phase != recovering || !k.pulling[from] {
+	if k.parts[s.p].phase != recovering || !k.errands[errand{from, MethodPull}] {
 		return
 	}
 	g := k.giving[from]

@@ -33,25 +33,21 @@ func (k *Keeper) handOver() {
 func (k *Keeper) freeze(v *view) (frozen []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	busy := 0
+	room := maxFrozen
 	for p := range k.parts {
 		if ph := k.parts[p].phase; ph == freezing || ph == flipping {
-			busy++
+			room--
 		}
 	}
-	for p := range k.parts {
+	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		if busy >= maxFrozen {
-			break
-		}
 		if pt.phase != held || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.ready(to) {
 			continue
 		}
 		pt.other, pt.boot, pt.ends, pt.began = to, v.Boot(to), v.Generation(to), time.Now()
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
-		busy++
 	}
 	return frozen
 }
@@ -125,12 +121,12 @@ func (k *Keeper) askAround() {
 		if k.parts[p].phase != doubtful {
 			continue
 		}
-		if _, to := v.Owner(p); !k.asking[to] && k.ready(to) {
+		if _, to := v.Owner(p); !k.errands[errand{to, MethodFlip}] && k.ready(to) {
 			k.addToken(questions, v, to, p)
 		}
 	}
 	for node := range questions {
-		k.asking[node] = true
+		k.errands[errand{node, MethodFlip}] = true
 	}
 	k.mu.Unlock()
 	k.sendTokens(questions)
@@ -141,7 +137,7 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if t.asks {
-		delete(k.asking, node)
+		delete(k.errands, errand{node, MethodFlip})
 	}
 	if err != nil || !t.asks && len(taken) < len(t.list) {
 		k.failed(node)

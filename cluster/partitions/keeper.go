@@ -87,12 +87,9 @@ type Keeper struct {
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
 	followers followers
-	changed   chan struct{}        // closed and made anew when a phase or the view changes
-	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
-	pulling   map[ring.NodeID]bool // nodes that are being asked for their copies
+	changed   chan struct{} // closed and made anew when a phase or the view changes
 	giving    map[ring.NodeID]*gift
-	asking    map[ring.NodeID]bool
-	paying    map[ring.NodeID]bool
+	errands   map[errand]bool
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
 	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
 	debts     debtLedger
@@ -144,6 +141,12 @@ const (
 	recovering              // the token is here, the counters are being looked for
 )
 
+// errand is a message that is under way, of which a node gets one at a time. Of MethodFlip these are questions.
+type errand struct {
+	node   ring.NodeID
+	method peer.Method
+}
+
 // part is what is known of a partition here.
 type part struct {
 	phase   phase
@@ -192,9 +195,8 @@ func Open(cfg Config) (*Keeper, error) {
 	}
 	k := &Keeper{
 		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: followers{},
-		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
-		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
-		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
+		changed: make(chan struct{}), giving: map[ring.NodeID]*gift{}, errands: map[errand]bool{},
+		pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
 		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan message, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})

@@ -34,16 +34,15 @@ type payment struct {
 	entries int
 }
 
-// add adds what is to be told of a partition, if there is room for it.
-func (p *payment) add(seals []*seal, now algorithms.Now) {
-	for _, s := range seals {
-		if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
-			return // the seals of a partition are told in order
-		}
-		s.told = true
-		p.body = s.append(p.body, now)
-		p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
+// add adds a seal, if there is room for it.
+func (p *payment) add(s *seal, now algorithms.Now) bool {
+	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
+		return false
 	}
+	s.told = true
+	p.body = s.append(p.body, now)
+	p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
+	return true
 }
 
 // payDebts tells owners that can be reached again what was admitted meanwhile, until they acknowledge it. It runs in the
@@ -67,23 +66,23 @@ func (k *Keeper) payDebts() {
 			continue
 		}
 		waiting := k.tooSoon(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.paying[owner] || !v.member || !k.ready(owner) {
+		if owner.IsZero() || owner == k.cfg.Self || k.errands[errand{owner, MethodDebts}] || !v.member || !k.ready(owner) {
 			continue
 		}
 		if k.debts.reopen(p); len(k.debts.seals[p]) == 0 {
 			k.debts.seal(p, waiting)
 		}
-		if payments[owner] == nil {
-			payments[owner] = &payment{body: k.appendHeader(nil, 0)}
+		for _, s := range k.debts.seals[p] {
+			if payments[owner] == nil {
+				payments[owner] = &payment{body: k.appendHeader(nil, 0)}
+			}
+			if !payments[owner].add(s, now) {
+				break // the seals of a partition are told in order
+			}
 		}
-		payments[owner].add(k.debts.seals[p], now)
 	}
-	for owner, pay := range payments {
-		if len(pay.seals) == 0 {
-			delete(payments, owner)
-			continue
-		}
-		k.paying[owner] = true
+	for owner := range payments {
+		k.errands[errand{owner, MethodDebts}] = true
 	}
 	k.mu.Unlock()
 	for owner, pay := range payments {
@@ -132,7 +131,7 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.paying, owner)
+	delete(k.errands, errand{owner, MethodDebts})
 	if err != nil || len(refused)+len(full) > 0 {
 		k.failed(owner)
 	}
@@ -225,22 +224,21 @@ func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool
 // newer, so that the more used of both has them in any case. The debts stay here until its standbys have them, too: see payDebts.
 func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
 	now := k.cfg.Now()
-	var bodies [][]byte
-	entries := 0
+	var payments []*payment
 	k.mu.Lock()
 	for _, p := range list {
 		for _, s := range k.debts.seals[p] {
-			if entries += len(s.entries); len(bodies) == 0 || entries > debtsPerMessage {
-				bodies, entries = append(bodies, k.appendHeader(nil, 0)), len(s.entries)
+			if n := len(payments); n == 0 || !payments[n-1].add(s, now) {
+				next := &payment{body: k.appendHeader(nil, 0)}
+				next.add(s, now)
+				payments = append(payments, next)
 			}
-			last := &bodies[len(bodies)-1]
-			s.told, *last = true, s.append(*last, now)
 		}
 	}
 	k.mu.Unlock()
-	for _, body := range bodies {
+	for _, pay := range payments {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, body)
+		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, pay.body)
 		cancel()
 	}
 }

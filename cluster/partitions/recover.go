@@ -41,12 +41,7 @@ type finding struct {
 // that have taken its place are what was its standbys.
 func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
-	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from} {
-		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
-			buf = append(buf, id)
-		}
-	}
-	return buf
+	return others(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
 }
 
 // recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then gets
@@ -71,10 +66,10 @@ func (k *Keeper) recover() {
 		k.begin(p)
 	}
 	for node := range looks {
-		k.looking[node] = true
+		k.errands[errand{node, MethodLook}] = true
 	}
 	for node := range pulls {
-		k.pulling[node] = true
+		k.errands[errand{node, MethodPull}] = true
 	}
 	k.mu.Unlock()
 	if alone > 0 {
@@ -108,7 +103,7 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map
 		case known && f.boot == v.Boot(node):
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
-		case !k.looking[node] && k.ready(node):
+		case !k.errands[errand{node, MethodLook}] && k.ready(node):
 			looks[node] = append(looks[node], p)
 			open = true
 		default:
@@ -123,7 +118,7 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
 			continue
-		case !k.pulling[node] && k.ready(node):
+		case !k.errands[errand{node, MethodPull}] && k.ready(node):
 			pulls[node] = append(pulls[node], p)
 		}
 		return false
@@ -137,7 +132,7 @@ func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
-	return k.pulling[node] || waited < slowPatience*k.cfg.Patience
+	return k.errands[errand{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
 }
 
 // newest is the node whose copy is to be got next, zero if there is none. Of each lineage that is the newest copy, and only
@@ -189,7 +184,7 @@ func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.looking, node)
+		delete(k.errands, errand{node, MethodLook})
 		if err != nil {
 			k.failed(node)
 			return
@@ -212,7 +207,7 @@ func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
 	_, err := k.cfg.Calls.Call(ctx, node, MethodPull, body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.pulling, node)
+	delete(k.errands, errand{node, MethodPull})
 	delete(k.giving, node)
 	if k.ctx.Err() != nil {
 		return

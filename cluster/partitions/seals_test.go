@@ -52,7 +52,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.mu.Lock()
-			c.keeper.paying[a.id] = true // c tells a nothing more
+			c.keeper.errands[errand{a.id, MethodDebts}] = true // c tells a nothing more
 			c.keeper.mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
