@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -82,28 +83,24 @@ func (g *Gossip) Meet(addresses []string) {
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var alive, failed []netip.AddrPort
+	var alive, rest []netip.AddrPort
 	for _, e := range g.table.entries {
 		switch at := e.gossipAddress(); {
 		case e.hidden:
 		case e.State == Alive:
 			alive = append(alive, at)
 		case e.State == Failed:
-			failed = append(failed, at)
+			rest = append(rest, at)
 		}
 	}
-	for at := range g.remembered {
-		failed = append(failed, at)
-	}
-	all := make([]string, 0, len(alive)+len(failed))
-	named := make(map[netip.AddrPort]bool)
-	for _, part := range [][]netip.AddrPort{alive, failed} {
-		slices.SortFunc(part, netip.AddrPort.Compare)
-		for _, at := range part {
-			if !named[at] && len(all) < maxRemembered {
-				named[at] = true
-				all = append(all, at.String())
-			}
+	rest = slices.AppendSeq(rest, maps.Keys(g.remembered))
+	slices.SortFunc(alive, netip.AddrPort.Compare)
+	slices.SortFunc(rest, netip.AddrPort.Compare)
+	all, named := []string{}, map[netip.AddrPort]bool{}
+	for _, at := range slices.Concat(alive, rest) {
+		if len(all) < maxRemembered && !named[at] {
+			named[at] = true
+			all = append(all, at.String())
 		}
 	}
 	return all
@@ -134,43 +131,39 @@ func (g *Gossip) rejoin() {
 func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
-	type result struct {
-		at  netip.AddrPort
-		err error
-	}
 	targets := g.targets(ctx, more)
-	results := make(chan result, len(targets))
+	errs := make([]error, len(targets))
 	slots := make(chan struct{}, joinsAtOnce)
 	var joins sync.WaitGroup
-	for _, at := range targets {
+	for i, at := range targets {
 		select {
 		case <-ctx.Done():
+			errs[i] = errNotTried
 		case slots <- struct{}{}:
 			joins.Go(func() {
-				defer func() { <-slots }()
-				_, err := g.list.Join([]string{at.String()})
-				results <- result{at, err}
+				_, errs[i] = g.list.Join([]string{at.String()})
+				<-slots
 			})
 		}
 	}
 	joins.Wait()
-	close(results)
 	if len(troubled) > maxTroubled {
 		clear(troubled)
 	}
-	for r := range results {
-		switch {
-		case g.ctx.Err() != nil:
-		case r.err == nil && troubled[r.at]:
-			delete(troubled, r.at)
-			g.config.Logger.Info("a node that could not be joined has been joined", "address", r.at)
-		case r.err != nil && !troubled[r.at]:
-			troubled[r.at] = true
-			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", r.at,
-				"reason", reason(r.err))
+	for i, at := range targets {
+		switch err := errs[i]; {
+		case err == errNotTried, g.ctx.Err() != nil:
+		case err == nil && troubled[at]:
+			delete(troubled, at)
+			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
+		case err != nil && !troubled[at]:
+			troubled[at] = true
+			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", at, "reason", reason(err))
 		}
 	}
 }
+
+var errNotTried = errors.New("no time was left")
 
 // reason is why a join of one address failed, without the list that memberlist makes of it.
 func reason(err error) error {

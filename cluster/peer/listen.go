@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -97,40 +98,41 @@ func (p *Peers) handshake(s *socket) error {
 	if err != nil {
 		return fmt.Errorf("read preamble: %w", err)
 	}
-	if s.remote, err = parseIdentity(got.body); err != nil {
+	if err := p.examine(s, got); err != nil {
 		p.refuse(s, err.Error())
-		return fmt.Errorf("read preamble: %w", err)
-	}
-	if err := s.verify(s.remote); err != nil {
-		p.refuse(s, err.Error())
-		return refused(s.remote, err)
-	}
-	self := p.config.Self()
-	if s.version, err = agree(self, p.config.speaks, s.remote, got.speaks); err != nil {
-		p.refuse(s, err.Error())
+		if !errors.As(err, new(*versionError)) {
+			err = refused(s.remote, err)
+		}
 		return err
 	}
-	s.kind, s.tunnelled = kind(got.what)&^viaTunnel, kind(got.what)&viaTunnel != 0
-	if s.kind < kindPeer || s.kind > kindTunnel {
-		p.refuse(s, "no such kind of connection")
-		return errPreamble
-	}
-	if s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar) {
-		p.refuse(s, errTunnelOver.Error())
-		return refused(s.remote, errTunnelOver)
-	}
-	if err := p.admit(s.kind, s.remote); err != nil {
-		p.refuse(s, err.Error())
-		return refused(s.remote, err)
-	}
-	if s.kind == kindFar && !p.countFar(s) {
-		p.refuse(s, errManyFar.Error())
-		return refused(s.remote, errManyFar)
-	}
-	if err := (preamble{p.config.speaks, answerWelcome, self.appendBinary(nil)}).write(s); err != nil {
+	if err := (preamble{p.config.speaks, answerWelcome, p.config.Self().appendBinary(nil)}).write(s); err != nil {
 		return fmt.Errorf("answer preamble: %w", err)
 	}
 	return s.SetDeadline(time.Time{})
+}
+
+// examine says why the connection that begins with a preamble is refused; nil: it is welcome.
+func (p *Peers) examine(s *socket, got preamble) (err error) {
+	if s.remote, err = parseIdentity(got.body); err != nil {
+		return err
+	}
+	if err = s.verify(s.remote); err != nil {
+		return err
+	}
+	if s.version, err = agree(p.config.Self(), p.config.speaks, s.remote, got.speaks); err != nil {
+		return err
+	}
+	s.kind, s.tunnelled = kind(got.what)&^viaTunnel, kind(got.what)&viaTunnel != 0
+	switch {
+	case s.kind < kindPeer || s.kind > kindTunnel:
+		return errKind
+	case s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar):
+		return errTunnelOver
+	}
+	if err = p.admit(s.kind, s.remote); err == nil && s.kind == kindFar && !p.countFar(s) {
+		err = errManyFar
+	}
+	return err
 }
 
 // handTo gives a connection to Raft, or serves what comes over it, or carries it on.
@@ -219,10 +221,10 @@ func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 	if err := expected(remote); err != nil {
 		return err
 	}
-	if err := s.verify(remote); err != nil {
-		return refused(remote, err)
+	if err = s.verify(remote); err == nil {
+		err = p.admit(s.kind, remote)
 	}
-	if err := p.admit(s.kind, remote); err != nil {
+	if err != nil {
 		return refused(remote, err)
 	}
 	s.remote = remote

@@ -47,26 +47,18 @@ func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tl
 	return nil
 }
 
-// state is that of the connection's TLS; false without.
-func (s *socket) state() (tls.ConnectionState, bool) {
-	if c, ok := s.Conn.(*tls.Conn); ok {
-		return c.ConnectionState(), true
-	}
-	return tls.ConnectionState{}, false
-}
-
 // verify says what is wrong with the remote's credentials, as they count now.
 func (s *socket) verify(remote Identity) error {
-	if state, ok := s.state(); ok {
-		return s.peers.config.TLS.Verify(state, remote.Node)
+	if c, ok := s.Conn.(*tls.Conn); ok {
+		return s.peers.config.TLS.Verify(c.ConnectionState(), remote.Node)
 	}
 	return nil
 }
 
 // current says whether the connection stands on the credentials that are in force.
 func (s *socket) current() bool {
-	state, ok := s.state()
-	return !ok || s.peers.config.TLS.Current(state, s.secure)
+	c, ok := s.Conn.(*tls.Conn)
+	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.secure)
 }
 
 // closeWrite tells the remote that nothing more comes, once, where that can be told.
