@@ -155,6 +155,7 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.BindAddr, m.BindPort = c.BindAddr, c.Port
 	m.AdvertiseAddr, m.AdvertisePort = c.Advertise, c.Port
 	m.Label = c.label()
+	m.SkipInboundLabelCheck = true // the inspector has seen it, and taken it off
 	m.Keyring = c.Keyring
 	// The inspector has verified and decrypted what comes in.
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = false, true

@@ -196,8 +196,8 @@ type conn struct {
 	from string // the IP of one that was accepted
 
 	once    sync.Once
-	message io.Reader // set by once
-	err     error     // set by once
+	message *bytes.Reader // set by once
+	err     error         // set by once
 
 	taken   int  // guarded by t.mu: bytes of room for the message
 	syncing bool // guarded by t.mu: has an element of t.syncs
@@ -238,11 +238,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			}
 			return
 		}
-		var header []byte
-		if c.dir == accepted {
-			header = c.t.inspector.header()
-		}
-		c.message = io.MultiReader(bytes.NewReader(header), bytes.NewReader(body))
+		c.message = bytes.NewReader(body)
 	})
 	if c.err != nil {
 		return 0, c.err

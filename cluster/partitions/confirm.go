@@ -105,12 +105,7 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 }
 
 // hasten has the loop go on with confirmations.
-func (k *Keeper) hasten() {
-	select {
-	case k.haste <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) hasten() { signal(k.haste) }
 
 // enlist has the loop look after a confirmation.
 func (k *Keeper) enlist(p int, debts bool) (*confirmation, error) {

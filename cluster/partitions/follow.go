@@ -43,7 +43,6 @@ type follower struct {
 
 	// The message being put together; used by the loop alone.
 	message []byte
-	copies  bool          // some of it belongs to whole copies
 	inside  []sentSection // what is in it
 }
 
@@ -56,7 +55,8 @@ type progress struct {
 // sentSection is a section of a message to a follower.
 type sentSection struct {
 	p    int
-	ends bool      // it completes a copy
+	copy bool      // of a whole copy
+	ends bool      // it completes one
 	of   *progress // what the section is a part of; nil: the follower gets the partition anew
 }
 
@@ -227,7 +227,6 @@ func (k *Keeper) pushCopies() {
 	if !v.member || v.From == nil || k.alone() {
 		return
 	}
-	k.copying = true
 	var buf [3]ring.NodeID
 	for p := range ring.Partitions {
 		if !k.owns(p) {
@@ -238,7 +237,6 @@ func (k *Keeper) pushCopies() {
 		}
 	}
 	k.flushAll()
-	k.copying = false
 }
 
 // copyTo sends node, a follower in v, a whole copy of p, unless it has one or has too much to do.
@@ -272,8 +270,9 @@ func (k *Keeper) add(f *follower, s section, records []counters.Record) section 
 			f.message = k.header(f.message)
 		}
 		f.message, records = s.append(f.message, records, now)
-		f.inside = append(f.inside, sentSection{p: s.p, ends: s.flags&sectionEnds != 0 && len(records) == 0})
-		f.copies = f.copies || k.copying
+		f.inside = append(f.inside, sentSection{
+			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
+		})
 		if len(f.message) >= messageSize {
 			k.flush(f)
 		}
@@ -300,7 +299,7 @@ func (k *Keeper) flushAll() {
 // flush sends the message for f.
 func (k *Keeper) flush(f *follower) {
 	size, inside := len(f.message), f.inside
-	plain := !f.copies && k.view.Load().Settled
+	plain := k.view.Load().Settled && !slices.ContainsFunc(inside, func(one sentSection) bool { return one.copy })
 	k.mu.Lock()
 	number := f.begin()
 	k.stats.PushedBytes += int64(size)
@@ -323,7 +322,7 @@ func (k *Keeper) flush(f *follower) {
 			k.wake()
 		}
 	})
-	f.message, f.inside, f.copies = f.message[:0], nil, false
+	f.message, f.inside = f.message[:0], nil
 }
 
 // answers reports whether a follower whose call ended with err takes messages. One that does not know yet what was agreed

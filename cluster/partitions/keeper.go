@@ -105,15 +105,14 @@ type Keeper struct {
 	backups  atomic.Int64    // messages about debts that wait for standbys
 	loans    int             // how many of them are not of debts: at most maxConfirms
 
-	saving  saving
-	haste   chan struct{} // capacity 1: there may be confirmations to go on with
-	copying bool          // whole copies are being put together; used by the loop alone
-	seq     uint64        // of the last message to a follower; used by the loop alone
-	kick    chan struct{} // capacity 1: there may be something to do before the next tick
-	inbox   chan message
-	stop    context.CancelFunc
-	ctx     context.Context
-	done    sync.WaitGroup
+	saving saving
+	haste  chan struct{} // capacity 1: there may be confirmations to go on with
+	seq    uint64        // of the last message to a follower; used by the loop alone
+	kick   chan struct{} // capacity 1: there may be something to do before the next tick
+	inbox  chan message
+	stop   context.CancelFunc
+	ctx    context.Context
+	done   sync.WaitGroup
 }
 
 // The table and the ring cut the key space into the same slices: this does not compile otherwise.
@@ -387,9 +386,12 @@ func (k *Keeper) announce() {
 }
 
 // wake has the loop look whether there is something to do.
-func (k *Keeper) wake() {
+func (k *Keeper) wake() { signal(k.kick) }
+
+// signal marks a channel of capacity 1.
+func signal(c chan struct{}) {
 	select {
-	case k.kick <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

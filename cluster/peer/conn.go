@@ -391,7 +391,9 @@ func (c *conn) retire() {
 		for idle := false; !idle; {
 			select {
 			case <-tick.C:
-				idle = c.idle()
+				c.mu.Lock()
+				idle = len(c.pending) == 0 && c.queue.empty()
+				c.mu.Unlock()
 			case <-timer.C:
 				idle = true
 			case <-c.done:
@@ -400,14 +402,6 @@ func (c *conn) retire() {
 		}
 		c.breakOff(errReplaced)
 	})
-}
-
-// idle says whether no call waits for its reply, and nothing waits to be sent.
-func (c *conn) idle() bool {
-	c.mu.Lock()
-	pending := len(c.pending)
-	c.mu.Unlock()
-	return pending == 0 && c.queue.empty()
 }
 
 // why is why the connection is over for good; nil: it is not.

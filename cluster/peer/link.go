@@ -189,8 +189,13 @@ func (l *link) heardOf(remote Identity) {
 			l.dialBeside(l.ctx, c) // the way is free
 		}
 	}
+	signal(l.wake)
+}
+
+// signal marks a channel of capacity 1.
+func signal(c chan struct{}) {
 	select {
-	case l.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -22,11 +22,11 @@ const (
 	mostAccepted = 4096
 	mostFar      = 512 // of those, from other regions: 8 entry nodes of 31 are 248. Near ones always find room
 	raftWaiting  = 64
+	acceptPause  = 50 * time.Millisecond // after an error, as without a free file descriptor
 )
 
 // accept takes connections until the listener is closed.
 func (p *Peers) accept() {
-	var pause time.Duration
 	for {
 		select {
 		case p.halfOpen <- struct{}{}:
@@ -35,7 +35,6 @@ func (p *Peers) accept() {
 		}
 		c, err := p.listener.Accept()
 		if err == nil {
-			pause = 0
 			if !p.spawn(func() { p.welcome(c) }) {
 				c.Close()
 				<-p.halfOpen
@@ -49,9 +48,8 @@ func (p *Peers) accept() {
 		if p.notes.first("accept") {
 			p.log.Error("peer connections can't be accepted, trying on", "error", err)
 		}
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		select {
-		case <-time.After(pause):
+		case <-time.After(acceptPause):
 		case <-p.ctx.Done():
 			return
 		}

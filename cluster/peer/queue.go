@@ -41,10 +41,7 @@ func (q *queue) put(m message) error {
 	}
 	q.waiting.bytes = append(append(q.waiting.bytes, head[:]...), m.body...)
 	if q.waiting.count++; q.waiting.count == 1 {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+		signal(q.wake)
 	}
 	return nil
 }
