@@ -28,7 +28,7 @@ const twinMemory = time.Minute
 
 // events are memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
 // they copy what they are given into the table, log, and signal.
-type events struct{ g *Gossip }
+type events struct{ *Gossip }
 
 // member reads what memberlist knows of a node.
 func member(n *memberlist.Node) (Member, error) {
@@ -100,8 +100,7 @@ func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 }
 
 // NotifyAlive decides on every message that says a node is alive, before memberlist looks whether it is news.
-func (e events) NotifyAlive(n *memberlist.Node) error {
-	g := e.g
+func (g events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == g.name {
 		return nil // this node, or one that takes itself for it: see NotifyConflict
 	}
@@ -131,8 +130,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 // NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; both
 // sides ask. It is refused if that node's list has nobody but strangers: NotifyAlive decides on each one of a
 // list that is mixed.
-func (e events) NotifyMerge(peers []*memberlist.Node) error {
-	g := e.g
+func (g events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
 		if n.Name == g.name {
@@ -155,8 +153,7 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 }
 
 // NotifyConflict hears of a living member whose ID comes from another address too; memberlist keeps the older one.
-func (e events) NotifyConflict(existing, other *memberlist.Node) {
-	g := e.g
+func (g events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == g.name {
 		g.twin(other)
 		return
@@ -187,13 +184,12 @@ func (g *Gossip) twin(n *memberlist.Node) {
 
 // NotifyJoin follows a message that a node is alive which was not known, or not alive. Self joins before Create
 // returns.
-func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
+func (g events) NotifyJoin(n *memberlist.Node) { g.put(n) }
 
 // NotifyUpdate follows a message that changed a living member's metadata.
-func (e events) NotifyUpdate(n *memberlist.Node) { e.put(n) }
+func (g events) NotifyUpdate(n *memberlist.Node) { g.put(n) }
 
-func (e events) put(n *memberlist.Node) {
-	g := e.g
+func (g events) put(n *memberlist.Node) {
 	if n.Name == g.name {
 		return
 	}
@@ -225,8 +221,7 @@ func (g *Gossip) tell(m Member) {
 
 // NotifyLeave follows when a member has left or is given up: memberlist doesn't tell which, so a node that leaves
 // says so in its metadata first.
-func (e events) NotifyLeave(n *memberlist.Node) {
-	g := e.g
+func (g events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == g.name {
 		return
@@ -240,8 +235,8 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 }
 
 // NodeMeta is asked for when this node announces itself.
-func (e events) NodeMeta(int) []byte {
-	e.g.mu.Lock()
-	defer e.g.mu.Unlock()
-	return bytes.Clone(e.g.metadata)
+func (g events) NodeMeta(int) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return bytes.Clone(g.metadata)
 }

@@ -48,47 +48,47 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 }
 
 // LocalState is what goes along with the list of members.
-func (e events) LocalState(bool) []byte {
+func (g events) LocalState(bool) []byte {
 	var news []byte
-	if e.g.config.News != nil {
-		news = e.g.config.News.Whole()
+	if g.config.News != nil {
+		news = g.config.News.Whole()
 	}
-	e.g.mu.Lock()
-	defer e.g.mu.Unlock()
-	return appendState(e.g.table.departures(), news)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return appendState(g.table.departures(), news)
 }
 
 // MergeRemoteState takes what came along with another node's list.
-func (e events) MergeRemoteState(b []byte, _ bool) {
+func (g events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {
-		e.g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)
+		g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)
 		return
 	}
-	e.g.mu.Lock()
+	g.mu.Lock()
 	for _, d := range departures {
-		e.g.depart(d)
+		g.depart(d)
 	}
-	e.g.mu.Unlock()
+	g.mu.Unlock()
 	if len(news) > 0 {
-		e.NotifyMsg(news)
+		g.NotifyMsg(news)
 	}
 }
 
 // NotifyMsg takes a message of another node.
-func (e events) NotifyMsg(b []byte) {
-	if e.g.config.News == nil {
+func (g events) NotifyMsg(b []byte) {
+	if g.config.News == nil {
 		return
 	}
-	if err := e.g.config.News.Hear(b); err != nil {
-		e.g.config.Logger.Debug("news are of no use", "error", err)
+	if err := g.config.News.Hear(b); err != nil {
+		g.config.Logger.Debug("news are of no use", "error", err)
 	}
 }
 
 // GetBroadcasts is asked for messages to other nodes.
-func (e events) GetBroadcasts(overhead, limit int) [][]byte {
-	if e.g.config.News == nil {
+func (g events) GetBroadcasts(overhead, limit int) [][]byte {
+	if g.config.News == nil {
 		return nil
 	}
-	return e.g.config.News.Packets(overhead, limit)
+	return g.config.News.Packets(overhead, limit)
 }

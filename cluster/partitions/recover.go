@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"context"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -48,13 +47,13 @@ func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID
 // the newest. It goes on with what there is when each has answered or was waited for in vain. It runs in the loop.
 func (k *Keeper) recover() {
 	v := k.view.Load()
-	looks, pulls := map[ring.NodeID][]int{}, map[ring.NodeID][]int{}
+	requests := map[errand][]int{}
 	alone, doubt := 0, 0
 	ended := k.ended(v)
 	k.mu.Lock()
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.phase != recovering || !k.recovered(v, p, ended, looks, pulls) {
+		if pt.phase != recovering || !k.recovered(v, p, ended, requests) {
 			continue
 		}
 		switch vain, given := pt.search.outcome(); {
@@ -65,11 +64,8 @@ func (k *Keeper) recover() {
 		}
 		k.begin(p)
 	}
-	for node := range looks {
-		k.errands[errand{node, MethodLook}] = true
-	}
-	for node := range pulls {
-		k.errands[errand{node, MethodPull}] = true
+	for e := range requests {
+		k.errands[e] = true
 	}
 	k.mu.Unlock()
 	if alone > 0 {
@@ -80,18 +76,14 @@ func (k *Keeper) recover() {
 		k.cfg.Logger.Warn("partitions go on with the copy here: a node that may have a newer one did not answer",
 			"partitions", doubt)
 	}
-	for node, list := range looks {
-		k.look(v, node, list)
-	}
-	for node, list := range pulls {
-		body := k.copyRequest(v, node, list)
-		k.done.Go(func() { k.pull(node, list, body) })
+	for e, list := range requests {
+		k.request(v, e, list)
 	}
 }
 
 // recovered reports whether nothing is left to wait for before p is decided here. Otherwise it adds p to what is to be asked
 // now. It is called under mu.
-func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map[ring.NodeID][]int) bool {
+func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[errand][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
@@ -99,12 +91,12 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
-		switch {
+		switch look := (errand{node, MethodLook}); {
 		case known && f.boot == v.Boot(node):
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
-		case !k.errands[errand{node, MethodLook}] && k.ready(node):
-			looks[node] = append(looks[node], p)
+		case !k.errands[look] && k.ready(node):
+			requests[look] = append(requests[look], p)
 			open = true
 		default:
 			open = true
@@ -112,14 +104,14 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map
 	}
 	for !open {
 		node := s.newest(pt, nodes)
-		switch {
+		switch pull := (errand{node, MethodPull}); {
 		case node.IsZero():
 			return true
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
 			continue
-		case !k.errands[errand{node, MethodPull}] && k.ready(node):
-			pulls[node] = append(pulls[node], p)
+		case !k.errands[pull] && k.ready(node):
+			requests[pull] = append(requests[pull], p)
 		}
 		return false
 	}
@@ -169,63 +161,51 @@ func (s *search) outcome() (vain, given bool) {
 	return vain, given
 }
 
-// copyRequest asks node about its copies; it says whether the node was ended and may not know that.
-func (k *Keeper) copyRequest(v *view, node ring.NodeID, list []int) []byte {
-	return appendPartitions(wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(node)), list)
-}
-
-// look asks node how new its copies are.
-func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
-	boot := v.Boot(node)
-	k.cfg.Calls.Go(node, MethodLook, k.copyRequest(v, node, list), lookTimeout, func(reply []byte, err error) {
-		found := make(map[int]finding, len(list))
-		if err == nil {
+// request asks a node how new its copies are, or gets them, which come before the answer.
+func (k *Keeper) request(v *view, e errand, list []int) {
+	boot, timeout := v.Boot(e.node), lookTimeout
+	if e.method == MethodPull {
+		timeout = pullTimeout
+	}
+	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(e.node)) // it was ended, and may not know that
+	k.cfg.Calls.Go(e.node, e.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
+		var found map[int]finding
+		if err == nil && e.method == MethodLook {
 			found, err = parseFindings(reply)
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.errands, errand{node, MethodLook})
+		delete(k.errands, e)
+		if e.method == MethodPull {
+			delete(k.giving, e.node)
+		}
+		if k.ctx.Err() != nil {
+			return
+		}
+		defer k.wake()
 		if err != nil {
-			k.failed(node)
+			k.failed(e.node)
+			k.cfg.Logger.Debug("a node gave no copies yet", "node", e.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {
-			if s := k.parts[p].search; s != nil {
-				f, has := found[p]
-				f.boot, f.done = boot, !has
-				s.found[node] = f
+			s := k.parts[p].search
+			if s == nil {
+				continue
 			}
-		}
-		k.wake()
-	})
-}
-
-// pull gets the copies of one node.
-func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
-	ctx, cancel := context.WithTimeout(k.ctx, pullTimeout)
-	defer cancel()
-	_, err := k.cfg.Calls.Call(ctx, node, MethodPull, body)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.errands, errand{node, MethodPull})
-	delete(k.giving, node)
-	if k.ctx.Err() != nil {
-		return
-	}
-	defer k.wake()
-	if err != nil {
-		k.failed(node)
-		k.cfg.Logger.Debug("a node gave no copies yet", "node", node.String(), "error", err)
-		return
-	}
-	for _, p := range list {
-		if s := k.parts[p].search; s != nil {
-			f := s.found[node]
+			f := s.found[e.node]
 			f.done = true
-			s.found[node] = f
+			if e.method == MethodLook {
+				var has bool
+				f, has = found[p]
+				f.boot, f.done = boot, !has
+			}
+			s.found[e.node] = f
 		}
-	}
-	k.cfg.Logger.Info("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
+		if e.method == MethodPull {
+			k.cfg.Logger.Info("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
+		}
+	})
 }
 
 func appendFinding(b []byte, p int, f finding) []byte {

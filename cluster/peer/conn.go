@@ -97,16 +97,15 @@ func (c *conn) run(ctx context.Context) error {
 	return c.why()
 }
 
-// breakOff ends the connection and fails what waits. Only the first reason counts; first says whether this is it.
-func (c *conn) breakOff(err error) (first bool) {
-	if first = c.fail(err, true); first {
+// breakOff ends the connection and fails what waits. Only the first reason counts.
+func (c *conn) breakOff(err error) {
+	if first := c.fail(err, true); first {
 		c.queue.close()
 		if errors.Is(err, errSilent) || errors.Is(err, errStuck) {
 			c.socket.discard()
 		}
 		c.socket.Close()
 	}
-	return first
 }
 
 // fail makes the calls that wait fail, and new ones until the connection is well again, if it ever is.
