@@ -31,7 +31,6 @@ type Gossip struct {
 	config     Config
 	name       string // memberlist's name of this node: its ID
 	list       *memberlist.Memberlist
-	seeds      []seed
 	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
 
 	changed chan struct{} // capacity 1

@@ -1,9 +1,9 @@
 package gossip
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -30,29 +30,19 @@ var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Milli
 
 // recall takes over the addresses of an earlier run.
 func (g *Gossip) recall() {
-	for _, s := range g.config.Join {
-		if at, err := parseSeed(s, g.config.Port); err == nil { // withDefaults has refused others
-			g.seeds = append(g.seeds, at)
-		}
-	}
-	now := time.Now()
 	for _, s := range g.config.Remembered {
-		if err := g.remember(s, now); err != nil {
+		if at, ok := parseAddress(s); !ok {
 			g.config.Logger.Warn("a remembered address of a member can't be used", "address", s)
+		} else if len(g.remembered) < maxRemembered {
+			g.remembered[at] = time.Now()
 		}
 	}
 }
 
-// remember notes where a member may be. Beyond 1,000 places it does nothing.
-func (g *Gossip) remember(address string, now time.Time) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("%w: %q is no ip:port", ErrConfig, address)
-	}
-	if len(g.remembered) < maxRemembered {
-		g.remembered[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] = now
-	}
-	return nil
+// parseAddress reads an ip:port.
+func parseAddress(s string) (at netip.AddrPort, ok bool) {
+	at, err := netip.ParseAddrPort(s)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
 // Meet says where members may be that this node has not met, each as ip:port. They are joined at once if they are news, and
@@ -67,10 +57,10 @@ func (g *Gossip) Meet(addresses []string) {
 	for _, e := range g.table.entries {
 		known[e.gossipAddress()] = true
 	}
-	before, now := len(g.remembered), time.Now()
+	before := len(g.remembered)
 	for _, s := range addresses {
-		if at, err := netip.ParseAddrPort(s); err == nil && !known[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] {
-			_ = g.remember(s, now)
+		if at, ok := parseAddress(s); ok && !known[at] && len(g.remembered) < maxRemembered {
+			g.remembered[at] = time.Now()
 		}
 	}
 	if len(g.remembered) > before {
@@ -259,9 +249,10 @@ func (g *Gossip) Named() int {
 func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	found := make([][]netip.AddrPort, len(g.seeds))
+	found := make([][]netip.AddrPort, len(g.config.seeds))
 	var lookups sync.WaitGroup
-	for i, s := range g.seeds {
+	for i, s := range g.config.seeds {
+		s.port = cmp.Or(s.port, uint16(g.config.Port)) // which was found since, if it was to be a free one
 		if ip, err := netip.ParseAddr(s.host); err == nil {
 			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
 			continue

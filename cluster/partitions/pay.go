@@ -157,8 +157,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
-	if k.backups.Add(1) > maxBackups {
-		k.backups.Add(-1)
+	if k.backups.Load() >= maxBackups { // only what runs here adds one
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
@@ -185,15 +184,14 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 		entries += len(s.entries)
 	}
 	if d.Failed() {
-		k.backups.Add(-1)
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
 	if joins {
-		k.backups.Add(-1)
 		c.Fail(codeBusy, "copies are being joined")
 		return
 	}
+	k.backups.Add(1)
 	k.done.Go(func() {
 		defer k.backups.Add(-1)
 		k.backUp(touched)

@@ -305,15 +305,21 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	c.mu.Unlock()
-	err := c.queue.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
+	err := c.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
 	if err == nil || c.claim(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
 		return o, nil
 	}
 	o.timer.Stop()
+	return nil, err
+}
+
+// put queues a message.
+func (c *conn) put(m message) error {
+	err := c.queue.put(m)
 	if errors.Is(err, ErrUnreachable) {
 		err = c.whyDown() // the queue is closed
 	}
-	return nil, err
+	return err
 }
 
 // call sends a call and waits for its end.
@@ -360,11 +366,7 @@ func (c *conn) post(m Method, body []byte) error {
 	if c.silent.Load() {
 		return c.whyDown()
 	}
-	err := c.queue.put(message{kind: messageSend, what: uint8(m), body: body})
-	if errors.Is(err, ErrUnreachable) {
-		err = c.whyDown() // the queue is closed
-	}
-	return err
+	return c.put(message{kind: messageSend, what: uint8(m), body: body})
 }
 
 func (c *conn) reachable() bool { return !c.silent.Load() }

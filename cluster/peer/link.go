@@ -67,15 +67,13 @@ func (l *link) run(ctx context.Context) {
 		if connected && time.Since(began) > settled {
 			pause = firstPause
 		}
-		timer := time.NewTimer(pause - rand.N(pause/2))
 		select {
-		case <-timer.C:
+		case <-time.After(pause - rand.N(pause/2)):
 			pause = min(2*pause, last)
 		case <-l.wake:
 			pause = firstPause
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
@@ -119,10 +117,7 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 	}
 	l.replace(ctx, func() bool {
 		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
-		select {
-		case <-time.After(c.quiet.after / 5):
-		case <-ctx.Done():
-		}
+		sleep(ctx, c.quiet.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
@@ -135,11 +130,8 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	}
 	if !l.peers.spawn(func() {
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
-		if err != nil { // it is tried again
-			select {
-			case <-time.After(firstPause - rand.N(firstPause/2)):
-			case <-ctx.Done():
-			}
+		if err != nil {
+			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is tried again
 		}
 		wanted := err == nil && wanted()
 		l.aside.Store(false)
@@ -190,6 +182,14 @@ func (l *link) heardOf(remote Identity) {
 		}
 	}
 	signal(l.wake)
+}
+
+// sleep returns after a time, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // signal marks a channel of capacity 1.

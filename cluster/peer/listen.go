@@ -48,11 +48,7 @@ func (p *Peers) accept() {
 		if p.notes.first("accept") {
 			p.log.Error("peer connections can't be accepted, trying on", "error", err)
 		}
-		select {
-		case <-time.After(acceptPause):
-		case <-p.ctx.Done():
-			return
-		}
+		sleep(p.ctx, acceptPause)
 	}
 }
 

@@ -115,7 +115,7 @@ func (l *link) findPath() {
 			l.goDirect()
 			return
 		}
-		sleep := tick
+		wait := tick
 		if t := l.tunnel.Load(); t != nil && !t.reachable() {
 			t.breakOff(errSilent)
 		} else if t == nil && well.IsZero() {
@@ -127,14 +127,9 @@ func (l *link) findPath() {
 				next = time.Now().Add(pause - rand.N(pause/2))
 				pause = min(2*pause, lastSeekPause)
 			}
-			sleep = max(time.Until(next), time.Millisecond)
+			wait = max(time.Until(next), time.Millisecond)
 		}
-		timer := time.NewTimer(sleep)
-		select {
-		case <-timer.C:
-		case <-l.ctx.Done():
-		}
-		timer.Stop()
+		sleep(l.ctx, wait)
 	}
 }
 
@@ -233,12 +228,10 @@ func (l *link) relays() []*link {
 
 // Via says through which node another one is reached at present; false: directly, or not at all.
 func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
-	if l := (*p.links.Load())[to]; l != nil {
-		if c := l.current(); c != nil && c.reachable() && !c.socket.via.IsZero() {
-			return c.socket.via, true
-		}
+	if c := p.way(to); c != nil {
+		relay = c.socket.via
 	}
-	return relay, false
+	return relay, !relay.IsZero()
 }
 
 // over sends something to a node. Where certainly nothing was sent, since a connection was replaced or lost meanwhile, it is tried

@@ -212,13 +212,16 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 func (p *Peers) Self() Identity { return p.config.Self() }
 
 // Reachable says whether there is a path to the node that is not silent.
-func (p *Peers) Reachable(to ring.NodeID) bool {
-	l := (*p.links.Load())[to]
-	if l == nil {
-		return false
+func (p *Peers) Reachable(to ring.NodeID) bool { return p.way(to) != nil }
+
+// way is the connection that calls to a node take; nil: it is unreachable.
+func (p *Peers) way(to ring.NodeID) *conn {
+	if l := (*p.links.Load())[to]; l != nil {
+		if c := l.current(); c != nil && c.reachable() {
+			return c
+		}
 	}
-	c := l.current()
-	return c != nil && c.reachable()
+	return nil
 }
 
 // heardOf tells the link to a node that the node has connected to us.
