@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
@@ -95,11 +96,10 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
 	}
-	header := in.header()
-	if len(b) < len(header) || string(b[:len(header)]) != string(header) {
+	b, ours := bytes.CutPrefix(b, in.header())
+	if !ours {
 		return nil, errOtherPool
 	}
-	b = b[len(header):]
 	if in.keys != nil {
 		var err error
 		if b, err = in.decrypt(b, []byte(in.label)); err != nil {

@@ -23,7 +23,7 @@ const (
 	// readSize is how much is read at once. A connection begins with firstRead, and has the other when that was once full: most
 	// connections of a large cluster carry little.
 	readSize, firstRead = 32 << 10, 2 << 10
-	// retireTime bounds how long calls that are under way keep a connection that was replaced.
+	// retireTime is how long calls that are under way may still end on a connection that was replaced.
 	retireTime = 2 * time.Second
 )
 
@@ -381,29 +381,9 @@ func (c *conn) whyDown() error {
 	return c.down
 }
 
-// retire ends the connection when what is under way on it is done, at most retireTime later. Another one has taken its
-// place: nobody begins anything here but those who have looked at it already, and these look again.
-func (c *conn) retire() {
-	c.peers.spawn(func() {
-		timer := time.NewTimer(retireTime)
-		defer timer.Stop()
-		tick := time.NewTicker(retireTime / 100)
-		defer tick.Stop()
-		for idle := false; !idle; {
-			select {
-			case <-tick.C:
-				c.mu.Lock()
-				idle = len(c.pending) == 0 && c.queue.empty()
-				c.mu.Unlock()
-			case <-timer.C:
-				idle = true
-			case <-c.done:
-				return
-			}
-		}
-		c.breakOff(errReplaced)
-	})
-}
+// retire ends the connection after retireTime, in which what is under way on it may end. Another one has taken its place: nobody begins
+// anything here but those who have looked at it already, and these look again.
+func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
 // why is why the connection is over for good; nil: it is not.
 func (c *conn) why() error {

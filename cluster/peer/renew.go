@@ -16,22 +16,12 @@ const (
 func (p *Peers) Renew() {
 	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.current() })
 	p.spawn(func() {
-		end := time.NewTimer(renewTime)
-		defer end.Stop()
-		again := time.NewTicker(renewInterval)
-		defer again.Stop()
-		for {
+		for range renewTime / renewInterval {
 			for _, l := range *p.links.Load() {
 				l.renew(l.ctx)
 			}
-			select {
-			case <-again.C:
-			case <-end.C:
-				p.closeSockets(func(s *socket) bool { return s.greeted.Load() && s.verify(s.remote) != nil })
-				return
-			case <-p.ctx.Done():
-				return
-			}
+			sleep(p.ctx, renewInterval)
 		}
+		p.closeSockets(func(s *socket) bool { return s.greeted.Load() && s.verify(s.remote) != nil })
 	})
 }
