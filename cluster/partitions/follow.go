@@ -216,7 +216,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		}
 		k.mu.Unlock()
 		if pr != nil {
-			k.add(f, section{p: p, order: at}, records)
+			k.add(f, &section{p: p, order: at}, records)
 		}
 	}
 }
@@ -253,19 +253,19 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Unlock()
 	k.debiting.Lock()
 	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-		s = k.add(f, s, records)
+		k.add(f, &s, records)
 		return nil
 	})
 	k.debiting.Unlock()
 	s.flags |= sectionEnds
-	k.add(f, s, nil)
+	k.add(f, &s, nil)
 }
 
 // add puts records of s.p into the message for f, as s and as many more sections as it takes, and sends it when it is long
-// enough. It returns s as it goes on after that.
-func (k *Keeper) add(f *follower, s section, records []counters.Record) section {
+// enough. s is then the beginning of what follows it.
+func (k *Keeper) add(f *follower, s *section, records []counters.Record) {
 	now := k.cfg.Now()
-	for {
+	for more := true; more; more = len(records) > 0 {
 		if len(f.message) == 0 {
 			f.message = k.header(f.message)
 		}
@@ -275,9 +275,6 @@ func (k *Keeper) add(f *follower, s section, records []counters.Record) section 
 		})
 		if len(f.message) >= messageSize {
 			k.flush(f)
-		}
-		if len(records) == 0 {
-			return s
 		}
 	}
 }

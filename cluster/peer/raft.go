@@ -39,45 +39,36 @@ func (r RaftLayer) Close() error {
 // Addr is the address of the peer port.
 func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 
-// Dial connects to the Raft of the node at an address, host:port or as RaftAddress makes them.
+// Dial connects to the Raft of the node at an address, host:port or as RaftAddress makes them, by the path that calls to it take.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
-	expected := func(Identity) error { return nil }
-	var l *link
+	p, expected := r.peers, func(Identity) error { return nil }
+	var id ring.NodeID
 	if node, rest, ok := strings.Cut(address, "@"); ok {
-		id, err := ring.ParseNodeID(node)
-		if err != nil {
+		var err error
+		if id, err = ring.ParseNodeID(node); err != nil {
 			return nil, err
 		}
-		address = rest
-		expected = func(remote Identity) error { return expectNode(id, remote) }
-		l = (*r.peers.links.Load())[id]
+		address, expected = rest, func(remote Identity) error { return expectNode(id, remote) }
 	}
 	if timeout <= 0 {
 		timeout = handshakeTime
 	}
-	ctx, cancel := context.WithTimeout(r.peers.ctx, timeout)
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	defer cancel()
-	s, err := r.peers.dialRaft(ctx, l, address, expected)
+	dial := func() (*socket, error) { return p.dial(ctx, address, kindRaft, expected) }
+	links := *p.links.Load()
+	if via, ok := p.Via(id); ok && links[via] != nil && links[id] != nil {
+		dial = func() (*socket, error) { return p.dialVia(ctx, links[via], links[id], kindRaft) }
+	}
+	s, err := dial()
 	if err != nil {
 		return nil, err
 	}
-	if r.peers.raftDone.Err() != nil {
+	if p.raftDone.Err() != nil {
 		s.Close()
 		return nil, net.ErrClosed
 	}
 	return s, nil
-}
-
-// dialRaft takes the path that calls take to the node of l, if that is known.
-func (p *Peers) dialRaft(ctx context.Context, l *link, address string, expected func(Identity) error) (*socket, error) {
-	if l != nil {
-		if c := l.current(); c != nil && !c.socket.via.IsZero() {
-			if relay := (*p.links.Load())[c.socket.via]; relay != nil {
-				return p.dialVia(ctx, relay, l, kindRaft)
-			}
-		}
-	}
-	return p.dial(ctx, address, kindRaft, expected)
 }
 
 // giveRaft hands a connection to Accept, and says whether there was room.
