@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation deploy prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -97,12 +97,20 @@ lint: bin/staticcheck
 	$(GO) vet -tags faults ./cmd/rlnode ./node ./test/faults
 	bin/staticcheck ./...
 
+# A module of its own, so that what it tests with is no dependency of the product. Without root what needs it is left out.
+deploy: prometheus bin/staticcheck ## the chart, the image, the compose file, the board, the alerts and a release are what they say
+	cd deploy && $(GO) mod tidy -diff && $(GO) vet ./... && ../bin/staticcheck ./... && $(GO) test -count 1 ./...
+
+prometheus: ## Debian's prometheus and promtool in bin/prometheus, unless they are installed; no service is started
+	command -v prometheus >/dev/null && command -v promtool >/dev/null || test -x bin/prometheus/prometheus || .ci/prometheus
+
+# A release is made of a tag: make release VERSION=v1.2.3. RELEASE=-snapshot makes one of what is here.
+release: ## archives, packages, the chart, lists of modules and checksums, in bin/release
+	cd deploy && $(GO) run ./release -version "$(VERSION)" -root .. -out ../bin/release $(RELEASE)
+
 DOCKER ?= docker
-image: ## a container image of the static binary and nothing else; nothing is pulled
-	rm -rf bin/image
-	mkdir -p bin/image/data
-	CGO_ENABLED=0 GOOS=linux $(GO) build -trimpath -o bin/image/rlnode ./cmd/rlnode
-	$(DOCKER) build -t rlnode:dev .
+image: ## the container image rlnode:dev
+	$(DOCKER) build --build-arg VERSION="$(VERSION)" --build-arg REVISION="$$(git rev-parse HEAD)" --build-arg DATE="$$(git log -1 --format=%cI)" -t rlnode:dev .
 
 bin/staticcheck: tools/go.mod tools/go.sum
 	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck

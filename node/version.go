@@ -11,8 +11,14 @@ import (
 // module is this one's path.
 const module = "github.com/rlnode/rlnode"
 
-// Version is the release of rlnode in this program, as the toolchain has noted it; "(devel)" if it has not.
+// release is what the linker was told (-X), where the toolchain can't see the repository: in a container's build, say.
+var release string
+
+// Version is the release of rlnode in this program, as its build or the toolchain has noted it; "(devel)" if neither has.
 func Version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "(devel)"

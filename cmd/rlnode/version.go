@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/rlnode/rlnode/node"
 )
@@ -14,20 +16,27 @@ type versionCmd struct {
 	JSON bool `help:"As JSON."`
 }
 
-// build describes the program, as the toolchain noted it.
+// revision and date are those of the commit: what the linker was told (-X), or else what the toolchain noted.
+var revision, date string
+
+// build describes the program.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
+	Date     string `json:"date,omitempty"` // of the commit
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
 func readBuild() build {
-	b := build{Version: node.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: node.Version(), Revision: revision, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				b.Revision = s.Value
+			switch s.Key {
+			case "vcs.revision":
+				b.Revision = cmp.Or(b.Revision, s.Value)
+			case "vcs.time":
+				b.Date = cmp.Or(b.Date, s.Value)
 			}
 		}
 	}
@@ -40,6 +49,10 @@ func (c *versionCmd) Run(env *environment) error {
 	if c.JSON {
 		return json.NewEncoder(env.stdout).Encode(b)
 	}
-	_, err := fmt.Fprintf(env.stdout, "rlnode %s, %s %s\n", b.Version, b.Go, b.Platform)
+	from := ""
+	if b.Revision != "" {
+		from = ", commit " + strings.TrimSpace(b.Revision[:min(len(b.Revision), 12)]+" "+b.Date)
+	}
+	_, err := fmt.Fprintf(env.stdout, "rlnode %s%s, %s %s\n", b.Version, from, b.Go, b.Platform)
 	return err
 }

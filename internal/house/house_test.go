@@ -57,6 +57,8 @@ var mayImport = map[string][]string{
 	"cluster/peer": {"ring"},
 	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "persist", "rules", "cluster/wan"},
 
+	"deploy/check":      {}, // a module of its own, as deploy/release
+	"deploy/release":    {},
 	"test/bench":        {"algorithms", "counters", "rules", "limiter"}, // a module of its own
 	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
 	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/agreement", "cluster/partitions", "localcache", "limiter"},
