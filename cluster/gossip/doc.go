@@ -6,8 +6,8 @@
 //
 // A member is known by its node ID, which lives in its data directory: a restart with another address is the same
 // member, once the others have seen the old process fail (some seconds) and [Config.ReclaimAfter] has passed. Two
-// living processes with one ID are a copied data directory: whoever knows the older keeps it, refuses the newer and
-// says so, and both of them log it.
+// living processes with one ID are a copied data directory: the others keep the one that they knew first and refuse
+// the other, and both sides log it.
 //
 // Beside that, nodes tell each other [News], of which this package knows nothing: in small packets as they come, and whole to
 // one that joins.

@@ -22,8 +22,8 @@ type News interface {
 
 // What goes along with a list of members:
 //
-//	format 2 | number of departures, a byte | ID 16, boot 8 | … | news
-const stateFormat = 2
+//	format 3 | number of departures, a byte | ID 16, boot 8 | … | news
+const stateFormat = 3 // 1 and 2: of versions that wrote departures otherwise
 
 func appendState(departures []departure, news []byte) []byte {
 	b := []byte{stateFormat, byte(len(departures))}

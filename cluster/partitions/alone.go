@@ -7,8 +7,8 @@ import (
 
 // Owe is for what this node admits by itself, in fallback, within shares that are not the Keeper's business. Where there
 // are counters of ops here, of an owner that lost its authority, a standby, or a checkpoint, they have to admit it too,
-// under the whole limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to whoever
-// turns out to be the owner. An op without a cost is asked, and owes nothing. The verdict is never Shut.
+// under the whole limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner,
+// once it is known who that is. An op without a cost is asked, and owes nothing. The verdict is never Shut.
 func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -46,8 +46,8 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	return verdict
 }
 
-// counts reports whether the counters of p here are those that whoever decides p next goes on from, or gets pushed over:
-// then what is admitted here is counted in them. While p moves, and after a restart, they may be replaced or merged, and
+// counts reports whether the next owner of p goes on from the counters here, or pushes over them: then what is admitted
+// here is counted in them. While p moves, and after a restart, they may be replaced or merged, and
 // are only looked at.
 func (k *Keeper) counts(p int) bool {
 	pt := &k.parts[p]

@@ -85,12 +85,12 @@ type debt struct {
 	waits  bool // nothing of it comes from acting: it is told a while after the owner is back
 	// sealed is how much of cost is in seals. Invariant: 0 <= sealed <= cost.
 	sealed int64
-	// former: an earlier process noted it. What the counters here have in them then may be lost when they are joined
-	// with a copy, so whoever goes on from them debits all of it.
+	// former: an earlier process noted it. Joining the counters here with a copy may lose what they have of it, so the next
+	// owner debits all of it.
 	former bool
 }
 
-// missing is how much of the debt whoever goes on from the counters here debits, of which somebody has debited so much in them.
+// missing is how much of the debt must still be debited in the counters here; there is how much of it an owner has debited.
 func (d *debt) missing(there int64) int64 {
 	if d.former {
 		return max(0, d.cost-there)
@@ -175,8 +175,8 @@ func (l *debtLedger) replace(p int) {
 	l.changes++
 }
 
-// owe notes what was admitted, of which the counter here has all but absent. It reports false where there is no room for
-// what was admitted alone, not while acting.
+// owe notes what was admitted; the counter here has all of it but absent. It returns false if there is no room, which
+// happens only to what was admitted alone, in fallback.
 func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, alone bool) bool {
 	known := l.get(op.Key) != nil
 	if !known && alone && l.n >= maxAlone {
@@ -194,8 +194,8 @@ func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, a
 	return true
 }
 
-// absent is what was admitted here of op's counter in this window that the counter doesn't have in it. What buckets and
-// sliding windows owe drains meanwhile, unlike the note of it, and is left out.
+// absent is how much this node admitted in op's current window that the counter here lacks. Buckets and sliding windows
+// drain, while the debt as noted does not: for them it is 0.
 func (l *debtLedger) absent(now algorithms.Now, op *counters.Op) int64 {
 	d := l.get(op.Key)
 	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.of(takenNow(op.Limit, now)) {
@@ -216,8 +216,8 @@ func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	}
 }
 
-// keep is for a partition whose token is here: the debts have become this node's own history, but for what is not
-// in the counters here.
+// keep drops the debts of a partition whose token is here: this node is their creditor now. What its counters lack is
+// debited first.
 func (l *debtLedger) keep(p int, now algorithms.Now) {
 	l.debitMissing(p, now, l.there(p, now))
 	for key := range l.debts[p] {

@@ -15,7 +15,7 @@ import (
 
 // A seal is what a node tells of its debts in a partition, in one piece that never changes, under a number that is never
 // used again. The owner debits it once, and notes the number of the last one of each node beside the counters of the
-// partition: the note goes to standbys, in hand-overs and to disk as they do. So a seal that is told again, to whoever goes on
+// partition: the note goes to standbys, in hand-overs and to disk as they do. So a seal that is told again, to the next owner that goes on
 // from these counters, is debited no second time.
 
 // maxSeals bounds those of a partition.

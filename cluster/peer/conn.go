@@ -272,8 +272,8 @@ func (c *conn) settle(m message) error {
 	return nil
 }
 
-// claim takes a call out of those that wait: whoever gets it runs done, so done runs once. The timer runs it beside the reader, and
-// ends c.ending afterwards.
+// claim takes a call out of those that wait. Its caller runs done, so done runs once. beside is for the timer, which runs it
+// beside the reader and calls c.ending.Done afterwards.
 func (c *conn) claim(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -261,7 +261,7 @@ func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
 	return p.over(to, func(c *conn) error { return c.post(m, body) })
 }
 
-// CallAt calls whoever is at an address, over a connection of its own, and says who that was. If nobody answers there in
+// CallAt calls the node at an address, over a connection of its own, and returns its identity. If nobody answers there in
 // the time that ctx leaves, 30 s at most, the error is ErrUnreachable; if somebody does but the reply is late, ErrTimeout.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestCall)
