@@ -17,14 +17,11 @@ type NodeID [16]byte
 
 // ParseNodeID is the inverse of [NodeID.String]. The error wraps [ErrNodeID].
 func ParseNodeID(s string) (NodeID, error) {
-	var id NodeID
-	if len(s) != 2*len(id) {
-		return NodeID{}, fmt.Errorf("%w: %d bytes", ErrNodeID, len(s))
+	b, err := hex.DecodeString(s[:min(len(s), 2*len(NodeID{})+1)])
+	if err != nil || len(b) != len(NodeID{}) {
+		return NodeID{}, fmt.Errorf("%w: %.40q, %d bytes", ErrNodeID, s, len(s))
 	}
-	if _, err := hex.Decode(id[:], []byte(s)); err != nil {
-		return NodeID{}, fmt.Errorf("%w: %q", ErrNodeID, s)
-	}
-	return id, nil
+	return NodeID(b), nil
 }
 
 // DecodeNodeID reads the bytes of a NodeID.

@@ -51,6 +51,8 @@ type Config struct {
 	StreamTimeout  time.Duration // 5 s (10 s): to connect for such an exchange, and again to make it
 	ReclaimAfter   time.Duration // 5 s: so long after it failed, a member may come back with another address
 	RejoinInterval time.Duration // 10 s (5 s): seeds and failed members are joined again so often
+
+	seeds []seed // Join, as withDefaults has read it
 }
 
 const (
@@ -69,7 +71,7 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
-	_, err = appendMetadata(nil, c.Self, staying)
+	_, err = appendMetadata(nil, c.Self)
 	return err
 }
 
@@ -101,11 +103,15 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Join) > maxSeeds {
 		return c, fmt.Errorf("%w: %d seeds, at most %d are of use", ErrConfig, len(c.Join), maxSeeds)
 	}
+	var seeds []seed
 	for _, s := range c.Join {
-		if _, err := parseSeed(s, c.Port); err != nil {
+		at, err := parseSeed(s, c.Port)
+		if err != nil {
 			return c, err
 		}
+		seeds = append(seeds, at)
 	}
+	c.seeds = seeds
 	if c.Lookup == nil {
 		c.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -155,6 +161,7 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.BindAddr, m.BindPort = c.BindAddr, c.Port
 	m.AdvertiseAddr, m.AdvertisePort = c.Advertise, c.Port
 	m.Label = c.label()
+	m.SkipInboundLabelCheck = true // the inspector has seen it, and taken it off
 	m.Keyring = c.Keyring
 	// The inspector has verified and decrypted what comes in.
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = false, true

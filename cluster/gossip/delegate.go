@@ -27,29 +27,26 @@ var (
 const twinMemory = time.Minute
 
 // events are memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
-// they copy what they are given into the table, leave notes, and signal.
-type events struct{ g *Gossip }
+// they copy what they are given into the table, log, and signal.
+type events struct{ *Gossip }
 
 // member reads what memberlist knows of a node.
-func member(n *memberlist.Node) (Member, presence, error) {
+func member(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {
-		return Member{}, staying, fmt.Errorf("%w: the name is no node ID", ErrMetadata)
+		return Member{}, fmt.Errorf("%w: the name is no node ID", ErrMetadata)
 	}
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	ip = ip.Unmap()
 	if !ok || !(ip.IsGlobalUnicast() || ip.IsLoopback() || ip.IsLinkLocalUnicast()) || n.Port == 0 {
-		return Member{}, staying, fmt.Errorf("%w: the address is no IP of a node, or has no port", ErrMetadata)
+		return Member{}, fmt.Errorf("%w: the address is no IP of a node, or has no port", ErrMetadata)
 	}
-	m, p, err := parseMetadata(n.Meta)
+	m, err := parseMetadata(n.Meta)
 	if err != nil {
-		return Member{}, staying, err
+		return Member{}, err
 	}
 	m.ID, m.Address, m.GossipPort = id, ip.String(), int(n.Port)
-	if p == leaving {
-		m.State = Left
-	}
-	return m, p, nil
+	return m, nil
 }
 
 // judge says whether m may be a member beside self.
@@ -75,24 +72,21 @@ func (c *Config) judge(self, m Member) error {
 }
 
 // admit reads a node and decides whether it may be a member.
-func (g *Gossip) admit(n *memberlist.Node) (Member, presence, error) {
-	m, p, err := member(n)
+func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
+	m, err := member(n)
 	if err != nil {
-		return m, p, err
+		return m, err
 	}
 	g.mu.Lock()
 	self := g.self
 	g.mu.Unlock()
-	if err := g.config.judge(self, m); err != nil {
-		return m, p, err
+	if err = g.config.judge(self, m); err == nil && g.config.Accept != nil {
+		err = g.config.Accept(m)
 	}
-	if g.config.Accept != nil {
-		return m, p, g.config.Accept(m)
-	}
-	return m, p, nil
+	return m, err
 }
 
-// refuse notes that a node is kept out. The caller holds g.mu.
+// refuse logs that a node is kept out. The caller holds g.mu.
 func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 	text, level := "a node is kept out of the cluster", slog.LevelWarn
 	if g.config.WAN {
@@ -101,18 +95,16 @@ func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
 		level = slog.LevelError // until someone changes it, the regions don't get on
 	}
-	g.notes.once(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
+	g.logOnce(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
-	g.signal(g.wake)
 }
 
 // NotifyAlive decides on every message that says a node is alive, before memberlist looks whether it is news.
-func (e events) NotifyAlive(n *memberlist.Node) error {
-	g := e.g
+func (g events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == g.name {
 		return nil // this node, or one that takes itself for it: see NotifyConflict
 	}
-	m, p, err := g.admit(n)
+	m, err := g.admit(n)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.table.entries[m.ID]
@@ -129,7 +121,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		g.refuse(n, m, err)
 		return err
 	}
-	if p == leaving { // maybe no news to memberlist any more: that it would go was overtaken by that it has
+	if m.State == Left { // maybe no news to memberlist any more: that it would go was overtaken by that it has
 		g.depart(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
@@ -138,8 +130,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 // NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; both
 // sides ask. It is refused if that node's list has nobody but strangers: NotifyAlive decides on each one of a
 // list that is mixed.
-func (e events) NotifyMerge(peers []*memberlist.Node) error {
-	g := e.g
+func (g events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
 		if n.Name == g.name {
@@ -149,7 +140,7 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 		if n.State != memberlist.StateAlive {
 			continue
 		}
-		m, _, err := g.admit(n)
+		m, err := g.admit(n)
 		if err == nil {
 			return nil
 		}
@@ -162,20 +153,18 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 }
 
 // NotifyConflict hears of a living member whose ID comes from another address too; memberlist keeps the older one.
-func (e events) NotifyConflict(existing, other *memberlist.Node) {
-	g := e.g
+func (g events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == g.name {
 		g.twin(other)
 		return
 	}
-	m, _, _ := member(other) // the ID and the boot make the note; neither needs to be right
+	m, _ := member(other) // the ID and the boot make the note; neither needs to be right
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.notes.once(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
+	g.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
 		"moved before it was seen to fail. The one that answers stays, the other one is refused", id: m.ID, boot: m.Boot,
 		name: other.Name}, slog.LevelError, "id", other.Name, "stays", existing.Address(), "refused", other.Address(),
 		"name", m.Name)
-	g.signal(g.wake)
 }
 
 // twin notes a process at another address, or what is left of one, that has this node's ID.
@@ -187,31 +176,24 @@ func (g *Gossip) twin(n *memberlist.Node) {
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
 		return // what was said of this very process, or of its earlier run at the same address
 	}
-	now := time.Now()
-	if g.twinAt != address || now.Sub(g.twinHeard) > twinMemory {
-		g.twinAt, g.twinSince = address, now
-	}
-	g.twinHeard = now
-	g.notes.once(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
+	g.twinHeard = time.Now()
+	g.logOnce(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
 		"before it was seen to fail. The others refuse this one while the older one answers", name: address},
 		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
-	g.signal(g.wake)
-	g.signal(g.changed)
 }
 
 // NotifyJoin follows a message that a node is alive which was not known, or not alive. Self joins before Create
 // returns.
-func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
+func (g events) NotifyJoin(n *memberlist.Node) { g.put(n) }
 
 // NotifyUpdate follows a message that changed a living member's metadata.
-func (e events) NotifyUpdate(n *memberlist.Node) { e.put(n) }
+func (g events) NotifyUpdate(n *memberlist.Node) { g.put(n) }
 
-func (e events) put(n *memberlist.Node) {
-	g := e.g
+func (g events) put(n *memberlist.Node) {
 	if n.Name == g.name {
 		return
 	}
-	m, _, err := member(n)
+	m, err := member(n)
 	if err != nil {
 		return // NotifyAlive has refused it
 	}
@@ -232,16 +214,14 @@ func (e events) put(n *memberlist.Node) {
 	g.signal(g.changed)
 }
 
-// tell notes what a member has become. The caller holds g.mu.
+// tell logs what a member has become. The caller holds g.mu.
 func (g *Gossip) tell(m Member) {
-	g.notes.add(slog.LevelInfo, "a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
-	g.signal(g.wake)
+	g.config.Logger.Info("a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
 // NotifyLeave follows when a member has left or is given up: memberlist doesn't tell which, so a node that leaves
 // says so in its metadata first.
-func (e events) NotifyLeave(n *memberlist.Node) {
-	g := e.g
+func (g events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == g.name {
 		return
@@ -255,8 +235,8 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 }
 
 // NodeMeta is asked for when this node announces itself.
-func (e events) NodeMeta(int) []byte {
-	e.g.mu.Lock()
-	defer e.g.mu.Unlock()
-	return bytes.Clone(e.g.metadata)
+func (g events) NodeMeta(int) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return bytes.Clone(g.metadata)
 }

@@ -6,8 +6,8 @@
 //
 // A member is known by its node ID, which lives in its data directory: a restart with another address is the same
 // member, once the others have seen the old process fail (some seconds) and [Config.ReclaimAfter] has passed. Two
-// living processes with one ID are a copied data directory: whoever knows the older keeps it, refuses the newer and
-// says so; [Gossip.Twin] tells either of them.
+// living processes with one ID are a copied data directory: the others keep the one that they knew first and refuse
+// the other, and both sides log it.
 //
 // Beside that, nodes tell each other [News], of which this package knows nothing: in small packets as they come, and whole to
 // one that joins.
@@ -32,6 +32,6 @@
 //   - memberlist's last probes outlive Close by up to two seconds. In a testing/synctest bubble, whose clock stops
 //     when the test returns, sleep after Close.
 //
-// Goroutines of its own: one writes what callbacks note and announces changes, one joins seeds and failed members
-// (eight at once), one hands packets on and one accepted connections. Close waits for them.
+// Goroutines of its own: one announces changes, one joins seeds and failed members
+// (eight at once), one hands packets and accepted connections on. Close waits for them.
 package gossip

@@ -31,7 +31,6 @@ type Gossip struct {
 	config     Config
 	name       string // memberlist's name of this node: its ID
 	list       *memberlist.Memberlist
-	seeds      []seed
 	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
 
 	changed chan struct{} // capacity 1
@@ -56,10 +55,8 @@ type Gossip struct {
 	metadata  []byte // of self
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
-	notes     notes
-	twinAt    string // where another process with this node's ID was heard of
-	twinSince time.Time
-	twinHeard time.Time // the last time; zero: never
+	logged    said[noteKey]
+	twinHeard time.Time // when another process with this node's ID was heard of last; zero: never
 	named     int       // how many nodes the seeds name, at the last look; 0: there was none yet
 	closed    bool
 }
@@ -70,7 +67,7 @@ func Open(c Config) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	metadata, err := appendMetadata(nil, c.Self, staying)
+	metadata, err := appendMetadata(nil, c.Self)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +81,7 @@ func Open(c Config) (*Gossip, error) {
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
 		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
-		table: newTable(maxMembers), notes: notes{said: said[noteKey]{every: repeatAfter}},
+		table: newTable(maxMembers), logged: said[noteKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has
@@ -119,7 +116,12 @@ func (g *Gossip) inspector() *inspector {
 func (g *Gossip) reachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.table.at[at] > 0
+	for _, e := range g.table.entries {
+		if e.gossipAddress() == at {
+			return true
+		}
+	}
+	return false
 }
 
 // Refused is how many messages were thrown away since Open because no node sends such.
@@ -131,12 +133,8 @@ func (g *Gossip) refuseMessage(from net.Addr, err error) {
 	reason, _ := why(err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	waiting := len(g.notes.waiting)
-	g.notes.once(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
+	g.logOnce(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
 		"from", from, "reason", string(reason), "refused", count)
-	if len(g.notes.waiting) > waiting {
-		g.signal(g.wake)
-	}
 }
 
 // signal marks a channel of capacity 1.
@@ -154,7 +152,7 @@ func (g *Gossip) Members() []Member {
 	return g.table.members(g.self)
 }
 
-// Changed has a value when Members, or Twin, may have changed since the last one was received.
+// Changed has a value when Members may have changed since the last one was received.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
 // Update changes what this node tells about itself: its Cluster, Expect, Empty, Version, Members and Primary, nothing else. The
@@ -180,7 +178,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	if g.self.State == Left {
 		return fmt.Errorf("%w: this node has left", ErrClosed)
 	}
-	metadata, err := appendMetadata(nil, next, staying)
+	metadata, err := appendMetadata(nil, next)
 	if err != nil {
 		return err
 	}
@@ -204,24 +202,12 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	}
 }
 
-// Twin reports the address of another process that has this node's ID, if one was heard of within the last minute,
-// and since when. A node that has moved meets what is left of its own earlier run for some seconds; one that is heard
-// of for longer than a minute means that the data directory was copied.
-func (g *Gossip) Twin() (address string, since time.Time, heard bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.twinNear(time.Now()) {
-		return "", time.Time{}, false
-	}
-	return g.twinAt, g.twinSince, true
-}
-
 // twinNear reports whether another process has lately used this node's ID. The caller holds g.mu.
 func (g *Gossip) twinNear(now time.Time) bool {
 	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
 }
 
-// keep writes the notes that callbacks leave, and announces this node when it has changed.
+// keep announces this node when it has changed.
 func (g *Gossip) keep() {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -229,13 +215,11 @@ func (g *Gossip) keep() {
 		again := false
 		select {
 		case <-g.ctx.Done():
-			g.writeNotes()
 			return
 		case <-tick.C:
 			again = true
 		case <-g.wake:
 		}
-		g.writeNotes()
 		g.mu.Lock()
 		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells
 		// when they stop to.
@@ -245,16 +229,6 @@ func (g *Gossip) keep() {
 		if due {
 			g.announce(announceWait)
 		}
-	}
-}
-
-func (g *Gossip) writeNotes() {
-	g.mu.Lock()
-	waiting := g.notes.waiting
-	g.notes.waiting = nil
-	g.mu.Unlock()
-	for _, n := range waiting {
-		g.config.Logger.Log(g.ctx, n.level, n.text, n.args...)
 	}
 }
 
@@ -275,14 +249,16 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return ErrClosed
 	}
-	metadata, err := appendMetadata(nil, g.self, leaving)
+	next := g.self
+	next.State = Left
+	metadata, err := appendMetadata(nil, next)
 	if err != nil || g.self.State == Left {
 		g.mu.Unlock()
 		return err
 	}
 	// One that others refuse has nothing to say on behalf of the node that they know.
 	silent := g.twinNear(time.Now())
-	g.self.State, g.metadata = Left, metadata
+	g.self, g.metadata = next, metadata
 	g.signal(g.changed)
 	done := make(chan error, 1)
 	g.wg.Go(func() { done <- g.leave(silent) })

@@ -234,7 +234,7 @@ var bomb = sync.OnceValue(func() []byte { return compressed(make([]byte, 8<<20))
 var ours = []byte{1, 5, 2, 0, 0, 0} // versions
 
 func aliveBody(versions []byte, address []byte) []any {
-	m, err := appendMetadata(nil, Member{Name: "n9"}, staying)
+	m, err := appendMetadata(nil, Member{Name: "n9"})
 	if err != nil {
 		panic(err)
 	}

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
@@ -95,11 +96,10 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
 	}
-	header := in.header()
-	if len(b) < len(header) || string(b[:len(header)]) != string(header) {
+	b, ours := bytes.CutPrefix(b, in.header())
+	if !ours {
 		return nil, errOtherPool
 	}
-	b = b[len(header):]
 	if in.keys != nil {
 		var err error
 		if b, err = in.decrypt(b, []byte(in.label)); err != nil {
@@ -116,10 +116,8 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 		return nil, err
 	}
 	// With a checksum in front memberlist can't take it for encrypted, though it tries that when there is a key.
-	out := make([]byte, 0, len(header)+crcHeader+len(b))
-	out = append(append(out, header...), crcMsg)
-	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b))
-	return append(out, b...), nil
+	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
+	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b)), b...), nil
 }
 
 // decrypt returns the text of a message. It never writes to b: each key has to try.

@@ -15,7 +15,6 @@ const (
 	repeatAfter = time.Hour        // what happens at each gossip is said once an hour
 	quietFor    = 10 * time.Minute // and memberlist's own lines so often
 	maxSaid     = 1024             // texts remembered as said; beyond, new ones are dropped until some are old
-	maxNotes    = 64               // notes that wait to be written; more are dropped
 )
 
 // said remembers what was logged when. It has no lock of its own.
@@ -46,14 +45,7 @@ func (s *said[K]) again(key K, now time.Time) bool {
 	return true
 }
 
-// note is a line for the log. Callbacks run under memberlist's lock and only leave notes; keep writes them.
-type note struct {
-	level slog.Level
-	text  string
-	args  []any
-}
-
-// noteKey is what makes two notes the same.
+// noteKey is what makes two lines the same.
 type noteKey struct {
 	text string
 	id   ring.NodeID
@@ -61,22 +53,10 @@ type noteKey struct {
 	name string // as memberlist has it, where it is no ID
 }
 
-// notes are the lines that wait. It has no lock of its own.
-type notes struct {
-	said    said[noteKey]
-	waiting []note
-}
-
-// once adds a note about what happens again and again.
-func (n *notes) once(key noteKey, level slog.Level, args ...any) {
-	if len(n.waiting) < maxNotes && n.said.again(key, time.Now()) {
-		n.add(level, key.text, args...)
-	}
-}
-
-func (n *notes) add(level slog.Level, text string, args ...any) {
-	if len(n.waiting) < maxNotes {
-		n.waiting = append(n.waiting, note{level: level, text: text, args: args})
+// logOnce logs what happens again and again. The caller holds g.mu.
+func (g *Gossip) logOnce(key noteKey, level slog.Level, args ...any) {
+	if g.logged.again(key, time.Now()) {
+		g.config.Logger.Log(context.Background(), level, key.text, args...)
 	}
 }
 

@@ -35,16 +35,8 @@ const (
 // ErrMetadata means that a member's description of itself is malformed, or does not fit.
 var ErrMetadata = errors.New("bad metadata")
 
-// presence is whether a node means to stay.
-type presence bool
-
-const (
-	staying presence = false
-	leaving presence = true
-)
-
 // appendMetadata adds m's metadata to b, or says what of m does not fit.
-func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
+func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.PeerPort < 0 || m.PeerPort > 65535 {
 		return nil, fmt.Errorf("%w: peer port %d is not between 0 and 65535", ErrMetadata, m.PeerPort)
 	}
@@ -61,7 +53,7 @@ func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
 	if m.Empty {
 		flags |= flagEmpty
 	}
-	if p == leaving {
+	if m.State == Left {
 		flags |= flagLeaving
 	}
 	b = append(b, metadataFormat, flags, m.Version)
@@ -85,9 +77,9 @@ func appendMetadata(b []byte, m Member, p presence) ([]byte, error) {
 }
 
 // parseMetadata fills in a member from its metadata; its ID, address and gossip port come from elsewhere.
-func parseMetadata(b []byte) (Member, presence, error) {
+func parseMetadata(b []byte) (Member, error) {
 	if len(b) > maxMetadata {
-		return Member{}, staying, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
+		return Member{}, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
 	}
 	d := wire.NewDecoder(b)
 	format, flags := d.Byte(), d.Byte()
@@ -96,6 +88,9 @@ func parseMetadata(b []byte) (Member, presence, error) {
 	}
 	m := Member{
 		Version: d.Byte(), Boot: d.BigUint64(), PeerPort: int(d.BigUint16()), Expect: int(d.BigUint16()), Empty: flags&flagEmpty != 0,
+	}
+	if flags&flagLeaving != 0 {
+		m.State = Left
 	}
 	d.Fill(m.Cluster[:])
 	m.Name, m.Region, m.Zone = d.ShortText(maxName), d.ShortText(maxRegion), d.ShortText(maxZone)
@@ -116,9 +111,9 @@ func parseMetadata(b []byte) (Member, presence, error) {
 		err = checkTexts(m)
 	}
 	if err != nil {
-		return Member{}, staying, fmt.Errorf("%w: %w", ErrMetadata, err)
+		return Member{}, fmt.Errorf("%w: %w", ErrMetadata, err)
 	}
-	return m, presence(flags&flagLeaving != 0), nil
+	return m, nil
 }
 
 // checkTexts keeps out what would garble logs and answers.

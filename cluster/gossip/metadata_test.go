@@ -36,8 +36,9 @@ func TestMetadata(t *testing.T) {
 		{have: Member{Name: "n", Expect: 65536}, want: ErrMetadata},
 		{have: Member{Name: "n", Expect: -1}, want: ErrMetadata},
 	} {
-		for _, p := range []presence{staying, leaving} {
-			b, err := appendMetadata(nil, test.have, p)
+		for _, p := range []State{Alive, Left} {
+			test.have.State = p
+			b, err := appendMetadata(nil, test.have)
 			if !errors.Is(err, test.want) {
 				t.Fatalf("%+v: have error %v, want %v", test.have, err, test.want)
 			}
@@ -47,29 +48,29 @@ func TestMetadata(t *testing.T) {
 			if len(b) > maxMetadata {
 				t.Errorf("%+v: %d bytes", test.have, len(b))
 			}
-			m, q, err := parseMetadata(b)
-			if err != nil || m != test.have || p != q {
-				t.Errorf("have %+v %v, %v\nwant %+v %v", m, q, err, test.have, p)
+			m, err := parseMetadata(b)
+			if err != nil || m != test.have {
+				t.Errorf("have %+v, %v\nwant %+v", m, err, test.have)
 			}
 			// A later version may have more to say.
 			more := append(b, 200, 2, 'x', 'y', 201, 0)
-			if m, _, err := parseMetadata(more); len(more) <= maxMetadata && (err != nil || m != test.have) {
+			if m, err := parseMetadata(more); len(more) <= maxMetadata && (err != nil || m != test.have) {
 				t.Errorf("with extensions: have %+v, %v", m, err)
 			}
 			for n := range len(b) {
-				if m, _, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) && (m.Members == test.have.Members && m.Primary == test.have.Primary) {
+				if m, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) && (m.Members == test.have.Members && m.Primary == test.have.Primary) {
 					t.Errorf("the first %d bytes: have error %v", n, err)
 				}
 			}
 		}
 	}
-	if _, _, err := parseMetadata(append(plain(t), extensionMembers, 1, 7)); !errors.Is(err, ErrMetadata) {
+	if _, err := parseMetadata(append(plain(t), extensionMembers, 1, 7)); !errors.Is(err, ErrMetadata) {
 		t.Errorf("members in one byte: have error %v", err)
 	}
 }
 
 func plain(t *testing.T) []byte {
-	b, err := appendMetadata(nil, Member{Name: "n1"}, staying)
+	b, err := appendMetadata(nil, Member{Name: "n1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,7 @@ func plain(t *testing.T) []byte {
 }
 
 func FuzzMetadata(f *testing.F) {
-	b, err := appendMetadata(nil, Member{Name: "n1", Region: "eu", Zone: "a", Boot: 7, Empty: true}, leaving)
+	b, err := appendMetadata(nil, Member{Name: "n1", Region: "eu", Zone: "a", Boot: 7, Empty: true, State: Left})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -86,39 +87,39 @@ func FuzzMetadata(f *testing.F) {
 	f.Add(append(b, extensionMembers, 2, 0, 5, extensionPrimary, 2, 'e', 'u'))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, have []byte) {
-		m, p, err := parseMetadata(have)
+		m, err := parseMetadata(have)
 		if err != nil {
 			if !errors.Is(err, ErrMetadata) {
 				t.Fatal(err)
 			}
 			return
 		}
-		again, err := appendMetadata(nil, m, p)
+		again, err := appendMetadata(nil, m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, q, err := parseMetadata(again); err != nil || n != m || p != q {
+		if n, err := parseMetadata(again); err != nil || n != m {
 			t.Fatalf("have %+v, %v, want %+v", n, err, m)
 		}
 		m.Members, m.Primary = 0, "" // extensions may stand among unknown ones
-		if again, err = appendMetadata(nil, m, p); err != nil || !bytes.HasPrefix(have, again) {
+		if again, err = appendMetadata(nil, m); err != nil || !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)
 		}
 	})
 }
 
-func FuzzDepartures(f *testing.F) {
-	f.Add(appendDepartures(nil, []departure{{id: id(1), boot: 2}, {id: id(3), boot: 4}}))
-	f.Add([]byte{1})
+func FuzzState(f *testing.F) {
+	f.Add(appendState([]departure{{id: id(1), boot: 2}, {id: id(3), boot: 4}}, []byte("news")))
+	f.Add([]byte{3})
 	f.Fuzz(func(t *testing.T, have []byte) {
-		all, err := parseDepartures(have)
+		all, news, err := parseState(have)
 		if err != nil {
 			if !errors.Is(err, ErrMetadata) {
 				t.Fatal(err)
 			}
 			return
 		}
-		if again := appendDepartures(nil, all); !bytes.Equal(again, have) {
+		if again := appendState(all, news); !bytes.Equal(again, have) {
 			t.Fatalf("have %x, want %x", again, have)
 		}
 	})

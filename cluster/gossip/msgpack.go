@@ -3,7 +3,6 @@ package gossip
 import (
 	"encoding/binary"
 	"io"
-	"math"
 	"slices"
 )
 
@@ -79,82 +78,43 @@ func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	return binary.BigEndian.Uint64(wide[:]), nil
 }
 
-// number reads a whole number from 0 to most.
-func (d *decoder) number(most uint64) (uint64, error) {
+// scalar reads a value that has no values in it. Text may have so many bytes; what is nil has none.
+func (d *decoder) scalar(most uint64) (v value, err error) {
 	lead, err := d.byte()
 	if err != nil {
-		return 0, err
+		return v, err
 	}
-	var n uint64
-	switch {
+	size, n := 0, uint64(0)
+	switch v.kind = text; {
 	case lead < 0x80:
-		n = uint64(lead)
-	case lead >= 0xcc && lead <= 0xcf: // uint8 to uint64
-		n, err = d.bigEndian(1 << (lead - 0xcc))
-	case lead >= 0xd0 && lead <= 0xd3: // int8 to int64
-		size := 1 << (lead - 0xd0)
-		if n, err = d.bigEndian(size); n>>(8*size-1) != 0 {
-			return 0, errMalformed
-		}
-	default:
-		return 0, errMalformed
-	}
-	if err == nil && n > most {
-		err = errMalformed
-	}
-	return n, err
-}
-
-// bytes reads at most so many bytes, or text. What is nil has none.
-func (d *decoder) bytes(most uint64) ([]byte, error) {
-	lead, err := d.byte()
-	if err != nil {
-		return nil, err
-	}
-	var n uint64
-	switch {
-	case lead == 0xc0: // nil
+		v.kind, n = number, uint64(lead)
 	case lead >= 0xa0 && lead <= 0xbf:
 		n = uint64(lead - 0xa0)
-	case lead >= 0xc4 && lead <= 0xc6: // bin8 to bin32
-		n, err = d.bigEndian(1 << (lead - 0xc4))
-	case lead >= 0xd9 && lead <= 0xdb: // str8 to str32
-		n, err = d.bigEndian(1 << (lead - 0xd9))
-	default:
-		return nil, errMalformed
-	}
-	if err != nil {
-		return nil, err
-	}
-	if n > most {
-		return nil, errMalformed
-	}
-	return d.take(int(n))
-}
-
-func (d *decoder) boolean() error {
-	lead, err := d.byte()
-	if err == nil && lead != 0xc2 && lead != 0xc3 {
-		err = errMalformed
-	}
-	return err
-}
-
-// skip reads a value of a field that a later version of memberlist may have: one that has no values in it.
-func (d *decoder) skip() error {
-	if err := d.need(1); err != nil {
-		return err
-	}
-	var err error
-	switch lead := d.buf[d.at]; {
+	case lead == 0xc0: // nil
 	case lead == 0xc2 || lead == 0xc3:
-		d.at++
-	case lead < 0x80 || (lead >= 0xcc && lead <= 0xd3):
-		_, err = d.number(math.MaxUint64)
+		v.kind = boolean
+	case lead >= 0xc4 && lead <= 0xc6: // bin8 to bin32
+		size = 1 << (lead - 0xc4)
+	case lead >= 0xcc && lead <= 0xd3: // uint8 to uint64, int8 to int64
+		v.kind, size = number, 1<<(lead&3)
+	case lead >= 0xd9 && lead <= 0xdb: // str8 to str32
+		size = 1 << (lead - 0xd9)
 	default:
-		_, err = d.bytes(maxMetadata)
+		return v, errMalformed
 	}
-	return err
+	if size > 0 {
+		n, err = d.bigEndian(size)
+	}
+	switch negative := lead >= 0xd0 && lead <= 0xd3 && n>>(8*size-1) != 0; {
+	case err != nil:
+	case negative, v.kind == text && n > most:
+		err = errMalformed
+	case v.kind == text:
+		v.bytes, err = d.take(int(n))
+	default:
+		v.number = n
+	}
+	return v, err
 }
 
 type kind uint8
@@ -163,8 +123,8 @@ const (
 	number  kind = iota // 0 to most
 	text                // at most so many bytes
 	boolean             // true or false
-	address             // an IP
-	version             // the versions that a node speaks
+	address             // an IP, as text
+	version             // the versions that a node speaks, as text
 )
 
 // field is one of a message's map.
@@ -177,6 +137,7 @@ type field struct {
 }
 
 type value struct {
+	kind   kind // number, text or boolean
 	number uint64
 	bytes  []byte
 }
@@ -197,21 +158,23 @@ func (d *decoder) object(fields []field) error {
 	}
 	var seen uint32
 	for range lead & maxFields {
-		key, err := d.bytes(maxKey)
+		key, err := d.scalar(maxKey)
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(key) })
-		if i < 0 {
-			err = d.skip()
-		} else if seen&(1<<i) != 0 {
+		v, err := d.scalar(maxText)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(key.bytes) })
+		switch {
+		case key.kind != text, i >= 0 && (seen&(1<<i) != 0 || !fields[i].has(v)):
 			return errMalformed
-		} else {
+		case i >= 0:
 			seen |= 1 << i
-			err = d.field(&fields[i])
-		}
-		if err != nil {
-			return err
+			if fields[i].into != nil {
+				*fields[i].into = v
+			}
 		}
 	}
 	for i, f := range fields {
@@ -228,26 +191,17 @@ func (d *decoder) object(fields []field) error {
 	return nil
 }
 
-func (d *decoder) field(f *field) (err error) {
-	var v value
+// has reports whether a value is one of the field's.
+func (f *field) has(v value) bool {
 	switch f.kind {
 	case number:
-		v.number, err = d.number(f.most)
-	case text:
-		v.bytes, err = d.bytes(f.most)
+		return v.kind == number && v.number <= f.most
 	case boolean:
-		err = d.boolean()
+		return v.kind == boolean
 	case address:
-		if v.bytes, err = d.bytes(16); err == nil && len(v.bytes) != 4 && len(v.bytes) != 16 {
-			err = errMalformed
-		}
+		return v.kind == text && (len(v.bytes) == 4 || len(v.bytes) == 16)
 	case version:
-		if v.bytes, err = d.bytes(6); err == nil && !speaksOurs(v.bytes) {
-			err = errMalformed
-		}
+		return v.kind == text && speaksOurs(v.bytes)
 	}
-	if f.into != nil {
-		*f.into = v
-	}
-	return err
+	return v.kind == text && uint64(len(v.bytes)) <= f.most
 }

@@ -38,7 +38,11 @@ func TestDecoderNumbers(t *testing.T) {
 		{have: []byte{0xcd, 1}, most: 255, bad: true},
 	} {
 		d := decoder{buf: test.have}
-		n, err := d.number(test.most)
+		v, err := d.scalar(0)
+		n := v.number
+		if f := (field{kind: number, most: test.most}); err == nil && !f.has(v) {
+			err = errMalformed
+		}
 		if (err != nil) != test.bad || (err == nil && (n != test.want || d.at != len(test.have))) {
 			t.Errorf("%x: have %d, %v, want %d, an error: %v", test.have, n, err, test.want, test.bad)
 		}
@@ -68,7 +72,11 @@ func TestDecoderBytes(t *testing.T) {
 		{have: "", most: 2, bad: true},
 	} {
 		d := decoder{buf: []byte(test.have)}
-		b, err := d.bytes(test.most)
+		v, err := d.scalar(test.most)
+		b := v.bytes
+		if err == nil && v.kind != text {
+			err = errMalformed
+		}
 		if (err != nil) != test.bad || (err == nil && (string(b) != test.want || d.at != len(test.have))) {
 			t.Errorf("%q: have %q, %v, want %q, an error: %v", test.have, b, err, test.want, test.bad)
 		}

@@ -1,9 +1,11 @@
 package gossip
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // News is what the nodes tell each other beside who is there. Its methods are called by memberlist: they must not block, and
@@ -20,64 +22,73 @@ type News interface {
 
 // What goes along with a list of members:
 //
-//	format 2 | length of the departures, uvarint | departures | news
-//
-// Format 1 is departures alone.
-const stateFormat = 2
+//	format 3 | number of departures, a byte | ID 16, boot 8 | … | news
+const stateFormat = 3 // 1 and 2: of versions that wrote departures otherwise
 
-func appendState(departures, news []byte) []byte {
-	return append(wire.AppendText([]byte{stateFormat}, departures), news...)
+func appendState(departures []departure, news []byte) []byte {
+	b := []byte{stateFormat, byte(len(departures))}
+	for _, d := range departures {
+		b = binary.BigEndian.AppendUint64(append(b, d.id[:]...), d.boot)
+	}
+	return append(b, news...)
 }
 
-func parseState(b []byte) (departures, news []byte, err error) {
-	if len(b) == 0 || b[0] != stateFormat {
-		return b, nil, nil
+func parseState(b []byte) (departures []departure, news []byte, err error) {
+	d := wire.NewDecoder(b)
+	if d.Byte() != stateFormat {
+		d.Failf("unknown format")
 	}
-	d := wire.NewDecoder(b[1:])
-	if departures = d.View(len(b)); d.Failed() {
+	for range d.Byte() {
+		departures = append(departures, departure{id: ring.DecodeNodeID(d), boot: d.BigUint64()})
+	}
+	if d.Failed() || len(departures) > maxDepartures {
 		return nil, nil, fmt.Errorf("%w: %d bytes are no state", ErrMetadata, len(b))
 	}
 	return departures, d.Rest(), nil
 }
 
 // LocalState is what goes along with the list of members.
-func (e events) LocalState(bool) []byte {
-	e.g.mu.Lock()
-	departures := appendDepartures(nil, e.g.table.departures())
-	e.g.mu.Unlock()
-	if e.g.config.News == nil {
-		return departures
+func (g events) LocalState(bool) []byte {
+	var news []byte
+	if g.config.News != nil {
+		news = g.config.News.Whole()
 	}
-	return appendState(departures, e.g.config.News.Whole())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return appendState(g.table.departures(), news)
 }
 
 // MergeRemoteState takes what came along with another node's list.
-func (e events) MergeRemoteState(b []byte, _ bool) {
+func (g events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
-	if err == nil {
-		e.takeDepartures(departures)
-		if len(news) > 0 {
-			e.NotifyMsg(news)
-		}
+	if err != nil {
+		g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)
 		return
 	}
-	e.g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)
+	g.mu.Lock()
+	for _, d := range departures {
+		g.depart(d)
+	}
+	g.mu.Unlock()
+	if len(news) > 0 {
+		g.NotifyMsg(news)
+	}
 }
 
 // NotifyMsg takes a message of another node.
-func (e events) NotifyMsg(b []byte) {
-	if e.g.config.News == nil {
+func (g events) NotifyMsg(b []byte) {
+	if g.config.News == nil {
 		return
 	}
-	if err := e.g.config.News.Hear(b); err != nil {
-		e.g.config.Logger.Debug("news are of no use", "error", err)
+	if err := g.config.News.Hear(b); err != nil {
+		g.config.Logger.Debug("news are of no use", "error", err)
 	}
 }
 
 // GetBroadcasts is asked for messages to other nodes.
-func (e events) GetBroadcasts(overhead, limit int) [][]byte {
-	if e.g.config.News == nil {
+func (g events) GetBroadcasts(overhead, limit int) [][]byte {
+	if g.config.News == nil {
 		return nil
 	}
-	return e.g.config.News.Packets(overhead, limit)
+	return g.config.News.Packets(overhead, limit)
 }

@@ -1,9 +1,10 @@
 package gossip
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -29,29 +30,19 @@ var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Milli
 
 // recall takes over the addresses of an earlier run.
 func (g *Gossip) recall() {
-	for _, s := range g.config.Join {
-		if at, err := parseSeed(s, g.config.Port); err == nil { // withDefaults has refused others
-			g.seeds = append(g.seeds, at)
-		}
-	}
-	now := time.Now()
 	for _, s := range g.config.Remembered {
-		if err := g.remember(s, now); err != nil {
+		if at, ok := parseAddress(s); !ok {
 			g.config.Logger.Warn("a remembered address of a member can't be used", "address", s)
+		} else if len(g.remembered) < maxRemembered {
+			g.remembered[at] = time.Now()
 		}
 	}
 }
 
-// remember notes where a member may be. Beyond 1,000 places it does nothing.
-func (g *Gossip) remember(address string, now time.Time) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("%w: %q is no ip:port", ErrConfig, address)
-	}
-	if len(g.remembered) < maxRemembered {
-		g.remembered[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] = now
-	}
-	return nil
+// parseAddress reads an ip:port.
+func parseAddress(s string) (at netip.AddrPort, ok bool) {
+	at, err := netip.ParseAddrPort(s)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
 // Meet says where members may be that this node has not met, each as ip:port. They are joined at once if they are news, and
@@ -66,10 +57,10 @@ func (g *Gossip) Meet(addresses []string) {
 	for _, e := range g.table.entries {
 		known[e.gossipAddress()] = true
 	}
-	before, now := len(g.remembered), time.Now()
+	before := len(g.remembered)
 	for _, s := range addresses {
-		if at, err := netip.ParseAddrPort(s); err == nil && !known[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] {
-			_ = g.remember(s, now)
+		if at, ok := parseAddress(s); ok && !known[at] && len(g.remembered) < maxRemembered {
+			g.remembered[at] = time.Now()
 		}
 	}
 	if len(g.remembered) > before {
@@ -82,28 +73,24 @@ func (g *Gossip) Meet(addresses []string) {
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var alive, failed []netip.AddrPort
+	var alive, rest []netip.AddrPort
 	for _, e := range g.table.entries {
 		switch at := e.gossipAddress(); {
 		case e.hidden:
 		case e.State == Alive:
 			alive = append(alive, at)
 		case e.State == Failed:
-			failed = append(failed, at)
+			rest = append(rest, at)
 		}
 	}
-	for at := range g.remembered {
-		failed = append(failed, at)
-	}
-	all := make([]string, 0, len(alive)+len(failed))
-	named := make(map[netip.AddrPort]bool)
-	for _, part := range [][]netip.AddrPort{alive, failed} {
-		slices.SortFunc(part, netip.AddrPort.Compare)
-		for _, at := range part {
-			if !named[at] && len(all) < maxRemembered {
-				named[at] = true
-				all = append(all, at.String())
-			}
+	rest = slices.AppendSeq(rest, maps.Keys(g.remembered))
+	slices.SortFunc(alive, netip.AddrPort.Compare)
+	slices.SortFunc(rest, netip.AddrPort.Compare)
+	all, named := []string{}, map[netip.AddrPort]bool{}
+	for _, at := range slices.Concat(alive, rest) {
+		if len(all) < maxRemembered && !named[at] {
+			named[at] = true
+			all = append(all, at.String())
 		}
 	}
 	return all
@@ -134,43 +121,39 @@ func (g *Gossip) rejoin() {
 func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
-	type result struct {
-		at  netip.AddrPort
-		err error
-	}
 	targets := g.targets(ctx, more)
-	results := make(chan result, len(targets))
+	errs := make([]error, len(targets))
 	slots := make(chan struct{}, joinsAtOnce)
 	var joins sync.WaitGroup
-	for _, at := range targets {
+	for i, at := range targets {
 		select {
 		case <-ctx.Done():
+			errs[i] = errNotTried
 		case slots <- struct{}{}:
 			joins.Go(func() {
-				defer func() { <-slots }()
-				_, err := g.list.Join([]string{at.String()})
-				results <- result{at, err}
+				_, errs[i] = g.list.Join([]string{at.String()})
+				<-slots
 			})
 		}
 	}
 	joins.Wait()
-	close(results)
 	if len(troubled) > maxTroubled {
 		clear(troubled)
 	}
-	for r := range results {
-		switch {
-		case g.ctx.Err() != nil:
-		case r.err == nil && troubled[r.at]:
-			delete(troubled, r.at)
-			g.config.Logger.Info("a node that could not be joined has been joined", "address", r.at)
-		case r.err != nil && !troubled[r.at]:
-			troubled[r.at] = true
-			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", r.at,
-				"reason", reason(r.err))
+	for i, at := range targets {
+		switch err := errs[i]; {
+		case err == errNotTried, g.ctx.Err() != nil:
+		case err == nil && troubled[at]:
+			delete(troubled, at)
+			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
+		case err != nil && !troubled[at]:
+			troubled[at] = true
+			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", at, "reason", reason(err))
 		}
 	}
 }
+
+var errNotTried = errors.New("no time was left")
 
 // reason is why a join of one address failed, without the list that memberlist makes of it.
 func reason(err error) error {
@@ -266,9 +249,10 @@ func (g *Gossip) Named() int {
 func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	found := make([][]netip.AddrPort, len(g.seeds))
+	found := make([][]netip.AddrPort, len(g.config.seeds))
 	var lookups sync.WaitGroup
-	for i, s := range g.seeds {
+	for i, s := range g.config.seeds {
+		s.port = cmp.Or(s.port, uint16(g.config.Port)) // which was found since, if it was to be a free one
 		if ip, err := netip.ParseAddr(s.host); err == nil {
 			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
 			continue

@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -24,7 +23,6 @@ type entry struct {
 // table is what is known of the other members. It has no lock of its own.
 type table struct {
 	entries map[ring.NodeID]*entry
-	at      map[netip.AddrPort]int // how many entries have a gossip address
 	max     int
 	changes uint64
 	alive   int       // entries whose State is Alive
@@ -32,7 +30,7 @@ type table struct {
 }
 
 func newTable(max int) *table {
-	return &table{entries: make(map[ring.NodeID]*entry), at: make(map[netip.AddrPort]int), max: max}
+	return &table{entries: make(map[ring.NodeID]*entry), max: max}
 }
 
 // newcomersTime is how long it takes until as many members may be new again as the table has places. memberlist keeps the dead
@@ -52,20 +50,6 @@ func (t *table) newcomer(now time.Time) bool {
 	return true
 }
 
-// move counts an entry at its gossip address: one more or one less.
-func (t *table) move(m Member, by int) {
-	at := m.gossipAddress()
-	if t.at[at] += by; t.at[at] == 0 {
-		delete(t.at, at)
-	}
-}
-
-// drop takes an entry out that is not alive.
-func (t *table) drop(e *entry) {
-	t.move(e.Member, -1)
-	delete(t.entries, e.ID)
-}
-
 // full means that there is no place for a member that is not known, even if one that has gone made room.
 func (t *table) full() bool { return t.alive >= t.max }
 
@@ -78,13 +62,10 @@ func (t *table) put(m Member) {
 		}
 		e = &entry{Member: Member{State: Failed}}
 		t.entries[m.ID] = e
-	} else {
-		t.move(e.Member, -1)
 	}
 	state := m.State
 	m.State = e.State
 	e.Member, e.hidden = m, false
-	t.move(m, 1)
 	t.setState(e, state)
 }
 
@@ -107,7 +88,7 @@ func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
 	}
 	t.setState(e, Failed)
 	if e.hidden {
-		t.drop(e)
+		delete(t.entries, e.ID)
 		return Member{}, false
 	}
 	return e.Member, true
@@ -120,7 +101,7 @@ func (t *table) part(e *entry) {
 		e.hidden = true
 		return
 	}
-	t.drop(e)
+	delete(t.entries, e.ID)
 }
 
 // evict drops the member that went first.
@@ -132,7 +113,7 @@ func (t *table) evict() {
 		}
 	}
 	if first != nil {
-		t.drop(first)
+		delete(t.entries, first.ID)
 	}
 }
 
@@ -142,7 +123,7 @@ func (t *table) forget(id ring.NodeID) bool {
 	if e == nil || e.State == Alive {
 		return false
 	}
-	t.drop(e)
+	delete(t.entries, e.ID)
 	return true
 }
 

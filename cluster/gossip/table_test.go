@@ -91,7 +91,7 @@ func TestDepartures(t *testing.T) {
 	if len(all) != maxDepartures || all[0] != (departure{id(n), 7}) {
 		t.Errorf("have %d, first %v", len(all), all[0])
 	}
-	again, err := parseDepartures(appendDepartures(nil, all))
+	again, _, err := parseState(appendState(all, nil))
 	if err != nil || !slices.Equal(all, again) {
 		t.Errorf("have %v, %v, want %v", again, err, all)
 	}

@@ -34,12 +34,21 @@ const (
 	bindTries = 10 // to find a port that is free for both TCP and UDP
 )
 
-// sockets are the real network. Its dials end with the transport that wraps it.
-type sockets struct{ *memberlist.NetTransport }
+// sockets are the real network. Its dials end with it.
+type sockets struct {
+	*memberlist.NetTransport
+	ctx context.Context
+	end context.CancelFunc
+}
 
-func (sockets) dial(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
+func (s sockets) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout}
+	return d.DialContext(s.ctx, "tcp", addr)
+}
+
+func (s sockets) Shutdown() error {
+	s.end()
+	return s.NetTransport.Shutdown()
 }
 
 // listen opens the real network for c; with port 0 it sets the port that was found.
@@ -55,7 +64,8 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 		})
 		if err == nil {
 			c.Port = t.GetAutoBindPort()
-			return sockets{t}, nil
+			ctx, end := context.WithCancel(context.Background())
+			return sockets{t, ctx, end}, nil
 		}
 		last = err
 		if c.AnyPort && c.Port != 0 {
@@ -77,13 +87,12 @@ type transport struct {
 	syncs   chan struct{}   // has an element for each list that memberlist reads and answers
 	ctx     context.Context // ends when Shutdown begins
 	cancel  context.CancelFunc
-	down    chan struct{}  // closed when the inner transport has ended
-	wg      sync.WaitGroup // pass
+	down    chan struct{} // closed when the inner transport has ended
+	done    chan struct{} // closed when pass has ended
 
-	mu       sync.Mutex
-	open     map[*conn]struct{} // guarded by mu; nil once shut down
-	incoming map[string]int     // guarded by mu: how many of open were accepted, by IP; all together by ""
-	shared   int                // guarded by mu: how many bytes of sharedRoom are taken
+	mu     sync.Mutex         // guards what follows
+	open   map[*conn]struct{} // nil once shut down
+	shared int                // how many bytes of sharedRoom are taken
 }
 
 func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, error)) *transport {
@@ -95,54 +104,42 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 		streams:   make(chan net.Conn),
 		syncs:     make(chan struct{}, maxSyncs),
 		down:      make(chan struct{}),
+		done:      make(chan struct{}),
 		open:      make(map[*conn]struct{}),
-		incoming:  make(map[string]int),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.wg.Go(w.passPackets)
-	w.wg.Go(w.passStreams)
+	go w.pass()
 	return w
 }
 
-// passPackets hands packets on to memberlist. While the inner transport ends it throws them away: that waits until what it has
-// received is taken.
-func (t *transport) passPackets() {
+// pass hands packets and accepted connections on to memberlist. While the inner transport ends it throws them away: that waits until
+// what it has received is taken.
+func (t *transport) pass() {
+	defer close(t.done)
 	for {
-		var p *memberlist.Packet
 		select {
 		case <-t.down:
 			return
-		case p = <-t.Transport.PacketCh():
-		}
-		buf, err := t.inspector.packet(p.Buf, p.From)
-		if err != nil {
-			t.refused(p.From, err)
-			continue
-		}
-		select {
-		case <-t.ctx.Done():
-		case t.packets <- &memberlist.Packet{Buf: buf, From: p.From, Timestamp: p.Timestamp}:
-		}
-	}
-}
-
-// passStreams hands accepted connections on to memberlist, as passPackets does.
-func (t *transport) passStreams() {
-	for {
-		var c net.Conn
-		select {
-		case <-t.down:
-			return
-		case c = <-t.Transport.StreamCh():
-		}
-		tracked, err := t.track(c, accepted)
-		if err != nil {
-			continue
-		}
-		select {
-		case <-t.ctx.Done():
-			tracked.Close()
-		case t.streams <- tracked:
+		case p := <-t.Transport.PacketCh():
+			buf, err := t.inspector.packet(p.Buf, p.From)
+			if err != nil {
+				t.refused(p.From, err)
+				continue
+			}
+			select {
+			case <-t.ctx.Done():
+			case t.packets <- &memberlist.Packet{Buf: buf, From: p.From, Timestamp: p.Timestamp}:
+			}
+		case c := <-t.Transport.StreamCh():
+			tracked, err := t.track(c, accepted)
+			if err != nil {
+				continue
+			}
+			select {
+			case <-t.ctx.Done():
+				tracked.Close()
+			case t.streams <- tracked:
+			}
 		}
 	}
 }
@@ -158,21 +155,11 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	if t.ctx.Err() != nil {
 		return nil, ErrClosed
 	}
-	c, err := t.dial(addr, timeout)
+	c, err := t.Transport.DialTimeout(addr, timeout)
 	if err != nil {
 		return nil, err
 	}
 	return t.track(c, dialed)
-}
-
-func (t *transport) dial(addr string, timeout time.Duration) (net.Conn, error) {
-	s, ok := t.Transport.(sockets)
-	if !ok {
-		return t.Transport.DialTimeout(addr, timeout)
-	}
-	ctx, cancel := context.WithTimeout(t.ctx, timeout)
-	defer cancel()
-	return s.dial(ctx, addr)
 }
 
 // Shutdown closes the listeners and every connection.
@@ -187,7 +174,7 @@ func (t *transport) Shutdown() error {
 	t.cancel()
 	err := t.Transport.Shutdown()
 	close(t.down)
-	t.wg.Wait()
+	<-t.done
 	for c := range open {
 		c.Conn.Close()
 	}
@@ -209,8 +196,8 @@ type conn struct {
 	from string // the IP of one that was accepted
 
 	once    sync.Once
-	message io.Reader // set by once
-	err     error     // set by once
+	message *bytes.Reader // set by once
+	err     error         // set by once
 
 	taken   int  // guarded by t.mu: bytes of room for the message
 	syncing bool // guarded by t.mu: has an element of t.syncs
@@ -224,24 +211,21 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	if dir == accepted {
 		tracked.from, _, _ = net.SplitHostPort(c.RemoteAddr().String())
 	}
-	if t.open == nil || (dir == accepted && (t.incoming[""] >= maxStreams || t.incoming[tracked.from] >= maxStreamsFrom)) {
+	all, same := 0, 0
+	for other := range t.open {
+		if dir == accepted && other.dir == accepted {
+			all++
+			if other.from == tracked.from {
+				same++
+			}
+		}
+	}
+	if t.open == nil || all >= maxStreams || same >= maxStreamsFrom {
 		c.Close()
 		return nil, ErrClosed
 	}
 	t.open[tracked] = struct{}{}
-	t.count(tracked, 1)
 	return tracked, nil
-}
-
-// count counts an accepted connection as open, or no more. The caller holds t.mu.
-func (t *transport) count(c *conn, by int) {
-	if c.dir == dialed {
-		return
-	}
-	t.incoming[""] += by
-	if t.incoming[c.from] += by; t.incoming[c.from] == 0 {
-		delete(t.incoming, c.from)
-	}
 }
 
 // Read reads the message to its end first, within the deadline that memberlist sets.
@@ -254,11 +238,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			}
 			return
 		}
-		var header []byte
-		if c.dir == accepted {
-			header = c.t.inspector.header()
-		}
-		c.message = io.MultiReader(bytes.NewReader(header), bytes.NewReader(body))
+		c.message = bytes.NewReader(body)
 	})
 	if c.err != nil {
 		return 0, c.err
@@ -337,7 +317,6 @@ func (c *conn) Close() error {
 	c.t.mu.Lock()
 	if _, open := c.t.open[c]; open {
 		delete(c.t.open, c)
-		c.t.count(c, -1)
 		c.t.shared -= max(0, c.taken-streamRoom)
 		if c.syncing {
 			<-c.t.syncs

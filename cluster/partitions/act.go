@@ -51,13 +51,10 @@ func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.
 			continue
 		}
 		if op.Decision.Allowed && op.Cost > 0 {
-			k.owe(op, from)
+			k.debts.owe(op, from, 0, false)
 		}
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
 		op.Decision.Delay = max(op.Decision.Delay, within[i].Decision.Delay)
-	}
-	if verdict == counters.Admitted {
-		k.stats.Acted++
 	}
 	return verdict
 }

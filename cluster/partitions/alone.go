@@ -7,8 +7,8 @@ import (
 
 // Owe is for what this node admits by itself, in fallback, within shares that are not the Keeper's business. Where there
 // are counters of ops here, of an owner that lost its authority, a standby, or a checkpoint, they have to admit it too,
-// under the whole limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to whoever
-// turns out to be the owner. An op without a cost is asked, and owes nothing. The verdict is never Shut.
+// under the whole limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner,
+// once it is known who that is. An op without a cost is asked, and owes nothing. The verdict is never Shut.
 func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -20,7 +20,7 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 			take = append(take, op)
 			continue
 		}
-		op.Cost += k.absent(now, &op)
+		op.Cost += k.debts.absent(now, &op)
 		look = append(look, op)
 	}
 	verdict := k.cfg.Table.Look(now, look)
@@ -30,37 +30,28 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 		k.cfg.Table.Look(now, take) // what they have left
 	}
 	for i := range ops {
-		op := &ops[i]
+		op, absent := &ops[i], int64(0)
 		if k.counts(op.Key.Partition()) {
 			op.Decision, op.Full = take[0].Decision, take[0].Full
 			take = take[1:]
 		} else {
 			k.tellAbsent(op, &look[0])
-			look = look[1:]
+			look, absent = look[1:], op.Cost
 		}
-		if verdict == counters.Admitted && op.Decision.Allowed && op.Cost > 0 {
-			k.oweAlone(now, op)
+		if verdict == counters.Admitted && op.Decision.Allowed && op.Cost > 0 &&
+			!k.debts.owe(op, takenNow(op.Limit, now), absent, true) {
+			k.stats.Dropped++
 		}
 	}
 	return verdict
 }
 
-// counts reports whether the counters of p here are those that whoever decides p next goes on from, or gets pushed over:
-// then what is admitted here is counted in them. While p moves, and after a restart, they may be replaced or merged, and
+// counts reports whether the next owner of p goes on from the counters here, or pushes over them: then what is admitted
+// here is counted in them. While p moves, and after a restart, they may be replaced or merged, and
 // are only looked at.
 func (k *Keeper) counts(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == held || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
-}
-
-// absent is what was admitted here of op's counter in this window that the counter doesn't have in it. What buckets and
-// sliding windows owe drains meanwhile, unlike the note of it, and is left out.
-func (k *Keeper) absent(now algorithms.Now, op *counters.Op) int64 {
-	d := k.debts.get(op.Key)
-	if d == nil || op.Limit.Kind != algorithms.FixedWindow || d.taken.Window != takenNow(op.Limit, now).Window {
-		return 0
-	}
-	return d.absent
 }
 
 // tellAbsent takes over what was said to a cost that had the debt in it.
@@ -76,37 +67,10 @@ func (k *Keeper) tellAbsent(op, asked *counters.Op) {
 	}
 }
 
-// oweAlone notes what was admitted in fallback.
-func (k *Keeper) oweAlone(now algorithms.Now, op *counters.Op) {
-	absent := op.Cost
-	if k.counts(op.Key.Partition()) {
-		absent = 0
-	}
-	d := k.debts.get(op.Key)
-	if d == nil {
-		if k.debts.n >= maxAlone {
-			k.stats.Dropped++
-			return
-		}
-		d = k.debts.at(op.Key)
-		d.waits = true
-	}
-	d.add(op, takenNow(op.Limit, now), absent)
-	k.debts.changes++
-}
-
 // Forgive takes back what Owe noted of op at a time: the check was refused by another of its limits. What has been told
 // already, and what a counter here has in it, stays: that costs quota, and makes none.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	d := k.debts.get(op.Key)
-	if d == nil || op.Limit.Kind == algorithms.FixedWindow && d.taken.Window != takenNow(op.Limit, at).Window {
-		return
-	}
-	k.debts.changes++
-	d.cost = max(d.sealed, d.cost-op.Cost)
-	if d.absent = min(d.absent, d.cost); d.cost == 0 {
-		k.debts.remove(op.Key)
-	}
+	k.debts.forgive(at, op)
 }

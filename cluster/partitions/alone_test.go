@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
 )
 
@@ -158,7 +159,7 @@ func TestDebtsAreBounded(t *testing.T) {
 		short.Window = 5 * time.Second
 		c.keeper.mu.Lock()
 		for i := range maxAlone {
-			c.keeper.oweAlone(now(), &counters.Op{Key: keyOf(i), Limit: &short, Cost: 1})
+			c.keeper.debts.owe(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takenNow(&short, now()), 1, true)
 		}
 		c.keeper.mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxAlone
@@ -210,17 +211,20 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 // Whatever was written down, reading it ends, and gives nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
-		return &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
+		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
+		k.view.Store(&view{State: agreement.New()})
+		k.debts = newDebtLedger(&k.cfg)
+		return k
 	}
 	k := newKeeper()
-	k.debts.at(keyOf(1)).add(&counters.Op{Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2)
+	k.debts.owe(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2, false)
 	f.Add(k.AppendDebts(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := newKeeper()
 		if _, err := k.RestoreDebts(b); err != nil {
 			return
 		}
-		for _, list := range k.debts.of {
+		for _, list := range k.debts.debts {
 			for _, d := range list {
 				if d.cost < 1 || d.absent < 0 || d.absent > d.cost || d.limit.Amount < 0 || d.over(k.cfg.Now()) {
 					t.Errorf("have %+v", d)

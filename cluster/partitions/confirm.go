@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/rlnode/rlnode/ring"
 )
@@ -28,18 +27,10 @@ const maxConfirms = 4096
 type confirmation struct {
 	p       int
 	lineage uint64
-	marks   []pushMark // by node that follows; nil before the changes were sent
-	done    chan error // capacity 1
-	debts   bool       // maxConfirms is not for them
-	struck  bool       // nobody waits any more
-}
-
-// pushMark is up to where a follower has to acknowledge.
-type pushMark struct {
-	node   ring.NodeID
-	of     *follower
-	copy   *progress
-	number uint64 // of the last message that matters
+	marks   map[*progress]uint64 // up to which message a follower has to acknowledge; nil before the changes were sent
+	done    chan error           // capacity 1
+	debts   bool                 // maxConfirms is not for them
+	struck  bool                 // nobody waits any more
 }
 
 // errAlone ends a confirmation of a partition that nobody follows.
@@ -55,7 +46,7 @@ func (k *Keeper) Backed(p int) bool {
 	var buf [3]ring.NodeID
 	nodes := k.view.Load().following(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.synced(p, node) || !k.ready(node) {
+		if !k.followers.synced(p, node) || !k.ready(node) {
 			return false
 		}
 	}
@@ -71,15 +62,7 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 		return err
 	}
 	defer k.strike(c)
-	k.hasten()
-	select {
-	case err = <-c.done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-k.ctx.Done():
-		err = ErrNotOwner
-	}
-	if errors.Is(err, errAlone) {
+	if err = k.await(ctx, c); errors.Is(err, errAlone) {
 		err = k.save(ctx)
 	}
 	if err != nil {
@@ -101,27 +84,28 @@ func (k *Keeper) backUp(partitions map[int]bool) {
 		}
 	}
 	defer k.strike(list...)
-	k.hasten()
-	late := time.NewTimer(debtsBackup)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(k.ctx, debtsBackup)
+	defer cancel()
 	for _, c := range list {
-		select {
-		case <-c.done:
-		case <-late.C:
-			return
-		case <-k.ctx.Done():
-			return
-		}
+		_ = k.await(ctx, c)
+	}
+}
+
+// await returns when a confirmation is over, and how.
+func (k *Keeper) await(ctx context.Context, c *confirmation) error {
+	k.hasten()
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-k.ctx.Done():
+		return ErrNotOwner
 	}
 }
 
 // hasten has the loop go on with confirmations.
-func (k *Keeper) hasten() {
-	select {
-	case k.haste <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) hasten() { signal(k.haste) }
 
 // enlist has the loop look after a confirmation.
 func (k *Keeper) enlist(p int, debts bool) (*confirmation, error) {
@@ -182,12 +166,12 @@ func (k *Keeper) confirmAll() {
 }
 
 // marksOf is up to where the followers of p have to acknowledge all that was sent to them. It is called under mu.
-func (k *Keeper) marksOf(v *view, p int) []pushMark {
+func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
-	marks := []pushMark{}
+	marks := map[*progress]uint64{}
 	for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-		if f := k.followers[node]; f != nil {
-			marks = append(marks, pushMark{node: node, of: f, copy: f.parts[p], number: f.sent})
+		if pr := k.followers.of(p, node); pr != nil {
+			marks[pr] = k.followers[node].sent
 		}
 	}
 	return marks
@@ -208,14 +192,13 @@ func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
 		if !k.cfg.Calls.Reachable(node) {
 			return true, ErrUnconfirmed
 		}
-		f := k.followers[node]
-		if f == nil || f.parts[c.p] == nil || !f.parts[c.p].whole {
+		pr := k.followers.of(c.p, node)
+		if pr == nil || !pr.whole {
 			return false, nil
 		}
-		for _, m := range c.marks {
-			if m.of == f && m.copy == f.parts[c.p] && len(f.flying) > 0 && f.flying[0] <= m.number {
-				return false, nil
-			}
+		flying := k.followers[node].flying
+		if last, sent := c.marks[pr]; sent && len(flying) > 0 && flying[0] <= last {
+			return false, nil
 		}
 	}
 	return true, nil

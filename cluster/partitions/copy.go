@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"context"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -22,24 +23,22 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
-	switch c.Method {
-	case MethodLookEnded:
-		k.takeLookEnded(c, d)
-		return
-	case MethodPullEnded:
-		k.takePullEnded(c, d)
-		return
+	asks := c.Method == MethodLook || c.Method == MethodPull
+	gives := c.Method == MethodBack || c.Method == MethodDebts
+	ended := asks && d.Bool() // this node was, in the view of the sender, and need not know it
+	v, ok := k.view.Load(), true
+	if !ended {
+		v, ok = k.knows(h.revision, came)
 	}
-	v, ok := k.knows(h.revision, came)
 	switch {
-	case !ok && (c.Method == MethodLook || c.Method == MethodPull):
+	case ended:
+	case !ok && asks:
 		// A new process of an owner, which this node may not learn of for long, as with a full disk. What is here is final: the last
 		// process had no authority any more when the new one was agreed on.
-		v = k.view.Load()
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
-	case !v.known(c.From, h.generation) && !((c.Method == MethodBack || c.Method == MethodDebts) && k.gets(c.From.Node)):
+	case !v.known(c.From, h.generation) && !(gives && k.gets(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -48,12 +47,8 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 		k.takePush(v, c, h, d)
 	case MethodFlip:
 		k.takeFlips(v, c, d)
-	case MethodAsk:
-		k.takeQuestion(v, c, d)
-	case MethodLook:
-		k.takeLook(v, c, d)
-	case MethodPull:
-		k.takePull(v, c, d)
+	case MethodLook, MethodPull:
+		k.takeCopyRequest(v, c, ended, d)
 	case MethodBack:
 		k.takeBack(c, d)
 	case MethodDebts:
@@ -63,28 +58,15 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 }
 
-// knows returns the view as soon as it has revision.
-func (k *Keeper) knows(revision uint64, came time.Time) (*view, bool) {
-	if v := k.view.Load(); v.Revision >= revision {
-		return v, true
-	}
-	timer := time.NewTimer(catchUp - time.Since(came))
-	defer timer.Stop()
-	for {
-		k.mu.Lock()
-		changed := k.changed
-		k.mu.Unlock()
-		if v := k.view.Load(); v.Revision >= revision {
-			return v, true
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return nil, false
-		case <-k.ctx.Done():
-			return nil, false
-		}
-	}
+// knows returns the newest view, as soon as it has revision, and whether it has.
+func (k *Keeper) knows(revision uint64, came time.Time) (v *view, ok bool) {
+	ctx, cancel := context.WithDeadline(k.ctx, came.Add(catchUp))
+	defer cancel()
+	k.until(ctx, func() bool {
+		v = k.view.Load()
+		return v.Revision >= revision
+	})
+	return v, v.Revision >= revision
 }
 
 // known reports whether the sender is the process that may have tokens now.
@@ -98,22 +80,17 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	var refused []int
 	for d.More() {
 		var s section
-		taken, room := false, true
+		taken := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
 			taken = k.beginPush(v, c.From, h.seq, s)
 			return taken
-		}, func(rec counters.Record) { room = k.put(c.From.Node, s, now, rec) && room })
+		}, func(rec counters.Record) { k.put(c.From.Node, s, now, rec) })
 		if !d.Failed() && taken {
 			taken = k.endPush(s)
 		}
 		if !taken {
 			refused = append(refused, s.p)
-		}
-		if !room {
-			k.mu.Lock()
-			k.stats.NoRoom++
-			k.mu.Unlock()
 		}
 	}
 	finish(c, d, appendPartitions(nil, refused))
@@ -154,15 +131,15 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 
 // put takes one record of a push. The token may have come here since the push began, by a promotion: then the counters
 // here are newer than what the last owner says.
-func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) bool {
+func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]
 	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
-		return true
+		return
 	}
 	k.debts.replaceOne(rec.Key)
-	return k.cfg.Table.Put(now, rec)
+	k.cfg.Table.Put(now, rec) // where there is no room, the copy is less
 }
 
 // endPush notes how new the copy is after a section. It reports false if a whole copy has come with a hole: then it is

@@ -19,11 +19,11 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		k.mu.Lock()
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
-		k.owe(op, algorithms.Taken{Window: 7})
-		k.seal(k.view.Load(), key.Partition(), false)
+		k.debts.owe(op, algorithms.Taken{Window: 7}, 0, false)
+		k.debts.seal(key.Partition(), false)
 		pay := &payment{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as payDebts sends it
 		op.Cost = 3
-		k.owe(op, algorithms.Taken{Window: 8})
+		k.debts.owe(op, algorithms.Taken{Window: 8}, 0, false)
 		k.mu.Unlock()
 		k.paid(ring.NodeID{1}, pay, nil, nil, nil)
 		k.mu.Lock()
@@ -50,14 +50,14 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.keeper.mu.Lock()
-		b.keeper.paying[a.id] = true // the payment is on its way when a is killed
+		b.keeper.errands[errand{a.id, MethodDebts}] = true // the payment is on its way when a is killed
 		b.keeper.mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
 		a.kill()
 		time.Sleep(50 * time.Millisecond)
 		b.keeper.mu.Lock()
-		delete(b.keeper.paying, a.id)
+		delete(b.keeper.errands, errand{a.id, MethodDebts})
 		b.keeper.mu.Unlock()
 		a.restart()
 		time.Sleep(2100 * time.Millisecond)

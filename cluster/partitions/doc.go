@@ -12,8 +12,8 @@
 // that goes on with a partition whose other owner is lost asks all who may have a copy, and gets the newest. Copies that
 // can't be compared are merged.
 //
-// What a node admits without the owner is a debt to it. Debts are told as seals, each under a number; the last number of each
-// node is noted beside the counters and goes wherever they go, so none is debited twice.
+// What a node admits without the owner is a debt to it. It reports debts in seals, which are numbered. The owner notes each
+// node's last number beside the counters, and the note goes wherever they go, so no debt is debited twice.
 //
 // Whether a node that has a token may use it is another question: that needs authority (package authority), which is
 // looked at after each decision. The gate of a partition in the table of counters is open exactly while its token is

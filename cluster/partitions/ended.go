@@ -3,8 +3,6 @@ package partitions
 import (
 	"slices"
 
-	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -27,7 +25,7 @@ func (k *Keeper) ended(v *view) (list []ring.NodeID) {
 func (k *Keeper) gets(node ring.NodeID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.pulling[node]
+	return k.errands[errand{node, MethodPull}]
 }
 
 // any reports whether this node has something of p: the token, or a copy or the beginning of one.
@@ -38,51 +36,11 @@ func (pt *part) complete() bool {
 	return pt.whole || pt.phase == held || pt.phase == freezing || pt.phase == flipping
 }
 
-// takeLookEnded tells the next owner how new what this node has is, after its end.
-func (k *Keeper) takeLookEnded(c *peer.Call, d *wire.Decoder) {
-	list := k.final(d)
-	if d.Failed() {
-		c.Fail(codeMalformed, d.Err().Error())
-		return
-	}
-	var reply []byte
-	k.mu.Lock()
-	for _, p := range list {
-		pt := &k.parts[p]
-		reply = appendFinding(reply, p, finding{whole: pt.complete(), order: pt.order})
-	}
-	k.mu.Unlock()
-	c.Reply(reply)
-}
-
-// takePullEnded gives the next owner what this node has, after its end.
-func (k *Keeper) takePullEnded(c *peer.Call, d *wire.Decoder) {
-	list := k.final(d)
-	if d.Failed() {
-		c.Fail(codeMalformed, d.Err().Error())
-		return
-	}
-	orders := make([]order, len(list))
-	k.mu.Lock()
-	for i, p := range list {
-		if pt := &k.parts[p]; pt.complete() {
-			if orders[i] = pt.order; pt.phase == away {
-				k.includeDebts(p)
-			}
-		}
-	}
-	k.mu.Unlock()
-	k.done.Go(func() { k.giveBack(c, list, orders) })
-}
-
-// final reads which partitions are asked for, and returns those of which this node had something when it lost its authority. If
-// it has authority again, it has applied its end, and forgotten what it had.
-func (k *Keeper) final(d *wire.Decoder) []int {
-	list := decodePartitions(d)
+// final are those of the partitions of which this node had something when it lost its authority. If it has authority again, it has
+// applied its end, and forgotten what it had. It is called under mu.
+func (k *Keeper) final(list []int) []int {
 	if k.cfg.Authority() {
 		return nil
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	return slices.DeleteFunc(list, func(p int) bool { return !k.parts[p].any() })
 }

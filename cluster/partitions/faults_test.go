@@ -148,7 +148,9 @@ func (f *fleet) living() (list []*node) {
 // restart starts a killed node again, with no counters: its checkpoint is lost as well.
 func (n *node) restart() {
 	n.table.Close()
+	n.fleet.mu.Lock()
 	n.table = newTable()
+	n.fleet.mu.Unlock()
 	n.boots++
 	n.start(n.boots)
 }

@@ -115,7 +115,7 @@ func (n *node) start(boot uint64) {
 			n.keeper.serve(c)
 		}
 	}
-	for m := MethodPush; m <= MethodPullEnded; m++ {
+	for m := MethodPush; m <= MethodDebts; m++ {
 		n.peers.Handle(m, peer.Near, handle)
 	}
 	known := map[ring.NodeID]string{}
@@ -277,6 +277,12 @@ func watchInterval() time.Duration {
 	return time.Millisecond
 }
 
+// living is a node that may decide, with the table that it has now.
+type living struct {
+	*node
+	gates *counters.Table
+}
+
 // watch looks again and again whether a partition has two owners, until stop is closed.
 func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 	done.Go(func() {
@@ -286,15 +292,21 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 				return
 			case <-time.After(watchInterval()):
 			}
-			owns := func(n *node, p int) bool { return n.alive.Load() && n.authority.Load() && n.table.IsOpen(p) }
+			owns := func(n living, p int) bool { return n.alive.Load() && n.authority.Load() && n.gates.IsOpen(p) }
+			var nodes []living
+			f.mu.Lock()
+			for _, n := range f.nodes {
+				if n.alive.Load() && n.authority.Load() {
+					nodes = append(nodes, living{n, n.table})
+				}
+			}
+			f.mu.Unlock()
 			for p := range ring.Partitions {
-				var first *node
-				for _, n := range f.all() {
+				var first living
+				for _, n := range nodes {
 					switch {
-					case !owns(n, p):
-					case first == nil:
-						first = n
-					case owns(first, p): // still, and not handed over between the two looks
+					case !n.gates.IsOpen(p):
+					case first.node != nil && owns(n, p) && owns(first, p): // first still does: it was not handed over between the two looks
 						f.t.Errorf("partition %d has two owners, %s and %s", p, first.ip, n.ip)
 						return
 					default:

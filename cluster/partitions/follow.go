@@ -2,6 +2,7 @@ package partitions
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,7 +27,9 @@ const (
 	lagTime = 5 * time.Second
 )
 
-// follower is a node that gets copies of partitions whose tokens are here.
+// followers are the nodes that get copies of partitions whose tokens are here. What is not the loop's is guarded by Keeper.mu.
+type followers map[ring.NodeID]*follower
+
 type follower struct {
 	node    ring.NodeID
 	parts   map[int]*progress
@@ -40,10 +43,7 @@ type follower struct {
 
 	// The message being put together; used by the loop alone.
 	message []byte
-	copies  bool   // some of it belongs to whole copies
-	packed  []byte // scratch
-	inside  []int  // the partitions in it
-	ends    []int  // indexes of those in inside whose copy it completes
+	inside  []sentSection // what is in it
 }
 
 // progress is how far a follower is with one partition. It has none before its copy is begun.
@@ -52,59 +52,124 @@ type progress struct {
 	flying int  // messages about the partition that are not acknowledged
 }
 
-// following lists the nodes that should have copies of p while its token is here: the standby, and while it moves the
-// other end, so that whichever of the two is lost, the other goes on from what it has.
-func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
-	from, to := v.Owner(p)
-	add := func(id ring.NodeID) {
-		if id.IsZero() || id == self {
-			return
-		}
-		for _, have := range buf {
-			if have == id {
-				return
-			}
-		}
-		buf = append(buf, id)
-	}
-	switch {
-	case from == to:
-		add(v.To.Standby(p))
-		add(v.From.Standby(p)) // which is the one to go on until the ring is settled
-	case from == self:
-		add(to)
-		add(v.From.Standby(p))
-	default:
-		add(from)
-		add(v.To.Standby(p))
-	}
-	return buf
+// sentSection is a section of a message to a follower.
+type sentSection struct {
+	p    int
+	copy bool      // of a whole copy
+	ends bool      // it completes one
+	of   *progress // what the section is a part of; nil: the follower gets the partition anew
 }
 
-// synced reports whether node has a whole copy of p. It is called under mu.
-func (k *Keeper) synced(p int, node ring.NodeID) bool {
-	if node.IsZero() {
-		return true
+// at is what is known of node, as follower.
+func (fs followers) at(node ring.NodeID) *follower {
+	if fs[node] == nil {
+		fs[node] = &follower{node: node, parts: map[int]*progress{}}
 	}
-	f := k.followers[node]
-	return f != nil && f.parts[p] != nil && f.parts[p].whole
+	return fs[node]
 }
 
-// unfollow forgets what others have of p: they get it anew. It is called under mu.
-func (k *Keeper) unfollow(p int) {
-	for _, f := range k.followers {
+// of is how far node is with p; nil: no copy was begun.
+func (fs followers) of(p int, node ring.NodeID) *progress {
+	if f := fs[node]; f != nil {
+		return f.parts[p]
+	}
+	return nil
+}
+
+// synced reports whether node has a whole copy of p.
+func (fs followers) synced(p int, node ring.NodeID) bool {
+	pr := fs.of(p, node)
+	return node.IsZero() || pr != nil && pr.whole
+}
+
+// unfollow forgets what others have of p: they get it anew.
+func (fs followers) unfollow(p int) {
+	for _, f := range fs {
 		delete(f.parts, p)
 	}
 }
 
-// follower is what is known of node, as follower. It is called under mu.
-func (k *Keeper) follower(node ring.NodeID) *follower {
-	f := k.followers[node]
-	if f == nil {
-		f = &follower{node: node, parts: map[int]*progress{}}
-		k.followers[node] = f
+// take brings the followers of self in line with a new view. What nodes have of partitions that they follow no more is forgotten: if
+// they follow them again, their copies will not be what they were. Those that are other processes have lost theirs.
+func (fs followers) take(v, before *view, self ring.NodeID) {
+	var buf [3]ring.NodeID
+	follow := map[ring.NodeID]bool{}
+	for p := range ring.Partitions {
+		if from, to := v.Owner(p); from == self || to == self {
+			for _, node := range v.following(self, p, buf[:0]) {
+				follow[node] = true
+			}
+		}
 	}
-	return f
+	maps.DeleteFunc(fs, func(node ring.NodeID, f *follower) bool {
+		maps.DeleteFunc(f.parts, func(p int, _ *progress) bool { return !slices.Contains(v.following(self, p, buf[:0]), node) })
+		return !follow[node] || v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node)
+	})
+}
+
+// begin takes note that f's message is sent, and returns its number.
+func (f *follower) begin() uint64 {
+	for i := range f.inside {
+		one := &f.inside[i]
+		if one.of = f.parts[one.p]; one.of != nil {
+			one.of.flying++
+		}
+	}
+	f.unacked += len(f.message)
+	f.sent++
+	if f.probed = time.Now(); f.since.IsZero() {
+		f.since = f.probed
+	}
+	f.flying = append(f.flying, f.sent)
+	return f.sent
+}
+
+// end takes note of the answer to a message: of what the follower has not taken, it needs a whole copy.
+func (f *follower) end(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
+	f.unacked -= size
+	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
+	if answers(err) {
+		if f.since = (time.Time{}); len(f.flying) > 0 {
+			f.since = time.Now()
+		}
+	}
+	for _, one := range inside {
+		if one.of == nil {
+			continue
+		}
+		one.of.flying--
+		switch {
+		case f.parts[one.p] != one.of:
+		case err != nil || refused[one.p]:
+			delete(f.parts, one.p)
+		case one.ends:
+			one.of.whole = true
+		}
+	}
+}
+
+// following lists the nodes that should have copies of p while its token is here: the standby, and while it moves the
+// other end, so that whichever of the two is lost, the other goes on from what it has.
+func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+	from, to := v.Owner(p)
+	both := [2]ring.NodeID{from, v.To.Standby(p)}
+	switch {
+	case from == to:
+		both[0] = v.From.Standby(p) // which is the one to go on until the ring is settled
+	case from == self:
+		both = [2]ring.NodeID{to, v.From.Standby(p)}
+	}
+	return others(self, buf, both[:]...)
+}
+
+// others appends nodes to buf that are not self, each once.
+func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
+	for _, id := range nodes {
+		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
+			buf = append(buf, id)
+		}
+	}
+	return buf
 }
 
 // owns reports whether what changes in p is to be sent to others.
@@ -118,23 +183,20 @@ func (k *Keeper) pushChanges() {
 	if k.alone() {
 		return
 	}
-	k.collect(true)
+	collect := func(begins bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.collecting = begins
+	}
+	collect(true)
 	k.debiting.Lock()
 	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
 	k.debiting.Unlock()
-	k.collect(false)
+	collect(false)
 	k.flushAll()
-}
-
-// collect notes whether what changed is being collected. What changes meanwhile in a partition whose token comes then
-// is forgotten by the table, so that the partition's followers need whole copies.
-func (k *Keeper) collect(begins bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.collecting = begins
 }
 
 // pushTo adds what changed in p to the messages for those that have the copy before.
@@ -146,7 +208,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	var buf [3]ring.NodeID
 	for _, node := range k.view.Load().following(k.cfg.Self, p, buf[:0]) {
 		k.mu.Lock()
-		f := k.follower(node)
+		f := k.followers.at(node)
 		pr := f.parts[p]
 		if pr != nil && f.unacked > maxBehind {
 			delete(f.parts, p)
@@ -154,7 +216,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		}
 		k.mu.Unlock()
 		if pr != nil {
-			k.add(f, section{p: p, order: at}, records)
+			k.add(f, &section{p: p, order: at}, records)
 		}
 	}
 }
@@ -165,7 +227,6 @@ func (k *Keeper) pushCopies() {
 	if !v.member || v.From == nil || k.alone() {
 		return
 	}
-	k.copying = true
 	var buf [3]ring.NodeID
 	for p := range ring.Partitions {
 		if !k.owns(p) {
@@ -176,13 +237,12 @@ func (k *Keeper) pushCopies() {
 		}
 	}
 	k.flushAll()
-	k.copying = false
 }
 
 // copyTo sends node, a follower in v, a whole copy of p, unless it has one or has too much to do.
 func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Lock()
-	f := k.follower(node)
+	f := k.followers.at(node)
 	if k.view.Load() != v || f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
 		k.mu.Unlock()
 		return
@@ -193,45 +253,28 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Unlock()
 	k.debiting.Lock()
 	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-		s = k.add(f, s, records)
+		k.add(f, &s, records)
 		return nil
 	})
 	k.debiting.Unlock()
 	s.flags |= sectionEnds
-	k.add(f, s, nil)
+	k.add(f, &s, nil)
 }
 
 // add puts records of s.p into the message for f, as s and as many more sections as it takes, and sends it when it is long
-// enough. It returns s as it goes on after that.
-func (k *Keeper) add(f *follower, s section, records []counters.Record) section {
+// enough. s is then the beginning of what follows it.
+func (k *Keeper) add(f *follower, s *section, records []counters.Record) {
 	now := k.cfg.Now()
-	for {
+	for more := true; more; more = len(records) > 0 {
 		if len(f.message) == 0 {
 			f.message = k.header(f.message)
 		}
-		packed, n := pack(f.packed[:0], records, now)
-		f.packed = packed
-		rest := records[n:]
-		one := s
-		one.parts++
-		if len(rest) > 0 {
-			one.flags &^= sectionEnds
-			if s.flags&sectionCopy == 0 {
-				one.flags |= sectionMore
-			}
-		}
-		f.message = appendSection(f.message, one, n, packed)
-		f.inside = append(f.inside, s.p)
-		f.copies = f.copies || k.copying
-		if one.flags&sectionEnds != 0 {
-			f.ends = append(f.ends, len(f.inside)-1)
-		}
+		f.message, records = s.append(f.message, records, now)
+		f.inside = append(f.inside, sentSection{
+			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
+		})
 		if len(f.message) >= messageSize {
 			k.flush(f)
-		}
-		s.parts, s.flags = one.parts, s.flags&^sectionBegins
-		if records = rest; len(records) == 0 {
-			return s
 		}
 	}
 }
@@ -252,80 +295,31 @@ func (k *Keeper) flushAll() {
 
 // flush sends the message for f.
 func (k *Keeper) flush(f *follower) {
-	size, inside, ends := len(f.message), f.inside, f.ends
-	plain := !f.copies && k.view.Load().Settled
+	size, inside := len(f.message), f.inside
+	plain := k.view.Load().Settled && !slices.ContainsFunc(inside, func(one sentSection) bool { return one.copy })
 	k.mu.Lock()
-	sent := make([]*progress, len(inside))
-	for i, p := range inside {
-		if sent[i] = f.parts[p]; sent[i] != nil {
-			sent[i].flying++
-		}
-	}
-	f.unacked += size
-	f.sent++
-	number := f.sent
-	if f.probed = time.Now(); f.since.IsZero() {
-		f.since = f.probed
-	}
-	f.flying = append(f.flying, number)
+	number := f.begin()
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
 	k.cfg.Calls.Go(f.node, MethodPush, f.message, pushTimeout, func(reply []byte, err error) {
-		all := k.acknowledged(f, number, size, inside, ends, sent, reply, err)
+		var refused map[int]bool
+		if err == nil {
+			refused, err = parsePartitions(reply)
+		}
+		k.mu.Lock()
+		f.end(number, size, inside, refused, err)
+		all := err == nil && len(refused) == 0
+		if !all {
+			k.failed(f.node)
+		}
+		k.mu.Unlock()
 		// What waits for changes alone, while nothing moves, is confirmations.
 		k.hasten()
 		if !plain || !all {
 			k.wake()
 		}
 	})
-	f.message, f.inside, f.ends, f.copies = f.message[:0], nil, nil, false
-}
-
-// acknowledged takes note of a follower's answer: what it has not taken it gets anew, whole. It reports
-// whether all was taken.
-func (k *Keeper) acknowledged(f *follower, number uint64, size int, inside, ends []int, sent []*progress, reply []byte, err error) (all bool) {
-	var refused []int
-	if err == nil {
-		refused, err = parsePartitions(reply)
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	f.unacked -= size
-	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
-	if answers(err) {
-		if f.since = (time.Time{}); len(f.flying) > 0 {
-			f.since = time.Now()
-		}
-	}
-	if err != nil || len(refused) > 0 {
-		k.failed(f.node)
-	}
-	lost := func(p int, pr *progress) {
-		if f.parts[p] == pr {
-			delete(f.parts, p)
-		}
-	}
-	for i, p := range inside {
-		if sent[i] == nil {
-			continue
-		}
-		if sent[i].flying--; err != nil {
-			lost(p, sent[i])
-		}
-	}
-	if err == nil {
-		for _, p := range refused {
-			if p >= 0 && p < ring.Partitions {
-				lost(p, f.parts[p])
-			}
-		}
-		for _, i := range ends {
-			if sent[i] != nil && f.parts[inside[i]] == sent[i] {
-				sent[i].whole = true
-			}
-		}
-	}
-	return err == nil && len(refused) == 0
+	f.message, f.inside = f.message[:0], nil
 }
 
 // answers reports whether a follower whose call ended with err takes messages. One that does not know yet what was agreed
@@ -386,9 +380,7 @@ func (k *Keeper) receive() {
 
 // Handle has p bring the messages of other keepers here.
 func (k *Keeper) Handle(p *peer.Peers) {
-	for _, m := range []peer.Method{
-		MethodPush, MethodFlip, MethodAsk, MethodPull, MethodBack, MethodDebts, MethodLook, MethodLookEnded, MethodPullEnded,
-	} {
+	for m := MethodPush; m <= MethodDebts; m++ {
 		p.Handle(m, peer.Near, k.serve)
 	}
 }

@@ -10,25 +10,40 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// takeLook tells an owner how new the copies here are.
-func (k *Keeper) takeLook(v *view, c *peer.Call, d *wire.Decoder) {
+// takeCopyRequest tells an owner how new the copies here are, or gives it the copies. What was admitted here meanwhile is in them.
+func (k *Keeper) takeCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
-	if d.Failed() {
-		c.Fail(codeMalformed, d.Err().Error())
+	if err := d.Done("list of partitions"); err != nil {
+		c.Fail(codeMalformed, err.Error())
 		return
 	}
-	var reply []byte
 	k.mu.Lock()
-	for _, p := range list {
-		reply = appendFinding(reply, p, finding{whole: k.parts[p].whole, order: k.parts[p].order})
-	}
-	mine := k.notTheirs(v, c.From.Node, list)
-	k.mu.Unlock()
-	if mine {
+	if !ended && k.notTheirs(v, c.From.Node, list) {
+		k.mu.Unlock()
 		c.Fail(codeRefused, "the partition is not the asking node's")
 		return
 	}
-	c.Reply(reply)
+	if ended {
+		list = k.final(list)
+	}
+	var reply []byte
+	orders := make([]order, len(list))
+	for i, p := range list {
+		pt := &k.parts[p]
+		whole := pt.whole || ended && pt.complete()
+		reply = appendFinding(reply, p, finding{whole: whole, order: pt.order})
+		if c.Method == MethodPull && whole {
+			if orders[i] = pt.order; pt.phase == away {
+				k.debts.include(p, k.cfg.Now())
+			}
+		}
+	}
+	k.mu.Unlock()
+	if c.Method == MethodLook {
+		c.Reply(reply)
+		return
+	}
+	k.done.Go(func() { k.giveBack(c, list, orders) })
 }
 
 // notTheirs reports whether one of the partitions is not node's to go on with, as far as is known here. It is called under
@@ -40,75 +55,47 @@ func (k *Keeper) notTheirs(v *view, node ring.NodeID, list []int) bool {
 	})
 }
 
-// takePull gives an owner the copies here. What was admitted here meanwhile is in them.
-func (k *Keeper) takePull(v *view, c *peer.Call, d *wire.Decoder) {
-	list := decodePartitions(d)
-	if d.Failed() {
-		c.Fail(codeMalformed, d.Err().Error())
-		return
-	}
-	orders := make([]order, len(list))
-	k.mu.Lock()
-	if k.notTheirs(v, c.From.Node, list) {
-		k.mu.Unlock()
-		c.Fail(codeRefused, "the partition is not the asking node's")
-		return
-	}
-	for i, p := range list {
-		if k.parts[p].whole {
-			orders[i] = k.parts[p].order
-			k.includeDebts(p)
-		}
-	}
-	k.mu.Unlock()
-	k.done.Go(func() { k.giveBack(c, list, orders) })
-}
-
+// giveBack sends the copies here to the node that has asked for them, and answers when it has them.
 func (k *Keeper) giveBack(c *peer.Call, list []int, orders []order) {
 	k.tellFirst(c.From.Node, list)
-	var message, packed []byte
+	var message []byte
 	send := func() error {
+		if len(message) == 0 {
+			return nil
+		}
 		ctx, cancel := context.WithTimeout(k.ctx, backTimeout)
 		defer cancel()
 		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodBack, message)
 		message = message[:0]
 		return err
 	}
-	add := func(s *section, n int, packed []byte) error {
-		if len(message) == 0 {
-			message = k.appendHeader(message, 0)
+	give := func(p int, at order) error {
+		s := section{p: p, order: at, flags: sectionCopy | sectionBegins}
+		add := func(records []counters.Record) (err error) {
+			for more := true; more && err == nil; more = len(records) > 0 {
+				if len(message) == 0 {
+					message = k.appendHeader(message, 0)
+				}
+				message, records = s.append(message, records, k.cfg.Now())
+				if len(message) >= messageSize {
+					err = send()
+				}
+			}
+			return err
 		}
-		s.parts++
-		message = appendSection(message, *s, n, packed)
-		s.flags &^= sectionBegins
-		if len(message) >= messageSize {
-			return send()
+		if err := k.cfg.Table.Copy(p, add); err != nil {
+			return err
 		}
-		return nil
+		s.flags |= sectionEnds
+		return add(nil)
 	}
 	var err error
 	for i, p := range list {
-		s := section{p: p, order: orders[i], flags: sectionCopy | sectionBegins}
-		err = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-			for len(records) > 0 {
-				n := 0
-				packed, n = pack(packed[:0], records, k.cfg.Now())
-				records = records[n:]
-				if err := add(&s, n, packed); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err == nil {
-			s.flags |= sectionEnds
-			err = add(&s, 0, nil)
-		}
-		if err != nil {
+		if err = give(p, orders[i]); err != nil {
 			break
 		}
 	}
-	if err == nil && len(message) > 0 {
+	if err == nil {
 		err = send()
 	}
 	if err != nil {
@@ -116,30 +103,6 @@ func (k *Keeper) giveBack(c *peer.Call, list []int, orders []order) {
 		return
 	}
 	c.Reply(nil)
-}
-
-// tellFirst tells node the debts that are in the copies it is about to get. It debits them in what it has of its own, which may be
-// newer, so that the more used of both has them in any case. The debts stay here until its standbys have them, too: see payDebts.
-func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
-	now := k.cfg.Now()
-	var bodies [][]byte
-	entries := 0
-	k.mu.Lock()
-	for _, p := range list {
-		for _, s := range k.debts.seals[p] {
-			if entries += len(s.entries); len(bodies) == 0 || entries > debtsPerMessage {
-				bodies, entries = append(bodies, k.appendHeader(nil, 0)), len(s.entries)
-			}
-			last := &bodies[len(bodies)-1]
-			s.told, *last = true, s.append(*last, now)
-		}
-	}
-	k.mu.Unlock()
-	for _, body := range bodies {
-		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, body)
-		cancel()
-	}
 }
 
 // gift is a copy that is coming from a node. What is here stays until it is complete.
@@ -172,7 +135,7 @@ func (k *Keeper) takeBack(c *peer.Call, d *wire.Decoder) {
 func (k *Keeper) receiveGift(from ring.NodeID, s section, records []counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.parts[s.p].phase != recovering || !k.pulling[from] {
+	if k.parts[s.p].phase != recovering || !k.errands[errand{from, MethodPull}] {
 		return
 	}
 	g := k.giving[from]
@@ -202,9 +165,7 @@ func (k *Keeper) join(from ring.NodeID, g *gift) {
 	case pt.whole && g.after(pt.order):
 		k.cfg.Table.Drop(g.p)
 		for _, rec := range g.records {
-			if !k.cfg.Table.Put(now, rec) {
-				k.stats.NoRoom++
-			}
+			k.cfg.Table.Put(now, rec)
 		}
 		k.debts.replace(g.p)
 		pt.order, pt.source = g.order, from

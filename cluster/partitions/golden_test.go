@@ -17,17 +17,17 @@ func TestGolden(t *testing.T) {
 		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Level: 9, FreshAt: 5099},
 		{Key: keyOf(1), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
 	}
-	packed, n := pack(nil, records, at)
 	lineage := order{lineage: 1 << 63, tenure: 2, round: 900}
+	whole, _ := (&section{p: records[0].Key.Partition(), order: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
 	debts := seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{
-		{key: keyOf(1), limit: limit, cost: 2}, {key: keyOf(1), limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300},
+		{key: keyOf(1), owed: owed{limit: limit, cost: 2}}, {key: keyOf(1), owed: owed{limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300}},
 	}}
 	parts := []struct {
 		name  string
 		bytes []byte
 		read  func(d *wire.Decoder)
 	}{
-		{"copy", appendSection(nil, section{p: records[0].Key.Partition(), order: lineage, flags: sectionCopy | sectionBegins | sectionEnds, parts: 1}, n, packed),
+		{"copy", whole,
 			func(d *wire.Decoder) {
 				found := 0
 				decodeSection(d, at, func(section) bool { return true }, func(counters.Record) { found++ })

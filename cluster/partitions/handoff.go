@@ -26,116 +26,147 @@ func (k *Keeper) handOver() {
 		k.pushTo(p, k.cfg.Table.ReplicateOne(p, nil))
 	}
 	k.flushAll()
-	for node, list := range k.flips(v) {
-		k.flip(v, node, list)
-	}
+	k.sendTokens(k.flips(v))
 }
 
 // freeze shuts the gates of partitions whose copies are where they should go, and returns them.
 func (k *Keeper) freeze(v *view) (frozen []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	busy := 0
+	room := maxFrozen
 	for p := range k.parts {
 		if ph := k.parts[p].phase; ph == freezing || ph == flipping {
-			busy++
+			room--
 		}
 	}
-	for p := range k.parts {
+	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		if busy >= maxFrozen {
-			break
-		}
-		if pt.phase != held || from != k.cfg.Self || to == from || !k.synced(p, to) || !k.ready(to) {
+		if pt.phase != held || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.ready(to) {
 			continue
 		}
 		pt.other, pt.boot, pt.ends, pt.began = to, v.Boot(to), v.Generation(to), time.Now()
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
-		busy++
 	}
 	return frozen
 }
 
+// tokens is a message about tokens to one process of a node: it offers some, or asks for those that it may have taken.
+type tokens struct {
+	boot     uint64
+	asks     bool
+	list     []int // of partitions
+	attempts []uint64
+	body     []byte // of each of them
+}
+
+// addToken adds a partition to the message for node.
+func (k *Keeper) addToken(messages map[ring.NodeID]*tokens, v *view, node ring.NodeID, p int) {
+	pt, t := &k.parts[p], messages[node]
+	if t == nil {
+		t = &tokens{boot: v.Boot(node), asks: pt.phase == doubtful}
+		messages[node] = t
+	}
+	t.list, t.attempts = append(t.list, p), append(t.attempts, pt.attempt)
+	t.body = binary.AppendUvarint(binary.AppendUvarint(t.body, uint64(p)), pt.attempt)
+	if !t.asks {
+		t.body = appendOrder(t.body, pt.order)
+	}
+}
+
+func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokens) {
+	for node, t := range messages {
+		body := binary.LittleEndian.AppendUint64(k.header(nil), t.boot)
+		body = append(wire.AppendBool(body, t.asks), t.body...)
+		k.cfg.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
+			var taken map[int]bool
+			if err == nil {
+				taken, err = parsePartitions(reply)
+			}
+			k.answered(node, t, taken, err)
+		})
+	}
+}
+
 // flips are the frozen partitions whose last changes are acknowledged, by where they go. They count as flipping from
 // here on.
-func (k *Keeper) flips(v *view) map[ring.NodeID][]int {
+func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ready := map[ring.NodeID][]int{}
+	offers := map[ring.NodeID]*tokens{}
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase != freezing || k.view.Load() != v {
 			continue
 		}
-		f := k.followers[pt.other]
-		switch {
-		case f == nil || f.parts[p] == nil:
+		switch copied := k.followers.of(p, pt.other); {
+		case copied == nil:
 			k.setPhase(p, held) // the copy is not whole after all
-		case f.parts[p].whole && f.parts[p].flying == 0:
+		case copied.whole && copied.flying == 0:
 			pt.attempt++
 			k.setPhase(p, flipping)
-			ready[pt.other] = append(ready[pt.other], p)
+			k.addToken(offers, v, pt.other, p)
 		}
 	}
-	return ready
+	return offers
 }
 
-// flip sends tokens to node.
-func (k *Keeper) flip(v *view, node ring.NodeID, list []int) {
-	body := k.header(nil)
-	body = binary.LittleEndian.AppendUint64(body, v.Boot(node))
-	body = binary.AppendUvarint(body, uint64(len(list)))
-	attempts := make([]uint64, len(list))
+// askAround asks the other ends of moves whether they have taken the tokens that this node is in doubt about.
+func (k *Keeper) askAround() {
+	v := k.view.Load()
+	questions := map[ring.NodeID]*tokens{}
 	k.mu.Lock()
-	for i, p := range list {
-		attempts[i] = k.parts[p].attempt
-		body = binary.AppendUvarint(body, uint64(p))
-		body = binary.AppendUvarint(body, attempts[i])
-		body = appendOrder(body, k.parts[p].order)
-	}
-	k.mu.Unlock()
-	k.cfg.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
-		var kept []int
-		if err == nil {
-			kept, err = parsePartitions(reply)
-		}
-		k.flipped(node, list, attempts, kept, err)
-	})
-}
-
-// flipped takes note of the answer to a flip. Without one it is not known whether the tokens were taken.
-func (k *Keeper) flipped(node ring.NodeID, list []int, attempts []uint64, kept []int, err error) {
-	refused := make(map[int]bool, len(kept))
-	for _, p := range kept {
-		refused[p] = true
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err != nil || len(kept) > 0 {
-		k.failed(node)
-	}
-	for i, p := range list {
-		pt := &k.parts[p]
-		if pt.phase != flipping || pt.attempt != attempts[i] || pt.other != node {
+	for p := range k.parts {
+		if k.parts[p].phase != doubtful {
 			continue
 		}
-		switch {
-		case err != nil:
+		if _, to := v.Owner(p); !k.errands[errand{to, MethodFlip}] && k.ready(to) {
+			k.addToken(questions, v, to, p)
+		}
+	}
+	for node := range questions {
+		k.errands[errand{node, MethodFlip}] = true
+	}
+	k.mu.Unlock()
+	k.sendTokens(questions)
+}
+
+// answered takes note of the answer to an offer or a question. Without one it is not known whether the tokens were taken.
+func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if t.asks {
+		delete(k.errands, errand{node, MethodFlip})
+	}
+	if err != nil || !t.asks && len(taken) < len(t.list) {
+		k.failed(node)
+	}
+	v := k.view.Load()
+	for i, p := range t.list {
+		pt := &k.parts[p]
+		if pt.attempt != t.attempts[i] {
+			continue // offered or asked again, to whom it may concern now
+		}
+		switch _, to := v.Owner(p); {
+		case pt.phase == flipping && err != nil:
 			pt.attempt++
 			pt.whole = true // what is here is all there was when it froze
 			k.setPhase(p, doubtful)
-		case refused[p]:
-			if f := k.followers[node]; f != nil {
-				delete(f.parts, p)
-			}
-			k.setPhase(p, held)
-		default:
-			pt.whole = true // what is here is all there was when it froze
+		case pt.phase == flipping && taken[p]:
+			pt.whole = true // as above
 			k.handed(p, node)
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.began)
+		case pt.phase == flipping:
+			delete(k.followers.at(node).parts, p)
+			k.setPhase(p, held)
+		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
+		case taken[p]:
+			k.handed(p, node)
+		default:
+			// Nobody has had the token since it was frozen here, if the one that was sent it says so itself.
+			k.goOn(v, p, pt.own() && !pt.lost(v))
 		}
 	}
 }
@@ -148,43 +179,60 @@ func (k *Keeper) handed(p int, node ring.NodeID) {
 		pt.passOn()
 	}
 	pt.source, pt.other, pt.boot, pt.ends = node, node, v.Boot(node), v.Generation(node)
-	k.unfollow(p)
+	k.followers.unfollow(p)
 	k.setPhase(p, handed)
 }
 
-// takeFlips takes tokens.
+// takeFlips takes tokens, or answers which of those asked for are here. Offers of tokens that are not here afterwards are void: their
+// sender is told so.
 func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
-	boot, n := d.Uint64(), decodeCount(d)
-	var kept []int
+	boot, asks := d.Uint64(), d.Bool()
+	var taken []int
 	k.mu.Lock()
-	for range n {
-		p, attempt, at := decodePartition(d), d.Uvarint(), decodeOrder(d)
+	for d.More() {
+		p, attempt := decodePartition(d), d.Uvarint()
+		var at order
+		if !asks {
+			at = decodeOrder(d)
+		}
 		if d.Failed() {
 			break
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
 		// Without authority it would be decided by nobody here.
-		good := boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self && from != to &&
-			pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
+		good := !asks && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self &&
+			from != to && pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
 			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
-		if !good {
+		switch {
+		case good:
+			k.takeToken(p, from)
+		case pt.phase == held:
+		case from != c.From.Node || to != k.cfg.Self:
+			d.Failf("partition %d does not move from the sender to this node", p)
+		default:
 			pt.refuse(c.From.Boot, attempt)
-			kept = append(kept, p)
-			continue
 		}
-		pt.source, pt.whole = ring.NodeID{}, false
-		pt.passOn()
-		k.unfollow(p)
-		if !k.collecting {
-			// What the other has is what is here: changes are enough from now on.
-			k.follower(from).parts[p] = &progress{whole: true}
+		if pt.phase == held {
+			taken = append(taken, p)
 		}
-		k.setPhase(p, held)
-		k.keepDebts(p)
 	}
 	k.mu.Unlock()
-	finish(c, d, appendPartitions(nil, kept))
+	finish(c, d, appendPartitions(nil, taken))
+}
+
+// takeToken makes this node the owner of p, which from was. It is called under mu.
+func (k *Keeper) takeToken(p int, from ring.NodeID) {
+	pt := &k.parts[p]
+	pt.source, pt.whole = ring.NodeID{}, false
+	pt.passOn()
+	k.followers.unfollow(p)
+	if !k.collecting {
+		// What the other has is what is here: changes are enough from now on.
+		k.followers.at(from).parts[p] = &progress{whole: true}
+	}
+	k.setPhase(p, held)
+	k.debts.keep(p, k.cfg.Now())
 }
 
 // refuse makes flips up to an attempt void: their sender is told that they were not taken.
@@ -193,96 +241,4 @@ func (pt *part) refuse(boot, attempt uint64) {
 		pt.void = void{boot: boot}
 	}
 	pt.void.attempt = max(pt.void.attempt, attempt)
-}
-
-// askAround asks the other ends of moves whether they have taken the tokens that this node is in doubt about.
-func (k *Keeper) askAround() {
-	v := k.view.Load()
-	questions := map[ring.NodeID][]int{}
-	attempts := map[int]uint64{}
-	boots := map[ring.NodeID]uint64{}
-	k.mu.Lock()
-	for p := range k.parts {
-		if k.parts[p].phase != doubtful {
-			continue
-		}
-		if _, to := v.Owner(p); !k.asking[to] && k.ready(to) {
-			boots[to] = v.Boot(to)
-			questions[to] = append(questions[to], p)
-			attempts[p] = k.parts[p].attempt
-		}
-	}
-	for node := range questions {
-		k.asking[node] = true
-	}
-	k.mu.Unlock()
-	for node, list := range questions {
-		body := k.header(nil)
-		body = binary.AppendUvarint(body, uint64(len(list)))
-		for _, p := range list {
-			body = binary.AppendUvarint(body, uint64(p))
-			body = binary.AppendUvarint(body, attempts[p])
-		}
-		k.cfg.Calls.Go(node, MethodAsk, body, flipTimeout, func(reply []byte, err error) {
-			var taken []int
-			if err == nil {
-				taken, err = parsePartitions(reply)
-			}
-			k.answered(node, boots[node], list, attempts, taken, err)
-		})
-	}
-}
-
-// answered takes note of the answer to a question, which was for a process of node.
-func (k *Keeper) answered(node ring.NodeID, boot uint64, list []int, attempts map[int]uint64, taken []int, err error) {
-	has := make(map[int]bool, len(taken))
-	for _, p := range taken {
-		has[p] = true
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.asking, node)
-	if err != nil {
-		k.failed(node)
-		return
-	}
-	v := k.view.Load()
-	for _, p := range list {
-		pt := &k.parts[p]
-		if _, to := v.Owner(p); pt.phase != doubtful || pt.attempt != attempts[p] || to != node ||
-			boot != v.Boot(node) {
-			continue // asked again, of whom it may concern now
-		}
-		if has[p] {
-			k.handed(p, node)
-		} else {
-			// Nobody has had the token since it was frozen here, if the one that was sent it says so itself.
-			k.goOn(v, p, pt.own() && !pt.lost(v))
-		}
-	}
-}
-
-// takeQuestion answers whether tokens were taken. Where they were not, flips sent before are void.
-func (k *Keeper) takeQuestion(v *view, c *peer.Call, d *wire.Decoder) {
-	n := decodeCount(d)
-	var taken []int
-	k.mu.Lock()
-	for range n {
-		p, attempt := decodePartition(d), d.Uvarint()
-		if d.Failed() {
-			break
-		}
-		pt := &k.parts[p]
-		from, to := v.Owner(p)
-		switch {
-		case pt.phase == held:
-			taken = append(taken, p)
-		case from == c.From.Node && to == k.cfg.Self:
-			pt.refuse(c.From.Boot, attempt)
-		default:
-			d.Failf("partition %d does not move from the asking node to this one", p)
-		}
-	}
-	k.mu.Unlock()
-	finish(c, d, appendPartitions(nil, taken))
 }

@@ -86,16 +86,13 @@ type Keeper struct {
 
 	mu        sync.Mutex // guards what follows
 	parts     [ring.Partitions]part
-	followers map[ring.NodeID]*follower
-	changed   chan struct{}        // closed and made anew when a phase or the view changes
-	looking   map[ring.NodeID]bool // nodes that are being asked how new their copies are
-	pulling   map[ring.NodeID]bool // nodes that are being asked for their copies
+	followers followers
+	changed   chan struct{} // closed and made anew when a phase or the view changes
 	giving    map[ring.NodeID]*gift
-	asking    map[ring.NodeID]bool
-	paying    map[ring.NodeID]bool
+	errands   map[errand]bool
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
 	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
-	debts     debts
+	debts     debtLedger
 	checked   time.Time // when those that were over were forgotten last
 	drops     bool      // partitions that are of no concern here any more may still have counters
 	stats     Stats
@@ -108,15 +105,14 @@ type Keeper struct {
 	backups  atomic.Int64    // messages about debts that wait for standbys
 	loans    int             // how many of them are not of debts: at most maxConfirms
 
-	saving  saving
-	haste   chan struct{} // capacity 1: there may be confirmations to go on with
-	copying bool          // whole copies are being put together; used by the loop alone
-	seq     uint64        // of the last message to a follower; used by the loop alone
-	kick    chan struct{} // capacity 1: there may be something to do before the next tick
-	inbox   chan message
-	stop    context.CancelFunc
-	ctx     context.Context
-	done    sync.WaitGroup
+	saving saving
+	haste  chan struct{} // capacity 1: there may be confirmations to go on with
+	seq    uint64        // of the last message to a follower; used by the loop alone
+	kick   chan struct{} // capacity 1: there may be something to do before the next tick
+	inbox  chan message
+	stop   context.CancelFunc
+	ctx    context.Context
+	done   sync.WaitGroup
 }
 
 // The table and the ring cut the key space into the same slices: this does not compile otherwise.
@@ -143,6 +139,12 @@ const (
 	doubtful                // this node may have the token: the other end of the move is asked
 	recovering              // the token is here, the counters are being looked for
 )
+
+// errand is a message that is under way, of which a node gets one at a time. Of MethodFlip these are questions.
+type errand struct {
+	node   ring.NodeID
+	method peer.Method
+}
 
 // part is what is known of a partition here.
 type part struct {
@@ -191,10 +193,9 @@ func Open(cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, shares: counters.New(cfg.Shares), followers: map[ring.NodeID]*follower{},
-		changed: make(chan struct{}), looking: map[ring.NodeID]bool{}, pulling: map[ring.NodeID]bool{},
-		giving: map[ring.NodeID]*gift{}, asking: map[ring.NodeID]bool{},
-		paying: map[ring.NodeID]bool{}, pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
+		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: followers{},
+		changed: make(chan struct{}), giving: map[ring.NodeID]*gift{}, errands: map[errand]bool{},
+		pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
 		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan message, inboxSize), drops: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
@@ -223,14 +224,10 @@ func (k *Keeper) Use(s *agreement.State) {
 	if s.Generation(k.cfg.Self) != before.Generation(k.cfg.Self) || !v.member {
 		k.forgetAll()
 	}
-	for node := range k.followers {
-		if v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node) {
-			delete(k.followers, node) // it has lost its copies
-		}
-	}
 	k.view.Store(v)
+	k.debts.incarnation = v.Boots[k.cfg.Self].Index
 	k.followed = k.followed || v.others(k.cfg.Self)
-	k.forgetFollowers(v)
+	k.followers.take(v, before, k.cfg.Self)
 	for p := range ring.Partitions {
 		k.settlePart(v, p)
 	}
@@ -249,32 +246,6 @@ func (k *Keeper) alone() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.followed
-}
-
-// forgetFollowers forgets what nodes have of partitions that they follow no more: if they follow them again, their
-// copies will not be what they were.
-func (k *Keeper) forgetFollowers(v *view) {
-	var buf [3]ring.NodeID
-	for node, f := range k.followers {
-		for p := range f.parts {
-			if !slices.Contains(v.following(k.cfg.Self, p, buf[:0]), node) {
-				delete(f.parts, p)
-			}
-		}
-	}
-	follow := map[ring.NodeID]bool{}
-	for p := range ring.Partitions {
-		if from, to := v.Owner(p); from == k.cfg.Self || to == k.cfg.Self {
-			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-				follow[node] = true
-			}
-		}
-	}
-	for node := range k.followers {
-		if !follow[node] {
-			delete(k.followers, node)
-		}
-	}
 }
 
 // forgetAll gives up every token and copy: this node was ended, and others go on from their copies.
@@ -369,12 +340,12 @@ func (k *Keeper) goOn(v *view, p int, newest bool) {
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
 	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
-	k.unfollow(p)
+	k.followers.unfollow(p)
 	k.setPhase(p, held)
 	// Without authority, a later entry may already have ended this node, and the debts would go with its counters. payDebts
 	// keeps them once there is authority.
 	if k.cfg.Authority() {
-		k.keepDebts(p)
+		k.debts.keep(p, k.cfg.Now())
 	}
 	k.stats.Begun++
 }
@@ -415,9 +386,12 @@ func (k *Keeper) announce() {
 }
 
 // wake has the loop look whether there is something to do.
-func (k *Keeper) wake() {
+func (k *Keeper) wake() { signal(k.kick) }
+
+// signal marks a channel of capacity 1.
+func signal(c chan struct{}) {
 	select {
-	case k.kick <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -113,7 +114,7 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), lookTimeout)
 		defer cancel()
-		_, err := b.peers.Call(ctx, a.id, MethodLookEnded, appendPartitions(b.keeper.appendHeader(nil, 0), []int{1}))
+		_, err := b.peers.Call(ctx, a.id, MethodLook, appendPartitions(wire.AppendBool(b.keeper.appendHeader(nil, 0), true), []int{1}))
 		if took := time.Since(began); err != nil || took > 2*catchUp {
 			t.Errorf("it answers after %v, %v", took, err)
 		}

@@ -41,8 +41,6 @@ type Stats struct {
 	Frozen      time.Duration // in all, that partitions were frozen for hand-offs since the process began
 	HandOffs    int64         // tokens handed over
 	Begun       int64         // lineages begun anew
-	Acted       int64         // checks admitted as a standby
-	NoRoom      int64         // messages of which not all counters had room
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // partitions held here of which a follower has no whole copy
@@ -81,7 +79,7 @@ func (k *Keeper) Stats() Stats {
 			st.Held++
 			var buf [3]ring.NodeID
 			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-				if !k.synced(p, node) {
+				if !k.followers.synced(p, node) {
 					st.Behind++
 					break
 				}

@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"context"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -41,25 +40,20 @@ type finding struct {
 // that have taken its place are what was its standbys.
 func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
-	for _, id := range [...]ring.NodeID{v.From.Standby(p), to, v.To.Standby(p), from} {
-		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
-			buf = append(buf, id)
-		}
-	}
-	return buf
+	return others(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
 }
 
 // recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then gets
 // the newest. It goes on with what there is when each has answered or was waited for in vain. It runs in the loop.
 func (k *Keeper) recover() {
 	v := k.view.Load()
-	looks, pulls := map[ring.NodeID][]int{}, map[ring.NodeID][]int{}
+	requests := map[errand][]int{}
 	alone, doubt := 0, 0
 	ended := k.ended(v)
 	k.mu.Lock()
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.phase != recovering || !k.recovered(v, p, ended, looks, pulls) {
+		if pt.phase != recovering || !k.recovered(v, p, ended, requests) {
 			continue
 		}
 		switch vain, given := pt.search.outcome(); {
@@ -70,11 +64,8 @@ func (k *Keeper) recover() {
 		}
 		k.begin(p)
 	}
-	for node := range looks {
-		k.looking[node] = true
-	}
-	for node := range pulls {
-		k.pulling[node] = true
+	for e := range requests {
+		k.errands[e] = true
 	}
 	k.mu.Unlock()
 	if alone > 0 {
@@ -85,18 +76,14 @@ func (k *Keeper) recover() {
 		k.cfg.Logger.Warn("partitions go on with the copy here: a node that may have a newer one did not answer",
 			"partitions", doubt)
 	}
-	for node, list := range looks {
-		k.look(v, node, list)
-	}
-	for node, list := range pulls {
-		body := appendPartitions(k.appendHeader(nil, 0), list)
-		k.done.Go(func() { k.pull(node, list, body) })
+	for e, list := range requests {
+		k.request(v, e, list)
 	}
 }
 
 // recovered reports whether nothing is left to wait for before p is decided here. Otherwise it adds p to what is to be asked
 // now. It is called under mu.
-func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map[ring.NodeID][]int) bool {
+func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[errand][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
@@ -104,12 +91,12 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
-		switch {
+		switch look := (errand{node, MethodLook}); {
 		case known && f.boot == v.Boot(node):
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
-		case !k.looking[node] && k.ready(node):
-			looks[node] = append(looks[node], p)
+		case !k.errands[look] && k.ready(node):
+			requests[look] = append(requests[look], p)
 			open = true
 		default:
 			open = true
@@ -117,14 +104,14 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, looks, pulls map
 	}
 	for !open {
 		node := s.newest(pt, nodes)
-		switch {
+		switch pull := (errand{node, MethodPull}); {
 		case node.IsZero():
 			return true
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
 			continue
-		case !k.pulling[node] && k.ready(node):
-			pulls[node] = append(pulls[node], p)
+		case !k.errands[pull] && k.ready(node):
+			requests[pull] = append(requests[pull], p)
 		}
 		return false
 	}
@@ -137,7 +124,7 @@ func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
-	return k.pulling[node] || waited < slowPatience*k.cfg.Patience
+	return k.errands[errand{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
 }
 
 // newest is the node whose copy is to be got next, zero if there is none. Of each lineage that is the newest copy, and only
@@ -174,67 +161,51 @@ func (s *search) outcome() (vain, given bool) {
 	return vain, given
 }
 
-// look asks node how new its copies are.
-func (k *Keeper) look(v *view, node ring.NodeID, list []int) {
-	boot := v.Boot(node)
-	body := appendPartitions(k.appendHeader(nil, 0), list)
-	method := MethodLook
-	if !v.InRing(node) {
-		method = MethodLookEnded
+// request asks a node how new its copies are, or gets them, which come before the answer.
+func (k *Keeper) request(v *view, e errand, list []int) {
+	boot, timeout := v.Boot(e.node), lookTimeout
+	if e.method == MethodPull {
+		timeout = pullTimeout
 	}
-	k.cfg.Calls.Go(node, method, body, lookTimeout, func(reply []byte, err error) {
-		found := make(map[int]finding, len(list))
-		if err == nil {
+	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(e.node)) // it was ended, and may not know that
+	k.cfg.Calls.Go(e.node, e.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
+		var found map[int]finding
+		if err == nil && e.method == MethodLook {
 			found, err = parseFindings(reply)
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.looking, node)
+		delete(k.errands, e)
+		if e.method == MethodPull {
+			delete(k.giving, e.node)
+		}
+		if k.ctx.Err() != nil {
+			return
+		}
+		defer k.wake()
 		if err != nil {
-			k.failed(node)
+			k.failed(e.node)
+			k.cfg.Logger.Debug("a node gave no copies yet", "node", e.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {
-			if s := k.parts[p].search; s != nil {
-				f, has := found[p]
-				f.boot, f.done = boot, !has
-				s.found[node] = f
+			s := k.parts[p].search
+			if s == nil {
+				continue
 			}
-		}
-		k.wake()
-	})
-}
-
-// pull gets the copies of one node.
-func (k *Keeper) pull(node ring.NodeID, list []int, body []byte) {
-	ctx, cancel := context.WithTimeout(k.ctx, pullTimeout)
-	defer cancel()
-	method := MethodPull
-	if !k.view.Load().InRing(node) {
-		method = MethodPullEnded
-	}
-	_, err := k.cfg.Calls.Call(ctx, node, method, body)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.pulling, node)
-	delete(k.giving, node)
-	if k.ctx.Err() != nil {
-		return
-	}
-	defer k.wake()
-	if err != nil {
-		k.failed(node)
-		k.cfg.Logger.Debug("a node gave no copies yet", "node", node.String(), "error", err)
-		return
-	}
-	for _, p := range list {
-		if s := k.parts[p].search; s != nil {
-			f := s.found[node]
+			f := s.found[e.node]
 			f.done = true
-			s.found[node] = f
+			if e.method == MethodLook {
+				var has bool
+				f, has = found[p]
+				f.boot, f.done = boot, !has
+			}
+			s.found[e.node] = f
 		}
-	}
-	k.cfg.Logger.Info("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
+		if e.method == MethodPull {
+			k.cfg.Logger.Info("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
+		}
+	})
 }
 
 func appendFinding(b []byte, p int, f finding) []byte {
@@ -255,37 +226,28 @@ func parseFindings(b []byte) (map[int]finding, error) {
 func (k *Keeper) dropOthers() {
 	k.mu.Lock()
 	v := k.view.Load()
-	if !k.drops || !v.member || v.From == nil || !v.Settled {
-		k.mu.Unlock()
-		return
-	}
-	k.drops = false
-	var list []int
-	for p := range k.parts {
-		pt := &k.parts[p]
-		owner, _ := v.Owner(p)
-		if pt.phase != away || owner == k.cfg.Self || v.From.Standby(p) == k.cfg.Self {
-			continue
-		}
-		list = append(list, p)
-	}
+	due := k.drops && v.member && v.From != nil && v.Settled
+	k.drops = k.drops && !due
 	k.mu.Unlock()
-	for _, p := range list {
-		if !k.dropOther(v, p) {
-			return // the next view asks for it again
-		}
+	for p := 0; due && p < ring.Partitions; p++ {
+		due = k.dropOther(v, p) // if not, the next view asks for it again
 	}
 }
 
-// dropOther drops the counters of p, unless there is another view than v: then a copy of p may just be coming.
+// dropOther drops the counters of p if they are of no concern here, unless there is another view than v: then a copy of p may
+// just be coming.
 func (k *Keeper) dropOther(v *view, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load() != v {
+	pt := &k.parts[p]
+	owner, _ := v.Owner(p)
+	switch {
+	case k.view.Load() != v:
 		return false
+	case pt.phase == away && owner != k.cfg.Self && v.From.Standby(p) != k.cfg.Self:
+		pt.source, pt.whole = ring.NodeID{}, false
+		k.cfg.Table.Drop(p)
+		k.debts.replace(p)
 	}
-	k.parts[p].source, k.parts[p].whole = ring.NodeID{}, false
-	k.cfg.Table.Drop(p)
-	k.debts.replace(p)
 	return true
 }

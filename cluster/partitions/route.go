@@ -79,11 +79,16 @@ func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 
 // Wait returns when p is not frozen, or ctx ends.
 func (k *Keeper) Wait(ctx context.Context, p int) {
+	k.until(ctx, func() bool { return k.Route(p).Place != Frozen })
+}
+
+// until waits for a change of a phase or the view after which good holds. It returns when ctx or the Keeper ends, too.
+func (k *Keeper) until(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
 		changed := k.changed
 		k.mu.Unlock()
-		if k.Route(p).Place != Frozen {
+		if good() {
 			return
 		}
 		select {
@@ -105,32 +110,23 @@ func (k *Keeper) Settled() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.view.Load()
-	if v.Settled {
-		return v.Epoch
-	}
-	if k.unsettled(v) >= 0 {
+	if !v.Settled && k.unsettled(v) {
 		return v.Epoch - 1
 	}
 	return v.Epoch
 }
 
-// unsettled is a partition that keeps this node from having settled the epoch, −1 without one.
-func (k *Keeper) unsettled(v *view) int {
-	if !v.member {
-		return 0
-	}
+// unsettled reports whether some partition keeps this node from having settled the epoch.
+func (k *Keeper) unsettled(v *view) bool {
 	for p := range ring.Partitions {
 		from, to := v.Owner(p)
 		switch {
-		case to == k.cfg.Self:
-			if k.parts[p].phase != held || !k.synced(p, v.To.Standby(p)) {
-				return p
-			}
-		case from == k.cfg.Self && k.parts[p].phase != handed:
-			return p
+		case to == k.cfg.Self && (k.parts[p].phase != held || !k.followers.synced(p, v.To.Standby(p))),
+			to != k.cfg.Self && from == k.cfg.Self && k.parts[p].phase != handed:
+			return true
 		}
 	}
-	return -1
+	return !v.member
 }
 
 // Used is the Raft index of the state taken up last, as far as owners are concerned.

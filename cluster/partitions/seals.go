@@ -15,7 +15,7 @@ import (
 
 // A seal is what a node tells of its debts in a partition, in one piece that never changes, under a number that is never
 // used again. The owner debits it once, and notes the number of the last one of each node beside the counters of the
-// partition: the note goes to standbys, in hand-overs and to disk as they do. So a seal that is told again, to whoever goes on
+// partition: the note goes to standbys, in hand-overs and to disk as they do. So a seal that is told again, to the next owner that goes on
 // from these counters, is debited no second time.
 
 // maxSeals bounds those of a partition.
@@ -41,167 +41,166 @@ type seal struct {
 
 // sealed is a debt, or a part of one, in a seal.
 type sealed struct {
-	key   counters.Key
-	limit algorithms.Limit
-	taken algorithms.Taken
-	cost  int64
+	key counters.Key
+	owed
 }
 
-// due is what is debited of it; see debt.due.
-func (e *sealed) due() int64 { return min(e.cost, e.limit.Capacity()) }
-
 // seal seals the debts of p that are in no seal, as many as a message may have; those of fallbacks only if they need not
-// wait. It is called under mu.
-func (k *Keeper) seal(v *view, p int, waiting bool) {
+// wait. It reports whether there were any.
+func (l *debtLedger) seal(p int, waiting bool) bool {
 	s := &seal{partition: p}
-	for key, d := range k.debts.of[p] {
+	for key, d := range l.debts[p] {
 		if d.waits && waiting || d.cost <= d.sealed || len(s.entries) >= debtsPerMessage {
 			continue
 		}
-		s.entries = append(s.entries, sealed{key: key, limit: d.limit, taken: d.taken, cost: d.cost - d.sealed})
+		e := sealed{key: key, owed: d.owed}
+		e.cost -= d.sealed
+		s.entries = append(s.entries, e)
 		d.sealed = d.cost
 	}
 	if len(s.entries) == 0 {
-		return
+		return false
 	}
-	k.debts.numbers++
-	s.number = number{incarnation: v.Boots[k.cfg.Self].Index, n: k.debts.numbers}
-	k.debts.put(s)
+	l.numbers++
+	s.number = number{incarnation: l.incarnation, n: l.numbers}
+	l.put(s)
+	return true
 }
 
 // reopen takes back the last seals of p that nobody was told of: what is in them is told under other numbers.
-func (d *debts) reopen(p int) {
-	list := d.seals[p]
+func (l *debtLedger) reopen(p int) {
+	list := l.seals[p]
 	for len(list) > 0 && !list[len(list)-1].told {
 		s := list[len(list)-1]
 		for i := range s.entries {
-			d.unseal(&s.entries[i], false)
+			l.unseal(&s.entries[i], false)
 		}
 		list = list[:len(list)-1]
 	}
 	if len(list) == 0 {
-		delete(d.seals, p)
+		delete(l.seals, p)
 	} else {
-		d.seals[p] = list
+		l.seals[p] = list
 	}
 }
 
-// sealAll seals all debts of p, as far as there is room for seals. It is called under mu.
-func (k *Keeper) sealAll(v *view, p int) {
-	k.debts.reopen(p)
-	for len(k.debts.seals[p]) < maxSeals {
-		before := len(k.debts.seals[p])
-		if k.seal(v, p, false); len(k.debts.seals[p]) == before {
-			return
-		}
+// sealAll seals all debts of p, as far as there is room for seals.
+func (l *debtLedger) sealAll(p int) {
+	l.reopen(p)
+	for len(l.seals[p]) < maxSeals && l.seal(p, false) {
 	}
 }
 
 // sealToWrite seals what is written down. If this process tells it, and is killed before that is written, the next one tells it
-// once more: under a number that is not above the one under which it was debited. It is called under mu.
-func (k *Keeper) sealToWrite() {
-	v, changes := k.view.Load(), k.debts.changes
-	if v == nil || !v.member {
-		return // numbers could be those of the process before
+// once more: under a number that is not above the one under which it was debited.
+func (l *debtLedger) sealToWrite() {
+	changes := l.changes
+	for p := range l.debts {
+		l.sealAll(p)
 	}
-	for p := range k.debts.of {
-		k.sealAll(v, p)
-	}
-	k.debts.changes = changes
+	l.changes = changes
 }
 
 // put notes a seal, the last one of its partition.
-func (d *debts) put(s *seal) {
-	if d.seals == nil {
-		d.seals = map[int][]*seal{}
+func (l *debtLedger) put(s *seal) {
+	l.seals[s.partition] = append(l.seals[s.partition], s)
+	l.changes++
+}
+
+// restoreSeal takes up a seal of debts that were restored.
+func (l *debtLedger) restoreSeal(s *seal, restored map[counters.Key]bool) {
+	s.entries = slices.DeleteFunc(s.entries, func(e sealed) bool {
+		return !restored[e.key] || l.get(e.key).cost-l.get(e.key).sealed < e.cost
+	})
+	if len(s.entries) == 0 {
+		return
 	}
-	d.seals[s.partition] = append(d.seals[s.partition], s)
-	d.changes++
+	for i := range s.entries {
+		l.get(s.entries[i].key).sealed += s.entries[i].cost
+	}
+	l.put(s)
 }
 
 // settled takes a seal's debts off, those of the places that are told: they are in the owner's counters. What is left is told
 // under another number.
-func (d *debts) settled(s *seal, told func(i int) bool) {
-	i := slices.IndexFunc(d.seals[s.partition], func(have *seal) bool { return have.number == s.number })
+func (l *debtLedger) settled(s *seal, told func(i int) bool) {
+	i := slices.IndexFunc(l.seals[s.partition], func(have *seal) bool { return have.number == s.number })
 	if i < 0 {
 		return // the debts of the partition were over, or have become history here
 	}
-	d.changes++
-	if d.seals[s.partition] = slices.Delete(d.seals[s.partition], i, i+1); len(d.seals[s.partition]) == 0 {
-		delete(d.seals, s.partition)
+	l.changes++
+	if l.seals[s.partition] = slices.Delete(l.seals[s.partition], i, i+1); len(l.seals[s.partition]) == 0 {
+		delete(l.seals, s.partition)
 	}
 	for i := range s.entries {
-		d.unseal(&s.entries[i], told(i))
+		l.unseal(&s.entries[i], told(i))
 	}
 }
 
 // unseal takes what is in a seal out of it, and off the debt, if nobody has to be told.
-func (d *debts) unseal(e *sealed, gone bool) {
-	one := d.get(e.key)
-	if one == nil || e.limit.Kind == algorithms.FixedWindow && one.taken.Window != e.taken.Window {
+func (l *debtLedger) unseal(e *sealed, gone bool) {
+	d := l.get(e.key)
+	if d == nil || !d.of(e.taken) {
 		return // it was of a window that is over, and is not in the debt any more
 	}
-	cost := min(e.cost, one.sealed)
-	if one.sealed -= cost; !gone {
+	cost := min(e.cost, d.sealed)
+	if d.sealed -= cost; !gone {
 		return
 	}
-	one.cost -= cost
-	if one.absent = min(one.absent, one.cost); one.cost <= 0 {
-		d.remove(e.key)
+	if d.reduce(cost); d.cost <= 0 {
+		l.remove(e.key)
 	}
 }
 
-// prune takes out of seals what would drain or leave its window before anyone could be told. Seals that are on their way stay
-// as they are.
-func (d *debts) prune(now algorithms.Now) {
-	for p, seals := range d.seals {
+// pruneSeals takes out of seals what would drain or leave its window before anyone could be told. Seals that are on their way
+// stay as they are.
+func (l *debtLedger) pruneSeals(now algorithms.Now) {
+	for p, seals := range l.seals {
 		var left []*seal
 		for _, s := range seals {
-			over := func(e sealed) bool { return lasts(&e.limit, e.taken, e.due(), now) <= 0 }
-			if !slices.ContainsFunc(s.entries, over) {
-				left = append(left, s)
-				continue
-			}
-			next := &seal{number: s.number, partition: p, present: s.present, told: s.told}
-			for _, e := range s.entries {
-				if over(e) {
-					d.unseal(&e, true)
-				} else {
-					next.entries = append(next.entries, e)
+			next := *s
+			next.entries = slices.DeleteFunc(slices.Clone(s.entries), func(e sealed) bool {
+				over := e.over(now)
+				if over {
+					l.unseal(&e, true)
 				}
-			}
-			if len(next.entries) > 0 {
-				left = append(left, next)
+				return over
+			})
+			switch len(next.entries) {
+			case len(s.entries):
+				left = append(left, s)
+			case 0:
+			default:
+				left = append(left, &next)
 			}
 		}
-		if d.seals[p] = left; len(left) == 0 || len(d.of[p]) == 0 {
-			delete(d.seals, p)
+		if l.seals[p] = left; len(left) == 0 || len(l.debts[p]) == 0 {
+			delete(l.seals, p)
 		}
 	}
 }
 
 // there returns how much of the debts of p the counters here have in them since somebody else has debited it, and corrects
-// what is noted as absent. The debts stay: the counters here may be replaced by others that have nothing of it. It is called
-// under mu.
-func (k *Keeper) there(p int, now algorithms.Now) map[counters.Key]int64 {
-	if len(k.debts.seals[p]) == 0 {
+// what is noted as absent. The debts stay: the counters here may be replaced by others that have nothing of it.
+func (l *debtLedger) there(p int, now algorithms.Now) map[counters.Key]int64 {
+	if len(l.seals[p]) == 0 {
 		return nil
 	}
-	last, some := k.told(p, k.cfg.Self, now)
+	last, some := l.told(p, l.self, now)
 	there := map[counters.Key]int64{}
-	for _, s := range k.debts.seals[p] {
+	for _, s := range l.seals[p] {
 		if !some || !s.upTo(last) {
 			break
 		}
 		for i := range s.entries {
-			one := k.debts.get(s.entries[i].key)
-			if one == nil {
+			d := l.get(s.entries[i].key)
+			if d == nil {
 				continue
 			}
-			cost := min(s.entries[i].cost, one.sealed)
+			cost := min(s.entries[i].cost, d.sealed)
 			there[s.entries[i].key] += cost
 			if !s.present {
-				one.absent = max(0, one.absent-cost)
+				d.absent = max(0, d.absent-cost)
 			}
 		}
 		s.present = true
@@ -209,58 +208,43 @@ func (k *Keeper) there(p int, now algorithms.Now) map[counters.Key]int64 {
 	return there
 }
 
-// includeDebts makes the copy of p here, which is whole and will be given to its owner, have all that this node owes it, and
-// say so: if the owner goes on from the copy, it debits none of it when it is told. If it does not, it debits all. It is called
-// under mu.
-func (k *Keeper) includeDebts(p int) {
-	if len(k.debts.of[p]) == 0 {
+// include makes the copy of p here, which is whole and will be given to its owner, have all that this node owes it, and
+// say so: if the owner goes on from the copy, it debits none of it when it is told. If it does not, it debits all.
+func (l *debtLedger) include(p int, now algorithms.Now) {
+	if len(l.debts[p]) == 0 {
 		return
 	}
-	now := k.cfg.Now()
-	k.sealAll(k.view.Load(), p)
-	seals, there := k.debts.seals[p], k.there(p, now)
-	if len(seals) == 0 || k.note(k.cfg.Self, seals[len(seals)-1], now) != nil {
+	l.sealAll(p)
+	seals, there := l.seals[p], l.there(p, now)
+	if len(seals) == 0 || l.note(l.self, seals[len(seals)-1], now) != nil {
 		return // it is debited twice, at worst
 	}
-	for key, d := range k.debts.of[p] {
-		if cost := d.missing(there[key]); cost > 0 {
-			if err := k.cfg.Table.ObligeCopy(now, key, &d.limit, d.taken, d.due(cost)); err != nil {
-				k.cfg.Logger.Warn("a debt is lost", "partition", p, "error", err)
-			}
-		}
+	l.debitMissing(p, now, there)
+	for _, d := range l.debts[p] {
 		d.absent, d.former = 0, false
 	}
 	for _, s := range seals {
 		s.present, s.told = true, true
 	}
-	k.debts.changes++
+	l.changes++
 }
 
-// debit debits a seal of node once. It reports false where this node is not the owner, or can't note the number, and returns
-// the places of debts for which there is no room. A seal that was debited before is not again. With joins, an owner
-// that still looks for its counters debits it as well.
-func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool) (full []int, ok bool) {
-	p := s.partition
-	k.debiting.Lock()
-	defer k.debiting.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if ph := k.parts[p].phase; ph != held && !(joins && ph == recovering) {
-		return nil, false
+// debit debits a seal of node once. It fails where it can't note the number, and returns the places of debts for which there is no
+// room. A seal that was debited before is not again.
+func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, err error) {
+	if last, some := l.told(s.partition, node, now); some && s.upTo(last) {
+		return nil, nil
 	}
-	if last, some := k.told(p, node, now); some && s.upTo(last) {
-		return nil, true
-	}
-	if k.note(node, s, now) != nil {
-		return nil, false
+	if err := l.note(node, s, now); err != nil {
+		return nil, err
 	}
 	for i := range s.entries {
 		e := &s.entries[i]
-		if k.cfg.Table.ObligeCopy(now, e.key, &e.limit, e.taken, e.due()) != nil {
+		if l.table.ObligeCopy(now, e.key, &e.limit, e.taken, e.due(e.cost)) != nil {
 			full = append(full, i)
 		}
 	}
-	return full, true
+	return full, nil
 }
 
 // noteKey is where the last number of a node's seals in p is noted.
@@ -278,9 +262,9 @@ const (
 var _ [1 << partitionBits]struct{} = [ring.Partitions]struct{}{}
 
 // told is the number of node's last seal that the counters of p have in them.
-func (k *Keeper) told(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
+func (l *debtLedger) told(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
 	n := counters.Note{Key: noteKey(p, node)}
-	some = k.cfg.Table.Noted(now, &n)
+	some = l.table.Noted(now, &n)
 	return number{incarnation: uint64(n.At), n: uint64(n.Count)}, some
 }
 
@@ -288,13 +272,12 @@ func (k *Keeper) told(p int, node ring.NodeID, now algorithms.Now) (last number,
 const noteSlack = debtsCheck + debtsTimeout + 10*time.Second
 
 // note notes a seal as the last one of node that the counters of its partition have in them, until it is told no more.
-func (k *Keeper) note(node ring.NodeID, s *seal, now algorithms.Now) error {
+func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	until := int64(0)
 	for i := range s.entries {
-		e := &s.entries[i]
-		until = max(until, (now.Steady+int64(lasts(&e.limit, e.taken, e.due(), now)+noteSlack))/1e9)
+		until = max(until, (now.Steady+int64(s.entries[i].lasts(now)+noteSlack))/1e9)
 	}
-	return k.cfg.Table.SetNote(now, &counters.Note{
+	return l.table.SetNote(now, &counters.Note{
 		Key: noteKey(s.partition, node), Count: int64(s.n), At: int64(s.incarnation),
 	}, until)
 }
@@ -306,8 +289,7 @@ func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendUvarint(b, s.n)
 	b = binary.AppendUvarint(b, uint64(len(s.entries)))
 	for i := range s.entries {
-		e := &s.entries[i]
-		b = appendDebt(b, e.key, &e.limit, e.taken, e.cost, now)
+		b = s.entries[i].append(b, s.entries[i].key, now)
 	}
 	return b
 }
@@ -320,7 +302,8 @@ func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
 		d.Failf("a seal is out of bounds")
 	}
 	for range n {
-		e := decodeDebt(d, now, passed)
+		var e sealed
+		e.key, e.owed = decodeOwed(d, now, passed)
 		if ring.PartitionOf(e.key.Hi) != s.partition || e.cost < 1 {
 			d.Failf("a seal is out of bounds")
 		}

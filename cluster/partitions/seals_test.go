@@ -52,7 +52,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.mu.Lock()
-			c.keeper.paying[a.id] = true // c tells a nothing more
+			c.keeper.errands[errand{a.id, MethodDebts}] = true // c tells a nothing more
 			c.keeper.mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
@@ -312,9 +312,9 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		k := c.keeper
 		k.mu.Lock()
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
-			k.debts.at(key).add(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3)
+			k.debts.owe(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
 		}
-		k.seal(k.view.Load(), p, false)
+		k.debts.seal(p, false)
 		before := k.debts.seals[p][0]
 		before.told = true
 		k.mu.Unlock()
@@ -385,7 +385,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		for n := range int64(3) {
 			act(t, b, i)
 			k.mu.Lock()
-			k.includeDebts(p)
+			k.debts.include(p, now())
 			if d := k.debts.get(keyOf(i)); d == nil || d.cost != n+1 || d.absent != 0 {
 				t.Errorf("have %+v after %d", d, n+1)
 			}

@@ -13,15 +13,12 @@ import (
 
 // The messages between keepers.
 const (
-	MethodPush      peer.Method = 48 + iota // copies and changes; answered by the partitions that were not taken
-	MethodFlip                              // tokens; answered by the partitions that were not taken
-	MethodAsk                               // "have you taken these?"; answered by those that were
-	MethodPull                              // "give me what you have of these", answered when all of it was given back
-	MethodBack                              // what MethodPull asked for
-	MethodDebts                             // what was admitted without the owner; answered by what was not taken
-	MethodLook                              // "how new are your copies of these?"; answered by findings
-	MethodLookEnded                         // the same, of a node that was ended and may not know it
-	MethodPullEnded                         // MethodPull, of such a node
+	MethodPush  peer.Method = 48 + iota // copies and changes; answered by the partitions that were not taken
+	MethodFlip                          // tokens, offered and asked for; answered by the partitions whose tokens are there
+	MethodLook                          // "how new are your copies of these?"; answered by findings
+	MethodPull                          // "give me what you have of these", answered when all of it was given back
+	MethodBack                          // what MethodPull asked for
+	MethodDebts                         // what was admitted without the owner; answered by what was not taken
 )
 
 // How a message can fail.
@@ -83,30 +80,30 @@ type section struct {
 	p int
 	order
 	flags uint8
-	parts uint64 // with sectionEnds: of how many sections the copy is made
+	parts uint64 // how many sections of the copy there are so far, with this one
 }
 
-// pack writes as many of records as make up a message, at least one, and returns how many these are. A log may have
-// tens of thousands of entries.
-func pack(b []byte, records []counters.Record, now algorithms.Now) ([]byte, int) {
-	n := 0
-	for n < len(records) && len(b) < messageSize {
-		b = counters.AppendRecord(b, &records[n], now)
-		n++
-	}
-	return b, n
-}
-
-// appendSection writes a section of n packed records.
-func appendSection(b []byte, s section, n int, packed []byte) []byte {
+// append writes s with as many of the records as make up a message, at least one if there are any, and returns those that are
+// left. They are for sections that follow s, which s is then the beginning of. A log may have tens of thousands of entries.
+func (s *section) append(b []byte, records []counters.Record, now algorithms.Now) ([]byte, []counters.Record) {
+	s.parts++
 	b = binary.AppendUvarint(b, uint64(s.p))
+	flags := len(b)
 	b = append(b, s.flags)
-	b = appendOrder(b, s.order)
-	if s.flags&sectionEnds != 0 {
-		b = binary.AppendUvarint(b, s.parts)
+	b = binary.AppendUvarint(appendOrder(b, s.order), s.parts)
+	n, begin := 0, len(b)+4
+	for b = append(b, 0, 0, 0, 0); n < len(records) && len(b) < begin+messageSize; n++ {
+		b = counters.AppendRecord(b, &records[n], now)
 	}
-	b = binary.AppendUvarint(b, uint64(n))
-	return append(b, packed...)
+	binary.LittleEndian.PutUint32(b[begin-4:], uint32(n))
+	if n < len(records) {
+		b[flags] &^= sectionEnds
+		if s.flags&sectionCopy == 0 {
+			b[flags] |= sectionMore
+		}
+	}
+	s.flags &^= sectionBegins
+	return b, records[n:]
 }
 
 func appendOrder(b []byte, o order) []byte {
@@ -121,11 +118,8 @@ func decodeOrder(d *wire.Decoder) order {
 
 // decodeSection reads a section and hands its records to each.
 func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
-	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d)}
-	if s.flags&sectionEnds != 0 {
-		s.parts = d.Uvarint()
-	}
-	n := decodeCount(d)
+	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d), parts: d.Uvarint()}
+	n := d.Uint32()
 	if d.Failed() {
 		return
 	}
@@ -166,8 +160,9 @@ func decodePlaces(d *wire.Decoder, n int) map[int]bool {
 	return list
 }
 
-func parsePartitions(b []byte) ([]int, error) {
+// parsePartitions reads an answer that lists partitions.
+func parsePartitions(b []byte) (map[int]bool, error) {
 	d := wire.NewDecoder(b)
-	list := decodePartitions(d)
+	list := decodePlaces(d, ring.Partitions)
 	return list, d.Done("list of partitions")
 }

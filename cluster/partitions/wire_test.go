@@ -22,7 +22,7 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 		{Kind: algorithms.FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day, MaxDelay: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 9, Window: time.Minute, MaxDelay: time.Minute},
 	} {
-		told.entries = append(told.entries, sealed{key: keyOf(1), limit: l, cost: 2})
+		told.entries = append(told.entries, sealed{key: keyOf(1), owed: owed{limit: l, cost: 2}})
 	}
 	have := decodeSeal(wire.NewDecoder(told.append(nil, now())), now(), 0)
 	if have == nil || len(have.entries) != len(told.entries) {
@@ -38,10 +38,10 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 // Whatever comes, reading it ends, and gives nothing out of bounds.
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
-	packed, n := pack(nil, records, now())
-	f.Add(appendSection(nil, section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds, parts: 1}, n, packed))
+	b, _ := (&section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
+	f.Add(b)
 	f.Add(appendFinding(nil, 17, finding{whole: true, order: order{5, 1, 9}}))
-	f.Add((&seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{{key: keyOf(1), limit: limit, cost: 2}}}).append(nil, now()))
+	f.Add((&seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{{key: keyOf(1), owed: owed{limit: limit, cost: 2}}}}).append(nil, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)

@@ -60,9 +60,6 @@ type Call struct {
 // Keep makes Body a copy that stays valid.
 func (c *Call) Keep() { c.Body = append([]byte(nil), c.Body...) }
 
-// OneWay says whether the sender waits for no answer.
-func (c *Call) OneWay() bool { return c.id == 0 }
-
 // Reply answers. body may be used again afterwards.
 func (c *Call) Reply(body []byte) {
 	if len(body) > largestMessage {
@@ -101,7 +98,7 @@ type outgoing struct {
 
 // expire is the timer's.
 func (o *outgoing) expire() {
-	if o.conn.expired(o.id) {
+	if o.conn.claim(o.id, true) != nil {
 		defer o.conn.ending.Done()
 		o.done(nil, ErrTimeout)
 	}

@@ -46,7 +46,7 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 		a, b := w.pair()
 		random := rand.NewChaCha8([32]byte{1})
 		var wait sync.WaitGroup
-		for _, size := range []int{0, 1, smallFrame - messageHead, smallFrame, largestFrame, largestFrame + 1, 1 << 20, 3, largestMessage} {
+		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1, keptBytes, keptBytes + 1, 1 << 20, 3, largestMessage} {
 			body := make([]byte, size)
 			_, _ = random.Read(body)
 			want := bytes.Clone(body)

@@ -23,7 +23,7 @@ const (
 	// readSize is how much is read at once. A connection begins with firstRead, and has the other when that was once full: most
 	// connections of a large cluster carry little.
 	readSize, firstRead = 32 << 10, 2 << 10
-	// retireTime bounds how long calls that are under way keep a connection that was replaced.
+	// retireTime is how long calls that are under way may still end on a connection that was replaced.
 	retireTime = 2 * time.Second
 )
 
@@ -71,7 +71,7 @@ type conn struct {
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
-	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: newQueue(&p.frames), pending: make(map[uint64]*outgoing)}
+	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing)}
 	n.serves, n.quiet = &p.handlers[Near], quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
 	if s.kind == kindFar {
 		n.serves, n.quiet = &p.handlers[Far], quiet{after: farSilence, most: farSilence}
@@ -94,21 +94,18 @@ func (c *conn) run(ctx context.Context) error {
 	writer.Wait()
 	c.ending.Wait()
 	c.peers.unwatch(c)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken
+	return c.why()
 }
 
-// breakOff ends the connection and fails what waits. Only the first reason counts; first says whether this is it.
-func (c *conn) breakOff(err error) (first bool) {
-	if first = c.fail(err, true); first {
+// breakOff ends the connection and fails what waits. Only the first reason counts.
+func (c *conn) breakOff(err error) {
+	if first := c.fail(err, true); first {
 		c.queue.close()
 		if errors.Is(err, errSilent) || errors.Is(err, errStuck) {
 			c.socket.discard()
 		}
 		c.socket.Close()
 	}
-	return first
 }
 
 // fail makes the calls that wait fail, and new ones until the connection is well again, if it ever is.
@@ -177,17 +174,11 @@ func (c *conn) write(ctx context.Context) error {
 	every := c.quiet.after / 5
 	idle := time.NewTimer(every)
 	defer idle.Stop()
-	var spare []frame
 	for {
-		frames := c.queue.take(spare)
-		for i, f := range frames {
-			if err := c.send(f); err != nil {
-				return err
+		if b := c.queue.next(); len(b) > 0 {
+			if _, err := c.socket.Write(b); err != nil { // it waits while the remote doesn't read
+				return fmt.Errorf("send: %w", err)
 			}
-			frames[i] = frame{}
-		}
-		spare = frames
-		if len(frames) > 0 {
 			idle.Reset(every)
 			continue
 		}
@@ -195,7 +186,7 @@ func (c *conn) write(ctx context.Context) error {
 		case <-ctx.Done():
 			return ErrClosed
 		case <-c.queue.wake:
-			// Others that are about to send go into the same frame.
+			// Others that are about to send go into the same batch.
 			runtime.Gosched()
 		case <-idle.C:
 			idle.Reset(every)
@@ -207,18 +198,6 @@ func (c *conn) write(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// send writes a frame, which waits while the remote doesn't read.
-func (c *conn) send(f frame) error {
-	size := len(*f.bytes)
-	_, err := c.socket.Write(*f.bytes)
-	c.peers.frames.Put(f.bytes)
-	if err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	c.queue.written(f.begun, size)
-	return nil
 }
 
 // read handles the messages that come.
@@ -280,7 +259,7 @@ func (c *conn) settle(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
 	}
-	o := c.claim(m.id)
+	o := c.claim(m.id, false)
 	if o == nil {
 		return nil
 	}
@@ -293,25 +272,17 @@ func (c *conn) settle(m message) error {
 	return nil
 }
 
-// claim takes a call out of those that wait: whoever gets it runs done, so done runs once.
-func (c *conn) claim(id uint64) *outgoing {
+// claim takes a call out of those that wait. Its caller runs done, so done runs once. beside is for the timer, which runs it
+// beside the reader and calls c.ending.Done afterwards.
+func (c *conn) claim(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.pending[id]
 	delete(c.pending, id)
-	return o
-}
-
-// expired is claim for the timer, which says when it is done.
-func (c *conn) expired(id uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.pending[id] == nil {
-		return false
+	if o != nil && beside {
+		c.ending.Add(1)
 	}
-	delete(c.pending, id)
-	c.ending.Add(1)
-	return true
+	return o
 }
 
 // start sends a call. With an error, done is not run; without one it is, once.
@@ -334,15 +305,21 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	c.mu.Unlock()
-	err := c.queue.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
-	if err == nil || c.claim(o.id) == nil { // if it is gone, it has failed meanwhile, and done has run
+	err := c.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
+	if err == nil || c.claim(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
 		return o, nil
 	}
 	o.timer.Stop()
+	return nil, err
+}
+
+// put queues a message.
+func (c *conn) put(m message) error {
+	err := c.queue.put(m)
 	if errors.Is(err, ErrUnreachable) {
 		err = c.whyDown() // the queue is closed
 	}
-	return nil, err
+	return err
 }
 
 // call sends a call and waits for its end.
@@ -368,7 +345,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 		return a.reply, a.err
 	case <-ctx.Done():
 	}
-	if c.claim(o.id) != nil {
+	if c.claim(o.id, false) != nil {
 		o.timer.Stop()
 		return nil, ended(ctx.Err())
 	}
@@ -389,11 +366,7 @@ func (c *conn) post(m Method, body []byte) error {
 	if c.silent.Load() {
 		return c.whyDown()
 	}
-	err := c.queue.put(message{kind: messageSend, what: uint8(m), body: body})
-	if errors.Is(err, ErrUnreachable) {
-		err = c.whyDown() // the queue is closed
-	}
-	return err
+	return c.put(message{kind: messageSend, what: uint8(m), body: body})
 }
 
 func (c *conn) reachable() bool { return !c.silent.Load() }
@@ -408,46 +381,13 @@ func (c *conn) whyDown() error {
 	return c.down
 }
 
-// retire ends the connection when what is under way on it is done, at most retireTime later. Another one has taken its
-// place: nobody begins anything here but those who have looked at it already, and these look again.
-func (c *conn) retire() {
-	c.peers.spawn(func() {
-		timer := time.NewTimer(retireTime)
-		defer timer.Stop()
-		tick := time.NewTicker(retireTime / 100)
-		defer tick.Stop()
-		for idle := false; !idle; {
-			select {
-			case <-tick.C:
-				idle = c.idle()
-			case <-timer.C:
-				idle = true
-			case <-c.done:
-				return
-			}
-		}
-		c.breakOff(errReplaced)
-	})
-}
+// retire ends the connection after retireTime, in which what is under way on it may end. Another one has taken its place: nobody begins
+// anything here but those who have looked at it already, and these look again.
+func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
-// idle says whether no call waits for its reply, and nothing waits to be sent.
-func (c *conn) idle() bool {
-	c.mu.Lock()
-	pending := len(c.pending)
-	c.mu.Unlock()
-	return pending == 0 && c.queue.empty()
-}
-
-// why is why the connection is over.
+// why is why the connection is over for good; nil: it is not.
 func (c *conn) why() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.broken
-}
-
-// over reports whether the connection is broken for good.
-func (c *conn) over() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken != nil
 }

@@ -20,8 +20,7 @@
 // ones may add to an Identity, and know more that a connection may be for. After that the bytes are Raft's own, or messages: the calls of the node that dialled in one direction, their
 // replies in the other. So two nodes that call each other have two connections.
 //
-// Messages are written in frames of at most 64 KiB: one frame has many small messages, and a large message takes many frames.
-// What is queued while one frame is written goes into the next: no timer. An end that has nothing to say sends a heartbeat,
+// What is queued while some messages are written is written next, at once: no timer. An end that has nothing to say sends a heartbeat,
 // which is an empty message, each fifth of Config.Silence.
 //
 // # Reachable

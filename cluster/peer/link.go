@@ -29,16 +29,15 @@ type link struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
-	conn    atomic.Pointer[conn]     // the direct one; nil: none at present
-	tunnel  atomic.Pointer[conn]     // nil: none
-	around  atomic.Bool              // the direct one is not to be used: it is silent, or broken, or was a moment ago
-	trust   atomic.Int64             // how long it must be well to be used again
-	back    atomic.Int64             // when it was used again last, as Peers.now
-	seeking atomic.Bool              // findPath runs
-	round   int                      // findPath's: where to go on asking for relays
-	aside   atomic.Bool              // a dial beside the connection is under way
-	remote  atomic.Pointer[Identity] // who answered last; nil: nobody has
-	boot    atomic.Uint64            // of the process that was reached directly last; 0: none was
+	conn    atomic.Pointer[conn] // the direct one; nil: none at present
+	tunnel  atomic.Pointer[conn] // nil: none
+	around  atomic.Bool          // the direct one is not to be used: it is silent, or broken, or was a moment ago
+	trust   atomic.Int64         // how long it must be well to be used again
+	back    atomic.Int64         // when it was used again last, as Peers.now
+	seeking atomic.Bool          // findPath runs
+	round   int                  // findPath's: where to go on asking for relays
+	aside   atomic.Bool          // a dial beside the connection is under way
+	boot    atomic.Uint64        // of the process that was reached directly last; 0: none was
 }
 
 // run dials, and dials again, until ctx ends.
@@ -68,15 +67,13 @@ func (l *link) run(ctx context.Context) {
 		if connected && time.Since(began) > settled {
 			pause = firstPause
 		}
-		timer := time.NewTimer(pause - rand.N(pause/2))
 		select {
-		case <-timer.C:
+		case <-time.After(pause - rand.N(pause/2)):
 			pause = min(2*pause, last)
 		case <-l.wake:
 			pause = firstPause
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
@@ -101,7 +98,6 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
-	l.remote.Store(&c.remote)
 	if l.boot.Swap(c.remote.Boot) != c.remote.Boot {
 		l.trust.Store(0) // the way was lost with the process before, or there was nobody yet: nothing speaks against it
 	}
@@ -116,15 +112,12 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 // dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
 // with the cut; a new connection, if there is one before c is heard of again, takes its place.
 func (l *link) dialBeside(ctx context.Context, c *conn) {
-	if c.over() {
+	if c.why() != nil {
 		return
 	}
 	l.replace(ctx, func() bool {
 		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
-		select {
-		case <-time.After(c.quiet.after / 5):
-		case <-ctx.Done():
-		}
+		sleep(ctx, c.quiet.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
@@ -137,11 +130,8 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	}
 	if !l.peers.spawn(func() {
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
-		if err != nil { // it is tried again
-			select {
-			case <-time.After(firstPause - rand.N(firstPause/2)):
-			case <-ctx.Done():
-			}
+		if err != nil {
+			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is tried again
 		}
 		wanted := err == nil && wanted()
 		l.aside.Store(false)
@@ -191,8 +181,21 @@ func (l *link) heardOf(remote Identity) {
 			l.dialBeside(l.ctx, c) // the way is free
 		}
 	}
+	signal(l.wake)
+}
+
+// sleep returns after a time, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	select {
-	case l.wake <- struct{}{}:
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// signal marks a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
 	default:
 	}
 }

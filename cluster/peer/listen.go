@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -21,11 +22,11 @@ const (
 	mostAccepted = 4096
 	mostFar      = 512 // of those, from other regions: 8 entry nodes of 31 are 248. Near ones always find room
 	raftWaiting  = 64
+	acceptPause  = 50 * time.Millisecond // after an error, as without a free file descriptor
 )
 
 // accept takes connections until the listener is closed.
 func (p *Peers) accept() {
-	var pause time.Duration
 	for {
 		select {
 		case p.halfOpen <- struct{}{}:
@@ -34,7 +35,6 @@ func (p *Peers) accept() {
 		}
 		c, err := p.listener.Accept()
 		if err == nil {
-			pause = 0
 			if !p.spawn(func() { p.welcome(c) }) {
 				c.Close()
 				<-p.halfOpen
@@ -48,12 +48,7 @@ func (p *Peers) accept() {
 		if p.notes.first("accept") {
 			p.log.Error("peer connections can't be accepted, trying on", "error", err)
 		}
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		select {
-		case <-time.After(pause):
-		case <-p.ctx.Done():
-			return
-		}
+		sleep(p.ctx, acceptPause)
 	}
 }
 
@@ -62,15 +57,15 @@ func (p *Peers) accept() {
 func (p *Peers) welcome(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 	host := hostOf(raw.RemoteAddr())
-	s := &socket{Conn: raw, raw: raw, peers: p, accepted: true}
-	if !p.remember(s) {
-		raw.Close()
+	s := &socket{accepted: true}
+	err := p.remember(raw, s)
+	if err != nil {
 		if p.notes.first("full") {
-			p.log.Warn("peer connection closed: there are too many", "remote", host, "most", mostAccepted)
+			p.log.Warn("peer connection closed", "remote", host, "error", err)
 		}
 		return
 	}
-	err := p.handshake(s)
+	err = p.handshake(s)
 	if err == nil {
 		s.greeted.Store(true)
 		err = p.handTo(s)
@@ -97,47 +92,47 @@ func (p *Peers) handshake(s *socket) error {
 	if err != nil {
 		return fmt.Errorf("read preamble: %w", err)
 	}
-	if s.remote, err = parseIdentity(got.body); err != nil {
+	if err := p.examine(s, got); err != nil {
 		p.refuse(s, err.Error())
-		return fmt.Errorf("read preamble: %w", err)
-	}
-	if err := s.verify(s.remote); err != nil {
-		p.refuse(s, err.Error())
-		return refused(s.remote, err)
-	}
-	self := p.config.Self()
-	if s.version, err = agree(self, p.config.speaks, s.remote, got.speaks); err != nil {
-		p.refuse(s, err.Error())
+		if !errors.As(err, new(*versionError)) {
+			err = refused(s.remote, err)
+		}
 		return err
 	}
-	s.kind, s.tunnelled = kind(got.what)&^viaTunnel, kind(got.what)&viaTunnel != 0
-	if s.kind < kindPeer || s.kind > kindTunnel {
-		p.refuse(s, "no such kind of connection")
-		return errPreamble
-	}
-	if s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar) {
-		p.refuse(s, errTunnelOver.Error())
-		return refused(s.remote, errTunnelOver)
-	}
-	if err := p.admit(s.kind, s.remote); err != nil {
-		p.refuse(s, err.Error())
-		return refused(s.remote, err)
-	}
-	if s.kind == kindFar && !p.countFar(s) {
-		p.refuse(s, errManyFar.Error())
-		return refused(s.remote, errManyFar)
-	}
-	if err := (preamble{p.config.speaks, answerWelcome, self.appendBinary(nil)}).write(s); err != nil {
+	if err := (preamble{p.config.speaks, answerWelcome, p.config.Self().appendBinary(nil)}).write(s); err != nil {
 		return fmt.Errorf("answer preamble: %w", err)
 	}
 	return s.SetDeadline(time.Time{})
 }
 
+// examine says why the connection that begins with a preamble is refused; nil: it is welcome.
+func (p *Peers) examine(s *socket, got preamble) (err error) {
+	if s.remote, err = parseIdentity(got.body); err != nil {
+		return err
+	}
+	if err = s.verify(s.remote); err != nil {
+		return err
+	}
+	if s.version, err = agree(p.config.Self(), p.config.speaks, s.remote, got.speaks); err != nil {
+		return err
+	}
+	s.kind, s.tunnelled = kind(got.what)&^viaTunnel, kind(got.what)&viaTunnel != 0
+	switch {
+	case s.kind < kindPeer || s.kind > kindTunnel:
+		return errKind
+	case s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar):
+		return errTunnelOver
+	}
+	if err = p.admit(s.kind, s.remote); err == nil && s.kind == kindFar && !p.countFar(s) {
+		err = errManyFar
+	}
+	return err
+}
+
 // handTo gives a connection to Raft, or serves what comes over it, or carries it on.
 func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindRaft {
-		s.raft.Store(true)
-		if !p.raft.give(s) {
+		if !p.giveRaft(s) {
 			return fmt.Errorf("hand over to Raft: %w", ErrBusy)
 		}
 		return nil
@@ -174,10 +169,9 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-	s := &socket{Conn: raw, raw: raw, peers: p, kind: k}
-	if !p.remember(s) {
-		raw.Close()
-		return nil, ErrClosed
+	s := &socket{kind: k}
+	if err := p.remember(raw, s); err != nil {
+		return nil, err
 	}
 	return p.begin(ctx, s, func() error { return p.introduce(s, expected) })
 }
@@ -221,10 +215,10 @@ func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 	if err := expected(remote); err != nil {
 		return err
 	}
-	if err := s.verify(remote); err != nil {
-		return refused(remote, err)
+	if err = s.verify(remote); err == nil {
+		err = p.admit(s.kind, remote)
 	}
-	if err := p.admit(s.kind, remote); err != nil {
+	if err != nil {
 		return refused(remote, err)
 	}
 	s.remote = remote

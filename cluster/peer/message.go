@@ -3,6 +3,7 @@ package peer
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 const (
@@ -48,61 +49,32 @@ type assembler struct{ partial []byte }
 
 // feed calls visit for every message that b completes. The bodies are valid during visit.
 func (a *assembler) feed(b []byte, visit func(message) error) error {
-	for len(b) > 0 {
-		if len(a.partial) == 0 {
-			m, n, err := parseMessage(b)
-			if err != nil {
-				return err
-			}
-			if n > 0 {
-				if err := visit(m); err != nil {
-					return err
-				}
-				b = b[n:]
-				continue
-			}
-		}
-		n, err := a.missing()
+	held := len(a.partial) > 0
+	if held {
+		a.partial = append(a.partial, b...)
+		b = a.partial
+	}
+	rest := b
+	for {
+		m, n, err := parseMessage(rest)
 		if err != nil {
 			return err
 		}
-		n = min(n, len(b))
-		a.partial = append(a.partial, b[:n]...)
-		b = b[n:]
-		if err := a.complete(visit); err != nil {
+		if n == 0 {
+			break
+		}
+		if err := visit(m); err != nil {
 			return err
 		}
+		rest = rest[n:]
+	}
+	switch {
+	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
+		a.partial = slices.Clone(rest) // one large message doesn't hold memory for ever
+	case !held || len(rest) < len(b):
+		a.partial = append(a.partial[:0], rest...)
 	}
 	return nil
-}
-
-// missing is how many bytes to take before looking again.
-func (a *assembler) missing() (int, error) {
-	if len(a.partial) < messageHead {
-		return messageHead - len(a.partial), nil
-	}
-	length, err := bodyLength(a.partial)
-	return messageHead + length - len(a.partial), err
-}
-
-func (a *assembler) complete(visit func(message) error) error {
-	m, n, err := parseMessage(a.partial)
-	if err != nil || n == 0 {
-		return err
-	}
-	err = visit(m)
-	if a.partial = a.partial[:0]; cap(a.partial) > largestFrame {
-		a.partial = nil // one large message doesn't hold memory for ever
-	}
-	return err
-}
-
-func bodyLength(b []byte) (int, error) {
-	n := binary.LittleEndian.Uint32(b)
-	if n > largestMessage {
-		return 0, errMessage
-	}
-	return int(n), nil
 }
 
 // parseMessage gives the message that b begins with and its length, which is 0 if b has only a part of it.
@@ -110,11 +82,13 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	if len(b) < messageHead {
 		return m, 0, nil
 	}
-	length, err := bodyLength(b)
-	if err != nil || len(b) < messageHead+length {
-		return m, 0, err
+	length := binary.LittleEndian.Uint32(b)
+	if length > largestMessage {
+		return m, 0, errMessage
 	}
-	n = messageHead + length
+	if n = messageHead + int(length); len(b) < n {
+		return m, 0, nil
+	}
 	m = message{kind: messageKind(b[4]), what: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
 	return m, n, nil
 }

@@ -70,8 +70,8 @@ func causeOf(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return err.Error()
 	}
-	for {
-		var next error
+	for next := err; next != nil; {
+		err, next = next, nil
 		switch e := err.(type) {
 		case interface{ Unwrap() error }:
 			next = e.Unwrap()
@@ -80,16 +80,6 @@ func causeOf(err error) string {
 				next = all[len(all)-1]
 			}
 		}
-		if next == nil {
-			return textOf(err)
-		}
-		err = next
-	}
-}
-
-func textOf(err error) string {
-	if err == nil {
-		return ""
 	}
 	return err.Error()
 }

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -76,7 +78,7 @@ func (l *link) lose(c *conn) {
 	l.around.Store(true)
 	// Raft would wait for each of its connections for seconds. It dials again, and gets a path.
 	l.peers.closeSockets(func(s *socket) bool {
-		return s.raft.Load() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
+		return s.isRaft() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
 	})
 }
 
@@ -113,7 +115,7 @@ func (l *link) findPath() {
 			l.goDirect()
 			return
 		}
-		sleep := tick
+		wait := tick
 		if t := l.tunnel.Load(); t != nil && !t.reachable() {
 			t.breakOff(errSilent)
 		} else if t == nil && well.IsZero() {
@@ -125,14 +127,9 @@ func (l *link) findPath() {
 				next = time.Now().Add(pause - rand.N(pause/2))
 				pause = min(2*pause, lastSeekPause)
 			}
-			sleep = max(time.Until(next), time.Millisecond)
+			wait = max(time.Until(next), time.Millisecond)
 		}
-		timer := time.NewTimer(sleep)
-		select {
-		case <-timer.C:
-		case <-l.ctx.Done():
-		}
-		timer.Stop()
+		sleep(l.ctx, wait)
 	}
 }
 
@@ -145,7 +142,7 @@ func (l *link) goDirect() {
 		t.retire()
 		l.tunnel.CompareAndSwap(t, nil)
 		l.peers.closeSockets(func(s *socket) bool {
-			return s.greeted.Load() && s.raft.Load() && s.remote.Node == l.node && !s.via.IsZero()
+			return s.isRaft() && s.remote.Node == l.node && !s.via.IsZero()
 		})
 		l.peers.log.Info("a node is reached directly again", "node", l.node, "address", l.address)
 	}
@@ -162,7 +159,6 @@ func (l *link) openTunnel() bool {
 		return false
 	}
 	c := l.peers.newConn(s, true)
-	l.remote.Store(&c.remote)
 	l.tunnel.Store(c)
 	if !l.peers.spawn(func() {
 		err := c.run(l.ctx)
@@ -206,28 +202,23 @@ func (l *link) findRelay() *link {
 // relays are the nodes to ask in this round: those that this node reaches directly, in an order that depends on the two ends, so
 // that no node carries the tunnels of all, and the leader last. Each round goes on where the last one ended.
 func (l *link) relays() []*link {
-	type candidate struct {
-		*link
-		weight uint64
-	}
-	leader := l.peers.config.Leader()
-	own := l.peers.config.Self().Node
-	var all []candidate
-	for _, r := range *l.peers.links.Load() {
-		if c := r.conn.Load(); r == l || r.kind != kindPeer || c == nil || !c.reachable() {
-			continue
+	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
+	weigh := func(r *link) uint64 {
+		if r.node == leader {
+			return math.MaxUint64
 		}
 		sum := sha256.Sum256(slices.Concat(own[:], l.node[:], r.node[:]))
-		weight := binary.BigEndian.Uint64(sum[:]) >> 1
-		if r.node == leader {
-			weight = 1<<64 - 1
-		}
-		all = append(all, candidate{r, weight})
+		return binary.BigEndian.Uint64(sum[:]) >> 1
 	}
-	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.weight, b.weight) })
+	all := slices.Collect(maps.Values(*l.peers.links.Load()))
+	all = slices.DeleteFunc(all, func(r *link) bool {
+		c := r.conn.Load()
+		return r == l || r.kind != kindPeer || c == nil || !c.reachable()
+	})
+	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
 	var chosen []*link
 	for i := range min(len(all), relaysAsked) {
-		chosen = append(chosen, all[(l.round+i)%len(all)].link)
+		chosen = append(chosen, all[(l.round+i)%len(all)])
 	}
 	if len(all) > 0 {
 		l.round = (l.round + len(chosen)) % len(all)
@@ -237,12 +228,10 @@ func (l *link) relays() []*link {
 
 // Via says through which node another one is reached at present; false: directly, or not at all.
 func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
-	if l := (*p.links.Load())[to]; l != nil {
-		if c := l.current(); c != nil && c.reachable() && !c.socket.via.IsZero() {
-			return c.socket.via, true
-		}
+	if c := p.way(to); c != nil {
+		relay = c.socket.via
 	}
-	return relay, false
+	return relay, !relay.IsZero()
 }
 
 // over sends something to a node. Where certainly nothing was sent, since a connection was replaced or lost meanwhile, it is tried

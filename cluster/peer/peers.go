@@ -65,10 +65,11 @@ type Peers struct {
 	config    Config
 	log       *slog.Logger
 	listener  net.Listener
-	raft      *raftListener
-	handlers  [scopes]handlers // set before Start
+	raft      chan net.Conn      // accepted for Raft
+	raftDone  context.Context    // ends when Raft takes no more
+	endRaft   context.CancelFunc // of raftDone
+	handlers  [scopes]handlers   // set before Start
 	started   time.Time
-	frames    framePool
 	notes     notes
 	halfOpen  chan struct{} // one for each connection that is shaking hands
 	ctx       context.Context
@@ -81,9 +82,7 @@ type Peers struct {
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
-	sockets map[*socket]struct{} // all that are open
-	arrived int                  // how many of them were accepted. Invariant: <= mostAccepted
-	far     int                  // how many of those come from other regions. Invariant: <= mostFar
+	sockets map[*socket]struct{} // all that are open. Invariant: of those accepted at most mostAccepted, and mostFar from other regions
 	conns   map[*conn]struct{}   // whose silence is watched
 }
 
@@ -98,12 +97,13 @@ func New(config Config) (*Peers, error) {
 	}
 	p := &Peers{
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
-		raft:     newRaftListener(listener.Addr(), raftWaiting),
+		raft:     make(chan net.Conn, raftWaiting),
 		halfOpen: make(chan struct{}, mostHalfOpen),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.raftDone, p.endRaft = context.WithCancel(p.ctx)
 	p.links.Store(&map[ring.NodeID]*link{})
 	return p, nil
 }
@@ -125,7 +125,6 @@ func (p *Peers) Close() error {
 		p.finish()
 		p.cancel()
 		err = p.listener.Close()
-		p.raft.close()
 		p.closeSockets(func(*socket) bool { return true })
 	}
 	p.group.Wait()
@@ -213,23 +212,16 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 func (p *Peers) Self() Identity { return p.config.Self() }
 
 // Reachable says whether there is a path to the node that is not silent.
-func (p *Peers) Reachable(to ring.NodeID) bool {
-	l := (*p.links.Load())[to]
-	if l == nil {
-		return false
-	}
-	c := l.current()
-	return c != nil && c.reachable()
-}
+func (p *Peers) Reachable(to ring.NodeID) bool { return p.way(to) != nil }
 
-// Remote is who answered last at that node, for as long as it is known under the same address.
-func (p *Peers) Remote(to ring.NodeID) (Identity, bool) {
+// way is the connection that calls to a node take; nil: it is unreachable.
+func (p *Peers) way(to ring.NodeID) *conn {
 	if l := (*p.links.Load())[to]; l != nil {
-		if i := l.remote.Load(); i != nil {
-			return *i, true
+		if c := l.current(); c != nil && c.reachable() {
+			return c
 		}
 	}
-	return Identity{}, false
+	return nil
 }
 
 // heardOf tells the link to a node that the node has connected to us.
@@ -269,35 +261,32 @@ func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
 	return p.over(to, func(c *conn) error { return c.post(m, body) })
 }
 
-// CallAt calls whoever is at an address, over a connection of its own, and says who that was. If nobody answers there in
+// CallAt calls the node at an address, over a connection of its own, and returns its identity. If nobody answers there in
 // the time that ctx leaves, 30 s at most, the error is ErrUnreachable; if somebody does but the reply is late, ErrTimeout.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
-	asked := make(chan *conn, 1)
-	over := make(chan error, 1)
-	if !p.spawn(func() {
-		s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
-		if err == nil {
-			c := p.newConn(s, true)
-			asked <- c
-			err = c.run(ctx)
-		}
-		over <- err
-	}) {
+	s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
+	switch {
+	case p.ctx.Err() != nil:
+		err = ErrClosed
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	c := p.newConn(s, true)
+	if !p.spawn(func() { _ = c.run(ctx) }) {
+		s.Close()
 		return nil, Identity{}, ErrClosed
 	}
-	select {
-	case c := <-asked:
-		reply, err := c.call(ctx, m, body)
-		if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
-			err = ended(ctx.Err()) // that is what broke the connection
-		}
-		cancel()
-		<-over
-		return reply, c.remote, err
-	case err := <-over:
-		return nil, Identity{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	reply, err := c.call(ctx, m, body)
+	if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
+		err = ended(ctx.Err()) // that is what broke the connection
 	}
+	cancel()
+	<-c.done
+	return reply, c.remote, err
 }

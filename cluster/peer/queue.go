@@ -3,32 +3,26 @@ package peer
 import "sync"
 
 const (
-	largestFrame = 64 << 10
-	smallFrame   = 4 << 10 // the first of a batch: most batches are small
-	queueCount   = 1 << 16
-	queueBytes   = 32 << 20
+	queueCount = 1 << 16
+	queueBytes = 32 << 20
+	// keptBytes is how large a buffer may be that is used again: after a burst a connection holds no more.
+	keptBytes = 64 << 10
 )
 
-// frame is bytes of messages that are written at once.
-type frame struct {
-	bytes *[]byte // of the pool
-	begun int     // how many messages begin in it
-}
-
-// queue holds the messages that a connection has to send, already as frames.
+// queue holds the messages that a connection has to send.
 type queue struct {
-	pool *framePool
 	wake chan struct{} // capacity 1: there is something to send
 
-	mu     sync.Mutex // guards what follows
-	frames []frame    // only the last has room
-	count  int        // messages that are not written yet, those taken included. Invariant: <= queueCount
-	bytes  int        // and their bytes. Invariant: <= queueBytes
-	closed bool
+	mu      sync.Mutex // guards what follows
+	waiting batch
+	writing batch // taken, and not written yet. Invariant: both together have at most queueCount messages and queueBytes
+	closed  bool
 }
 
-func newQueue(pool *framePool) *queue {
-	return &queue{pool: pool, wake: make(chan struct{}, 1)}
+// batch is messages that are written at once.
+type batch struct {
+	bytes []byte
+	count int
 }
 
 // put copies a message into the queue; it fails at once if that is full or closed.
@@ -39,107 +33,41 @@ func (q *queue) put(m message) error {
 	head := m.head()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	size := messageHead + len(m.body)
 	switch {
 	case q.closed:
 		return ErrUnreachable
-	case q.count == queueCount, q.bytes+size > queueBytes:
+	case q.waiting.count+q.writing.count == queueCount, len(q.waiting.bytes)+len(q.writing.bytes)+messageHead+len(m.body) > queueBytes:
 		return ErrBusy
 	}
-	q.count++
-	q.bytes += size
-	first := len(q.frames) == 0
-	q.appendLocked(head[:], 1)
-	q.appendLocked(m.body, 0)
-	if first {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+	q.waiting.bytes = append(append(q.waiting.bytes, head[:]...), m.body...)
+	if q.waiting.count++; q.waiting.count == 1 {
+		signal(q.wake)
 	}
 	return nil
 }
 
-func (q *queue) appendLocked(b []byte, begun int) {
-	for len(b) > 0 {
-		last := len(q.frames) - 1
-		if last < 0 || len(*q.frames[last].bytes) == cap(*q.frames[last].bytes) {
-			size := smallFrame
-			if last >= 0 {
-				size = largestFrame
-			}
-			q.frames = append(q.frames, frame{bytes: q.pool.Get(size)})
-			last++
-		}
-		f := &q.frames[last]
-		n := min(len(b), cap(*f.bytes)-len(*f.bytes))
-		*f.bytes = append(*f.bytes, b[:n]...)
-		f.begun += begun
-		begun = 0
-		b = b[n:]
+// next is what waits, to be written now. What it gave the last time has been written.
+func (q *queue) next() []byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	free := q.writing.bytes[:0]
+	if cap(free) > keptBytes {
+		free = nil
 	}
-}
-
-// take moves all frames to the empty slice into, which the queue uses next.
-func (q *queue) take(into []frame) []frame {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	taken := q.frames
-	q.frames = into[:0]
-	return taken
-}
-
-// written says that a frame has been sent.
-func (q *queue) written(begun, bytes int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.count -= begun
-	q.bytes -= bytes
+	q.writing, q.waiting = q.waiting, batch{bytes: free}
+	return q.writing.bytes
 }
 
 // empty says whether everything was written.
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.count == 0
+	return q.waiting.count+q.writing.count == 0
 }
 
-// close drops what is there, and lets nothing in any more.
+// close drops what waits, and lets nothing in any more.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed = true
-	for _, f := range q.frames {
-		q.pool.Put(f.bytes)
-	}
-	q.frames = nil
-}
-
-// framePool keeps buffers of the two sizes of frames, once they are written.
-type framePool struct{ small, large sync.Pool }
-
-// Get gives an empty buffer with room for size bytes, which is one of the two.
-func (p *framePool) Get(size int) *[]byte {
-	pool := &p.large
-	if size <= smallFrame {
-		size, pool = smallFrame, &p.small
-	} else {
-		size = largestFrame
-	}
-	if b, ok := pool.Get().(*[]byte); ok {
-		return b
-	}
-	b := make([]byte, 0, size)
-	return &b
-}
-
-// Put takes a buffer back.
-func (p *framePool) Put(b *[]byte) {
-	*b = (*b)[:0]
-	switch cap(*b) {
-	case smallFrame:
-		p.small.Put(b)
-	case largestFrame:
-		p.large.Put(b)
-	}
+	q.closed, q.waiting = true, batch{}
 }

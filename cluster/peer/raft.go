@@ -20,98 +20,63 @@ func (p *Peers) Raft() RaftLayer { return RaftLayer{p} }
 func RaftAddress(node ring.NodeID, address string) string { return node.String() + "@" + address }
 
 // Accept waits for a connection.
-func (r RaftLayer) Accept() (net.Conn, error) { return r.peers.raft.Accept() }
+func (r RaftLayer) Accept() (net.Conn, error) {
+	select {
+	case c := <-r.peers.raft:
+		return c, nil
+	case <-r.peers.raftDone.Done():
+		return nil, net.ErrClosed
+	}
+}
 
 // Close ends Accept and closes Raft's connections, in both directions.
 func (r RaftLayer) Close() error {
-	r.peers.raft.close()
-	r.peers.closeSockets(func(s *socket) bool { return s.raft.Load() })
+	r.peers.endRaft()
+	r.peers.closeSockets((*socket).isRaft)
 	return nil
 }
 
 // Addr is the address of the peer port.
 func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 
-// Dial connects to the Raft of the node at an address, host:port or as RaftAddress makes them.
+// Dial connects to the Raft of the node at an address, host:port or as RaftAddress makes them, by the path that calls to it take.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
-	expected := func(Identity) error { return nil }
-	var l *link
+	p, expected := r.peers, func(Identity) error { return nil }
+	var id ring.NodeID
 	if node, rest, ok := strings.Cut(address, "@"); ok {
-		id, err := ring.ParseNodeID(node)
-		if err != nil {
+		var err error
+		if id, err = ring.ParseNodeID(node); err != nil {
 			return nil, err
 		}
-		address = rest
-		expected = func(remote Identity) error { return expectNode(id, remote) }
-		l = (*r.peers.links.Load())[id]
+		address, expected = rest, func(remote Identity) error { return expectNode(id, remote) }
 	}
 	if timeout <= 0 {
 		timeout = handshakeTime
 	}
-	ctx, cancel := context.WithTimeout(r.peers.ctx, timeout)
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	defer cancel()
-	s, err := r.peers.dialRaft(ctx, l, address, expected)
+	dial := func() (*socket, error) { return p.dial(ctx, address, kindRaft, expected) }
+	links := *p.links.Load()
+	if via, ok := p.Via(id); ok && links[via] != nil && links[id] != nil {
+		dial = func() (*socket, error) { return p.dialVia(ctx, links[via], links[id], kindRaft) }
+	}
+	s, err := dial()
 	if err != nil {
 		return nil, err
 	}
-	s.raft.Store(true)
-	if r.peers.raft.closed.Err() != nil {
+	if p.raftDone.Err() != nil {
 		s.Close()
 		return nil, net.ErrClosed
 	}
 	return s, nil
 }
 
-// dialRaft takes the path that calls take to the node of l, if that is known.
-func (p *Peers) dialRaft(ctx context.Context, l *link, address string, expected func(Identity) error) (*socket, error) {
-	if l != nil {
-		if c := l.current(); c != nil && !c.socket.via.IsZero() {
-			if relay := (*p.links.Load())[c.socket.via]; relay != nil {
-				return p.dialVia(ctx, relay, l, kindRaft)
-			}
-		}
-	}
-	return p.dial(ctx, address, kindRaft, expected)
-}
-
-// raftListener is the listener that gives accepted connections to Raft.
-type raftListener struct {
-	addr   net.Addr
-	conns  chan net.Conn
-	closed context.Context
-	close  context.CancelFunc
-}
-
-func newRaftListener(addr net.Addr, waiting int) *raftListener {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &raftListener{addr: addr, conns: make(chan net.Conn, waiting), closed: ctx, close: cancel}
-}
-
-// give says whether there was room.
-func (h *raftListener) give(c net.Conn) bool {
-	if h.closed.Err() != nil {
-		return false
-	}
+// giveRaft hands a connection to Accept, and says whether there was room.
+func (p *Peers) giveRaft(s *socket) bool {
 	select {
-	case h.conns <- c:
-		return h.closed.Err() == nil // if not, nobody takes it any more, and the caller closes it
+	case p.raft <- s:
+		return p.raftDone.Err() == nil // if not, nobody takes it any more, and the caller closes it
 	default:
 		return false
 	}
 }
-
-func (h *raftListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-h.conns:
-		return c, nil
-	case <-h.closed.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-func (h *raftListener) Close() error {
-	h.close()
-	return nil
-}
-
-func (h *raftListener) Addr() net.Addr { return h.addr }

@@ -14,24 +14,14 @@ const (
 // others than those in force, without a gap for calls; Raft dials anew. Those whose remote would not be let in any more are
 // closed after ten seconds. Renew returns at once.
 func (p *Peers) Renew() {
-	p.closeSockets(func(s *socket) bool { return s.greeted.Load() && !s.accepted && s.raft.Load() && !s.current() })
+	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.current() })
 	p.spawn(func() {
-		end := time.NewTimer(renewTime)
-		defer end.Stop()
-		again := time.NewTicker(renewInterval)
-		defer again.Stop()
-		for {
+		for range renewTime / renewInterval {
 			for _, l := range *p.links.Load() {
 				l.renew(l.ctx)
 			}
-			select {
-			case <-again.C:
-			case <-end.C:
-				p.closeSockets(func(s *socket) bool { return s.greeted.Load() && s.verify(s.remote) != nil })
-				return
-			case <-p.ctx.Done():
-				return
-			}
+			sleep(p.ctx, renewInterval)
 		}
+		p.closeSockets(func(s *socket) bool { return s.greeted.Load() && s.verify(s.remote) != nil })
 	})
 }

@@ -96,7 +96,7 @@ func TestSecretIsChanged(t *testing.T) {
 			t.Error("Raft's connection by the old secret is still open")
 		}
 		for i, c := range [2]*conn{a.link(b), b.link(a)} {
-			if c == first[i] || !c.socket.current() || !first[i].over() {
+			if c == first[i] || !c.socket.current() || first[i].why() == nil {
 				t.Errorf("connection %d is not by the new secret", i)
 			}
 		}

@@ -21,10 +21,9 @@ type socket struct {
 	kind      kind        // set before greeted
 	remote    Identity    // set before greeted
 	version   uint8       // of the protocol, that both ends go by. Set before greeted
-	raft      atomic.Bool // it is Raft's
 	via       ring.NodeID // the relay of a tunnel that this node has dialled; zero: none
 	tunnelled bool        // the remote came by a tunnel. Set before greeted
-	far       bool        // guarded by Peers.mu: it is one of Peers.far
+	far       bool        // guarded by Peers.mu: it was accepted from another region
 	once      sync.Once
 	half      sync.Once // closeWrite
 }
@@ -48,26 +47,18 @@ func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tl
 	return nil
 }
 
-// state is that of the connection's TLS; false without.
-func (s *socket) state() (tls.ConnectionState, bool) {
-	if c, ok := s.Conn.(*tls.Conn); ok {
-		return c.ConnectionState(), true
-	}
-	return tls.ConnectionState{}, false
-}
-
 // verify says what is wrong with the remote's credentials, as they count now.
 func (s *socket) verify(remote Identity) error {
-	if state, ok := s.state(); ok {
-		return s.peers.config.TLS.Verify(state, remote.Node)
+	if c, ok := s.Conn.(*tls.Conn); ok {
+		return s.peers.config.TLS.Verify(c.ConnectionState(), remote.Node)
 	}
 	return nil
 }
 
 // current says whether the connection stands on the credentials that are in force.
 func (s *socket) current() bool {
-	state, ok := s.state()
-	return !ok || s.peers.config.TLS.Current(state, s.secure)
+	c, ok := s.Conn.(*tls.Conn)
+	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.secure)
 }
 
 // closeWrite tells the remote that nothing more comes, once, where that can be told.
@@ -90,41 +81,48 @@ func (s *socket) discard() {
 	}
 }
 
-// remember takes note of a socket, unless it is one too many or Close has begun.
-func (p *Peers) remember(s *socket) bool {
+// isRaft reports whether the connection is Raft's, once it may be used.
+func (s *socket) isRaft() bool { return s.greeted.Load() && s.kind == kindRaft }
+
+// remember takes note of a connection as s, or closes it if it is one too many or Close has begun.
+func (p *Peers) remember(raw net.Conn, s *socket) error {
+	s.Conn, s.raw, s.peers = raw, raw, p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || s.accepted && p.arrived == mostAccepted {
-		return false
-	}
-	if s.accepted {
-		p.arrived++
+	switch {
+	case p.closed:
+		raw.Close()
+		return ErrClosed
+	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= mostAccepted:
+		raw.Close()
+		return errManyAccepted
 	}
 	p.sockets[s] = struct{}{}
-	return true
+	return nil
 }
+
+var errManyAccepted = fmt.Errorf("there are too many, %d", mostAccepted)
 
 // countFar takes note that a socket that was accepted comes from another region, unless it is one too many.
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.sockets[s]; !ok || p.far == mostFar {
-		return false
+	s.far = p.countLocked(func(s *socket) bool { return s.far }) < mostFar
+	return s.far
+}
+
+func (p *Peers) countLocked(which func(*socket) bool) (n int) {
+	for s := range p.sockets {
+		if which(s) {
+			n++
+		}
 	}
-	p.far++
-	s.far = true
-	return true
+	return n
 }
 
 func (p *Peers) forget(s *socket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.sockets[s]; ok && s.accepted {
-		p.arrived--
-		if s.far {
-			p.far--
-		}
-	}
 	delete(p.sockets, s)
 }
 

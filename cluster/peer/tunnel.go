@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -43,10 +44,9 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*sock
 	if err != nil {
 		return nil, fmt.Errorf("dial the relay: %w", err)
 	}
-	s := &socket{Conn: outer, raw: outer, peers: p, kind: k, via: relay.node}
-	if !p.remember(s) {
-		outer.Close()
-		return nil, ErrClosed
+	s := &socket{kind: k, via: relay.node}
+	if err := p.remember(outer, s); err != nil {
+		return nil, err
 	}
 	return p.begin(ctx, s, func() error {
 		var answer [1]byte
@@ -94,20 +94,17 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	if l == nil || !l.hears() {
 		return nil, errNoTunnel
 	}
-	if p.relays.Add(1) > mostRelayed {
-		p.relays.Add(-1)
-		return nil, errNoTunnel
+	s := &socket{kind: kindTunnel}
+	err := errNoTunnel
+	if p.relays.Add(1) <= mostRelayed {
+		var raw net.Conn
+		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {
+			err = p.remember(raw, s)
+		}
 	}
-	raw, err := p.dialRaw(p.ctx, l.address, nearDialTime)
 	if err != nil {
 		p.relays.Add(-1)
 		return nil, err
-	}
-	s := &socket{Conn: raw, raw: raw, peers: p, kind: kindTunnel}
-	if !p.remember(s) {
-		p.relays.Add(-1)
-		raw.Close()
-		return nil, ErrClosed
 	}
 	return s, nil
 }

@@ -14,9 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -279,4 +280,14 @@ func (w *world) dialer() func(address string) net.Conn {
 		w.t.Cleanup(func() { c.Close() })
 		return c
 	}
+}
+
+// Remote is who answered at another node, over the connection that calls take.
+func (n *node) Remote(to ring.NodeID) (Identity, bool) {
+	if l := (*n.links.Load())[to]; l != nil {
+		if c := l.current(); c != nil {
+			return c.remote, true
+		}
+	}
+	return Identity{}, false
 }

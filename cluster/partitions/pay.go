@@ -1,0 +1,267 @@
+package partitions
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// contactPause is from when an owner is back to when it is told what was admitted in fallback, at least; at most it
+	// is twice as long. All nodes have something to tell it then, and it has its standbys to bring up to date.
+	contactPause = time.Second
+	// debtsCheck is from one search for debts that nobody needs to be told any more to the next.
+	debtsCheck = 10 * time.Second
+	// debtsTimeout is how long an owner may take to acknowledge its debts.
+	debtsTimeout = 2 * time.Second
+	// debtsBackup is how long an owner waits until its standbys have debts that it was told of. It is below debtsTimeout.
+	debtsBackup = time.Second
+	// maxBackups bounds the messages about debts that wait for standbys; one more is turned away, and comes again.
+	maxBackups = 64
+	// debtsPerMessage bounds a message of them.
+	debtsPerMessage = 4096
+)
+
+// payment is a message about debts.
+type payment struct {
+	body    []byte
+	seals   []*seal
+	entries int
+}
+
+// add adds a seal, if there is room for it.
+func (p *payment) add(s *seal, now algorithms.Now) bool {
+	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
+		return false
+	}
+	s.told = true
+	p.body = s.append(p.body, now)
+	p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
+	return true
+}
+
+// payDebts tells owners that can be reached again what was admitted meanwhile, until they acknowledge it. It runs in the
+// loop.
+func (k *Keeper) payDebts() {
+	v := k.view.Load()
+	now := k.cfg.Now()
+	payments := map[ring.NodeID]*payment{}
+	k.mu.Lock()
+	k.forgetDebts(now)
+	for p := range k.debts.debts {
+		owner, to := v.Owner(p)
+		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handed) {
+			owner = to
+		}
+		if k.parts[p].phase == held {
+			// This node was cut off and has its authority back, with all of its counters.
+			if k.cfg.Authority() {
+				k.debts.keep(p, now)
+			}
+			continue
+		}
+		waiting := k.tooSoon(owner)
+		if owner.IsZero() || owner == k.cfg.Self || k.errands[errand{owner, MethodDebts}] || !v.member || !k.ready(owner) {
+			continue
+		}
+		if k.debts.reopen(p); len(k.debts.seals[p]) == 0 {
+			k.debts.seal(p, waiting)
+		}
+		for _, s := range k.debts.seals[p] {
+			if payments[owner] == nil {
+				payments[owner] = &payment{body: k.appendHeader(nil, 0)}
+			}
+			if !payments[owner].add(s, now) {
+				break // the seals of a partition are told in order
+			}
+		}
+	}
+	for owner := range payments {
+		k.errands[errand{owner, MethodDebts}] = true
+	}
+	k.mu.Unlock()
+	for owner, pay := range payments {
+		k.cfg.Calls.Go(owner, MethodDebts, pay.body, debtsTimeout, func(reply []byte, err error) {
+			d := wire.NewDecoder(reply)
+			refused, full := decodePlaces(d, len(pay.seals)), decodePlaces(d, pay.entries)
+			if err == nil {
+				err = d.Done("answer to debts")
+			}
+			k.paid(owner, pay, refused, full, err)
+		})
+	}
+}
+
+// tooSoon reports whether an owner is away, or not back for long enough to be told about fallbacks. It is called under
+// mu.
+func (k *Keeper) tooSoon(owner ring.NodeID) bool {
+	if !k.cfg.Calls.Reachable(owner) {
+		delete(k.contact, owner)
+		return true
+	}
+	at, known := k.contact[owner]
+	if !known {
+		at = time.Now().Add(contactPause + rand.N(contactPause))
+		k.contact[owner] = at
+	}
+	return time.Now().Before(at)
+}
+
+// forgetDebts forgets those that are over, now and then: of a cut that lasts, only the end matters. It is called under
+// mu.
+func (k *Keeper) forgetDebts(now algorithms.Now) {
+	if k.debts.n == 0 {
+		clear(k.contact) // of the next cut nothing is known yet
+		return
+	}
+	if time.Since(k.checked) < debtsCheck {
+		return
+	}
+	k.checked = time.Now()
+	k.debts.prune(now)
+}
+
+// paid takes note of what an owner has taken; refused are the places of the seals that it has not, full those of single
+// debts for which it has no room.
+func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.errands, errand{owner, MethodDebts})
+	if err != nil || len(refused)+len(full) > 0 {
+		k.failed(owner)
+	}
+	if err != nil {
+		return
+	}
+	place := 0
+	for i, s := range pay.seals {
+		if !refused[i] {
+			k.debts.settled(s, func(j int) bool { return !full[place+j] })
+		}
+		place += len(s.entries)
+	}
+}
+
+// takeDebts debits what others admitted while this node could not be reached, and answers with the places of what it
+// can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten. Who is
+// answered forgets them, so the standbys have to have them first; those that can't be reached are not waited for. A node
+// whose copies are asked for tells what is in them, and is not answered: another copy may take the place of what is here.
+func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
+	joins := k.gets(c.From.Node)
+	if !k.cfg.Authority() && !joins {
+		c.Fail(codeRefused, "this node has no authority")
+		return
+	}
+	if k.backups.Load() >= maxBackups { // only what runs here adds one
+		c.Fail(codeRefused, "too many debts at once")
+		return
+	}
+	generation := k.view.Load().Generation(k.cfg.Self)
+	now := k.cfg.Now()
+	var refused, full []int
+	touched, left := map[int]bool{}, map[int]bool{}
+	entries := 0
+	for i := 0; d.More(); i++ {
+		s := decodeSeal(d, now, 0)
+		if d.Failed() {
+			break
+		}
+		p, none := s.partition, []int(nil)
+		if !left[p] {
+			none, touched[p] = k.debit(c.From.Node, s, now, joins)
+		}
+		if !touched[p] || left[p] {
+			left[p], refused = true, append(refused, i) // what is told after it must not be noted before it
+		}
+		for _, j := range none {
+			full = append(full, entries+j)
+		}
+		entries += len(s.entries)
+	}
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
+		return
+	}
+	if joins {
+		c.Fail(codeBusy, "copies are being joined")
+		return
+	}
+	k.backups.Add(1)
+	k.done.Go(func() {
+		defer k.backups.Add(-1)
+		k.backUp(touched)
+		// A node that was ended meanwhile has forgotten them, and others go on without.
+		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
+			c.Fail(codeRefused, "this node has no authority any more")
+			return
+		}
+		c.Reply(appendPartitions(appendPartitions(nil, refused), full))
+	})
+}
+
+// debit debits a seal of node once. It reports false where this node is not the owner, or can't note the number. With joins, an
+// owner that still looks for its counters debits it as well.
+func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool) (full []int, ok bool) {
+	k.debiting.Lock()
+	defer k.debiting.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if ph := k.parts[s.partition].phase; ph != held && !(joins && ph == recovering) {
+		return nil, false
+	}
+	full, err := k.debts.debit(node, s, now)
+	return full, err == nil
+}
+
+// tellFirst tells node the debts that are in the copies it is about to get. It debits them in what it has of its own, which may be
+// newer, so that the more used of both has them in any case. The debts stay here until its standbys have them, too: see payDebts.
+func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
+	now := k.cfg.Now()
+	var payments []*payment
+	k.mu.Lock()
+	for _, p := range list {
+		for _, s := range k.debts.seals[p] {
+			if n := len(payments); n == 0 || !payments[n-1].add(s, now) {
+				next := &payment{body: k.appendHeader(nil, 0)}
+				next.add(s, now)
+				payments = append(payments, next)
+			}
+		}
+	}
+	k.mu.Unlock()
+	for _, pay := range payments {
+		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
+		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, pay.body)
+		cancel()
+	}
+}
+
+// DebtsChanged is a number that is another one when the debts are.
+func (k *Keeper) DebtsChanged() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.debts.changes
+}
+
+// AppendDebts writes down what owners are to be told, for the next process of this node.
+func (k *Keeper) AppendDebts(b []byte) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.view.Load().member { // or numbers could be those of the process before
+		k.debts.sealToWrite()
+	}
+	return k.debts.append(b, k.cfg.Now())
+}
+
+// RestoreDebts takes up what an earlier process of this node wrote down. Debts that are noted already stay as they are.
+// It reports how many were taken up; those before an error are.
+func (k *Keeper) RestoreDebts(b []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.debts.restore(b, k.cfg.Now())
+}
