@@ -25,9 +25,9 @@ const (
 // written into messages about it, goes by the feature level.
 type versions struct{ lowest, highest uint8 }
 
-// speaks is what this build speaks. Version 2: messages stand straight on the connection. A release that adds a version goes on
+// speaks is what this build speaks. Version 3: messages about leases, copies and authority have other forms. A release that adds a version goes on
 // speaking the one before: else no cluster could be rolled to it.
-var speaks = versions{lowest: 2, highest: 2}
+var speaks = versions{lowest: 3, highest: 3}
 
 func (v versions) String() string {
 	if v.lowest == v.highest {
