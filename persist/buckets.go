@@ -2,8 +2,10 @@ package persist
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -165,7 +167,7 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 			return err
 		}
 	}
-	return b.Put(key, wire.AppendSum(slices.Clone(value), 0))
+	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 
 // Get is a value; nil: there is none. The error is ErrCorrupt.
@@ -174,7 +176,7 @@ func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	if b == nil {
 		return nil, nil
 	}
-	return unsealed(b.Get(key))
+	return unsealed(bucket, key, b.Get(key))
 }
 
 // Scan visits the values of a bucket whose keys begin with prefix, in order. value is nil for a damaged one.
@@ -185,7 +187,7 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 	}
 	c := b.Cursor()
 	for key, sealed := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, sealed = c.Next() {
-		value, err := unsealed(sealed)
+		value, err := unsealed(bucket, key, sealed)
 		if err != nil {
 			value = nil
 		}
@@ -204,13 +206,14 @@ func (t Tx) Drop(bucket string) error {
 	return t.tx.DeleteBucket([]byte(bucket))
 }
 
-func unsealed(sealed []byte) ([]byte, error) {
+// unsealed is a value without its checksum, which is of bucket and key, too: a value under another key is damage.
+func unsealed(bucket string, key, sealed []byte) ([]byte, error) {
 	if sealed == nil {
 		return nil, nil
 	}
-	value, ok := wire.CutSum(sealed)
-	if !ok {
+	end := len(sealed) - crc32.Size
+	if end < 0 || binary.LittleEndian.Uint32(sealed[end:]) != wire.Sum(0, []byte(bucket), key, sealed[:end]) {
 		return nil, ErrCorrupt
 	}
-	return value, nil
+	return sealed[:end:end], nil
 }

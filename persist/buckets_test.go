@@ -98,6 +98,21 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
+// A value that stands under another key, or in another bucket, than it was written to is damaged: a bit of a key has changed.
+func TestBucketsValuesOfOtherKeys(t *testing.T) {
+	dir := t.TempDir()
+	b := openBuckets(t, dir)
+	b.mustUpdate(t, func(tx Tx) error { return errors.Join(tx.Put("x", []byte("k1"), []byte("v")), tx.Put("y", []byte("l"), []byte("w"))) })
+	b.mustUpdate(t, func(tx Tx) error {
+		value := tx.tx.Bucket([]byte("x")).Get([]byte("k1"))
+		return errors.Join(tx.tx.Bucket([]byte("x")).Put([]byte("k2"), value), tx.tx.Bucket([]byte("y")).Put([]byte("k1"), value))
+	})
+	all, bad := b.content(t)
+	if want := map[string]string{"x k1": "v", "y l": "w"}; !maps.Equal(all, want) || bad != 2 {
+		t.Errorf("have %v, %d bad", all, bad)
+	}
+}
+
 // Whatever is wrong with the file, it is read as far as it is whole, or set aside; and what is written next is there.
 func TestBucketsDamaged(t *testing.T) {
 	seed := rand.Uint64()
