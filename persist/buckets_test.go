@@ -102,7 +102,9 @@ func TestBuckets(t *testing.T) {
 func TestBucketsValuesOfOtherKeys(t *testing.T) {
 	dir := t.TempDir()
 	b := openBuckets(t, dir)
-	b.mustUpdate(t, func(tx Tx) error { return errors.Join(tx.Put("x", []byte("k1"), []byte("v")), tx.Put("y", []byte("l"), []byte("w"))) })
+	b.mustUpdate(t, func(tx Tx) error {
+		return errors.Join(tx.Put("x", []byte("k1"), []byte("v")), tx.Put("y", []byte("l"), []byte("w")))
+	})
 	b.mustUpdate(t, func(tx Tx) error {
 		value := tx.tx.Bucket([]byte("x")).Get([]byte("k1"))
 		return errors.Join(tx.tx.Bucket([]byte("x")).Put([]byte("k2"), value), tx.tx.Bucket([]byte("y")).Put([]byte("k1"), value))
