@@ -16,14 +16,11 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/rlnode/rlnode/internal/reload"
 	"github.com/rlnode/rlnode/ring"
 )
 
-const (
-	// pollInterval is how often the file is read.
-	pollInterval = time.Second
-	maxFile      = 4 << 10 // bytes
-)
+const maxFile = 4 << 10 // bytes
 
 // ErrStranger means that a certificate was not issued by a secret of this cluster, or to another node.
 var ErrStranger = errors.New("it does not have this cluster's secret")
@@ -39,7 +36,7 @@ type File struct {
 	log     *slog.Logger
 	keyring *memberlist.Keyring
 	inForce atomic.Pointer[inForce]
-	text    []byte // of the file, as Follow read it last
+	files   *reload.Files[*inForce]
 }
 
 // inForce is what was made of the file; it does not change.
@@ -77,27 +74,11 @@ func readFile(name string) ([]byte, error) {
 
 // Open reads the file, which must be good, and issues this node's certificate. Follow keeps up with changes.
 func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
-	text, err := readFile(name)
-	if err != nil {
+	f := &File{name: name, node: node, log: log}
+	var err error
+	if f.files, err = reload.Open(f.load, f.report, name); err != nil {
 		return nil, fmt.Errorf("read the cluster's secret: %w", err)
 	}
-	secrets, err := Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("read the cluster's secret: %s: %w", name, err)
-	}
-	f := &File{name: name, node: node, log: log, text: text}
-	made, err := f.prepare(secrets, nil)
-	if err != nil {
-		return nil, err
-	}
-	var keys [][]byte
-	for _, s := range secrets {
-		keys = append(keys, s.GossipKey())
-	}
-	if f.keyring, err = memberlist.NewKeyring(keys, keys[0]); err != nil {
-		return nil, fmt.Errorf("derive the keys of gossip: %w", err)
-	}
-	f.inForce.Store(made)
 	return f, nil
 }
 
@@ -120,66 +101,69 @@ func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 	return made, err
 }
 
-// Follow reads the file once a second until ctx ends, and calls changed after other secrets have come into force. A file
+// Follow looks at the file once a second until ctx ends, and calls changed after other secrets have come into force. A file
 // that can't be used leaves those in force that are.
 func (f *File) Follow(ctx context.Context, changed func()) {
-	tick := time.NewTicker(pollInterval)
+	tick := time.NewTicker(reload.Interval)
 	defer tick.Stop()
-	var trouble string // as logged last
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		reloaded, err := f.reload()
-		switch {
-		case err != nil && err.Error() != trouble:
-			trouble = err.Error()
-			f.log.Error("the cluster's secret is not reloaded, the one in force stays", "file", f.name, "error", err)
-		case reloaded:
-			trouble = ""
-			f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
+		before := f.inForce.Load()
+		if f.files.Look(); f.inForce.Load() != before {
 			changed()
-		case err == nil:
-			trouble = ""
 		}
 	}
 }
 
-// reload brings what the file holds into force, if that is something else.
-func (f *File) reload() (bool, error) {
-	text, err := readFile(f.name)
-	if err != nil || bytes.Equal(text, f.text) {
-		return false, err
-	}
-	secrets, err := Parse(text)
+// load brings what the file holds into force, if that is something else.
+func (f *File) load() (*inForce, error) {
+	secrets, err := Read(f.name)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	old := f.inForce.Load()
-	if slices.Equal(secrets, old.secrets) {
-		f.text = text
-		return false, nil
+	if old != nil && slices.Equal(secrets, old.secrets) {
+		return old, nil
 	}
-	if !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
-		return false, errUnrelated
+	if old != nil && !slices.ContainsFunc(secrets, func(s Secret) bool { return slices.Contains(old.secrets, s) }) {
+		return nil, errUnrelated
 	}
 	made, err := f.prepare(secrets, old)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	if err := f.useKeys(old.secrets, secrets); err != nil {
-		return false, fmt.Errorf("change the keys of gossip: %w", err)
+	if err := f.useKeys(old, secrets); err != nil {
+		return nil, fmt.Errorf("change the keys of gossip: %w", err)
 	}
 	f.inForce.Store(made)
-	f.text = text
-	return true, nil
+	return made, nil
 }
 
-// useKeys changes the keys of gossip from those of old to those of next. The two have a secret in common, which is used in
-// between. It removes none but the last key: memberlist would overwrite keys that others are reading.
-func (f *File) useKeys(old, next []Secret) error {
+// report logs what came of a change of the file.
+func (f *File) report(_ *inForce, err error) {
+	if err != nil {
+		f.log.Error("the cluster's secret is not reloaded, the one in force stays", "file", f.name, "error", err)
+		return
+	}
+	f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
+}
+
+// useKeys changes the keys of gossip from those of old, nil at first, to those of next. The two have a secret in common, which is
+// used in between. It removes none but the last key: memberlist would overwrite keys that others are reading.
+func (f *File) useKeys(before *inForce, next []Secret) (err error) {
+	if before == nil {
+		var keys [][]byte
+		for _, s := range next {
+			keys = append(keys, s.GossipKey())
+		}
+		f.keyring, err = memberlist.NewKeyring(keys, keys[0])
+		return err
+	}
+	old := before.secrets
 	var kept Secret
 	for _, s := range next {
 		if slices.Contains(old, s) {
