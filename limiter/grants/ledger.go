@@ -232,8 +232,8 @@ func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	}
 }
 
-// Back returns how much of one limit may still come back from grants. Nothing else may take more out of its counter than leaves
-// room for that, or what comes back finds no debit to cancel.
+// Back returns how much of one limit may still come back from grants. A loan must leave at least that much used in the counter,
+// or a returned grant finds no debit to cancel.
 func (b *Ledger) Back(at time.Duration, hi, lo uint64) (all int64) {
 	sh, s := b.hold(hi)
 	defer sh.mu.Unlock()
