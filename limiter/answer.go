@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// DecidedBy says how a check was decided, in the words of the API.
+// DecidedBy is how a check was decided. Its strings are the API's words.
 type DecidedBy uint8
 
 // The ways to decide a check, weakest first. A check decided in several ways reports the weakest.

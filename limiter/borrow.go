@@ -46,7 +46,7 @@ type loans struct {
 	told    [toldSlots]atomic.Int64 // when an owner was last notified
 	lending atomic.Int64            // requests from other regions being answered
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards known, flying and away
 	known  map[counters.Key]*debtor
 	flying int
 	away   map[string]int64 // until when to leave alone regions that did not answer; at most one entry per region with a share

@@ -137,12 +137,12 @@ type member struct {
 	leases  leases
 	loans   loans // loans between regions
 
-	serving chan struct{} // holds a token for each question that waits for something
+	serving chan struct{} // holds a token for each question being served in a goroutine
 	ctx     context.Context
 	stop    context.CancelFunc
 	mu      sync.Mutex // guards closed: once it is set, nothing is added to served
 	closed  bool
-	served  sync.WaitGroup // questions that wait for something
+	served  sync.WaitGroup // the goroutines that serve questions
 	done    sync.WaitGroup // leases.tend
 }
 

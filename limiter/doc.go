@@ -16,13 +16,13 @@
 //
 // Before another node is asked, the subject's lease is spent, and a refusal that its owner made a moment ago is repeated
 // (package localcache). Questions carry wishes for leases; answers carry the leases that the owner debited (package grants).
-// When a lease ends, its unspent rest goes back the same way as a check's cost.
+// When a lease ends, what is left of it goes back the same way as a check's cost.
 //
 // If a node can't be asked, the next one on the subject's trail is (route.go): the node that the first one named, the other end
 // of a hand-off, then the standby, which passes the question on or acts, and in the end this node alone, by `on_partition`. A
 // check waits, without polling, for a partition that is being handed over. It also waits for a node that is slow but not
-// silent: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters, settlings,
-// and reservations with an id are errands along the same trail (remote.go).
+// silent: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters,
+// settlements, and reservations with an id are errands along the same trail (remote.go).
 //
 // Identical checks on their way to one node share a message. Messages carry the limits themselves, so owner and asker use the
 // same version of the rules: the asker's, once it has had a chance to catch up. Each message has one Code method, which both

@@ -20,7 +20,7 @@ type earth struct {
 	all   map[string]*world
 	calls sync.WaitGroup
 
-	mu    sync.Mutex              // guards what follows
+	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]bool      // from one region to another
 	pause func() time.Duration    // delay of each message, one way
 	lose  func(reply []byte) bool // reports whether a reply is lost; nil: none is

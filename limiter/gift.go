@@ -43,8 +43,8 @@ func (d *debit) code(c *wire.Coder) {
 	c.Require(len(d.when) == len(d.ops))
 }
 
-// gift is a debit on its way back: the cost of a check that another limit refused, the rest of a lease, or what a reservation
-// did not use.
+// gift is a debit on its way back: the cost of a check that another limit refused, what is left of a lease, or what a
+// reservation did not use.
 type gift struct {
 	debit
 	hops  int

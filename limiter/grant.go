@@ -58,7 +58,7 @@ func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage u
 	return g, g.ID != 0
 }
 
-// forget makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's life anyway.
+// forget makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL anyway.
 func (x *leases) forget(f forgetting) {
 	x.held.Forget(x.l.member.Boottime(), f.hi, f.room)
 	x.l.member.broadcast(MethodForget, wire.Encode(nil, &f))

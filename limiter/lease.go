@@ -36,7 +36,7 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 	if outcome, *receipt = x.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
-	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with the rest.
+	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
 	if m.Boottime() >= receipt.Until {
 		x.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -179,8 +179,8 @@ func (x *leases) tend() {
 const (
 	// renewTime bounds how long the answer to a renewal is waited for.
 	renewTime = 2 * localcache.MaxTTL
-	// leastPause is the least time between two looks for ended leases, so that leases that end at nearly the same time share a
-	// message.
+	// leastPause is the least time between two searches for ended leases, so that leases that end at nearly the same time share
+	// a message.
 	leastPause = time.Millisecond
 	// ledgerPause is the longest time between two sweeps of the ledger of leases that other nodes hold.
 	ledgerPause = 10 * time.Second

@@ -227,8 +227,8 @@ func testMoves(t *testing.T, seed uint64) {
 	t.Logf("seed %d: %s: %d admitted, %d from leases", seed, kind, admitted.Load(), leased)
 }
 
-// The rests of leases wait for a partition that is being handed over, but they don't take places from questions that also wait
-// for it: an asker that is turned away decides alone.
+// Unspent leases on their way back wait for a partition that is being handed over. They must not take the places of questions
+// that wait for it too: an asker that is turned away decides alone.
 func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")

@@ -126,7 +126,7 @@ func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, s
 }
 
 // G3: a limit with far too much demand is used up completely. Nodes other than its owner ask for it only a few times in a
-// lease's life, whether it refills all at once or continuously.
+// lease's TTL, whether it refills all at once or continuously.
 func TestG3_OverTheLimit(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket"} {
 		for _, limit := range []int{200, 3000} {

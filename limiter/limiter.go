@@ -31,7 +31,7 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
+	mu     sync.Mutex // serialises Use and Adapt; guards steps and opened
 	steps  func(*rules.Set) []int
 	opened rules.Opened
 }

@@ -214,7 +214,7 @@ func TestG8_WindowsTurn(t *testing.T) {
 }
 
 // G8: over any span, the token buckets of all regions together admit no more than their burst plus what refills in the span and
-// a lease's life.
+// a lease's TTL.
 func TestG8_TokenBuckets(t *testing.T) {
 	const rate, burst, ttl = 300, 600, 0.05
 	for seed := range seeds(2) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errand is work for the owner of a subject: a change of its counters, a settling, or a reservation.
+// errand is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type errand struct {
 	hi      uint64
 	hops    int  // how often it was passed on before it came to this node

@@ -20,15 +20,15 @@ const (
 	MaxReserved = 256
 	// MaxReservationTime bounds how long a reservation can be settled.
 	MaxReservationTime = time.Hour
-	// keptSettling is how long after a reservation's end its settling is remembered.
+	// keptSettling is how long after a reservation expires its settlement is remembered.
 	keptSettling = time.Minute
 
 	reservationForm = 2  // the first byte of an id
 	nonceBytes      = 12 // random bytes that make each id unique
 	signatureBytes  = 16
 	maxUnitBytes    = 1024
-	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their settling
-	// changes is not billed.
+	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their
+	// settlement changes is not billed.
 	maxNames     = 16 << 10
 	maxKeyValues = 32
 )
@@ -48,7 +48,7 @@ type reservation struct {
 	made     int64 // Unix nanoseconds, by the clock that aligns windows
 	until    int64
 	units    []string
-	subjects []reserved // the partition of the first is the home, where the settling is recorded
+	subjects []reserved // the partition of the first is the home, where the settlement is recorded
 }
 
 // reserved is what was taken of one subject.
@@ -115,7 +115,7 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	return r, nil
 }
 
-// note returns the key under which the settling of a unit is recorded.
+// note returns the key under which the settlement of a unit is recorded.
 func (r *reservation) note(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
 	return counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}

@@ -18,8 +18,8 @@ type reservations struct {
 	l                 *Limiter
 	ownKey            [32]byte     // signs ids while no cluster secret is known
 	reserved          atomic.Int64 // made here
-	settled, repeated atomic.Int64 // settlings decided here, as the home
-	unknown           atomic.Int64 // settlings with an id that is not a reservation, or no longer one
+	settled, repeated atomic.Int64 // settlements decided here, as the home
+	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation
 	dropped           atomic.Int64 // refunds, by limit, that were lost because the counters they came from are gone
 }
 

@@ -270,7 +270,7 @@ func TestReservationsAreNotLeased(t *testing.T) {
 		for range 10 {
 			n.settleTokens(n.reserve(tokens("r", key, 10), time.Minute), 0)
 		}
-		time.Sleep(6 * time.Second) // by now the rests of leases are back
+		time.Sleep(6 * time.Second) // by now everything unspent has been given back
 		if have := n.used("r", key); have != 1000 {
 			t.Errorf("have %d used, want 1000", have)
 		}

@@ -25,7 +25,7 @@ const (
 // standby.
 type trail struct {
 	hi     uint64
-	route  partitions.Route // at the last look
+	route  partitions.Route // as of the last look
 	tried  []ring.NodeID    // nodes that can't be asked or can't decide
 	passed []ring.NodeID    // nodes that named another one
 	hint   ring.NodeID      // the node that the last of these named

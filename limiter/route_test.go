@@ -129,7 +129,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 				if took := time.Since(began); took != frozen {
 					t.Errorf("%s: took %v, want %v", name, took, frozen)
 				}
-				// One look, two inside Wait, one after it; plus the asker's look and the look for the question.
+				// One lookup before Wait, two inside it, one after it; plus the asker's and the one for the question.
 				if routes := owner.routes.Load() + other.routes.Load(); routes > 6 {
 					t.Errorf("%s: have %d looks at the route", name, routes)
 				}

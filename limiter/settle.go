@@ -22,7 +22,7 @@ const (
 
 // Settlement is how a reservation was settled.
 type Settlement struct {
-	Costs     []UnitCost // of the units that the settling named; of all units if it named none
+	Costs     []UnitCost // of the units that the caller named; of all units if it named none
 	Remaining int64      // of the tightest of those limits at the reservation's home, just afterwards; −1 if there is none
 	Repeated  bool       // it was settled before; the rest is the first answer
 }
@@ -35,7 +35,7 @@ func (s *Settlement) Code(c *wire.Coder) {
 	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
 }
 
-// settling is a reservation together with what it really used. As a message it carries only the id.
+// settling is a request to settle a reservation: the reservation and what it really used. As a message it carries only the id.
 type settling struct {
 	*reservation
 	id    string
@@ -62,7 +62,7 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 }
 
 // Settle replaces what a reservation took with what was really used. Excess becomes a debt; the rest is given back. A unit that
-// costs do not name stays as reserved; if costs is empty, all units used nothing. Only the first settling of a reservation
+// costs do not name stays as reserved; if costs is empty, all units used nothing. Only the first settlement of a reservation
 // counts, on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settling{id: id, costs: costs})
@@ -99,7 +99,7 @@ func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement
 // counters.ErrShut if this node is not the owner.
 func (x *reservations) settleHere(s *settling) (*Settlement, error) {
 	now := x.l.clock.Now()
-	// If the counters are not of the lineage the reservation was made in, an earlier settling may have been forgotten. Then
+	// If the counters are not of the lineage the reservation was made in, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
 	sure := x.l.sameLife(s.home().hi, s.home().lineage)
 	c := s.atHome(x.l, now, sure)
@@ -172,7 +172,7 @@ func (s *settling) excess(of *reserved, i int) int64 {
 	return 0
 }
 
-// named returns the index of a unit among the settling's costs, or −1 if they do not name it.
+// named returns the index of a unit among the settling's costs, or −1 if it is not named.
 func (s *settling) named(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }

@@ -15,12 +15,12 @@ func (s *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
 	}
 }
 
-// backPause is how long after the end of a grant its rest is handed out: checks that spent from it, and that another limit then
-// refuses, are under way for a while. Buckets have no pause: their owner relies on the holder's report of what it may still
-// spend, and a rest waiting here is not in that report.
+// backPause is how long Ended waits, after a grant ends, before it hands out what is left: checks that spent from the grant may
+// still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on the
+// holder's report of what it may still spend, and what waits here is not in that report.
 const backPause = 10 * time.Millisecond
 
-// endFirst ends the first grant of e and leaves its rest for Ended to hand out.
+// endFirst ends the first grant of e and leaves what remains of it for Ended to hand out.
 func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 	g := e.grants[0]
 	out := Ended{Source: e.source, Grant: g.id, due: at + backPause}
@@ -39,7 +39,7 @@ func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 	s.poke(out.due)
 }
 
-// putBack adds what a Spend took to the rest of an ended grant.
+// putBack adds what a Spend took to what is left of an ended grant.
 func (sh *leaseShard) putBack(r Receipt, ops []counters.Op) {
 	for i := range sh.ended {
 		o := &sh.ended[i]

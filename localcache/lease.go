@@ -28,7 +28,7 @@ type lease struct {
 	index int           // in the shard's queue
 }
 
-// Source is the owner that granted, and the life of the partition's counters in which it did.
+// Source identifies who granted: the owner, its process, and the lineage of its counters.
 type Source struct {
 	Owner   ring.NodeID
 	Process uint64 // of the owner

@@ -15,7 +15,8 @@ import (
 // Leases are the leases that this node holds and what owners refused a moment ago, by subject. All methods may be called
 // concurrently. Times are readings of a clock that keeps running while the machine is suspended.
 //
-// The owner debited everything spent here in advance. When a grant ends, Ended hands out its rest, once, to be given back.
+// The owner debited everything spent here in advance. When a grant ends, Ended hands out what is left of it, once, to be given
+// back.
 type Leases struct {
 	perShard int // bounds the subjects
 	shards   [leaseShards]leaseShard
@@ -29,7 +30,7 @@ const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases.
 	minSubjects = 1024
-	// forgetTTLs is how long a subject is remembered after its last use, in lives of a lease; minKeep is the least such time.
+	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
 	forgetTTLs = 4
 	minKeep    = time.Second
 	never      = time.Duration(math.MaxInt64)
@@ -146,7 +147,8 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 	return Unknown, Receipt{}
 }
 
-// Unspend puts back what a Spend took, into the grant or its rest. It is lost if the rest has been handed out.
+// Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
+// already handed it out, the cost is lost.
 func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
@@ -226,7 +228,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 		return
 	}
 	if e.source != from {
-		s.end(sh, e, at) // from an earlier life of the counters
+		s.end(sh, e, at) // its grants are from another process or lineage
 		e.source, e.seen = from, 0
 	}
 	e.toldAt = at

@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// pressedBy is how many refusals of one subject within a lease's life make a node pressed: from then on it takes its time
+	// pressedBy is how many refusals of one subject within a lease's TTL make a node pressed: from then on it takes its time
 	// before it asks again.
 	pressedBy = 8
-	// holdParts bounds how long a pressed node waits: one such part of a lease's life, and of the time in which a bucket fills.
+	// holdParts bounds how long a pressed node waits: at most a holdParts-th of a lease's TTL, and of the time in which a
+	// bucket fills.
 	holdParts = 4
 )
 
 // pressure counts recent refusals of a subject's checks, here or by its owner. A refusal counts less and less over a lease's
-// life, and then not at all.
+// TTL, and then not at all.
 type pressure struct {
 	refused float64
 	at      time.Duration

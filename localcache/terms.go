@@ -7,14 +7,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a lease's life, and of the limits that take leases.
+// Bounds of a lease's TTL, and of the limits that take leases.
 const (
 	MinTTL = 50 * time.Millisecond
 	MaxTTL = 5 * time.Second
 
-	// ttlParts is how many lives of a lease fit in a window, unless the rule says otherwise.
+	// ttlParts is how many TTLs of a lease fit in a window, unless the rule says otherwise.
 	ttlParts = 20
-	// minWindow is the shortest window whose limits take leases; in a shorter one the rest would come back too late.
+	// minWindow is the shortest window whose limits take leases; in a shorter one, leases would come back too late.
 	minWindow = 200 * time.Millisecond
 	// minPerNode is how many units a limit must have for each node; with fewer it is better to ask for each check.
 	minPerNode = 10

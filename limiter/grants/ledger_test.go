@@ -54,7 +54,7 @@ func (b *Ledger) back(at time.Duration, lineage, id uint64, cost, used int64, l 
 	return given
 }
 
-// At most what was granted comes back: once, in the same life of the counters, and in time.
+// At most what was granted comes back: once, in the same lineage of the counters, and in time.
 func TestReturn(t *testing.T) {
 	b := NewLedger(0)
 	grant := func() uint64 {

@@ -345,7 +345,7 @@ func TestG2_ModelOfLeases(t *testing.T) {
 	}
 }
 
-// G3: once traffic stops, everything unspent is back within a lease's life, to the unit.
+// G3: once traffic stops, everything unspent is back within a lease's TTL, to the unit.
 func TestG3_ModelOfLeases(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {

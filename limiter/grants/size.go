@@ -10,7 +10,7 @@ import (
 // Ask is a holder's wish for one limit, with what the owner knows of that limit.
 type Ask struct {
 	Limit     *algorithms.Limit
-	Want      int64 // units that the holder expects to need within a lease's life
+	Want      int64 // units that the holder expects to need within a lease's TTL
 	Remaining int64 // units left of the limit
 	Out       int64 // units of grants that are out
 	OutThere  int64 // units of Out that the same holder has
@@ -31,7 +31,7 @@ func Size(a Ask, t localcache.Terms) int64 {
 	return size
 }
 
-// crumbs: a grant smaller than this fraction (1/crumbs) of a node's idle part is not worth making.
+// crumbs bounds the smallest grant: less than 1/crumbs of a node's part of the idle amount is not worth granting.
 const crumbs = 8
 
 // add returns a + b, or the largest int64 on overflow.
