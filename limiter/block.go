@@ -61,8 +61,9 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	}
 }
 
-// held reports whether a subject must wait until all subjects without a block are decided. Cost that it takes for a check that
-// another rule refuses looks used until it is given back, and a refusal in that time would begin a block.
+// held reports whether subject i must wait until every subject without a block is decided. Otherwise another rule might refuse
+// the check after i has taken its cost. That cost looks used until it is given back, and a refusal in that time would begin a
+// block.
 func (c *journey) held(i int) bool {
 	hits := c.answer.scratch.match.Hits
 	if !c.answer.scratch.blocks || hits[i].Block == nil {
@@ -76,7 +77,7 @@ func (c *journey) held(i int) bool {
 	return false
 }
 
-// blockAlone begins here the blocks that a copy's refusal begins: the copy itself may be read-only.
+// blockAlone begins, in the private counters, the blocks that follow from a copy's refusal: the copy itself may be read-only.
 func (c *journey) blockAlone(list []int) {
 	if c.peek {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is a region as a borrower. A node that sees little left of a share notifies the subject's owner. The owner borrows
-// in the background, ahead of need: one loan per counter at a time, from the region believed to have the most unused. The
-// lender debits a loan before it sends it. The borrower puts it into the counter at most once, and only in the window and the
-// lineage it was requested for. A loan lost on the way is lost quota.
+// This file is the borrower's side of loans between regions. A node that sees little left of a share notifies the subject's
+// owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region believed to have
+// the most unused. The lender debits a loan before it sends it. The borrower puts it into the counter at most once, and only in
+// the window and the lineage it was requested for. A loan lost on the way is lost quota.
 
 const (
 	// tellPause is the least time between two notifications about one subject.

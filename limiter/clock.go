@@ -18,7 +18,7 @@ const (
 
 // Clock reads a node's two clocks. The steady clock starts at the wall clock's time and then advances with the monotonic clock.
 // The wall clock follows the system's wall clock but never goes back. If the system's clock is set forward, it follows at once.
-// If that is set back, windows keep turning at nearly their normal pace, and the clock falls into line slowly.
+// If the system's clock is set back, windows keep turning at nearly their normal pace while the clock slowly falls into line.
 type Clock struct {
 	start  time.Time
 	anchor int64 // Unix nanoseconds at start

@@ -69,8 +69,8 @@ func (g *gifts) Code(c *wire.Coder) {
 	})
 }
 
-// giveBack puts gifts back, here or at their owners. Each is sent only once, because a repeated one would create quota. A lost
-// gift is only lost cost.
+// giveBack puts gifts back, here or at their owners. Each is sent only once, because a repeated one would create quota. If a
+// gift is lost, only cost is lost.
 func (l *Limiter) giveBack(list []gift) {
 	m := l.member
 	byOwner := map[ring.NodeID][]gift{}

@@ -30,7 +30,7 @@ type journey struct {
 	last    bool      // decide even if the owner has newer rules
 	apart   bool      // questions were sent before: from now on each subject has its own
 	until   time.Time // the check must be decided by then; see hurry
-	thaw    time.Time // how long to wait for a frozen partition
+	thaw    time.Time // until when to wait for frozen partitions
 
 	subjects []subject
 	decided  int       // how many subjects are decided

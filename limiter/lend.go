@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This file is a region as a lender. The node that is asked passes the request on to the subject's owner. The owner debits the
-// loan, and answers only once the debit would outlive it.
+// This file is the lender's side of loans between regions. The node that is asked passes the request on to the subject's owner.
+// The owner debits the loan, and answers only once the debit would outlive it.
 
 const (
 	// passTime bounds how long the owner's answer to another region's request is waited for; confirmTime bounds the wait for

@@ -21,7 +21,7 @@ type Limiter struct {
 	clock   *Clock
 	inForce atomic.Pointer[book]
 	top     *top
-	answers atomic.Uint32 // numbers the Answers seen so far; see stripes
+	answers atomic.Uint32 // number of Answers seen so far; see stripes
 	member  *member       // nil for a node by itself
 	process uint64        // random; marks this process's counts and readings of its clock
 	began   time.Time
@@ -42,8 +42,8 @@ type book struct {
 	stats   []*ruleStats // by Rule.Index
 	whole   *ruleStats   // whole checks by decision, however many rules applied
 	monthly bool         // some rule of the set counts usage by month
-	// global reports whether the set has limits that regions divide. recorded is the last version that the primary has recorded
-	// as honoured by all regions; zero if there is none.
+	// global is true if the set has limits that regions divide. recorded is the last version that the primary has recorded as
+	// honoured by all regions; zero if there is none.
 	global   bool
 	recorded int64
 	// steps holds, by Rule.Index, the step in force plus one; zero if there is none. It is nil if no rule is adaptive.
@@ -132,8 +132,8 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 	return nil
 }
 
-// prepare matches q against the rules in force and lists the counters to ask. It reports true if there are none: the check is
-// decided.
+// prepare matches q against the rules in force and lists the counters to ask. If there are none, the check is decided, and over
+// is true.
 func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
 	b := l.inForce.Load()
 	a.begin(b, now)
@@ -164,8 +164,8 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	return false, nil
 }
 
-// start decides a prepared check if it need not wait for another node. Otherwise it sends the questions and leaves the rest to
-// finish.
+// start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
+// questions and leaves the rest to finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, powerless := &a.scratch, false
 	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {

@@ -26,7 +26,8 @@ type errand struct {
 	ask func(to ring.NodeID) error
 }
 
-// do makes the owner, which may be this node, do e. It fails with ErrNoOwner if no owner can be reached.
+// do has the owner of e's subject, which may be this node, do e. It fails with ErrNoOwner if no owner can be reached, or as e
+// fails.
 func (l *Limiter) do(ctx context.Context, e *errand) error {
 	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // only an owner may do it, so no node acts as the standby
 	if m == nil {

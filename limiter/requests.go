@@ -24,7 +24,8 @@ const (
 	MaxRequestID = 64
 	// requestTime is how long an answer is kept.
 	requestTime = time.Minute
-	// retryTime is how much longer than it retries a node's own requests their answers are kept.
+	// retryTime is how long answers to the requests that a node repeats by itself are kept, beyond the time for which it
+	// repeats them.
 	retryTime = 2 * time.Second
 	// maxRequests bounds the answers that a node keeps of requests it decided.
 	maxRequests = 65_536
@@ -215,7 +216,7 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
-// takeOver copies c's results, from this node or another, into c. It returns false if they are of other limits.
+// takeOver copies list, the results of c on this node or another, into c. It returns false if they are of other limits.
 func (c *change) takeOver(list results) bool {
 	if len(list) != len(c.ops) {
 		return false

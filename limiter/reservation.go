@@ -56,7 +56,7 @@ type reserved struct {
 	debit
 	units []int // by op: index into reservation.units
 
-	// For billing. Without a rule, it is not billed.
+	// For billing. If rule is empty, the subject is not billed.
 	lo   uint64 // of the subject's hash
 	rule string
 	key  []string

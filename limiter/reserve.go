@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// reservations makes and settles reservations on this node. Counts are since the process began.
+// reservations makes and settles reservations on this node. Its counters count since the process began.
 type reservations struct {
 	l                 *Limiter
 	ownKey            [32]byte     // signs ids while no cluster secret is known

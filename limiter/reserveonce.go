@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTime bounds the time for the owner of a reservation's first subject, so that some is left to decide without it.
+// homeTime bounds how long the owner of a reservation's first subject may take, so that there is time left to decide without
+// it.
 const homeTime = checkTime * 2 / 3
 
 // reserveRequest is a reservation with an id, as sent to the owner of its first subject. That owner decides all of it and keeps

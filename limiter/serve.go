@@ -199,7 +199,8 @@ func (v *visit) host(l *Limiter, to Answerer) {
 	}
 }
 
-// whereabouts returns the route of ops: of a frozen partition if there is one, otherwise of one that is elsewhere.
+// whereabouts returns one of ops' partitions and its route: a frozen partition if there is any, otherwise one that is
+// elsewhere.
 func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	p = partitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)

@@ -14,7 +14,8 @@ import (
 // This file is about limits that regions divide. Each region decides its share as a limit of its own. Loans move shares between
 // regions; see borrow.go and lend.go.
 
-// divide records whether regions divide limits of b's set, and the last version recorded by the primary.
+// divide records whether regions divide limits of b's set, and the last version that the primary has recorded as honoured by
+// all regions.
 func (b *book) divide() {
 	x := b.set.Shares()
 	if x == nil {
@@ -37,8 +38,8 @@ func (b *book) enforce(m *rules.Match, wall int64) {
 	b.lower(m)
 }
 
-// stale reports whether version is too old to decide by. If regions divide limits, it is once all regions have been recorded to
-// use newer rules, under which shares may have grown elsewhere.
+// stale reports whether version is too old to decide by. If regions divide limits, a version is too old once all regions are
+// recorded as using a newer one, under which shares may have grown elsewhere.
 func (l *Limiter) stale(version int64) bool {
 	b := l.inForce.Load()
 	return b != nil && b.global && version < b.recorded

@@ -69,8 +69,8 @@ func (s *ruleStats) usual() (n int64) {
 	return n
 }
 
-// absorb adds the usual checks of a rule that is gone to s, the figures of whole checks. It misses checks that finish later by
-// the rules they began with.
+// absorb adds the usual checks of a rule that is gone to s, the figures of whole checks. Checks that finish later, by the rules
+// they began with, are left out.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
 }

@@ -165,7 +165,7 @@ func (t *top) list() (all []TopSubject) {
 	return all
 }
 
-// ranked returns the first n of all by refusals. It sorts all.
+// ranked sorts all, most refused first, and returns the first n.
 func ranked(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))

@@ -17,7 +17,7 @@ type lease struct {
 	seen    uint64  // ID of the last grant that arrived
 	refused refusal
 	pressed pressure
-	asking  time.Duration // how long to wait for the answer to a renewal
+	asking  time.Duration // until then a renewal is under way, unless it is answered
 	renew   time.Duration // when to renew next, at the earliest
 	toldAt  time.Duration // when the owner said what limits' told records
 	touched time.Duration // when it was last used

@@ -51,8 +51,8 @@ func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int
 	return time.Duration(min(float64(t.TTL)/holdParts, float64(l.Capacity())*unit/holdParts, brings*unit))
 }
 
-// usedUp returns the refusal that the owner would make, some time after the question was sent, of checks for more than it had
-// left after its grant. The refusal is empty if the node is not pressed.
+// usedUp predicts how the owner, for some time after the question was sent, would refuse checks for more than it had left after
+// its grant. It returns an empty refusal if the node is not pressed.
 func (e *lease) usedUp(sent time.Duration, ops []counters.Op) refusal {
 	if !e.pressed.on(sent, e.terms.TTL) {
 		return refusal{}
