@@ -140,7 +140,7 @@ func TestFallbackAllocatesNothing(t *testing.T) {
 	}
 }
 
-// looks counts the calls of Reachable.
+// looks counts the calls to Reachable.
 type looks struct {
 	Peers
 	n int

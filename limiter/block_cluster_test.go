@@ -18,7 +18,7 @@ const blockRules = `rules:
 
 func nearly(have, want time.Duration) bool { return have > want-time.Minute && have <= want }
 
-// everywhere checks on every node that a subject is blocked for that long.
+// everywhere checks on every node that a subject is blocked for want.
 func (w *world) everywhere(what, rule, key string, want time.Duration) {
 	w.t.Helper()
 	for i, n := range w.nodes {

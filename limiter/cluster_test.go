@@ -377,7 +377,7 @@ func TestSlowOwner(t *testing.T) {
 	})
 }
 
-// A node that is wrong about the owner is told.
+// A node that is wrong about the owner is corrected.
 func TestWrongOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -598,7 +598,7 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 	large := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
 	spend := byKey("r", large.keyOf("r", large.nodes[1], nil))
 	var leased Answer
-	for range 20_000 { // as long as there are leases
+	for range 20_000 { // until the leases are large enough
 		large.nodes[0].Check(&spend, &leased)
 	}
 	// A renewal allocates, but only one check in thousands renews.

@@ -52,7 +52,7 @@ func TestDelaysAsAlone(t *testing.T) {
 }
 
 // Each check gets its own turn, however it reaches the owner: alone, with identical checks in one message, in a batch, or
-// relayed by the standby. So it does if the standby acts.
+// relayed by the standby. The same holds if the standby acts.
 func TestTurnsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step, most = time.Hour, 12
@@ -108,8 +108,7 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// Cost that another owner refuses is given back by the owner that would have admitted it, so refused checks make no queue
-// longer.
+// If one owner refuses a check, the cost taken at the others is given back, so refused checks make no queue longer.
 func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 	for i, kind := range append(kinds, kinds...) {
 		limit := 1 + i/len(kinds)

@@ -52,7 +52,7 @@ func TestChosenNamesLockNobodyOut(t *testing.T) {
 	set := compile(t, 1, hostileRules).Keyed(bytes.Repeat([]byte{7}, 32))
 	for name, tt := range map[string]struct {
 		bound int64
-		shift uint // leaves at most the shard's bits of a hash's first half
+		shift uint // bits cut off a hash's first half; the remaining ones select the shard at most
 		names int
 		each  int
 		hash  func(string) uint64

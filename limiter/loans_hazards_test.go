@@ -118,8 +118,8 @@ func TestLoanRepliesTwice(t *testing.T) {
 	}
 }
 
-// A loan for counters that have begun anew is lost: what it was requested for may be forgotten. So is a loan for rules or a
-// limit that no longer exist, and a loan that arrives at a node without authority.
+// A loan for counters that have started afresh is lost: they may have forgotten what it was requested for. So is a loan for
+// rules or a limit that no longer exist, and a loan that arrives at a node without authority.
 func TestLoanComesTooLate(t *testing.T) {
 	for name, change := range map[string]func(w *world, p int){
 		"another lineage": func(w *world, p int) { w.change(func() { w.place[p].lineage++ }) },
@@ -154,8 +154,8 @@ func TestLoanComesTooLate(t *testing.T) {
 	}
 }
 
-// If a loan of a bucket was long under way, only the part that can't have refilled at the lender meanwhile is put in: the rest
-// would exist twice.
+// If a loan from a bucket takes long to arrive, only the part that can't have refilled at the lender meanwhile is put in: the
+// rest would exist twice.
 func TestBucketLoanThatTookLong(t *testing.T) {
 	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: the lender's, in units a second
 	w, far := lonely(t, 1, `rules:
@@ -212,7 +212,7 @@ func TestLoansOneByOne(t *testing.T) {
 	}
 }
 
-// pressing returns a function that checks a subject, so that its owner is notified that the share is short.
+// pressing returns a function that checks a subject, so that its owner learns that the share is short.
 func pressing(n *worldNode, q Query) func() { return func() { n.check(q) } }
 
 // failing is a Confirm that fails.

@@ -56,8 +56,8 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	}
 }
 
-// G2: a holder's report covers everything it may still spend. A grant that arrives after a later one, and cost that was put
-// back into a grant, count as out when the owner takes back others' grants: they must not exceed what it was told.
+// G2: a holder's report covers everything it may still spend, because the owner relies on it when it takes back others' grants.
+// So a grant that arrives after a later one is not spent, and cost put back into a grant does not exceed the report.
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
