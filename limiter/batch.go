@@ -77,7 +77,7 @@ func (b *batch) keepOrder(i int) {
 	}
 }
 
-// alike reports whether two checks ask the same of the same single subject.
+// alike reports whether two checks are identical and about a single subject.
 func (b *batch) alike(i, j int) bool {
 	if b.queries[i].Peek != b.queries[j].Peek || b.answers[i].scratch.book != b.answers[j].scratch.book {
 		return false

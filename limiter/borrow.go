@@ -29,7 +29,7 @@ const (
 	// maxDebtors bounds the counters whose lenders are remembered; maxLoans bounds the loans under way.
 	maxDebtors = 16_384
 	maxLoans   = 1024
-	// debtorLife is how long the lenders of a counter are remembered after it last asked for a loan.
+	// debtorLife is how long the lenders of a counter are remembered after it last looked for a loan.
 	debtorLife = time.Minute
 	// laterPause is how long to wait before asking again a region that could not lend just now; unknownPause, one that knows no
 	// such limit.
@@ -49,7 +49,7 @@ type loans struct {
 	mu     sync.Mutex // guards known, flying and away
 	known  map[counters.Key]*debtor
 	flying int
-	away   map[string]int64 // until when to leave alone regions that did not answer; at most one entry per region with a share
+	away   map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
 }
 
 // debtor is a counter that borrows.

@@ -30,7 +30,8 @@ const (
 	maxServing = 4096
 	// maxTurns bounds how often a check looks again for its counters while the cluster is moving them.
 	maxTurns = 64
-	// newsTime is how long a check waits for news of the ring if no node claims to be the owner. It doubles up to maxNewsTime.
+	// newsTime is how long a check first waits for news of the ring if no node claims to be the owner. The wait doubles up to
+	// maxNewsTime.
 	newsTime    = 200 * time.Microsecond
 	maxNewsTime = 10 * time.Millisecond
 	// inlineResults bounds the work (checks × limits) of a question that the connection's reader decides itself.
@@ -39,13 +40,12 @@ const (
 	defaultLeases = 1 << 16
 )
 
-// Ownership knows where the counters of a partition are decided, and records debts to their owners. *partitions.Keeper
-// implements it.
+// Ownership knows which node decides a partition's counters, and records debts to that node. *partitions.Keeper implements it.
 type Ownership interface {
 	Route(p int) partitions.Route
 	// Wait returns when p is no longer frozen, or when ctx ends.
 	Wait(ctx context.Context, p int)
-	// Learn records that owner claimed p, at that revision of the ring.
+	// Learn records that another node named owner as the owner of p, at that revision of the ring.
 	Learn(p int, revision int64, owner ring.NodeID)
 	// Lineage identifies p's counters here. What was taken in one lineage is never given back to another.
 	Lineage(p int) uint64
@@ -177,8 +177,8 @@ func (l *Limiter) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	// A question passed on may already be counted. Wait for its answer: otherwise the asker would ask again, and it would be
-	// counted twice. No question takes longer than checkTime.
+	// A question that was passed on may already be counted. Wait for its answer: otherwise the asker would ask again, and it
+	// would be counted twice. No question takes longer than checkTime.
 	over := make(chan struct{})
 	go func() { m.served.Wait(); close(over) }()
 	select {

@@ -1,7 +1,7 @@
 package limiter
 
-// fold makes one answer of all subjects once they are decided. DecidedBy is the weakest way among them. It reports whether the
-// check is decided.
+// fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
+// It reports whether the check is decided.
 func (c *journey) fold() bool {
 	a := c.answer
 	switch {

@@ -92,8 +92,8 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.inForce.Store(next)
 }
 
-// authorityAt returns a wall time (Unix nanoseconds) at which this node had authority under the rules in force, or zero if it
-// has none now.
+// authorityAt returns the wall time (Unix nanoseconds), or zero if this node has no authority now. Up to that time it had
+// authority and used the rules in force.
 func (l *Limiter) authorityAt() int64 {
 	if l.member == nil {
 		return 0

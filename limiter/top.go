@@ -59,7 +59,7 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject. before is how many such checks the counter that refuses held already.
+// count counts a check of h's subject. before is how many such checks the refusing counter already held.
 func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
 	if word, bit := s.mark(h.Subject); refused || word.Load()&bit != 0 {
