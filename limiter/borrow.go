@@ -56,7 +56,7 @@ type loans struct {
 type debtor struct {
 	window int64
 	used   int64 // when it last looked for a lender
-	flying bool  // a loan is under way
+	flying bool  // whether a loan is under way
 	rest   int64 // no region is worth asking until then
 	from   map[string]*lender
 }
@@ -142,7 +142,7 @@ type loan struct {
 	region  string
 	to      divided
 	lineage uint64
-	sent    int64 // steady
+	sent    int64 // on the steady clock
 	debtor  *debtor
 	over    atomic.Bool
 }

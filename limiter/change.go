@@ -94,7 +94,7 @@ func (c *change) here(l *Limiter) (err error) {
 	return err
 }
 
-// look reads the usage. It fails with counters.ErrShut.
+// look reads the usage into c. It fails with counters.ErrShut if a counter is not here.
 func (c *change) look(l *Limiter, now algorithms.Now) error {
 	c.used = c.used[:0]
 	for i := range c.ops {
@@ -121,8 +121,8 @@ func (c *change) forget(l *Limiter) {
 	l.member.leases.forget(forgetting{hi: hi})
 }
 
-// changeOf returns a change of everything u names: all its limits, its block, and what its limits have lent and borrowed, in
-// this order. cost applies to the limits in requests.
+// changeOf returns a change of every counter that u names: all its limits, its block, and what its limits have lent and
+// borrowed, in this order. cost applies to the limits in requests.
 func changeOf(v verb, u *Usage, cost int64) *change {
 	c := &change{verb: v}
 	for i := range u.Limits {
@@ -147,7 +147,7 @@ func changeOf(v verb, u *Usage, cost int64) *change {
 	return c
 }
 
-// carryOut applies c, which was made of u, and writes the result into u.
+// carryOut applies c, which was made from u, and writes the result into u.
 func (l *Limiter) carryOut(c *change, u *Usage) error {
 	if len(c.ops) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (l *Limiter) carryOut(c *change, u *Usage) error {
 	return nil
 }
 
-// tell writes the result of c into u, which c was made of.
+// tell writes the result of c into u, from which c was made.
 func (l *Limiter) tell(u *Usage, c *change) {
 	now := l.clock.Now()
 	for i := range u.Limits {

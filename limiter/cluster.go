@@ -132,7 +132,7 @@ func (c *Cluster) Validate() error {
 type member struct {
 	Cluster
 	flights flights
-	visits  sync.Pool // of *visit
+	visits  sync.Pool // holds *visit
 	figures tallies
 	leases  leases
 	loans   loans // loans between regions

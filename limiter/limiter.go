@@ -23,7 +23,7 @@ type Limiter struct {
 	top     *top
 	answers atomic.Uint32 // number of Answers seen so far; see stripes
 	member  *member       // nil for a node by itself
-	process uint64        // random; marks this process's counts and readings of its clock
+	process uint64        // random; identifies this process's counts and readings of its clock
 	began   time.Time
 	rounds  rounds
 	meter   Meter // counts admitted cost for billing; may be nil

@@ -78,7 +78,7 @@ type reply struct {
 type result struct {
 	algorithms.Decision
 	full   bool
-	window int64 // in which the cost was taken
+	window int64 // the window in which the cost was taken
 	used   int64 // only of a change
 }
 

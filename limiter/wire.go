@@ -6,14 +6,14 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Bounds of messages between limiters. Whole numbers are varints; hashes and identities have a fixed size. Every length is
-// checked before memory is allocated for it.
+// Bounds of messages between limiters. In messages, whole numbers are varints; hashes and identities have a fixed size. Every
+// length is checked before memory is allocated for it.
 
 const (
-	maxMessageOps = 1000 * 17 // of a question: the limits and blocks of all rules that a document may have
-	maxSubjectOps = 3*16 + 1  // of one subject: the limits of a rule, what they lent and borrowed, and its block
-	maxAlike      = 10_000    // identical checks in one question
-	maxVersion    = 1 << 62   // of the rules, and of the ring
+	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules that a document may have
+	maxSubjectOps = 3*16 + 1  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its block
+	maxAlike      = 10_000    // bounds the identical checks in one question
+	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
 	// leastOp is the least size of a limit and its cost, in bytes.

@@ -41,7 +41,7 @@ type ledgerShard struct {
 // subject is the grants of one subject that are out.
 type subject struct {
 	out   []entry
-	until time.Duration // nothing is out from then on
+	until time.Duration // from then on nothing is out
 }
 
 // entry is a grant that is out.
@@ -57,8 +57,8 @@ type entry struct {
 type part struct {
 	lo     uint64 // Key.Lo
 	amount int64  // units granted and not yet given back: no more comes back
-	out    int64  // at most so many units may still be spent
-	back   int64  // about so many units may still come back, by the holder's last report
+	out    int64  // at most this many units may still be spent
+	back   int64  // about this many units may still come back, by the holder's last report
 }
 
 // NewLedger returns a ledger of at most bound subjects; a bound below 1,024 counts as 1,024.
