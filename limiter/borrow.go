@@ -172,7 +172,8 @@ func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
 
 // choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
 // having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
-// choose returns no debtor if there is no region to ask or a loan is already under way.
+// choose returns no debtor if there is no region to ask, if a loan to the counter is already under way, or if too many loans
+// are.
 func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *debtor) {
 	shares := d.book.set.Division(d.rule, d.limit)
 	delete(shares, d.book.set.Shares().Region)

@@ -334,7 +334,7 @@ func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
 	a.q.ops = append(a.q.ops, c.ops(s)...)
 }
 
-// act decides the remaining subjects as their standby.
+// act decides the remaining subjects in place of their owners: as their standby, or as the node that handed them over.
 func (c *journey) act() {
 	for i := range c.subjects {
 		s := &c.subjects[i]

@@ -334,7 +334,7 @@ func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.
 	return true
 }
 
-// act decides v's question within this node's share, as the standby of an owner that can't decide.
+// act decides v's question within this node's share, in place of an owner that can't decide; see Ownership.Act.
 func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
@@ -352,7 +352,8 @@ func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	return true
 }
 
-// act decides ops as a standby. Whatever it admits becomes a debt, so a peek asks about a cost of 0.
+// act decides ops in place of their owner; see Ownership.Act. Whatever it admits becomes a debt, so a peek asks about a cost of
+// 0.
 func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.place()

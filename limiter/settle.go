@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// strangeClock bounds how far apart the clocks of two nodes, or of a node before and after a restart, may be.
+	// strangeClock is how far apart the clocks of two nodes, or of one node before and after a restart, are assumed to be at
+	// most.
 	strangeClock = time.Second
 	// chargeTime is how long to keep reporting a debt to its owner.
 	chargeTime = 10 * time.Second
@@ -62,8 +63,8 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 }
 
 // Settle replaces what a reservation took with what was really used. Excess becomes a debt; the rest is given back. A unit that
-// costs do not name stays as reserved; if costs is empty, all units used nothing. Only the first settlement of a reservation
-// counts, on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
+// costs do not name stays as reserved; if costs is empty, nothing was used. Only the first settlement of a reservation counts,
+// on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settling{id: id, costs: costs})
 	if err != nil {

@@ -25,7 +25,7 @@ type Terms struct {
 	Threshold float64       // 0.5…0.95: leases are large while at most this part of the limit is used
 	Idle      float64       // above 0, at most 0.5: part of the limit that all leases together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
-	Nodes     int           // how many nodes divide limits, as far as the node that uses the Terms knows
+	Nodes     int           // how many nodes divide limits, as far as this node knows
 }
 
 // TermsOf returns the terms for a rule's subject with these limits, among that many nodes. It returns none if each check must
