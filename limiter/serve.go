@@ -216,8 +216,8 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	return r, p
 }
 
-// passOn gets an answer to a question about subjects that this node does not own. It asks the owner or, if this node was asked
-// as the standby, acts for the owner. It returns false if it got no answer; v's reply then says why.
+// passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
+// node was asked as the standby, it acts for the owner. It returns false if there was no answer; v's reply then says why.
 func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
