@@ -42,7 +42,7 @@ type RuleCounts struct {
 // NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
 // rule that applied to it.
 type NodeActivity struct {
-	Node    ring.NodeID   // zero for a node by itself
+	Node    ring.NodeID   // zero for a standalone node
 	Process uint64        // identifies the process; when it changes, the counts start again from zero
 	Uptime  time.Duration // age of the process when the counts were read; whole milliseconds
 	Checks  Counts

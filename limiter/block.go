@@ -49,7 +49,7 @@ func (a *Answer) foldBlocks() {
 	s.ops, a.Limits, s.blocks = ops, limits, false
 }
 
-// blockOps makes ops, which are of one subject, refuse for at least as long as block does.
+// blockOps makes ops, all of one subject, refuse for at least as long as block does.
 func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	for j := range ops {
 		d := &ops[j].Decision

@@ -75,8 +75,8 @@ func (c *change) apply(l *Limiter) error {
 	}})
 }
 
-// here carries out c on the counters here, as their owner or as a node by itself. The error is or wraps counters.ErrShut or one
-// of the errors of apply.
+// here carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut or
+// one of the errors of apply.
 func (c *change) here(l *Limiter) (err error) {
 	if now := l.clock.Now(); c.verb == verbUsage {
 		err = c.look(l, now)

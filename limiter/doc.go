@@ -7,7 +7,7 @@
 //
 // # In a cluster
 //
-// [New] makes a node by itself, [Join] a member of a cluster. A check whose partitions are all decided here is a single Take,
+// [New] makes a standalone node, [Join] a member of a cluster. A check whose partitions are all decided here is a single Take,
 // with authority checked before and after it. Any other check is a journey (journey.go). It routes each subject once: here, to
 // a lease, to another node, or to this node alone. What this node decides comes first. Then all the other nodes are asked at
 // once, one message each, and each decides its group all or nothing. Every subject gets a ruling: how it was decided, and how

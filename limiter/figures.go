@@ -40,7 +40,7 @@ var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 // headroomBounds are the upper bounds of RuleStats.Headroom.
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
-// Figures reports what the limiter counts. A node by itself leaves out the figures about other nodes.
+// Figures reports what the limiter counts. A standalone node leaves out the figures about other nodes.
 func (l *Limiter) Figures(s figures.Sink) {
 	for _, r := range l.Stats() {
 		r.show(s)

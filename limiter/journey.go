@@ -216,7 +216,7 @@ func (c *journey) ops(s *subject) []counters.Op {
 	return c.answer.scratch.ops[s.first : s.first+s.n]
 }
 
-// rule records how s was decided. If admitted is false, s was refused itself, or another subject of the same decision was.
+// rule records how s was decided. If admitted is false, s or another subject of the same decision was refused.
 func (c *journey) rule(s *subject, by DecidedBy, admitted bool, undo undo) {
 	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
 	c.decided++

@@ -26,7 +26,7 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 	return localcache.TermsOf(r, limits, len(t.Members()))
 }
 
-// spend takes ops, which are of one subject, from its lease. The receipt records what was spent.
+// spend takes ops, all of one subject, from its lease. The receipt records what was spent.
 func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
 	m := x.l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {

@@ -22,7 +22,7 @@ type Limiter struct {
 	inForce atomic.Pointer[book]
 	top     *top
 	answers atomic.Uint32 // number of Answers seen so far; see stripes
-	member  *member       // nil for a node by itself
+	member  *member       // nil for a standalone node
 	process uint64        // random; identifies this process's counts and readings of its clock
 	began   time.Time
 	rounds  rounds
@@ -50,7 +50,7 @@ type book struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table, for a node by itself; for a cluster see Join. It can't decide anything until Use gives it
+// New returns a limiter over table, for a standalone node; for a cluster see Join. It can't decide anything until Use gives it
 // rules. If clock is nil, only the methods that take the time as an argument may be called.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}

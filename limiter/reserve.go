@@ -85,7 +85,7 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		how := ruling{undo: undoHere, when: a.Now, lineage: 1} // the ruling on a node by itself
+		how := ruling{undo: undoHere, when: a.Now, lineage: 1} // the ruling on a standalone node
 		if x.l.member != nil {
 			how = a.scratch.journey.subjects[i].ruling
 		}

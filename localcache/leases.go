@@ -112,8 +112,8 @@ func (s *Leases) hold(hi uint64) (*leaseShard, *lease) {
 	return sh, sh.known[hi]
 }
 
-// Spend takes ops, which are of one subject, from its lease, all or nothing. owner is the node believed to decide the subject
-// now. A lease from another node ends.
+// Spend takes ops, all of one subject, from its lease, all or nothing. owner is the node believed to decide the subject now. A
+// lease from another node ends.
 func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
@@ -161,8 +161,8 @@ func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// Wish returns the wish to send with a question about ops, which are of one subject, for that many checks. It returns false if
-// there is nothing to lease: there is no room for another subject, or traffic is too slow.
+// Wish returns the wish to send with a question about ops, all of one subject, for that many checks. It returns false if there
+// is nothing to lease: there is no room for another subject, or traffic is too slow.
 func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (Wish, bool) {
 	if s.closed.Load() || t.None() {
 		return Wish{}, false

@@ -24,7 +24,7 @@ func Size(a Ask, t localcache.Terms) int64 {
 	part := t.Part(a.Limit)
 	small := min(a.Want, part-a.OutThere, t.Together(a.Limit)-a.Out)
 	size := max(0, min(max(large, small), a.Remaining))
-	// Tiny grants of a limit that is used up as fast as it refills save no calls, and each has to be remembered.
+	// Tiny grants of a limit that is used up as fast as it refills save no calls, and the ledger must remember each.
 	if size < min(a.Want, part/crumbs) {
 		return 0
 	}
