@@ -11,19 +11,20 @@ import (
 )
 
 const (
-	// activityAge is how old what Activity returns may be: however many look, the nodes are asked five times a second.
+	// activityAge bounds the age of Activity's result. However many callers there are, nodes are asked at most five times a
+	// second.
 	activityAge = 200 * time.Millisecond
-	// maxActiveRules bounds the rules of a node's counts: as many as a rules document may have.
+	// maxActiveRules bounds the rules in a node's counts: as many as a rules document may have.
 	maxActiveRules = 1000
 	counts         = decisions * (int(ByNone) + 1)
-	// maxActivityName bounds the bytes of a rule's name in them; a longer one is left out.
+	// maxActivityName bounds a rule's name in those counts, in bytes. A rule with a longer name is left out.
 	maxActivityName = 4 << 10
 )
 
-// Counts are checks by decision, and by DecidedBy.
+// Counts are numbers of checks, by decision and by DecidedBy.
 type Counts [decisions][ByNone + 1]int64
 
-// Add adds what other counts.
+// Add adds other to c.
 func (c *Counts) Add(other *Counts) {
 	for d := range c {
 		for by := range c[d] {
@@ -32,31 +33,31 @@ func (c *Counts) Add(other *Counts) {
 	}
 }
 
-// RuleCounts are the checks that a rule was asked about.
+// RuleCounts are the checks that one rule applied to.
 type RuleCounts struct {
 	Rule   string
 	Checks Counts
 }
 
-// NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once for each
-// rule that applied to it in Rules.
+// NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
+// rule that applied to it.
 type NodeActivity struct {
-	Node    ring.NodeID   // zero for a node by itself
-	Process uint64        // another one: the counts began anew
-	Uptime  time.Duration // when the counts were read, since the process began; whole milliseconds
+	Node    ring.NodeID   // zero for a standalone node
+	Process uint64        // identifies the process; when it changes, the counts start again from zero
+	Uptime  time.Duration // age of the process when the counts were read; whole milliseconds
 	Checks  Counts
-	Rules   []RuleCounts // those that were asked, at most 1,000
+	Rules   []RuleCounts // rules with any checks; at most 1,000
 }
 
-// rounds keeps the last round of questions, for others who look at the same time.
+// rounds keeps the result of the last round of questions for callers that come at the same time.
 type rounds struct {
-	mu   sync.Mutex // held during a round; guards what follows
+	mu   sync.Mutex // held during a round; guards at and last
 	at   time.Time
 	last []NodeActivity
 }
 
-// Activity returns what this node has decided, first, and all others that answer within half a second. The caller may not
-// change it: for a fifth of a second others are given the same.
+// Activity returns what this node has decided, first, and then the same for every other node that answers within half a second.
+// The caller must not change the result: other callers get the same one for a fifth of a second.
 func (l *Limiter) Activity() []NodeActivity {
 	r := &l.rounds
 	r.mu.Lock()
@@ -73,7 +74,7 @@ func (l *Limiter) Activity() []NodeActivity {
 	return r.last
 }
 
-// activityHere is what this node has decided.
+// activityHere returns what this node has decided.
 func (l *Limiter) activityHere() NodeActivity {
 	a := NodeActivity{Process: l.process, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
 	if l.member != nil {
@@ -94,7 +95,7 @@ func (l *Limiter) activityHere() NodeActivity {
 	return a
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (a *NodeActivity) Code(c *wire.Coder) {
 	wire.Fixed(c, &a.Process)
 	c.Millis(&a.Uptime, math.MaxInt64)
@@ -107,7 +108,7 @@ func (a *NodeActivity) Code(c *wire.Coder) {
 }
 
 func (n *Counts) code(c *wire.Coder) {
-	const maxCount = 1 << 53 // a sum over nodes stays far from the end of int64
+	const maxCount = 1 << 53 // a sum over nodes stays far below the largest int64
 	for decision := range n {
 		for by := range n[decision] {
 			wire.Number(c, &n[decision][by], maxCount)

@@ -45,7 +45,7 @@ func byAttribute(name, value string) Query {
 	return Query{Attributes: []rules.Attribute{{Name: name, Value: value}}}
 }
 
-// readActivity is nil for what is no activity.
+// readActivity returns nil if b is not a NodeActivity.
 func readActivity(b []byte) *NodeActivity {
 	a, err := read[NodeActivity](b)
 	if err != nil {
@@ -64,7 +64,7 @@ func FuzzActivity(f *testing.F) {
 	})
 }
 
-// A check is one in the whole, and one for each rule that applied to it; what only looked is none.
+// A check counts once in the whole, and once for each rule that applied to it. A peek does not count.
 func TestActivityCountsChecksAndRules(t *testing.T) {
 	l := open(t, `
 lists: {deny: [{k: bad}]}
@@ -102,7 +102,7 @@ rules:
 	if asked := []RuleCounts{{"tight", tight}, {"wide", wide}}; !reflect.DeepEqual(have[0].Rules, asked) {
 		t.Errorf("rules: have %v, want %v", have[0].Rules, asked)
 	}
-	// The figures of no rule are only those that no rule decided.
+	// The figures without a rule cover only checks that no rule decided.
 	stats := l.Stats()
 	var none Counts
 	none[DecisionRefused][ByList], none[DecisionAllowed][ByNone] = 1, 1
@@ -111,7 +111,7 @@ rules:
 	}
 }
 
-// A usual check, which is counted in one place for all figures, is in each of them once; also after its rule is gone.
+// A usual check, which is counted in one place for all figures, appears in each of them once, even after its rule is gone.
 func TestUsualChecksAreInAllFigures(t *testing.T) {
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
 	var a Answer
@@ -182,7 +182,7 @@ func TestActivityOfAll(t *testing.T) {
 		if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
 			t.Errorf("without one node: have %+v", have)
 		}
-		// Within a fifth of a second it is the same to all who ask.
+		// Within a fifth of a second all callers get the same result.
 		before := w.nodes[0].Activity()
 		w.nodes[0].check(byKey("r", "x"))
 		if have := w.nodes[0].Activity(); total(have) != total(before) {

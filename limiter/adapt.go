@@ -2,16 +2,16 @@ package limiter
 
 import "github.com/rlnode/rlnode/rules"
 
-// Follow has steps asked for which step of each adaptive rule of a set is in force, by Rule.Index: −1 is none, and nil none
-// of any rule. It is asked by Use and by Adapt, about rules of which some are adaptive.
+// Follow sets the function that says which step of each adaptive rule in a set is in force, by Rule.Index (−1 for none; a nil
+// result means none for any rule). Use and Adapt call it for sets with at least one adaptive rule.
 func (l *Limiter) Follow(steps func(*rules.Set) []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.steps = steps
 }
 
-// Adapt asks which steps are in force now. Checks that begin afterwards are decided by limits lowered so; others, be they
-// under way or at other nodes, by those that held where they began.
+// Adapt updates the steps in force. Checks that begin afterwards use the lowered limits. Checks already under way, or begun on
+// other nodes, use the limits in force where and when they began.
 func (l *Limiter) Adapt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -20,7 +20,7 @@ func (l *Limiter) Adapt() {
 	}
 }
 
-// Factor is what the limits of a rule are multiplied by now: 1 where no step is in force.
+// Factor returns what the limits of r are multiplied by now: 1 if no step is in force.
 func (l *Limiter) Factor(r *rules.Rule) float64 {
 	b := l.inForce.Load()
 	if b == nil || r.Adaptive == nil || r.Index >= len(b.steps) || b.set.Rules[r.Index] != r {
@@ -33,7 +33,7 @@ func (l *Limiter) Factor(r *rules.Rule) float64 {
 	return r.Adaptive.Steps[step].Factor
 }
 
-// adapt asks for the steps in force. The caller holds Limiter.mu.
+// adapt calls ask for the steps in force. The caller holds Limiter.mu.
 func (b *book) adapt(ask func(*rules.Set) []int) {
 	if ask == nil || b.steps == nil {
 		return
@@ -43,7 +43,7 @@ func (b *book) adapt(ask func(*rules.Set) []int) {
 	}
 }
 
-// lower makes the limits of m's hits those that are in force.
+// lower lowers the limits of m's hits by the steps in force.
 func (b *book) lower(m *rules.Match) {
 	if b.steps == nil {
 		return

@@ -16,8 +16,8 @@ rules:
     adaptive: {source: s, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.1}]}
 `
 
-// A step lowers the limits of the rule that follows it: the same counters, so that what is used stays used, both ways. Answers
-// and usage tell the limit in force.
+// A step lowers the limits of the rule that follows it. The counters stay the same, so usage is kept when a step begins and
+// when it ends. Answers and usage report the limit in force.
 func TestAdapt(t *testing.T) {
 	l := open(t, adaptiveRules)
 	step := -1
@@ -52,7 +52,7 @@ func TestAdapt(t *testing.T) {
 			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step, u.Limits[0].Limit.Amount, l.Factor(u.Rule), err, tt)
 		}
 	}
-	// New rules begin with the step that is in force.
+	// New rules start with the step in force.
 	step = 1
 	l.Use(compile(t, 2, "version: 1\n"+adaptiveRules))
 	if allowed, limit, _ := ask("busy"); allowed || limit != 10 {
@@ -60,7 +60,7 @@ func TestAdapt(t *testing.T) {
 	}
 }
 
-// A check that a step lowers allocates as little as any other.
+// A check whose limits are lowered allocates no more than any other.
 func TestAdaptAllocatesNothing(t *testing.T) {
 	l := open(t, adaptiveRules)
 	l.Follow(func(s *rules.Set) []int { return []int{-1, 0} })

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// hotRules have all that a check may meet: lists, several units, shadows, blocks, delays, each algorithm.
+// hotRules have everything a check may meet: lists, several units, shadow rules, blocks, delays, each algorithm.
 const hotRules = `
 lists:
   deny: [{ip: 192.0.2.0/24}]
@@ -56,7 +56,7 @@ func TestEveryCheckAllocatesNothing(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for range 200 { // until what is to be refused is
+		for range 200 { // until the queries that should be refused are
 			run()
 		}
 		if n := testing.AllocsPerRun(500, run); n != 0 || a.Allowed != tt.allowed {
@@ -65,7 +65,7 @@ func TestEveryCheckAllocatesNothing(t *testing.T) {
 	}
 }
 
-// hotBatch are n checks, of which some are refused, with answers that have room for them.
+// hotBatch returns n checks, some of which are refused, and answers with room for them.
 func hotBatch(n int) (queries []*Query, answers []*Answer, errs []error) {
 	all := hotQueries()
 	for len(queries) < n {
@@ -95,7 +95,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The lists of figures: a subject that is among those refused most, and one that isn't, cost nothing more.
+// The top list costs nothing extra, neither for a subject in it nor for one outside.
 func TestFiguresAllocateNothing(t *testing.T) {
 	l := open(t, hotRules)
 	q := byKey("little", "198.51.100.7")
@@ -140,7 +140,7 @@ func TestFallbackAllocatesNothing(t *testing.T) {
 	}
 }
 
-// looks counts how often it is asked who is in reach.
+// looks counts the calls to Reachable.
 type looks struct {
 	Peers
 	n int
@@ -151,7 +151,7 @@ func (l *looks) Reachable(to ring.NodeID) bool {
 	return l.Peers.Reachable(to)
 }
 
-// A node that reaches nobody does not look at all members of a large cluster, each time.
+// A node that can't reach any other does not look at all members of a large cluster on every check.
 func TestFallbackLooksAtFewMembers(t *testing.T) {
 	for _, nodes := range []int{40, 64} {
 		w := newWorld(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
@@ -169,7 +169,7 @@ func TestFallbackLooksAtFewMembers(t *testing.T) {
 	}
 }
 
-// BenchmarkEveryCheck is a check of each sort, decided by this node.
+// BenchmarkEveryCheck measures a check of each kind, decided by this node.
 func BenchmarkEveryCheck(b *testing.B) {
 	for name, bb := range hotQueries() {
 		b.Run(name, func(b *testing.B) {
@@ -183,7 +183,7 @@ func BenchmarkEveryCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckAll is a batch of 100.
+// BenchmarkCheckAll measures a batch of 100.
 func BenchmarkCheckAll(b *testing.B) {
 	l := open(b, hotRules)
 	queries, answers, errs := hotBatch(100)
@@ -193,7 +193,7 @@ func BenchmarkCheckAll(b *testing.B) {
 	}
 }
 
-// BenchmarkFallback is a check of a node that reaches nobody.
+// BenchmarkFallback measures a check on a node that can't reach any other.
 func BenchmarkFallback(b *testing.B) {
 	for _, nodes := range []int{3, 100} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {

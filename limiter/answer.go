@@ -9,34 +9,34 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// DecidedBy says how a check was decided, in the words of the API.
+// DecidedBy is how a check was decided. Its strings are the API's words.
 type DecidedBy uint8
 
-// The ways to decide, weakest first where several took part in one check.
+// The ways to decide a check, weakest first. A check decided in several ways reports the weakest.
 const (
-	ByFallback DecidedBy = iota // here, cut off
+	ByFallback DecidedBy = iota // here, cut off from owner and standby
 	ByStandby                   // by the standby, acting for an owner that can't be reached
-	ByForward                   // by the owner, which was asked
+	ByForward                   // by the owner, on another node
 	ByLease                     // here, from a lease
 	ByOwner                     // here: this node owns the subject
-	ByList                      // by the allow or the deny list
+	ByList                      // by the allow list or the deny list
 	ByNone                      // no rule applied
 )
 
 var decidedByNames = [...]string{"fallback", "standby", "forward", "lease", "owner", "list", "none"}
 
-// String returns the word that the API uses.
+// String returns the API's word for d.
 func (d DecidedBy) String() string { return decidedByNames[d] }
 
-// Query is one check. A Query and what it refers to are only read, and not kept after the call.
+// Query is one check. The limiter only reads a Query and what it refers to, and keeps neither after the call.
 type Query struct {
-	Rule       string            // ask only this rule; empty: every rule that matches
-	Key        []string          // with ByKey: the rule's key attributes, in its order
-	ByKey      bool              // ask about Key; otherwise about Attributes
+	Rule       string            // the only rule to ask; empty for every rule that matches
+	Key        []string          // with ByKey: values of the rule's key attributes, in their order
+	ByKey      bool              // identify the subject by Key, otherwise by Attributes
 	Attributes []rules.Attribute // at most 32
-	Costs      []UnitCost        // what the caller named; requests default to 1 or to the rule's cost table
-	Peek       bool              // nothing is taken
-	RequestID  string            // of a reservation: it is decided once; at most MaxRequestID bytes; empty: none
+	Costs      []UnitCost        // costs that the caller named; requests default to 1 or to the rule's cost table
+	Peek       bool              // take nothing
+	RequestID  string            // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
 }
 
 // UnitCost is a cost in one unit.
@@ -45,25 +45,25 @@ type UnitCost struct {
 	Cost int64 // 0…algorithms.MaxAmount
 }
 
-// Answer is the outcome of a check. It is reused from check to check; its slices are valid until the next.
+// Answer is the outcome of a check. It is reused from check to check; its slices are valid until the next check.
 type Answer struct {
 	Allowed      bool
 	DecidedBy    DecidedBy
 	RulesVersion int64
-	Set          *rules.Set // the rules it was decided by
+	Set          *rules.Set // the rules that decided the check
 	Now          algorithms.Now
 
-	// Limits has an entry for each limit looked at, in document order, shadow limits included.
+	// Limits has an entry for each limit that was asked, in document order, shadow limits included.
 	Limits []LimitAnswer
-	// Tightest indexes the limit that the answer describes: the one that refused (of several, the one with the
-	// longest RetryAfter), else the one with the least remaining for its capacity. −1 without any.
+	// Tightest indexes the limit that the answer describes: the one that refused (if several did, the one with the longest
+	// RetryAfter), otherwise the one with the least remaining relative to its capacity. It is −1 if there is none.
 	Tightest int
 
 	scratch scratch
 }
 
-// Delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'. Shadow rules
-// delay nobody.
+// Delay returns how long the caller must wait before it goes on with an allowed check: the longest delay of its limits. Shadow
+// rules do not delay.
 func (a *Answer) Delay() (longest time.Duration) {
 	if !a.Allowed {
 		return 0
@@ -76,33 +76,33 @@ func (a *Answer) Delay() (longest time.Duration) {
 	return longest
 }
 
-// LimitAnswer is one limit's part in an answer.
+// LimitAnswer is one limit's part of an answer.
 type LimitAnswer struct {
 	Rule  *rules.Rule
 	Limit *rules.Limit
 	algorithms.Decision
-	// Full: refused because the table of counters is full of others that are being refused.
+	// Full means refused because the table of counters is full of subjects that are being refused.
 	Full bool
-	// Blocked: the rule's block is on, begun by this check or by one before; all of the rule's limits refuse until it is
-	// over.
+	// Blocked means that the rule's block is on, begun by this check or an earlier one. All limits of the rule refuse until it
+	// ends.
 	Blocked bool
 }
 
-// Errors of a Query. Check wraps them with what is wrong.
+// Errors of a Query. Check wraps them with the details.
 var (
-	// ErrUnknownRule: no rule has the name asked for.
+	// ErrUnknownRule means that no rule has the requested name.
 	ErrUnknownRule = errors.New("unknown rule")
-	// ErrKey: the key does not fit the rule's key attributes.
+	// ErrKey means that the key does not fit the rule's key attributes.
 	ErrKey = rules.ErrKey
 )
 
 // Errors of Usage, Adjust and Reset.
 var (
-	// ErrUnit: the rule has no limit in requests.
+	// ErrUnit means that the rule has no limit in requests.
 	ErrUnit = errors.New("rule has no limit in requests")
-	// ErrFull: the table of counters has no room for one more.
+	// ErrFull means that the table of counters has no room for another one.
 	ErrFull = counters.ErrFull
-	// ErrNoOwner: nobody who may tell or change the counters of the subject can be reached now. Never an error of a
-	// check, which is decided in any case.
+	// ErrNoOwner means that no node that may read or change the subject's counters can be reached now. Check never returns it:
+	// a check is always decided.
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )

@@ -13,23 +13,23 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and the answer. It owns all that it refers to, since the answer may arrive after the
-// check was decided without it.
+// ask is one check's question to one node, and the answer to it. It owns everything it refers to: the answer may arrive after
+// the check was decided without it.
 type ask struct {
 	to    ring.NodeID
-	owner ring.NodeID // grants the leases that come with the answer
-	q     question    // ops get their decisions
-	// terms are the terms of leases, by subject; nil: no lease is wanted.
+	owner ring.NodeID // grants the leases in the answer
+	q     question    // its ops receive the decisions
+	// terms are the terms of leases, by subject. It is nil if no lease is wanted.
 	terms   []localcache.Terms
-	renewal bool        // only renews a lease: nobody waits for it
-	rule    *rules.Rule // of its only subject
+	renewal bool        // only renews a lease: no check waits for it
+	rule    *rules.Rule // of the only subject
 	limits  []*rules.Limit
-	until   time.Time // the check is decided by then
+	until   time.Time // the check must be decided by then
 	state   atomic.Int32
-	done    chan struct{} // capacity 1: the answer is there
+	done    chan struct{} // capacity 1; signals that the answer is there
 
-	// The answer; written before done.
-	leased   bool // it came from a lease, by receipt
+	// The answer, written before done is signalled.
+	leased   bool // answered from a lease; receipt says which
 	receipt  localcache.Receipt
 	err      error // the question was not delivered, or not answered
 	status   status
@@ -46,14 +46,14 @@ type ask struct {
 	used     []int64 // by op
 }
 
-// States of an ask.
+// The states of an ask.
 const (
 	askOpen      = iota
-	askAnswered  // the check has the answer
-	askAbandoned // the check was decided without it; what it took is given back
+	askAnswered  // the check uses the answer
+	askAbandoned // the check was decided without the answer; what the answer took is given back
 )
 
-// wait reports whether the answer came in time.
+// wait reports whether the answer arrived by a.until. If not, it abandons a.
 func (a *ask) wait() bool {
 	select {
 	case <-a.done:
@@ -74,7 +74,7 @@ func (a *ask) wait() bool {
 	return true
 }
 
-// take copies the answer to the i-th of the identical checks into a.
+// take copies the answer for the i-th of the identical checks into a.
 func (a *ask) take(r *reply, err error, i int) {
 	a.err = err
 	if err != nil {
@@ -103,7 +103,7 @@ func (a *ask) take(r *reply, err error, i int) {
 	}
 }
 
-// flights are the questions under way, so that identical ones can share the next message.
+// flights are the questions under way. An identical question can share the next message.
 type flights struct {
 	shard [64]flightShard
 }
@@ -114,16 +114,16 @@ type flightShard struct {
 	_     [64]byte
 }
 
-// flight is a question under way, and the identical ones that came meanwhile. These make the next message.
+// flight is a question under way, plus the identical ones that arrived meanwhile. They make up the next message.
 type flight struct {
 	shard *flightShard
-	key   string // the node asked, and the question's body
+	key   string // the node asked, then the question's body
 	queue []*ask // at most maxAlike
 }
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends a's question. With together it shares a message with identical ones.
+// dispatch sends a's question. If together is set, it may share a message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
 	v := l.member.visit()
 	defer l.member.leave(v)
@@ -141,7 +141,7 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 		s.mu.Unlock()
 		return
 	case under:
-		f = nil // as many wait as may: this one goes by itself
+		f = nil // the queue is full: send this one by itself
 	default:
 		f = &flight{shard: s, key: string(v.key)}
 		if s.known == nil {
@@ -159,7 +159,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	defer l.member.leave(v)
 	now := time.Now()
 	q := &asks[0].q
-	timeout := asks[len(asks)-1].until.Sub(now) // the last one came last
+	timeout := asks[len(asks)-1].until.Sub(now) // the last one has the latest deadline
 	head := question{count: len(asks), patient: timeout, hops: q.hops}
 	l.member.leases.wish(&head, asks)
 	sent := l.member.Boottime()
@@ -173,7 +173,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	})
 }
 
-// arrived hands the answer to asks, and sends what has queued meanwhile.
+// arrived delivers the answer to asks and sends the questions that have queued up meanwhile.
 func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	v := l.member.visit()
 	defer l.member.leave(v)
@@ -185,7 +185,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {
-		// A slow node is asked again, for the checks that still have time.
+		// After a timeout, ask the slow node again for the checks that still have time.
 		next = f.take(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
@@ -209,7 +209,7 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 	}
 }
 
-// take returns the asks of the next message: all, or at most bound. Without any the flight is over.
+// take returns the asks for the next message: all of them, or at most bound. If there are none, the flight is over.
 func (f *flight) take(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
@@ -225,7 +225,7 @@ func (f *flight) take(all bool, bound int) (next []*ask) {
 	return next
 }
 
-// deliver answers one ask. If its check has been decided already, what it took is given back.
+// deliver gives one ask its answer. If its check is already decided, deliver gives back what the answer took.
 func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.take(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
@@ -237,7 +237,7 @@ func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.done <- struct{}{}
 }
 
-// undo gives back what a took, if it was admitted.
+// undo gives back what a took, if a was admitted.
 func (a *ask) undo(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return

@@ -4,11 +4,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxInFlight bounds the checks of one batch that wait for other nodes at once.
+// maxInFlight bounds the checks of one batch that wait for other nodes at the same time.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, as Check does one: answers and errs have a place for each. Questions to other
-// nodes are sent without waiting for the replies to those before, except that checks of one subject keep their order.
+// CheckAll decides queries in order, each as Check would; answers and errs have an element for each. It sends questions to
+// other nodes without waiting for earlier replies, but keeps the order of checks of one subject.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
 	for i := range queries {
@@ -17,19 +17,19 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b.finishUntil(len(queries))
 }
 
-// batch is a CheckAll at work.
+// batch is a CheckAll in progress.
 type batch struct {
 	limiter *Limiter
 	queries []*Query
 	answers []*Answer
 	errs    []error
-	first   int // those before are decided
+	first   int // checks before it are decided
 	waiting []int
-	// asked is, by subject, the last check about it that may still wait. nil before the first one waits.
+	// asked maps a subject to the last check of it that may still be waiting. It is nil until a check waits.
 	asked map[rules.Hash]int
 }
 
-// check decides the i-th check, or puts it on its way.
+// check decides the i-th check, or starts it.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
 	over, err := l.prepare(l.clock.Now(), q, a)
@@ -56,28 +56,28 @@ func (b *batch) check(i int) {
 	}
 }
 
-// close ends a check that did not wait.
+// close completes a check that did not wait.
 func (b *batch) close(i int, err error) {
 	if b.errs[i] = err; err == nil {
 		b.limiter.count(b.queries[i], b.answers[i])
 	}
 }
 
-// keepOrder finishes what waits about the subjects of the i-th check, unless that is the same check: those alike keep
-// their order on their way.
+// keepOrder finishes the waiting checks of the i-th check's subjects, unless they are identical to it: identical checks keep
+// their order on the way.
 func (b *batch) keepOrder(i int) {
 	hits := b.answers[i].scratch.match.Hits
 	for j := range hits {
 		last, ok := b.asked[hits[j].Subject]
 		if ok && last >= b.first && !b.alike(last, i) {
 			b.finishUntil(last + 1)
-			// The rest of the check is as it was; its clock reading should not be.
+			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.limiter.clock.Now()
 		}
 	}
 }
 
-// alike reports whether two checks ask one subject the same.
+// alike reports whether two checks are identical and about a single subject.
 func (b *batch) alike(i, j int) bool {
 	if b.queries[i].Peek != b.queries[j].Peek || b.answers[i].scratch.book != b.answers[j].scratch.book {
 		return false
@@ -94,7 +94,7 @@ func (b *batch) alike(i, j int) bool {
 	return true
 }
 
-// finishUntil waits for the checks before the end-th.
+// finishUntil finishes the waiting checks before the end-th.
 func (b *batch) finishUntil(end int) {
 	n := 0
 	for ; n < len(b.waiting) && b.waiting[n] < end; n++ {

@@ -6,11 +6,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A block is one more counter of its rule and subject, so that replication, hand-over, checkpoints and eviction need to
-// know nothing of it. While a check is decided its op stands behind those of the rule's limits, and in Answer.Limits too;
-// conclude folds it into them.
+// A block is one more counter of its rule and subject, so replication, hand-over, checkpoints and eviction need not know about
+// it. While a check is being decided, the block's op follows those of the rule's limits, in Answer.Limits too. conclude folds
+// it into them.
 
-// opsOf is how many ops a hit has: its limits, and its block.
+// opsOf returns how many ops a hit has: one for each limit, and one for its block if it has one.
 func opsOf(h *rules.Hit) int {
 	if h.Block != nil {
 		return len(h.Limits) + 1
@@ -18,7 +18,7 @@ func opsOf(h *rules.Hit) int {
 	return len(h.Limits)
 }
 
-// askBlock lists the block of a hit, behind its limits.
+// askBlock appends the block of a hit after the hit's limits.
 func (a *Answer) askBlock(h *rules.Hit) {
 	a.scratch.blocks = true
 	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
@@ -26,7 +26,7 @@ func (a *Answer) askBlock(h *rules.Hit) {
 	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
 }
 
-// foldBlocks takes the blocks out of what was asked. Where one is on, all limits of its rule refuse until it is over.
+// foldBlocks removes the blocks from the check. If a block is on, all limits of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
 	s := &a.scratch
 	ops, limits := s.ops[:0], a.Limits[:0]
@@ -49,7 +49,7 @@ func (a *Answer) foldBlocks() {
 	s.ops, a.Limits, s.blocks = ops, limits, false
 }
 
-// blockOps makes ops, of one subject, refuse for as long as block does.
+// blockOps makes ops, all of one subject, refuse for at least as long as block does.
 func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	for j := range ops {
 		d := &ops[j].Decision
@@ -61,8 +61,9 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	}
 }
 
-// held reports whether a subject waits until those without a block are decided: what it takes for a check that another rule
-// refuses looks used until it is given back, and a refusal for that would begin a block.
+// held reports whether subject i must wait until every subject without a block is decided. Otherwise another rule might refuse
+// the check after i has taken its cost. That cost looks used until it is given back, and a refusal in that time would begin a
+// block.
 func (c *journey) held(i int) bool {
 	hits := c.answer.scratch.match.Hits
 	if !c.answer.scratch.blocks || hits[i].Block == nil {
@@ -76,7 +77,7 @@ func (c *journey) held(i int) bool {
 	return false
 }
 
-// blockAlone begins here what a copy's refusal begins: the copy may be one that is only looked at.
+// blockAlone begins, in the private counters, the blocks that follow from a copy's refusal: the copy itself may be read-only.
 func (c *journey) blockAlone(list []int) {
 	if c.peek {
 		return
@@ -86,9 +87,9 @@ func (c *journey) blockAlone(list []int) {
 		ops := c.ops(s)
 		for j := range ops {
 			op := &ops[j]
-			// With all of its length before it, it began just now.
+			// A block with its full length left began just now.
 			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.private[s.private+j].Decision.Allowed {
-				_ = c.limiter.member.Private.Penalize(c.now, op.Key, op.Limit, 1) // full: the limits still refuse
+				_ = c.limiter.member.Private.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
 			}
 		}
 	}

@@ -18,7 +18,7 @@ const blockRules = `rules:
 
 func nearly(have, want time.Duration) bool { return have > want-time.Minute && have <= want }
 
-// everywhere looks whether a subject is blocked wherever one asks.
+// everywhere checks on every node that a subject is blocked for want.
 func (w *world) everywhere(what, rule, key string, want time.Duration) {
 	w.t.Helper()
 	for i, n := range w.nodes {
@@ -38,7 +38,7 @@ func (w *world) everywhere(what, rule, key string, want time.Duration) {
 	}
 }
 
-// A block that one node's check begins holds on all, moves with its partition, and is lifted by a reset anywhere.
+// A block that a check on one node begins holds on all nodes, moves with its partition, and is lifted by a reset on any node.
 func TestBlockHoldsEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, blockRules)
@@ -71,7 +71,7 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 	})
 }
 
-// Many at once, on all nodes: none is admitted after the first refusal of its node, and none beyond the limit.
+// Many checks at once, on all nodes: after a node's first refusal none is admitted there, and no more than the limit in all.
 func TestBlockUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, blockRules)
@@ -106,7 +106,7 @@ func TestBlockUnderLoad(t *testing.T) {
 	})
 }
 
-// A refusal by another rule, on another node or here, begins no block; all of the check is given back.
+// A refusal by another rule, on another node or here, begins no block. All of the check's cost is given back.
 func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, blockRules)
@@ -140,7 +140,8 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	})
 }
 
-// A node that is cut off, and a standby that acts, block by themselves; a division by nodes leaves a block whole.
+// A node that is cut off, and a standby that acts, begin blocks themselves. Dividing limits among nodes does not divide a
+// block.
 func TestBlockAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:
@@ -178,7 +179,7 @@ func TestBlockAlone(t *testing.T) {
 	})
 }
 
-// A copy that refuses a cut-off node begins the block there, also where the copy may only be looked at.
+// A copy whose refusal stops a node that is cut off begins the block on that node, even if the copy is read-only.
 func TestBlockByACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
@@ -199,7 +200,7 @@ func TestBlockByACopy(t *testing.T) {
 				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
 			}
 		}
-		// Without the copy the block holds all the same.
+		// The block holds without the copy too.
 		n.copies.Drop(w.partition("r", key))
 		if a := n.check(byKey("r", key)); a.Allowed || !a.Limits[0].Blocked {
 			t.Errorf("without the copy: have %+v", a.Limits)

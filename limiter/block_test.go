@@ -16,13 +16,13 @@ rules:
     block: 30m
 `
 
-// blocked says how a check of a rule with a block ended.
+// blocked is a check of a rule with a block, and its outcome.
 type blocked struct {
 	after   time.Duration
 	cost    int64
 	peek    bool
 	allowed bool
-	retry   time.Duration // of the tightest
+	retry   time.Duration // of the tightest limit
 }
 
 func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
@@ -80,7 +80,7 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-// A block is its rule's and its subject's alone.
+// A block belongs to one rule and one subject.
 func TestBlockOfOneRule(t *testing.T) {
 	l := open(t, `
 rules:
@@ -99,7 +99,7 @@ rules:
 	if a := ask(0, "192.0.2.2"); !a.Allowed {
 		t.Error("another subject is blocked")
 	}
-	// Of a, and the shadow of s, are over; b refused nothing.
+	// The blocks of a and of the shadow rule s have ended; b refused nothing.
 	if a := ask(time.Minute, "192.0.2.1"); !a.Allowed || !a.Limits[2].Allowed {
 		t.Errorf("after a minute: have %+v", a.Limits)
 	}
@@ -132,7 +132,7 @@ func TestBlockKeepsOnWhenItsLengthChanges(t *testing.T) {
 	blocked{after: 6 * time.Minute, cost: 1, allowed: true}.ask(t, l, "r")
 }
 
-// Usage tells of a block, reset lifts it, adjust does neither; and failed attempts alone may be counted.
+// Usage reports a block, reset lifts it, and adjust neither begins nor lifts one. It is possible to count only failed attempts.
 func TestBlockInUsage(t *testing.T) {
 	l := open(t, loginRules)
 	key := []string{"192.0.2.9"}

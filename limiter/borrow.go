@@ -14,56 +14,57 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This region as a borrower. A node that sees little left of a share tells the subject's owner, which borrows in the
-// background, ahead of need: one loan of a counter at a time, from the region that has the most unused as far as is known.
-// A loan was debited there before. It is put into the counter here at most once, and only in the window and the lineage for which it
-// was requested. What is lost on the way is lost quota.
+// This file is the borrower's side of loans between regions. A node that sees little left of a share notifies the subject's
+// owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region believed to have
+// the most unused. The lender debits a loan before it sends it. The borrower puts it into the counter at most once, and only in
+// the window and the lineage it was requested for. A loan lost on the way is lost quota.
 
 const (
-	// tellPause is between two messages about one subject.
+	// tellPause is the least time between two notifications about one subject.
 	tellPause = 20 * time.Millisecond
-	// toldSlots is how many subjects that is kept of; those that share a slot share its pause.
+	// toldSlots is how many slots record those times. Subjects that share a slot share its pause.
 	toldSlots = 4096
-	// loanTime is how long a loan is waited for.
+	// loanTime bounds how long a loan is waited for.
 	loanTime = time.Second
-	// maxDebtors bounds the counters of which is known who lends; maxLoans the loans under way.
+	// maxDebtors bounds the counters whose lenders are remembered; maxLoans bounds the loans under way.
 	maxDebtors = 16_384
 	maxLoans   = 1024
-	// debtorLife is how long that is kept of a counter that asks for no more.
+	// debtorLife is how long the lenders of a counter are remembered after it last looked for a loan.
 	debtorLife = time.Minute
-	// laterPause is when a region is asked again that could not lend just now, unknownPause one that knows no such limit.
+	// laterPause is how long to wait before asking again a region that could not lend just now; unknownPause, one that knows no
+	// such limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
-	// restPause is when it is looked again for somebody to ask, where there was nobody.
+	// restPause is how long to wait before looking for a lender again.
 	restPause = 250 * time.Millisecond
-	// awayPause is when a region is asked again from which no answer came.
+	// awayPause is how long to wait before asking again a region that did not answer.
 	awayPause = 2 * time.Second
 )
 
-// loans are those between regions: what this node, as an owner, borrows and lends. Times are of the steady clock.
+// loans is what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady clock.
 type loans struct {
 	l       *Limiter
-	told    [toldSlots]atomic.Int64 // when an owner was told last
-	lending atomic.Int64            // requests of other regions that are being answered
+	told    [toldSlots]atomic.Int64 // when an owner was last notified
+	lending atomic.Int64            // requests from other regions being answered
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards known, flying and away
 	known  map[counters.Key]*debtor
 	flying int
-	away   map[string]int64 // regions of which an answer did not come, and until when they are left; at most those that have shares
+	away   map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
 }
 
 // debtor is a counter that borrows.
 type debtor struct {
 	window int64
-	used   int64 // when it was looked at last
-	flying bool  // a loan is under way
-	rest   int64 // nobody has anything, or can be asked, before
+	used   int64 // when it last looked for a lender
+	flying bool  // whether a loan is under way
+	rest   int64 // no region is worth asking until then
 	from   map[string]*lender
 }
 
-// lender is what is known of a region, as a lender of one counter in one window.
+// lender is what is known of a region as a lender of one counter in one window.
 type lender struct {
-	unused int64 // of its share, when it was heard last
-	after  int64 // it is not asked before
+	unused int64 // units of its share, when last heard
+	after  int64 // it is not asked until then
 }
 
 func (x *loans) init(l *Limiter) {
@@ -105,7 +106,7 @@ func anyShort(limits []LimitAnswer) bool {
 	return false
 }
 
-// tellOwner notifies the owner of h's subject that a share is nearly used. A lost message is sent again with a later check.
+// tellOwner notifies the owner of h's subject that a share is nearly used. If the message is lost, a later check sends another.
 func (x *loans) tellOwner(q *Query, h *rules.Hit) {
 	m := x.l.member
 	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
@@ -121,7 +122,7 @@ func (x *loans) tellOwner(q *Query, h *rules.Hit) {
 	}
 }
 
-// borrow requests loans for the limits of a subject that this node owns, if they are short. It does not wait for them.
+// borrow requests loans for those limits of an owned subject that are short. It does not wait for them.
 func (x *loans) borrow(n *named) {
 	m := x.l.member
 	if m.Far == nil {
@@ -135,18 +136,18 @@ func (x *loans) borrow(n *named) {
 	}
 }
 
-// loan is one that is under way to a counter here.
+// loan is a loan under way to a counter here.
 type loan struct {
 	request LoanRequest
 	region  string
 	to      divided
 	lineage uint64
-	sent    int64 // steady
+	sent    int64 // on the steady clock
 	debtor  *debtor
 	over    atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, unless one is under way, or no region has anything.
+// borrowFor requests a loan for one limit, unless one is under way or no region has anything to lend.
 func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
 	m := x.l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
@@ -169,9 +170,10 @@ func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
 	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { x.arrived(f, body, err) })
 }
 
-// choose picks the region with the most unused, as far as is known; an unknown share counts as unused. A region without a share of a
-// fixed window comes last: it may have borrowed more than it needs. From then on a loan is under way. choose returns no debtor if there is
-// no region to ask, or a loan is under way.
+// choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
+// having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
+// choose returns no debtor if there is no region to ask, if a loan to the counter is already under way, or if too many loans
+// are.
 func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *debtor) {
 	shares := d.book.set.Division(d.rule, d.limit)
 	delete(shares, d.book.set.Shares().Region)
@@ -207,7 +209,7 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 	return region, c
 }
 
-// debtor is what is known of a counter in a window; of another window nothing is known. The caller holds mu.
+// debtor returns what is known of a counter in a window, and forgets what it knew of any other window. The caller holds mu.
 func (x *loans) debtor(k counters.Key, window, steady int64) *debtor {
 	c := x.known[k]
 	if c == nil {
@@ -224,7 +226,8 @@ func (x *loans) debtor(k counters.Key, window, steady int64) *debtor {
 	return c
 }
 
-// dropOne forgets some counter without a loan under way. There are fewer loans than counters. The caller holds mu.
+// dropOne forgets some counter without a loan under way. There is one, because maxLoans is less than maxDebtors. The caller
+// holds mu.
 func (x *loans) dropOne() {
 	for k, c := range x.known {
 		if !c.flying {
@@ -234,7 +237,7 @@ func (x *loans) dropOne() {
 	}
 }
 
-// sweep forgets counters that ask for no more.
+// sweep forgets counters that no longer ask for loans.
 func (x *loans) sweep(steady int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -242,7 +245,7 @@ func (x *loans) sweep(steady int64) {
 	maps.DeleteFunc(x.away, func(_ string, until int64) bool { return steady > until })
 }
 
-// arrived takes the answer to a request for a loan, once.
+// arrived handles the answer to a request for a loan, once.
 func (x *loans) arrived(f *loan, body []byte, err error) {
 	if !f.over.CompareAndSwap(false, true) {
 		return
@@ -288,7 +291,7 @@ func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 			heard.after = steady + int64(f.to.life())
 		}
 	case r.status == loanNothing:
-		heard.unused = 0 // in this window
+		heard.unused = 0 // nor will there be any in this window
 	}
 	if f.debtor.from == nil {
 		f.debtor.from = make(map[string]*lender)
@@ -296,8 +299,8 @@ func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 	f.debtor.from[f.region] = heard
 }
 
-// receive puts a loan into its counter, if that is still what it was when the loan was asked for. No more than was
-// asked for is taken, and of a bucket not what may have come back at the lender since.
+// receive puts a loan into its counter if that is still the counter the loan was requested for. It takes no more than it
+// requested. For a token bucket it also leaves out what may have refilled at the lender since.
 func (x *loans) receive(f *loan, r *LoanReply, now algorithms.Now) {
 	m := x.l.member
 	amount := min(r.Amount, f.request.Want)

@@ -16,16 +16,16 @@ import (
 type verb uint8
 
 const (
-	verbUsage  verb = iota // what is used
-	verbAdjust             // costs, which may be below zero, are debited
-	verbReset              // the counters become fresh
+	verbUsage  verb = iota // read the usage
+	verbAdjust             // debit costs, which may be negative
+	verbReset              // make the counters fresh
 	verbs
 )
 
 var verbNames = [verbs]string{"usage of", "adjust", "reset"}
 
-// change is what a person asks of one subject's counters: a verb, and for each limit a cost, in, and what is used,
-// out. One that changes anything has a ticket.
+// change is an operator's request about one subject's counters: a verb with a cost for each limit, and the resulting usage of
+// each. A change that modifies anything has a ticket.
 type change struct {
 	verb   verb
 	hops   int
@@ -34,7 +34,7 @@ type change struct {
 	used   []int64
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (c *change) Code(w *wire.Coder) {
 	wire.Number(w, &c.verb, int64(verbs-1))
 	wire.Number(w, &c.hops, maxHops)
@@ -49,8 +49,8 @@ func (c *change) Code(w *wire.Coder) {
 	w.Require(c.hops > 0 && len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops) && (c.ticket == nil || c.verb != verbUsage))
 }
 
-// apply does c at the owner of its counters, be that this node. An owner that may have done it already is asked again: c has a
-// ticket. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
+// apply carries out c at the owner of its counters, which may be this node. It may ask again an owner that has perhaps done it
+// already: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
 func (c *change) apply(l *Limiter) error {
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
@@ -75,8 +75,8 @@ func (c *change) apply(l *Limiter) error {
 	}})
 }
 
-// here does c with the counters here, as their owner, or as a node by itself. The error is or wraps counters.ErrShut or one of those
-// of apply.
+// here carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut or
+// one of the errors of apply.
 func (c *change) here(l *Limiter) (err error) {
 	if now := l.clock.Now(); c.verb == verbUsage {
 		err = c.look(l, now)
@@ -94,7 +94,7 @@ func (c *change) here(l *Limiter) (err error) {
 	return err
 }
 
-// look tells what is used. It fails with counters.ErrShut.
+// look reads the usage into c. It fails with counters.ErrShut if a counter is not here.
 func (c *change) look(l *Limiter, now algorithms.Now) error {
 	c.used = c.used[:0]
 	for i := range c.ops {
@@ -108,7 +108,7 @@ func (c *change) look(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
-// forget makes leases and remembered refusals of the subject void where c has made room: they would say otherwise.
+// forget voids the subject's leases and remembered refusals if c has made room: they would contradict it.
 func (c *change) forget(l *Limiter) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	if l.member == nil || c.verb != verbReset && !(c.verb == verbAdjust && reward) {
@@ -121,8 +121,8 @@ func (c *change) forget(l *Limiter) {
 	l.member.leases.forget(forgetting{hi: hi})
 }
 
-// changeOf is a change of what m found: of all its limits, its block, and what was lent and borrowed of its limits, in this
-// order. cost is for the limits in requests.
+// changeOf returns a change of every counter that u names: all its limits, its block, and what its limits have lent and
+// borrowed, in this order. cost applies to the limits in requests.
 func changeOf(v verb, u *Usage, cost int64) *change {
 	c := &change{verb: v}
 	for i := range u.Limits {
@@ -147,7 +147,7 @@ func changeOf(v verb, u *Usage, cost int64) *change {
 	return c
 }
 
-// carryOut has c done, which was made of u, and puts what came of it into u.
+// carryOut applies c, which was made from u, and writes the result into u.
 func (l *Limiter) carryOut(c *change, u *Usage) error {
 	if len(c.ops) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (l *Limiter) carryOut(c *change, u *Usage) error {
 	return nil
 }
 
-// tell puts into u what came of c, which was made of it.
+// tell writes the result of c into u, from which c was made.
 func (l *Limiter) tell(u *Usage, c *change) {
 	now := l.clock.Now()
 	for i := range u.Limits {
@@ -180,14 +180,14 @@ func (l *Limiter) tell(u *Usage, c *change) {
 	}
 }
 
-// widened takes off what is used of a fixed window by what it was widened by loans.
+// widened subtracts from the usage of a fixed window the amount by which loans have widened it.
 func (u *LimitUsage) widened() {
 	share := u.Limit.Amount
 	switch {
 	case u.Limit.Kind != algorithms.FixedWindow:
 	case u.Remaining > 0:
 		u.Used = share - u.Remaining
-	default: // it may be in debt
+	default: // the window may be in debt
 		u.Used = min(u.Used, max(share, u.Used-u.Borrowed))
 	}
 }

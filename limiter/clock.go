@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// clockInterval is how often the wall clock is looked at.
+	// clockInterval is how often the system's wall clock is read.
 	clockInterval = 100 * time.Millisecond
-	// slewDivisor bounds how fast a wall clock that was set back is followed: 1/64 of the time that passes, so
-	// that meanwhile a window lasts at most 1/63 longer.
+	// slewDivisor bounds how fast Clock follows a wall clock that was set back: by 1/64 of the time that passes. Meanwhile a
+	// window lasts at most 1/63 longer.
 	slewDivisor = 64
 )
 
-// Clock reads a node's two clocks. The steady one starts at the wall clock's time and then advances with the
-// monotonic clock. The wall one follows the system's wall clock without ever going back: set forward, it is
-// followed at once; set back, windows go on turning at nearly their pace and come into line slowly.
+// Clock reads a node's two clocks. The steady clock starts at the wall clock's time and then advances with the monotonic clock.
+// The wall clock follows the system's wall clock but never goes back. If the system's clock is set forward, it follows at once.
+// If the system's clock is set back, windows keep turning at nearly their normal pace while the clock slowly falls into line.
 type Clock struct {
 	start  time.Time
 	anchor int64 // Unix nanoseconds at start
-	ahead  int64 // of the system's wall clock
+	ahead  int64 // offset from the system's wall clock
 	course atomic.Pointer[course]
 
 	stop chan struct{}
@@ -30,13 +30,13 @@ type Clock struct {
 	once sync.Once
 }
 
-// course is how the wall clock runs from a moment on.
+// course is how the wall clock runs from some moment on.
 type course struct {
 	steady, wall int64 // readings at that moment
-	surplus      int64 // by how much it is ahead of the system's, and what it therefore still has to lose; >= 0
+	surplus      int64 // how far it is ahead of the system's clock, and so still has to lose; >= 0
 }
 
-// at is the wall clock's reading at a steady time.
+// at returns the wall clock's reading at a steady time.
 func (c *course) at(steady int64) int64 {
 	passed := max(0, steady-c.steady)
 	return c.wall + passed - min(passed/slewDivisor, c.surplus)
@@ -45,7 +45,8 @@ func (c *course) at(steady int64) int64 {
 // NewClock returns a running clock; Close ends it.
 func NewClock() *Clock { return NewClockAhead(0) }
 
-// NewClockAhead is NewClock for a node whose wall clock is ahead of the system's, or behind it: for several in one process.
+// NewClockAhead is NewClock for a node whose wall clock is ahead of the system's by that much, or behind it if by is negative.
+// Tests use it to give nodes in one process different clocks.
 func NewClockAhead(by time.Duration) *Clock {
 	c := &Clock{start: time.Now(), ahead: int64(by), stop: make(chan struct{})}
 	c.anchor = systemWall(c.start) + c.ahead
@@ -60,7 +61,7 @@ func (c *Clock) Now() algorithms.Now {
 	return algorithms.Now{Steady: steady, Wall: c.course.Load().at(steady)}
 }
 
-// Close stops following the wall clock; Now still answers.
+// Close stops following the system's wall clock; Now still works.
 func (c *Clock) Close() error {
 	c.once.Do(func() { close(c.stop) })
 	c.done.Wait()
@@ -81,7 +82,7 @@ func (c *Clock) run() {
 	}
 }
 
-// follow sets the course from a steady time on, given the system's wall clock then.
+// follow starts a new course at a steady time, given the system's wall clock at that time.
 func (c *Clock) follow(steady, system int64) {
 	wall := c.course.Load().at(steady)
 	c.course.Store(&course{steady: steady, wall: max(wall, system), surplus: max(0, wall-system)})

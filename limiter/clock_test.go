@@ -29,7 +29,7 @@ func TestClockFollowsTheWall(t *testing.T) {
 		name   string
 		steady int64
 		system int64 // the system's wall clock
-		lead   int64 // of the clock on the steady one, afterwards
+		lead   int64 // how far the wall clock is ahead of the steady one, afterwards
 	}{
 		{"as it should be", s, s, 0},
 		{"set forward: at once", 2 * s, 3602 * s, 3600 * s},

@@ -16,110 +16,111 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Bounds of a check that is not decided here at once.
+// Bounds of a check that can't be decided here at once.
 const (
-	// checkTime is how long a check may take, whatever happens.
+	// checkTime bounds how long a check may take.
 	checkTime = 900 * time.Millisecond
-	// reserve is what is left of that when replies are no longer waited for.
+	// reserve is the part of checkTime left over when the check stops waiting for replies.
 	reserve = 20 * time.Millisecond
-	// frozenTime is how much of it may go into waiting for partitions that are being handed over.
+	// frozenTime bounds how long a check waits for partitions that are being handed over; it is part of checkTime.
 	frozenTime = 500 * time.Millisecond
-	// catchUpTime is how long a node that is behind waits for the rules or the ring that another goes by.
+	// catchUpTime bounds how long a node that is behind waits for the rules or the ring that another node uses.
 	catchUpTime = 50 * time.Millisecond
-	// maxServing bounds the questions of other nodes that wait for something here; one more is told to go on.
+	// maxServing bounds the questions from other nodes that wait for something here. Further ones are turned away.
 	maxServing = 4096
-	// maxTurns bounds how often a check looks again at where its counters are, in a cluster that is moving them.
+	// maxTurns bounds how often a check looks again for its counters while the cluster is moving them.
 	maxTurns = 64
-	// newsTime is how long a check waits for news of the ring where nobody says to be the owner; it doubles up to maxNewsTime.
+	// newsTime is how long a check first waits for news of the ring if no node claims to be the owner. The wait doubles up to
+	// maxNewsTime.
 	newsTime    = 200 * time.Microsecond
 	maxNewsTime = 10 * time.Millisecond
-	// inlineResults is how much work a question may be for the connection's reader to do it itself.
+	// inlineResults bounds the work (checks × limits) of a question that the connection's reader decides itself.
 	inlineResults = 1024
-	// defaultLeases bounds the subjects with leases.
+	// defaultLeases is the default bound on the subjects with leases.
 	defaultLeases = 1 << 16
 )
 
-// Ownership says where the counters of a partition are decided, and keeps what is owed to where that is.
-// *partitions.Keeper is one.
+// Ownership knows which node decides a partition's counters, and records debts to that node. *partitions.Keeper implements it.
 type Ownership interface {
 	Route(p int) partitions.Route
-	// Wait returns when p is not frozen any more, or ctx ends.
+	// Wait returns when p is no longer frozen, or when ctx ends.
 	Wait(ctx context.Context, p int)
-	// Learn takes note that owner said to have p.
+	// Learn records that another node named owner as the owner of p, at that revision of the ring.
 	Learn(p int, revision int64, owner ring.NodeID)
-	// Lineage is that of p's counters here. What was taken in one is never given back to another.
+	// Lineage identifies p's counters here. What was taken in one lineage is never given back to another.
 	Lineage(p int) uint64
-	// Act decides as a standby, within shares; counters.Shut where this node may not.
+	// Act decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed the partition
+	// over. It decides within shares, and returns counters.Shut if this node may not act.
 	Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
-	// Owe notes what this node admits without anyone else, for the owners to be told, unless a copy here refuses it.
+	// Owe records what this node admits on its own, to be reported to the owners, unless a copy here refuses it.
 	Owe(now algorithms.Now, ops []counters.Op) counters.Verdict
-	// Forgive takes back what Owe noted of op at a time.
+	// Forgive takes back what Owe recorded for op at that time.
 	Forgive(at algorithms.Now, op *counters.Op)
 }
 
-// Backup sees to it that what changes in a partition outlives this node. *partitions.Keeper is one.
+// Backup makes changes in a partition outlive this node. *partitions.Keeper implements it.
 type Backup interface {
 	// Backed reports whether Confirm of p is likely to succeed now.
 	Backed(p int) bool
-	// Confirm returns when all that changed in p before is where p would go on from without this node.
+	// Confirm returns once every earlier change in p is on the node or disk from which p would continue without this node.
 	Confirm(ctx context.Context, p int) error
 }
 
-// Far carries messages to other regions. *regions.Pool is one.
+// Far carries messages to other regions. *regions.Pool implements it.
 type Far interface {
-	// Go calls some node of a region that answers for it, and runs done once; as for Peers. A message that may have arrived
-	// is not sent again.
+	// Go calls a node of the region that answers for it, and runs done once; bodies are as for Peers. A message that may have
+	// arrived is not sent again.
 	Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Reachable(region string) bool
 }
 
-// Peers carries messages to other nodes. *peer.Peers is one.
+// Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
-	// Go calls, and runs done once; bodies may be used again when it returns, and replies hold until done returns.
+	// Go calls a node and runs done once. The caller may reuse body once Go returns; reply is valid until done returns.
 	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
-	// Send sends without a reply.
+	// Send sends a message that has no reply.
 	Send(to ring.NodeID, m peer.Method, body []byte) error
 	Reachable(to ring.NodeID) bool
 }
 
-// Recorder hears of each decision made as an owner or as a standby; for tests that look whether there were ever two
-// owners.
+// Recorder is told of each decision made as an owner or as a standby. Tests use it to check that there were never two owners.
 type Recorder interface {
 	// Clock reads a monotonic clock.
 	Clock() int64
-	// Decided tells of a decision between two readings of Clock; by is ByOwner or ByStandby.
+	// Decided reports a decision made between two readings of Clock. by is ByOwner or ByStandby.
 	Decided(by DecidedBy, partition int, lineage uint64, began, ended int64)
 }
 
-// Cluster is what a limiter stands on that decides together with other nodes.
+// Cluster is what a limiter needs to decide together with other nodes.
 type Cluster struct {
 	Self      ring.NodeID
 	Ownership Ownership
 	Peers     Peers
-	// Authority reports whether this node may decide as an owner now. It is asked before and after each decision.
+	// Authority reports whether this node may decide as an owner now. It is called before and after each decision.
 	Authority func() bool
-	// Await waits until this node knows as much of who owns what, and has this version of the rules (0: any), or ctx
-	// ends.
+	// Await waits until this node has at least these revisions of the ring and of the rules (zero: any), or until ctx ends.
 	Await func(ctx context.Context, revision, rulesVersion int64) bool
-	// Ring is the last ring that this node knows, nil before the first: its members divide limits among themselves.
+	// Ring returns the latest ring this node knows, or nil before the first. Its members divide limits among themselves.
 	Ring func() *ring.Table
-	// Private has the counters that this node decides by itself; see localcache.New. The limiter does not close it.
+	// Private holds the counters that this node decides by itself; see localcache.New. The limiter does not close it.
 	Private *counters.Table
-	// Far reaches other regions; nil: nothing is borrowed from them.
+	// Far reaches other regions. If it is nil, nothing is borrowed from them.
 	Far Far
-	// Backup is for what is lent to other regions; nil: nothing is.
+	// Backup confirms loans to other regions. If it is nil, nothing is lent.
 	Backup Backup
 	// Recorder may be nil.
 	Recorder Recorder
-	// Boottime reads a clock that goes on in suspend, on which leases end. nil: the process's monotonic one.
+	// Boottime reads a clock that keeps running while the machine is suspended; leases end by it. If it is nil, the process's
+	// monotonic clock is used.
 	Boottime func() time.Duration
-	// Secret is the cluster's, by which its nodes know the reservations that they made; nil or empty: not known yet.
+	// Secret returns the cluster's secret, by which its nodes recognise the reservations they made. It may be nil, and it may
+	// return nothing while the secret is not known yet.
 	Secret func() []byte
-	// Leases bounds the subjects of which this node holds leases, and of which it grants some; 0: 65,536.
+	// Leases bounds the subjects this node holds leases of, and the subjects it grants leases of. Zero means 65,536.
 	Leases int64
 }
 
-// Validate names what is missing.
+// Validate returns an error if a required field is missing.
 func (c *Cluster) Validate() error {
 	if c.Self.IsZero() || c.Ownership == nil || c.Peers == nil || c.Authority == nil || c.Await == nil || c.Ring == nil || c.Private == nil {
 		return errors.New("limiter: Self, Ownership, Peers, Authority, Await, Ring or Private is missing")
@@ -131,22 +132,22 @@ func (c *Cluster) Validate() error {
 type member struct {
 	Cluster
 	flights flights
-	visits  sync.Pool // of *visit
+	visits  sync.Pool // holds *visit
 	figures tallies
 	leases  leases
-	loans   loans // under way to this node's counters
+	loans   loans // loans between regions
 
-	serving chan struct{} // holds a token for each question that waits for something
+	serving chan struct{} // holds a token for each question being served in a goroutine
 	ctx     context.Context
 	stop    context.CancelFunc
-	mu      sync.Mutex // guards closed: nothing is added to served after it
+	mu      sync.Mutex // guards closed: once it is set, nothing is added to served
 	closed  bool
-	served  sync.WaitGroup // questions that wait for something
-	done    sync.WaitGroup // tend
+	served  sync.WaitGroup // the goroutines that serve questions
+	done    sync.WaitGroup // leases.tend
 }
 
-// Join returns a limiter over table that decides together with other nodes: what table's gates let it decide it decides
-// itself, for the rest it asks the owners. Close ends it.
+// Join returns a limiter over table that decides together with other nodes. It decides a check itself if table's gates are open
+// for it, and asks the owners otherwise. Close ends it.
 func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -166,8 +167,8 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 	return l, nil
 }
 
-// Close ends the work on other nodes' questions and waits for it. Checks are still decided, and those already asked
-// wait for their answers no longer than a check may take.
+// Close stops answering other nodes, and waits until that work is done. Checks are still decided. Those already under way wait
+// for replies no longer than a check may take.
 func (l *Limiter) Close() error {
 	m := l.member
 	if m == nil {
@@ -176,8 +177,8 @@ func (l *Limiter) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	// What is passed on may be counted already: wait for its answer, or the asker would ask again, and it would be counted
-	// twice. No question is worked on for longer.
+	// A question that was passed on may already be counted. Wait for its answer: otherwise the asker would ask again, and it
+	// would be counted twice. No question takes longer than checkTime.
 	over := make(chan struct{})
 	go func() { m.served.Wait(); close(over) }()
 	select {
@@ -190,7 +191,7 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// place is how many nodes divide limits among themselves, and this node's place among them.
+// place returns how many nodes divide limits among themselves, and this node's rank among them (−1 if it has none).
 func (m *member) place() (nodes, rank int) {
 	t := m.Ring()
 	if t == nil {
@@ -199,8 +200,8 @@ func (m *member) place() (nodes, rank int) {
 	return len(t.Members()), t.Rank(m.Self)
 }
 
-// takenAt describes what op took at now, for a later Give. Of a log Window says how long after now that was, since a
-// message has one time for all of its ops.
+// takenAt describes what op took at now, for a later Give. For a log, Window is the offset from now, because a message has one
+// time for all its ops.
 func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 	taken := op.Taken(now)
 	if op.Limit.Kind == algorithms.SlidingLog {
@@ -209,5 +210,5 @@ func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 	return taken
 }
 
-// took reports whether op took its cost in a check that was admitted.
+// took reports whether op took its cost, given that its check was admitted.
 func took(op *counters.Op) bool { return op.Decision.Allowed && op.Cost > 0 }

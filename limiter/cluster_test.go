@@ -19,7 +19,7 @@ import (
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
 
-// G1: together the nodes of a cluster admit exactly the limit, whatever the algorithm, whoever asks, and while the
+// G1: the nodes of a cluster together admit exactly the limit, whatever the algorithm, whichever node is asked, and while the
 // partition moves from node to node.
 func TestG1_ExactTogether(t *testing.T) {
 	for _, moving := range []bool{false, true} {
@@ -123,7 +123,7 @@ func testNothingLeaks(t *testing.T, kind string) {
 	}
 }
 
-// Sequential checks through any node are answered as by one node alone.
+// Sequential checks through any node get the same answers as on a single node.
 func TestSameAnswersAsAlone(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -167,12 +167,12 @@ func TestDecidedByWeakest(t *testing.T) {
 		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || !a.Allowed || len(a.Limits) != 2 {
 			t.Errorf("have %s", a.DecidedBy)
 		}
-		// A broken link: the standby relays.
+		// The link to the owner is broken: the standby relays.
 		w.separate(w.nodes[0], w.nodes[1], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].figure("relayed_total") != 1 {
 			t.Errorf("by relay: have %s", a.DecidedBy)
 		}
-		// The owner is gone: the standby acts, within a share.
+		// The owner is gone: the standby acts, within its share.
 		w.separate(w.nodes[2], w.nodes[1], true)
 		for i := range 3 {
 			if a := w.nodes[0].check(q); a.DecidedBy != ByStandby || !a.Allowed {
@@ -185,7 +185,7 @@ func TestDecidedByWeakest(t *testing.T) {
 		if n := w.nodes[2].figure("standby_decisions_total"); n != 4 {
 			t.Errorf("have %d decisions as standby", n)
 		}
-		// So is the standby.
+		// The standby is gone too.
 		w.separate(w.nodes[0], w.nodes[2], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
 			t.Errorf("alone: have %v by %s", a.Allowed, a.DecidedBy)
@@ -210,7 +210,7 @@ func TestFallback(t *testing.T) {
 			}
 		}
 		for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0}, "full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
-			for i := 1; i < 3; i++ { // of nodes with nothing here: the key's owner is the first, its standby the other one
+			for i := 1; i < 3; i++ { // on nodes without the counters: nodes[0] owns the key, and the other node is its standby
 				key := w.keyOf(rule, w.nodes[0], w.nodes[3-i])
 				n := 0
 				for range 20 {
@@ -229,7 +229,7 @@ func TestFallback(t *testing.T) {
 				}
 			}
 		}
-		// A fallback that refuses gives back what this node's own counters gave.
+		// A fallback that refuses gives back what the private counters gave.
 		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
 		_ = other
 		w.nodes[1].Use(compile(t, 2, `version: 1
@@ -264,7 +264,7 @@ func TestLocalConsistency(t *testing.T) {
 	})
 }
 
-// Without authority an owner decides nothing, not even what it took meanwhile.
+// Without authority an owner decides nothing, not even what it took in the meantime.
 func TestWithoutAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
@@ -291,8 +291,8 @@ func TestWithoutAuthority(t *testing.T) {
 	})
 }
 
-// A node with older rules waits for the newer ones; one that does not get them is served by its own, while it has authority: then
-// it has them soon.
+// A node with older rules waits for the newer ones. If it does not get them, it is served by its own version as long as it has
+// authority: then it gets them soon.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
@@ -311,7 +311,7 @@ func TestVersions(t *testing.T) {
 		w.mu.Lock()
 		w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
 			if from == w.nodes[1].id && m == MethodAsk {
-				w.nodes[1].Use(newer) // after it has matched, and before it is told
+				w.nodes[1].Use(newer) // after it matched, and before the owner's answer
 			}
 		}
 		w.mu.Unlock()
@@ -329,7 +329,7 @@ func TestVersions(t *testing.T) {
 	})
 }
 
-// Checks alike travel together, and share one refusal.
+// Identical checks travel together and share one refusal.
 func TestCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -360,7 +360,7 @@ func TestCoalescing(t *testing.T) {
 	})
 }
 
-// A node that is reachable but does not answer is waited for, and no longer than a check may take.
+// A node that is reachable but does not answer is waited for, but no longer than a check may take.
 func TestSlowOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -377,7 +377,7 @@ func TestSlowOwner(t *testing.T) {
 	})
 }
 
-// Whoever is wrong about the owner is told.
+// A node that is wrong about the owner is corrected.
 func TestWrongOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -388,7 +388,7 @@ func TestWrongOwner(t *testing.T) {
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward || a.Limits[0].Remaining != 29 {
 			t.Errorf("have %s, %+v", a.DecidedBy, a.Limits[0].Decision)
 		}
-		// Frozen for ever: no owner, and the standby may not act.
+		// Frozen for ever: there is no owner, and the standby may not act.
 		w.change(func() { w.place[p].frozen = true })
 		w.nodes[1].table.Shut(p)
 		began := time.Now()
@@ -456,7 +456,7 @@ func TestTopOfAll(t *testing.T) {
 	})
 }
 
-// A batch is decided in order, check by check, though the questions travel together.
+// A batch is decided in order, check by check, although the questions travel together.
 func TestCheckAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
@@ -493,7 +493,7 @@ func TestCheckAll(t *testing.T) {
 	})
 }
 
-// What comes back too late for its check is given back.
+// An answer that comes too late for its check is given back.
 func TestLateAnswerIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -598,10 +598,10 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 	large := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
 	spend := byKey("r", large.keyOf("r", large.nodes[1], nil))
 	var leased Answer
-	for range 20_000 { // until what is leased lasts
+	for range 20_000 { // until the leases are large enough
 		large.nodes[0].Check(&spend, &leased)
 	}
-	// A renewal allocates, and is one of thousands.
+	// A renewal allocates, but only one check in thousands renews.
 	if n := testing.AllocsPerRun(1000, func() { large.nodes[0].Check(&spend, &leased) }); n != 0 || leased.DecidedBy != ByLease || !leased.Allowed {
 		t.Errorf("have %v allocations, by %s", n, leased.DecidedBy)
 	}

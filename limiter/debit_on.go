@@ -2,6 +2,6 @@
 
 package limiter
 
-// debitFirst: what is granted is debited before. Without it, with the build tag nodebit, tests see whether their
-// checkers find what is then admitted too much.
+// debitFirst makes owners debit what they grant or lend before they hand it out. The build tag nodebit turns that off, so that
+// tests can see whether their checkers notice the excess that is then admitted.
 const debitFirst = true

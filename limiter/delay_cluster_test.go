@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Delays through any node are those of one node alone, for every algorithm.
+// Delays through any node are those of a single node, for every algorithm.
 func TestDelaysAsAlone(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -51,8 +51,8 @@ func TestDelaysAsAlone(t *testing.T) {
 	}
 }
 
-// Each check has its own turn, however it comes to the owner: alone, with others alike in one message, in a batch, passed
-// on by the standby, and where the standby acts.
+// Each check gets its own turn, however it reaches the owner: alone, with identical checks in one message, in a batch, or
+// relayed by the standby. The same holds if the standby acts.
 func TestTurnsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step, most = time.Hour, 12
@@ -62,7 +62,7 @@ func TestTurnsAreShared(t *testing.T) {
 		} {
 			w := newWorld(t, 3, "rules:\n  - "+rule)
 			key := w.keyOf("r", w.nodes[0], w.nodes[2])
-			w.separate(w.nodes[1], w.nodes[0], true) // by the third, or the standby
+			w.separate(w.nodes[1], w.nodes[0], true) // reach it through the third node, or the standby
 			var mu sync.Mutex
 			var turns []time.Duration
 			note := func(a *Answer) {
@@ -96,7 +96,7 @@ func TestTurnsAreShared(t *testing.T) {
 			wg.Wait()
 			slices.Sort(turns)
 			for i, have := range turns {
-				// A check reads the clock before it gets to the counter: another that read it later may be before it there.
+				// A check reads the clock before it reaches the counter, so another one that read it later may get there first.
 				if want := time.Duration(i) * step; have > want+time.Second || have < want-time.Minute {
 					t.Errorf("%s: turn %d is in %s, want %s", rule, i, have, want)
 				}
@@ -108,7 +108,7 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// What another owner refuses is given back where it would have gone on, so that refused checks make no queue longer.
+// If one owner refuses a check, the cost taken at the others is given back, so refused checks make no queue longer.
 func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 	for i, kind := range append(kinds, kinds...) {
 		limit := 1 + i/len(kinds)
@@ -144,7 +144,7 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 	}
 }
 
-// Cut off, a node delays within its share; a shadow rule delays nobody.
+// A node that is cut off delays within its share. A shadow rule delays no check.
 func TestDelayAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:

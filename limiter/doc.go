@@ -1,30 +1,31 @@
-// Package limiter decides checks. It matches the rules in force, takes the cost from the counters, all or nothing, and reports how
-// the decision came about.
+// Package limiter decides checks. It matches the rules in force, takes the cost from the counters, all or nothing, and reports
+// how the decision came about.
 //
 // A [Limiter] is the heart of a node. Rules are an immutable [rules.Set] behind an atomic pointer; counters live in a
-// [counters.Table]. A check reads the clock once and is decided by one version of the rules from beginning to end. If the caller
-// supplies the time ([Limiter.CheckAt]) the limiter is deterministic, which is how logs are replayed.
+// [counters.Table]. A check reads the clock once and is decided by one version of the rules from beginning to end. If the
+// caller supplies the time ([Limiter.CheckAt]) the limiter is deterministic, which is how logs are replayed.
 //
 // # In a cluster
 //
-// [New] makes a node by itself, [Join] one of many. A check whose partitions are all decided here is a single Take, with a look at
-// authority before and after it. Any other check is a journey (journey.go). It routes each subject once: here, to a lease, to
-// another node, or to this node alone. What this node decides comes first. Then all other nodes are asked at once, one message
-// each, and each decides its group all or nothing. Every subject gets a ruling: who decided it, and how to undo that. If one is
-// refused, the others give back what they took: once, one way, with the lineage it was taken in (gift.go).
+// [New] makes a standalone node, [Join] a member of a cluster. A check whose partitions are all decided here is a single Take,
+// with authority checked before and after it. Any other check is a journey (journey.go). It routes each subject once: here, to
+// a lease, to another node, or to this node alone. What this node decides comes first. Then all the other nodes are asked at
+// once, one message each, and each decides its group all or nothing. Every subject gets a ruling: how it was decided, and how
+// to undo that. If one subject is refused, the others give back what they took: once, in a message without a reply, with the
+// lineage it was taken in (gift.go).
 //
-// Before another node is asked, the subject's lease is spent, and a refusal by its owner a moment ago is repeated (package
-// localcache). Questions carry wishes for leases; answers carry what the owner debited for them (package grants). What is left of a
-// lease when it ends goes back the same way as a check's cost.
+// Before another node is asked, the subject's lease is spent, and a refusal that its owner made a moment ago is repeated
+// (package localcache). Questions carry wishes for leases; answers carry the leases that the owner debited (package grants).
+// When a lease ends, what is left of it goes back the same way as a check's cost.
 //
-// If a node can't be asked, the next one on the subject's trail is (route.go): the node it named instead, the other end of a
-// hand-off, the standby, which passes the question on or acts, and in the end this node alone, by `on_partition`. A partition that
-// is being handed over is waited for, without polling. So is a node that is slow but not silent: a loaded cluster must not admit
-// more than an idle one. A check takes at most 900 ms. Changes of counters, settlings, and reservations with an id are errands along
-// the same trail (remote.go).
+// If a node can't be asked, the next one on the subject's trail is (route.go): the node that the first one named, the other end
+// of a hand-off, then the standby, which passes the question on or acts, and in the end this node alone, by `on_partition`. A
+// check waits, without polling, for a partition that is being handed over. It also waits for a node that is slow but not
+// silent: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters,
+// settlements, and reservations with an id are errands along the same trail (remote.go).
 //
-// Identical checks on their way to one node share a message. Messages carry the limits themselves, so owner and asker use
-// the same version of the rules: the asker's, once it has had a chance to catch up. Each message has one Code method, which both
+// Identical checks on their way to one node share a message. Messages carry the limits themselves, so owner and asker use the
+// same version of the rules: the asker's, once it has had a chance to catch up. Each message has one Code method, which both
 // writes and reads it ([wire.Coder]).
 //
 // # Parts
@@ -32,9 +33,9 @@
 // The limiter holds its parts as types of their own: leases (lease.go, grant.go), reservations (reserve.go, reserveonce.go,
 // settle.go), loans between regions (borrow.go, lend.go), and the subjects refused most (top.go).
 //
-// # Over regions
+// # Across regions
 //
-// A limit that regions divide is decided by each region within its share (shares.go). Owners borrow what is left elsewhere, ahead
-// of need and beside all checks. A loan is debited at the lender, confirmed, and put into the borrower's counter at most once.
-// [Far] reaches the other regions.
+// If regions divide a limit, each region decides within its share (shares.go). Owners borrow what is left in other regions,
+// ahead of need and outside any check. A loan is debited at the lender, confirmed, and put into the borrower's counter at most
+// once. [Far] reaches the other regions.
 package limiter

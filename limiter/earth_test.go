@@ -13,28 +13,28 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// earth is some regions, each a world of its own, and a network between them that delays, cuts and loses.
+// earth is several regions, each a world of its own, with a network between them that delays, cuts and loses messages.
 type earth struct {
 	t     testing.TB
 	names []string
 	all   map[string]*world
 	calls sync.WaitGroup
 
-	mu    sync.Mutex              // guards what follows
+	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]bool      // from one region to another
-	pause func() time.Duration    // of each message, one way
-	lose  func(reply []byte) bool // replies that don't come; nil: none
+	pause func() time.Duration    // delay of each message, one way
+	lose  func(reply []byte) bool // reports whether a reply is lost; nil: none is
 	heard func(from, to string, m peer.Method, body []byte)
 	over  bool // nothing is sent any more
 }
 
-// earthFar is how a region reaches the others.
+// earthFar is how one region reaches the others.
 type earthFar struct {
 	*earth
 	region string
 }
 
-// newEarth is regions of two nodes each, with these rules.
+// newEarth returns regions of two nodes each, with these rules.
 func newEarth(t testing.TB, text string, names ...string) *earth {
 	t.Helper()
 	e := &earth{
@@ -45,7 +45,7 @@ func newEarth(t testing.TB, text string, names ...string) *earth {
 		e.all[name] = newRegion(t, 2, text, &earthFar{e, name})
 	}
 	e.use(1, text, names)
-	t.Cleanup(func() { // before those of the regions
+	t.Cleanup(func() { // runs before the cleanups of the regions
 		e.change(func() { e.over = true })
 		e.calls.Wait()
 	})
@@ -63,14 +63,14 @@ func (e *earth) spawn(f func()) bool {
 	return true
 }
 
-// use has all regions go by rules that are recorded, of these regions.
+// use makes all regions use these rules, recorded for the named regions.
 func (e *earth) use(version int64, text string, names []string) {
 	for _, name := range e.names {
 		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.View{Names: names, At: 1})
 	}
 }
 
-// useIn has one region go by set; view says what is agreed about it. Each region hashes subjects with a secret of its own.
+// useIn makes one region use set; view says what is agreed about it. Each region hashes subjects with a secret of its own.
 func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
 	view.Set = set
 	for _, n := range e.all[name].nodes {
@@ -78,14 +78,14 @@ func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...ru
 	}
 }
 
-// Reachable is for Far.
+// Reachable implements Far.
 func (f *earthFar) Reachable(region string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return !f.cut[[2]string{f.region, region}]
 }
 
-// Go is for Far. It goes to some node of the region.
+// Go implements Far. It calls some node of the region.
 func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !f.Reachable(region) {
 		done(nil, peer.ErrUnreachable)
@@ -103,7 +103,7 @@ func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Du
 	w := f.all[region]
 	if !f.spawn(func() {
 		<-time.After(there)
-		if f.Reachable(region) { // what is on its way when it is cut is lost
+		if f.Reachable(region) { // a message under way when the link is cut is lost
 			w.nodes[rand.IntN(len(w.nodes))].ServeFarFor(m, body, a)
 		}
 		clear(body)
@@ -112,7 +112,7 @@ func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Du
 	}
 }
 
-// earthAnswer brings a reply back, or not.
+// earthAnswer brings a reply back, unless it gets lost.
 type earthAnswer struct {
 	f      *earthFar
 	region string
@@ -129,7 +129,7 @@ func (a *earthAnswer) finish(body []byte, err error) {
 	})
 }
 
-// Reply is for Answerer.
+// Reply implements Answerer.
 func (a *earthAnswer) Reply(body []byte) {
 	body = bytes.Clone(body)
 	f := a.f
@@ -145,20 +145,20 @@ func (a *earthAnswer) Reply(body []byte) {
 	})
 }
 
-// Fail is for Answerer.
+// Fail implements Answerer.
 func (a *earthAnswer) Fail(code peer.Code, detail string) {
 	a.finish(nil, &peer.RemoteError{Code: code, Detail: detail})
 }
 
-// change changes what messages meet with.
+// change changes the state of the network.
 func (e *earth) change(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f()
 }
 
-// flood asks at every node of some regions until in all as many were admitted as are wanted, or time is up, and a little
-// longer. It returns how many were, in all.
+// flood checks on every node of these regions until want checks are admitted in all, or time is up, and then a little longer.
+// It returns how many were admitted.
 func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...string) int64 {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -188,7 +188,7 @@ func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...strin
 	return admitted.Load()
 }
 
-// stands tells how each region stands with a subject.
+// stands describes each region's usage of a subject.
 func (e *earth) stands(rule, key string) (out string) {
 	for _, name := range e.names {
 		u, err := e.all[name].nodes[0].usageHere(rule, []string{key})
@@ -200,7 +200,7 @@ func (e *earth) stands(rule, key string) (out string) {
 	return out
 }
 
-// loanStats are what nodes did with loans.
+// loanStats is what nodes did with loans.
 type loanStats struct{ Lent, LentUnits, Borrowed, BorrowedUnits, LoansFailed, LoanUnitsLost int64 }
 
 // stats sums up what the nodes of a region did with loans.
@@ -222,7 +222,7 @@ func (n *worldNode) stats() loanStats {
 	}
 }
 
-// usage is what a region says of the first limit of a subject.
+// usage returns a region's usage of a subject's first limit.
 func (e *earth) usage(region, rule, key string) LimitUsage {
 	e.t.Helper()
 	u, err := e.all[region].nodes[0].usageHere(rule, []string{key})

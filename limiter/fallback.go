@@ -9,10 +9,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// uncountedRetry is when to try again where `on_partition: deny` refuses: until then the owner may be back.
+// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`: the owner may be back by then.
 const uncountedRetry = time.Second
 
-// alone decides subjects by this node alone: those of `consistency: local` rules (ByOwner), and in fallback.
+// alone decides subjects on this node alone: those of `consistency: local` rules (by is ByOwner), and those in fallback.
 func (c *journey) alone(list []int, by DecidedBy) {
 	m := c.limiter.member
 	nodes, rank := m.place()
@@ -56,15 +56,15 @@ func (c *journey) alone(list []int, by DecidedBy) {
 		s := &c.subjects[i]
 		c.rule(s, by, admitted, undoAlone)
 		s.when = c.now
-		s.withdrawn = !admitted && !refused && !undone // what owe refuses is told as if taken
+		s.withdrawn = !admitted && !refused && !undone // if owe refused, Remaining already includes the cost
 	}
 	c.refused = c.refused || !admitted
 }
 
-// divide makes op's limit this node's part of it. It reports false where that takes no counting: op is decided then.
+// divide replaces op's limit by this node's part of it. It returns false, with op decided, if nothing needs counting.
 func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
-		return true // it holds as a whole, on this node
+		return true // a block is not divided: it holds in full on this node
 	}
 	switch mode {
 	case rules.Full:
@@ -84,30 +84,30 @@ func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank in
 		op.Decision = localcache.Nothing(op.Limit, c.now, op.Cost)
 		return false
 	}
-	c.shares = append(c.shares, share) // those before stay where they are, even if the list moves
+	c.shares = append(c.shares, share) // if the slice moves, earlier ops still point into the old array
 	op.Limit = &c.shares[len(c.shares)-1]
 	return true
 }
 
-// tell takes over what the private counters said of s.
+// tell copies the private counters' decisions into s's ops.
 func (c *journey) tell(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		op, counted := &ops[j], &c.private[s.private+j]
 		if uncounted(op, counted) {
-			continue // decided by divide
+			continue // divide has decided it
 		}
 		op.Decision, op.Full = localcache.Told(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
 	}
 }
 
-// uncounted reports whether divide has decided op; counted is what stands for it among the private ones.
+// uncounted reports whether divide has decided op; counted is the op that stands for it in journey.private.
 func uncounted(op, counted *counters.Op) bool {
 	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
 }
 
-// owe has what this node's own counters admit of subjects noted as owed to their owners, unless a copy here says that the
-// whole limit is used up. Then it reports false, and nothing was taken.
+// owe records what the private counters admitted as debts to the subjects' owners. If a copy here says that the whole limit is
+// used up, owe returns false, and everything taken is put back.
 func (c *journey) owe(list []int) bool {
 	m := c.limiter.member
 	c.local = c.local[:0]
@@ -142,13 +142,13 @@ func (c *journey) owe(list []int) bool {
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
-		for j := range ops { // all, or what shadow limits took that the copy refuses
+		for j := range ops { // if refused, put back everything; if admitted, what shadow limits took although the copy refuses
 			counted := &c.private[s.private+j]
 			if c.peek || !took(counted) || admitted && ops[j].Decision.Allowed {
 				continue
 			}
 			if c.giveAlone(counted, c.now); admitted {
-				counted.Decision.Allowed = false // for undoAlone
+				counted.Decision.Allowed = false // so that undoAlone skips it
 			}
 		}
 	}
@@ -158,13 +158,13 @@ func (c *journey) owe(list []int) bool {
 	return admitted
 }
 
-// giveAlone puts what op took of this node's own counters back.
+// giveAlone puts what op took back into the private counters.
 func (c *journey) giveAlone(op *counters.Op, at algorithms.Now) {
-	_ = c.limiter.member.Private.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // always open
+	_ = c.limiter.member.Private.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
-// within narrows what this node's share says of op down to what a copy says of the whole limit. Both tell what is left as
-// if the cost was taken.
+// within narrows this node's decision on op, made by its share, to what a copy says of the whole limit. Both report what is
+// left as if the cost had been taken.
 func (c *journey) within(op, asked *counters.Op, admitted bool) {
 	d := asked.Decision
 	switch {
@@ -181,7 +181,7 @@ func (c *journey) within(op, asked *counters.Op, admitted bool) {
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// undoAlone gives s's cost back to this node's own counters, and takes back what is owed for it.
+// undoAlone gives s's cost back to the private counters and takes back the debt recorded for it.
 func (c *journey) undoAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {

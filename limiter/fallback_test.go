@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// owedIn is what the nodes owe in all.
+// owedIn returns what all nodes together owe.
 func (w *world) owedIn() (sum int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -17,8 +17,8 @@ func (w *world) owedIn() (sum int64) {
 	return sum
 }
 
-// G4: what fallbacks by share and in full admit is owed to the owners, nothing else is, and what another limit of the
-// check refuses is taken back.
+// G4: what fallbacks by share and in full admit is owed to the owners, and nothing else is. What another limit of the check
+// refuses is taken back.
 func TestG4_FallbackOwes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:

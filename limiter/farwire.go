@@ -7,25 +7,25 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Messages about limits that regions divide. Rules and keys go by their names, since each region finds counters by its
-// own rules.
+// Messages about limits that regions divide. They carry names of rules and keys, because each region finds counters by its own
+// rules.
 
 const (
 	maxRuleBytes  = 1024
 	maxNamedKey   = 32
 	maxValueBytes = 8192
-	// maxShared bounds the limits of a reply about shares: those that a rule may have.
+	// maxShared bounds the limits in a reply about shares: as many as a rule may have.
 	maxShared = 16
 )
 
-// named is a subject by its names: the body of MethodBorrow and of MethodShare.
+// named is a subject identified by names: the body of MethodBorrow and of MethodShare.
 type named struct {
 	version int64 // of the sender's rules
 	Rule    string
 	Key     []string
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (n *named) Code(c *wire.Coder) {
 	wire.Number(c, &n.version, maxVersion)
 	c.Text(&n.Rule, maxRuleBytes)
@@ -36,11 +36,11 @@ func (n *named) Code(c *wire.Coder) {
 type LoanRequest struct {
 	named
 	limit  uint64 // rules.Limit.ID
-	Window int64  // its number; 0 of a bucket
+	Window int64  // number of the window; zero for a bucket
 	Want   int64  // units
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (r *LoanRequest) Code(c *wire.Coder) {
 	r.named.Code(c)
 	wire.Fixed(c, &r.limit)
@@ -49,26 +49,26 @@ func (r *LoanRequest) Code(c *wire.Coder) {
 	c.Require(r.Want > 0)
 }
 
-// loanStatus is what became of a request for a loan.
+// loanStatus is the outcome of a request for a loan.
 type loanStatus uint8
 
 const (
 	loanMade    loanStatus = iota
-	loanNothing            // there is nothing to lend, nor will be in this window
-	loanLater              // not now: another window, or the counter is on its way
-	loanUnknown            // no such rule, key or limit there, or none that is lent of
+	loanNothing            // there is nothing to lend, and won't be in this window
+	loanLater              // not now: the window is another, or the counter is being moved
+	loanUnknown            // no such rule, key or limit there, or the limit is not lent from
 	loanStatuses
 )
 
 // LoanReply answers a LoanRequest.
 type LoanReply struct {
 	status loanStatus
-	Amount int64 // lent; above 0 if the loan is made
-	unused int64 // of the lender's share, now
-	rate   int64 // of a bucket: the lender's Amount
+	Amount int64 // units lent; above zero only if the loan was made
+	unused int64 // units left of the lender's share now
+	rate   int64 // for a bucket: Amount of the lender's limit
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (r *LoanReply) Code(c *wire.Coder) {
 	wire.Number(c, &r.status, int64(loanStatuses-1))
 	wire.Number(c, &r.Amount, algorithms.MaxAmount)
@@ -77,10 +77,10 @@ func (r *LoanReply) Code(c *wire.Coder) {
 	c.Require((r.status == loanMade) == (r.Amount > 0))
 }
 
-// shareReply is what a region says of its shares of a rule's limits.
+// shareReply is what a region reports of its shares of a rule's limits.
 type shareReply struct{ limits []ShareUsage }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (r *shareReply) Code(c *wire.Coder) {
 	wire.List(c, &r.limits, maxShared, 8+5, func(s *ShareUsage) {
 		wire.Fixed(c, &s.id)

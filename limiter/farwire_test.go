@@ -16,7 +16,7 @@ func read[T any, M interface {
 	return v, wire.Decode(b, M(&v), "it")
 }
 
-// What is written is read as it was.
+// A message is read as it was written.
 func TestFarMessages(t *testing.T) {
 	n := named{version: 7, Rule: "r", Key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
 	if have, err := read[named](wire.Encode(nil, &n)); err != nil || !reflect.DeepEqual(have, n) {
@@ -37,7 +37,7 @@ func TestFarMessages(t *testing.T) {
 	}
 }
 
-// What can't be is not read, however long it says to be.
+// An invalid message is rejected, whatever length it claims.
 func TestBadFarMessages(t *testing.T) {
 	long := named{Rule: strings.Repeat("r", maxRuleBytes+1)}
 	wide := named{Key: make([]string, maxNamedKey+1)}

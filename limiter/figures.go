@@ -16,7 +16,7 @@ var forwardBounds = [...]time.Duration{
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
 }
 
-// tallies count since the process began.
+// tallies are counts since the process began.
 type tallies struct {
 	seconds                                                     [len(forwardBounds) + 1]atomic.Int64
 	sum                                                         atomic.Int64
@@ -27,20 +27,20 @@ type tallies struct {
 	fallback                                                    [4]atomic.Int64
 }
 
-// answered counts a question that took d.
+// answered counts a question whose answer took d.
 func (f *tallies) answered(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
 	f.seconds[i].Add(1)
 	f.sum.Add(int64(d))
 }
 
-// DecisionNames are the decisions in words, by their constants.
+// DecisionNames are the names of the decisions, indexed by their constants.
 var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 
 // headroomBounds are the upper bounds of RuleStats.Headroom.
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
-// Figures shows what the limiter counts. What it does with others is left out of a node by itself.
+// Figures reports what the limiter counts. A standalone node leaves out the figures about other nodes.
 func (l *Limiter) Figures(s figures.Sink) {
 	for _, r := range l.Stats() {
 		r.show(s)
@@ -94,7 +94,7 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("request_answers_refused_total", "Requests for whose answer there was no room here.", &l.requests.refused)
 }
 
-// show shows the figures of one rule. Decisions that never happened are left out.
+// show reports the figures of one rule. It leaves out decisions that never happened.
 func (r *RuleStats) show(s figures.Sink) {
 	for decision := range r.Checks {
 		for by, n := range r.Checks[decision] {
@@ -105,7 +105,7 @@ func (r *RuleStats) show(s figures.Sink) {
 		}
 	}
 	if r.Rule == "" {
-		return // no limit, no headroom
+		return // no rule: no headroom, no feedback
 	}
 	s.Count("false_positives_total", "Refusals said by feedback to be wrong.", r.FalsePositives, "rule", r.Rule)
 	tenths := int64(0)

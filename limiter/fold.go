@@ -1,6 +1,7 @@
 package limiter
 
-// fold makes one answer once all is decided. It was decided in the weakest way of its subjects.
+// fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
+// It reports whether the check is decided.
 func (c *journey) fold() bool {
 	a := c.answer
 	switch {
@@ -15,7 +16,8 @@ func (c *journey) fold() bool {
 	return true
 }
 
-// leaveOut removes the undecided subjects from the answer to a refused check. The others are rolled back: report them as never charged.
+// leaveOut removes the undecided subjects from the answer to a refused check. The others are rolled back, so it reports them as
+// never charged.
 func (c *journey) leaveOut() {
 	a := c.answer
 	k := &a.scratch
@@ -41,7 +43,7 @@ func (c *journey) leaveOut() {
 	k.match.Hits, k.ops, a.Limits = hits, ops, limits
 }
 
-// giveBack gives back all that was taken.
+// giveBack gives back everything that was taken.
 func (c *journey) giveBack() {
 	l := c.limiter
 	for i := range c.subjects {
@@ -58,12 +60,12 @@ func (c *journey) giveBack() {
 			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
 			s.from.undo(l)
-			s.from.admitted = false // which other subjects of it would give back again
+			s.from.admitted = false // so that its other subjects don't give it back again
 		}
 	}
 }
 
-// giveHere gives s's cost back to the counters here, if they are still the ones that it came from.
+// giveHere gives s's cost back to the counters here, if they are still the ones it came from.
 func (c *journey) giveHere(s *subject) {
 	l := c.limiter
 	if l.member.Ownership.Lineage(partitionOf(s.hi)) != s.lineage {
@@ -72,7 +74,7 @@ func (c *journey) giveHere(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; took(op) {
-			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.when), op.Cost) // shut: lost
+			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.when), op.Cost) // if the gate is shut, the cost is lost
 		}
 	}
 }

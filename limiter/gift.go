@@ -15,12 +15,12 @@ import (
 // debit is what was taken of one subject, where, and when: enough to give it back.
 type debit struct {
 	hi      uint64
-	process uint64 // of the one who decided, on whose steady clock steady is
-	lineage uint64 // of its counters then; 0: nothing can be given back
+	process uint64 // of the node that decided; steady is a reading of its clock
+	lineage uint64 // of the counters at that time; zero if nothing can be given back
 	steady  int64
-	ops     []counters.Op // that took their cost
-	// when is, by op, the window; of a log how long after steady that was; of what a reservation took of a bucket or a log,
-	// Decision.ResetAfter.
+	ops     []counters.Op // ops that took their cost
+	// when is, by op: for a window, its number; for a log, the time of the entry relative to steady; for what a reservation
+	// took of a bucket or a log, Decision.ResetAfter.
 	when []int64
 }
 
@@ -43,21 +43,22 @@ func (d *debit) code(c *wire.Coder) {
 	c.Require(len(d.when) == len(d.ops))
 }
 
-// gift is a debit on its way back: of a check that another limit refused, what is left of a lease, or what a reservation did not use.
+// gift is a debit on its way back: the cost of a check that another limit refused, what is left of a lease, or what a
+// reservation did not use.
 type gift struct {
 	debit
 	hops  int
-	grant uint64 // of a lease; 0: of none
-	made  int64  // wall time of a reservation; 0: of none
+	grant uint64 // ID of a lease's grant; zero if it is not from a lease
+	made  int64  // wall time at which a reservation was made; zero if it is not from a reservation
 }
 
-// maxGifts bounds those of one message.
+// maxGifts bounds the gifts in one message.
 const maxGifts = 1024
 
-// gifts are the body of MethodGive.
+// gifts is the body of MethodGive.
 type gifts struct{ list []gift }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (g *gifts) Code(c *wire.Coder) {
 	wire.List(c, &g.list, maxGifts, 4*8+2+1+1+8, func(g *gift) {
 		g.code(c)
@@ -68,7 +69,8 @@ func (g *gifts) Code(c *wire.Coder) {
 	})
 }
 
-// giveBack puts gifts back: here, or at the owners, once, since a repeated one would make quota. What is lost is only cost.
+// giveBack puts gifts back, here or at their owners. Each is sent only once, because a repeated one would create quota. If a
+// gift is lost, only cost is lost.
 func (l *Limiter) giveBack(list []gift) {
 	m := l.member
 	byOwner := map[ring.NodeID][]gift{}
@@ -115,9 +117,10 @@ func (l *Limiter) giveBack(list []gift) {
 	})
 }
 
-// takeBack puts g into the counters here, if they are still those that it came from: of a grant of this process what the ledger
-// says, of a reservation what cannot have drained, of a window all. Otherwise a bucket or a log takes back only what this process
-// debited: no other clock says when that was, and a lease of a bucket that came from elsewhere is in no ledger here.
+// takeBack puts g into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
+// the ledger allows; of a reservation, what can't have drained since; of a window, everything. Otherwise a bucket or a log
+// takes back only what this process debited: no other clock says when the debit was made, and a lease that another process
+// granted is in no ledger here.
 func (g *gift) takeBack(l *Limiter) {
 	m := l.member
 	if !l.sameLife(g.hi, g.lineage) || m != nil && !m.Authority() {
@@ -130,7 +133,7 @@ func (g *gift) takeBack(l *Limiter) {
 		taken := algorithms.Taken{Steady: g.steady, Window: g.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		if g.made != 0 {
 			if l.table.Refund(now, op.Key, op.Limit, taken, l.rest(&g.debit, i, g.made, now), cost) != nil {
-				l.reservations.dropped.Add(1) // it has just been handed over
+				l.reservations.dropped.Add(1) // the subject has just been handed over
 			}
 			return
 		}
@@ -157,7 +160,7 @@ func (g *gift) takeBack(l *Limiter) {
 	}
 }
 
-// lose counts what reservations don't get back.
+// lose counts refunds of reservations that could not be given back.
 func (x *reservations) lose(g *gift) {
 	if g.made != 0 {
 		x.dropped.Add(int64(len(g.ops)))

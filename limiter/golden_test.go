@@ -20,7 +20,7 @@ func message(name string, m wire.Message) goldenMessage {
 	return goldenMessage{name, wire.Encode(nil, m), func(b []byte) error { return wire.Decode(b, m, name) }}
 }
 
-// TestGolden: messages are written and read as ever.
+// TestGolden checks that the format of messages has not changed.
 func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 )
 
-// grantFor grants the wishes of v's question, as far as the limits allow. What is granted is debited first.
+// grantFor grants the wishes of v's question as far as the limits allow. It debits each grant first.
 func (x *leases) grantFor(v *visit, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, x.l.member
 	last := len(r.admitted) - 1
@@ -32,7 +32,7 @@ func (x *leases) grantFor(v *visit, now algorithms.Now) {
 	}
 }
 
-// grant grants one wish.
+// grant grants one wish, and reports whether it did.
 func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage uint64, nodes int) (granted, bool) {
 	m := x.l.member
 	g := granted{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
@@ -58,7 +58,7 @@ func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage u
 	return g, g.ID != 0
 }
 
-// forget makes all nodes forget what f says. Those that are not reached do so within a lease's life.
+// forget makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL anyway.
 func (x *leases) forget(f forgetting) {
 	x.held.Forget(x.l.member.Boottime(), f.hi, f.room)
 	x.l.member.broadcast(MethodForget, wire.Encode(nil, &f))

@@ -14,7 +14,7 @@ import (
 
 const hostileRules = "rules:\n  - {name: per-tenant, key: [tenant], limits: [{limit: 5, per: 1h, algorithm: fixed-window}]}\n"
 
-// chosen are n names, and one more for the victim, whose hashes begin with the same bits.
+// chosen returns n names, and one more for the victim, whose hashes begin with the same bits.
 func chosen(n int, shift uint, hash func(name string) uint64) (names []string, victim string) {
 	for i := 0; len(names) <= n; i++ {
 		if name := "x" + strconv.Itoa(i); hash(name)>>shift == 5 {
@@ -24,7 +24,8 @@ func chosen(n int, shift uint, hash func(name string) uint64) (names []string, v
 	return names[:n], names[n]
 }
 
-// withoutKey is how anybody could compute where a tenant's counters are, when subjects were hashed without a key.
+// withoutKey returns the hash by which anyone could compute the place of a tenant's counters when subjects were hashed without
+// a key.
 func withoutKey() func(name string) uint64 {
 	seed := append(binary.LittleEndian.AppendUint32(nil, uint32(len("per-tenant"))), "per-tenant"...)
 	return func(name string) uint64 {
@@ -33,7 +34,7 @@ func withoutKey() func(name string) uint64 {
 	}
 }
 
-// withKey is how one can who has the cluster's secret.
+// withKey returns the hash that only someone with the cluster's secret can compute.
 func withKey(t *testing.T, set *rules.Set) func(name string) uint64 {
 	var m rules.Match
 	return func(name string) uint64 {
@@ -44,14 +45,14 @@ func withKey(t *testing.T, set *rules.Set) func(name string) uint64 {
 	}
 }
 
-// Names that are chosen so that their counters lie beside a tenant's lock nobody out: not those that fall into one shard by
-// the hash that anybody can compute, and not those that do by the cluster's key. 9,900 names were enough for a table of the
-// default size, with six checks each.
+// Names chosen so that their counters lie next to a tenant's do not lock any tenant out: neither names that fall into one shard
+// by the public hash, nor names that do so by the cluster's key. 9,900 names, with six checks each, were once enough to do so
+// in a table of the default size.
 func TestChosenNamesLockNobodyOut(t *testing.T) {
 	set := compile(t, 1, hostileRules).Keyed(bytes.Repeat([]byte{7}, 32))
 	for name, tt := range map[string]struct {
 		bound int64
-		shift uint // the rest of a hash's first half is the shard, at most
+		shift uint // bits cut off a hash's first half; the remaining ones select the shard at most
 		names int
 		each  int
 		hash  func(string) uint64

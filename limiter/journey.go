@@ -18,9 +18,9 @@ import (
 
 // journey is a check that needs more than one Take here. Its Answer keeps it for the next check.
 //
-// Each subject is routed once: here, to a lease, to another node, or, if all else fails, to this node alone. What this node decides
-// comes first, in one Take. Then the other nodes are asked, all at once, one message each. A subject that a node could not decide is
-// routed again. When one subject is refused, what the others took is given back.
+// Each subject is routed once: here, to a lease, to another node, or, if all else fails, to this node alone. What this node
+// decides comes first, in one Take. Then the other nodes are asked, all at once, one message each. A subject that a node could
+// not decide is routed again. If one subject is refused, the others give back what they took.
 type journey struct {
 	limiter *Limiter
 	answer  *Answer
@@ -29,18 +29,18 @@ type journey struct {
 	peek    bool
 	last    bool      // decide even if the owner has newer rules
 	apart   bool      // questions were sent before: from now on each subject has its own
-	until   time.Time // the check is decided by then; see hurry
-	thaw    time.Time // until then a frozen partition is waited for
+	until   time.Time // the check must be decided by then; see hurry
+	thaw    time.Time // until when to wait for frozen partitions
 
 	subjects []subject
-	decided  int       // how many of them are
-	weakest  DecidedBy // way in which one was
+	decided  int       // how many subjects are decided
+	weakest  DecidedBy // the weakest way in which a subject was decided
 	asks     []*ask    // under way
-	behind   int64     // the version of the rules that an owner has and this node has not; 0: none
+	behind   int64     // the version of the rules that an owner has and this node lacks; zero if there is none
 	refused  bool
 
-	private []counters.Op      // of subjects that this node decided alone
-	shares  []algorithms.Limit // that private refers to
+	private []counters.Op      // ops of the subjects that this node decided alone
+	shares  []algorithms.Limit // limits that private refers to
 	list    []int
 	local   []counters.Op
 }
@@ -51,22 +51,22 @@ type subject struct {
 	first, n int // its ops
 	way      way
 	to       ring.NodeID        // wayAsk, wayStandby
-	why      partitions.Absence // of the owner
-	again    bool               // a node that could not be reached was asked again
+	why      partitions.Absence // why the owner can't decide
+	again    bool               // asked again, after the connection to a node broke
 	ask      *ask               // wayAsked
 	ruling
 }
 
-// ruling is how a subject was decided, and how that is undone.
+// ruling is how a subject was decided, and how to undo that.
 type ruling struct {
 	by        DecidedBy
-	admitted  bool // with those decided together
-	withdrawn bool // its decisions are already those of a check that was rolled back
+	admitted  bool // together with the subjects decided with it
+	withdrawn bool // its decisions already describe a check that was rolled back
 	undo      undo
 
 	when    algorithms.Now     // undoHere, undoAlone
 	lineage uint64             // undoHere: of the counters here
-	private int                // undoAlone: place of its ops in journey.private
+	private int                // undoAlone: index of its ops in journey.private
 	receipt localcache.Receipt // undoLease
 	from    *ask               // undoAsked
 }
@@ -75,15 +75,15 @@ type ruling struct {
 type undo uint8
 
 const (
-	undoNothing undo = iota // what a standby admitted stays a debt
+	undoNothing undo = iota // also for a standby: what it admitted stays a debt
 	undoHere
 	undoAlone
 	undoLease
 	undoAsked
 )
 
-// begin routes a check, decides what needs no other node, and asks the others, without waiting for their replies. powerless: this
-// node had no authority a moment ago.
+// begin routes a check, decides what needs no other node, and asks the other nodes without waiting for their replies. powerless
+// means that this node had no authority a moment ago.
 func (c *journey) begin(powerless bool) {
 	a := c.answer
 	c.subjects, c.asks, c.private, c.shares = c.subjects[:0], c.asks[:0], c.private[:0], c.shares[:0]
@@ -110,7 +110,7 @@ func (c *journey) begin(powerless bool) {
 	}
 }
 
-// enlist adds a subject, and reuses the lists of the one that was in its place.
+// enlist appends a subject, reusing the slices of the previous subject in its place.
 func (c *journey) enlist() *subject {
 	n := len(c.subjects)
 	if n == cap(c.subjects) {
@@ -124,7 +124,7 @@ func (c *journey) enlist() *subject {
 	return s
 }
 
-// decide routes the open subjects, decides those that need no other node, and asks others about the rest.
+// decide routes the open subjects, decides those that need no other node, and asks other nodes about the rest.
 func (c *journey) decide() {
 	for {
 		for i := range c.subjects {
@@ -135,7 +135,7 @@ func (c *journey) decide() {
 		if c.refused || !c.pick(wayHere) {
 			break
 		}
-		c.here(c.list) // then subjects with blocks may go on; if a gate was shut meanwhile, its subject is routed again
+		c.here(c.list) // this may release subjects with blocks; if a gate was shut meanwhile, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return
@@ -150,7 +150,7 @@ func (c *journey) decide() {
 	}
 }
 
-// pick lists the subjects that go this way.
+// pick puts the subjects that go this way into c.list, and reports whether there are any.
 func (c *journey) pick(w way) bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
@@ -161,7 +161,7 @@ func (c *journey) pick(w way) bool {
 	return len(c.list) > 0
 }
 
-// find routes an open subject, or decides it from its lease. It waits for a frozen partition.
+// find routes an open subject, or decides it from its lease. It waits while its partition is frozen.
 func (c *journey) find(s *subject, h *rules.Hit) {
 	m := c.limiter.member
 	for ; ; s.turns++ {
@@ -175,7 +175,7 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 		}
 		now := time.Now()
 		c.hurry(now)
-		// Without authority this node could not decide it after the hand-off either.
+		// Without authority this node could not decide the subject after the hand-off either.
 		if place == partitions.Frozen && now.Before(c.thaw) && m.Authority() {
 			c.wait(c.thaw, func(ctx context.Context) { m.Ownership.Wait(ctx, partitionOf(s.hi)) })
 			continue
@@ -186,8 +186,8 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 		if s.way != wayAlone || len(s.passed) == 0 || !now.Before(c.thaw) {
 			return
 		}
-		// All nodes can be reached: the partition is moving from one to another. Counting alone now would admit more than the limit in a
-		// healthy cluster. They are asked again when there is news of the ring, or in a moment.
+		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
+		// the limit in a healthy cluster. Ask them again when there is news of the ring, or in a moment.
 		s.passed, s.hint = s.passed[:0], ring.NodeID{}
 		c.wait(now.Add(min(newsTime<<min(s.turns, 6), maxNewsTime)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
@@ -211,12 +211,12 @@ func (c *journey) wait(until time.Time, what func(ctx context.Context)) {
 	c.now = c.limiter.clock.Now()
 }
 
-// ops are those of s in the check.
+// ops returns the check's ops for s.
 func (c *journey) ops(s *subject) []counters.Op {
 	return c.answer.scratch.ops[s.first : s.first+s.n]
 }
 
-// rule records how s was decided. If it is not admitted, it was refused by itself or by another subject of the same decision.
+// rule records how s was decided. If admitted is false, s or another subject of the same decision was refused.
 func (c *journey) rule(s *subject, by DecidedBy, admitted bool, undo undo) {
 	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
 	c.decided++
@@ -251,7 +251,7 @@ func (c *journey) here(list []int) {
 	c.refused = c.refused || verdict == counters.Refused
 }
 
-// lease decides s from its lease, or from a remembered refusal, if it can.
+// lease decides s from its lease or from a remembered refusal, and reports whether it could.
 func (c *journey) lease(s *subject, h *rules.Hit) bool {
 	if c.peek || c.answer.scratch.reserving {
 		return false
@@ -267,8 +267,8 @@ func (c *journey) lease(s *subject, h *rules.Hit) bool {
 	return outcome != localcache.Unknown
 }
 
-// askOthers asks other nodes: at first each one about all subjects that it owns, later about each subject by itself. It reports
-// whether there was anything to ask.
+// askOthers sends the questions to other nodes. The first time each node gets one question about all its subjects; later each
+// subject has its own. It reports whether there was anything to ask.
 func (c *journey) askOthers() bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
@@ -297,14 +297,14 @@ func (c *journey) askOthers() bool {
 	return c.apart && last != nil
 }
 
-// ask returns a question to the next node on s's trail, without ops yet.
+// ask returns a question to the next node on s's trail. It has no ops yet.
 func (c *journey) ask(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, until: c.until, done: make(chan struct{}, 1)}
 	a.q.version, a.q.revision = c.book.set.Version, s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if c.last && c.limiter.member.Authority() { // without authority it may stay behind
+	if c.last && c.limiter.member.Authority() { // without authority this node may be left behind
 		a.q.flags |= flagLast
 	}
 	if s.way == wayStandby {
@@ -334,7 +334,7 @@ func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
 	a.q.ops = append(a.q.ops, c.ops(s)...)
 }
 
-// act decides the rest as the standby.
+// act decides the remaining subjects in place of their owners: as their standby, or as the node that handed them over.
 func (c *journey) act() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
@@ -352,7 +352,7 @@ func (c *journey) act() {
 // collect waits for the replies under way.
 func (c *journey) collect() {
 	for _, a := range c.asks {
-		came := a.wait() // otherwise a may still be written to
+		came := a.wait() // until it returns, a may still be written to
 		answered := came && a.err == nil
 		if answered && a.status == behind {
 			c.behind = max(c.behind, a.version)
@@ -367,14 +367,14 @@ func (c *journey) collect() {
 	c.asks = c.asks[:0]
 }
 
-// answered takes over the answer about s.
+// answered takes over the answer about s. came is false if it did not arrive in time.
 func (c *journey) answered(s *subject, a *ask, came bool) {
 	s.way = wayOpen
 	switch {
 	case !came:
 	case a.err != nil:
 		if errors.Is(a.err, peer.ErrUnreachable) && !s.again && c.limiter.member.Peers.Reachable(a.to) {
-			s.again = true // the path broke, and there is another one. If it was counted, the cost is lost
+			s.again = true // the connection broke, but there is another; if the question was counted, the cost is lost
 			s.untry(a.to)
 		}
 	case a.status == decided:

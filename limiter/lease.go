@@ -10,14 +10,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// leases are those that this node holds, and those that it has granted as an owner.
+// leases are the leases that this node holds, and those that it has granted as an owner.
 type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
 	granted *grants.Ledger
 }
 
-// termsOf returns the terms of leases for the subject of a hit.
+// termsOf returns the terms of leases for a hit's subject; none if it takes no leases.
 func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
 	t := m.Ring()
 	if t == nil || r.Consistency != rules.Hybrid {
@@ -26,7 +26,7 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 	return localcache.TermsOf(r, limits, len(t.Members()))
 }
 
-// spend takes ops, of one subject, from its lease. The receipt says what was spent.
+// spend takes ops, all of one subject, from its lease. The receipt records what was spent.
 func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
 	m := x.l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
@@ -36,7 +36,7 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 	if outcome, *receipt = x.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
-	// The process may have been suspended in between. What was spent too late counts as unspent, and goes back with the rest.
+	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
 	if m.Boottime() >= receipt.Until {
 		x.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -58,7 +58,7 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	if t.None() {
 		return
 	}
-	// Nobody waits for it. If the answer is lost, so is the quota.
+	// No check waits for it. If the answer is lost, so is the quota.
 	a := &ask{to: owner, owner: owner, until: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags, a.q.version = flagLast, x.l.version()
@@ -70,7 +70,7 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	a.dispatch(x.l, false)
 }
 
-// wish adds to a message's head the leases that this node would like to have of the subjects of asks.
+// wish adds to a message's head the leases that this node wants of asks' subjects.
 func (x *leases) wish(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
@@ -121,7 +121,7 @@ func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 			}
 		}
 		from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
-		// A shadow rule's refusal does not prevent a grant.
+		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			x.held.Admitted(sent, at, from, ops, g, a.renewal)
 		}
@@ -131,7 +131,7 @@ func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 	}
 }
 
-// decide answers asks that are queued from the lease that arrived meanwhile. It returns the rest.
+// decide answers queued asks from a lease that arrived meanwhile. It returns the rest.
 func (x *leases) decide(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
@@ -154,7 +154,7 @@ func (x *leases) decide(asks []*ask) []*ask {
 	return left
 }
 
-// tend gives leases back when they end, until the limiter is closed.
+// tend gives leases back as they end, until the limiter is closed.
 func (x *leases) tend() {
 	m := x.l.member
 	var ended []localcache.Ended
@@ -177,15 +177,16 @@ func (x *leases) tend() {
 }
 
 const (
-	// renewTime is how long the answer to a renewal is waited for.
+	// renewTime bounds how long the answer to a renewal is waited for.
 	renewTime = 2 * localcache.MaxTTL
-	// leastPause is between two looks at what has ended, so that leases that end at nearly the same time share a message.
+	// leastPause is the least time between two searches for ended leases, so that leases that end at nearly the same time share
+	// a message.
 	leastPause = time.Millisecond
-	// ledgerPause is the longest time between two looks at what others hold.
+	// ledgerPause is the longest time between two sweeps of the ledger of leases that other nodes hold.
 	ledgerPause = 10 * time.Second
 )
 
-// give gives back what is left of leases that have ended.
+// give gives back what is left of ended leases.
 func (x *leases) give(ended []localcache.Ended) {
 	var list []gift
 	for i := range ended {
@@ -196,7 +197,8 @@ func (x *leases) give(ended []localcache.Ended) {
 	x.l.giveBack(list)
 }
 
-// UseLeases says whether this node leases from others. Without, all that it holds is given back at once: it is leaving.
+// UseLeases sets whether this node leases from other nodes. With false, because the node is leaving, it gives back all its
+// leases at once.
 func (l *Limiter) UseLeases(yes bool) {
 	m := l.member
 	if m == nil {

@@ -23,7 +23,7 @@ func nextWindow(window time.Duration) {
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
 }
 
-// G3: a renewal that is answered late, later than a lease lasts, is still answered: what was granted comes back.
+// G3: a renewal that is answered later than a lease lasts is still answered, and what it granted comes back.
 func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
@@ -50,15 +50,15 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		time.Sleep(3 * time.Second) // in the same window still
+		time.Sleep(3 * time.Second) // still in the same window
 		if used := owner.used("r", key); used != admitted {
 			t.Errorf("%d used, %d admitted; %d granted", used, admitted, owner.figure("lease_granted_total"))
 		}
 	})
 }
 
-// G3: a check that spends from a lease in its last moment, and finds the lease over when it looks again, does not count as
-// admitted: what it took goes back.
+// G3: a check that spends from a lease in its last moment, and finds on the second look that the lease has ended, does not
+// count as admitted. What it took goes back.
 func TestG3_SpentTooLate(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window"} {
 		t.Run(kind, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestG3_SpentTooLate(t *testing.T) {
 	}
 }
 
-// G3: what is granted with the answer to a check that a shadow rule would have refused comes back too.
+// G3: a grant that comes with the answer to a check that a shadow rule would have refused comes back too.
 func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
@@ -120,7 +120,7 @@ func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	})
 }
 
-// A rule that takes no leases for a while takes them as before afterwards, renewed in the background.
+// A rule that takes no leases for a while takes them as before afterwards, and renews them in the background.
 func TestRenewalsAfterTermsCameBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limits = "limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}"
@@ -151,7 +151,8 @@ func TestRenewalsAfterTermsCameBack(t *testing.T) {
 	})
 }
 
-// G2 with all that moves at once: partitions handed over while leases are out, checks that another rule refuses after a lease was spent, messages out of order.
+// G2 with everything moving at once: partitions are handed over while leases are out, other rules refuse checks after a lease
+// was spent, and messages arrive out of order.
 func TestG2_LeasesWhilePartitionsMove(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
@@ -194,7 +195,7 @@ func testMoves(t *testing.T, seed uint64) {
 				}
 				checks.Go(func() {
 					a := n.check(q)
-					// What is answered later may have been decided in the next window.
+					// A check answered later may have been decided in the next window.
 					if a.Allowed && time.Since(begun) < windows*time.Second {
 						admitted.Add(1)
 					}
@@ -226,8 +227,8 @@ func testMoves(t *testing.T, seed uint64) {
 	t.Logf("seed %d: %s: %d admitted, %d from leases", seed, kind, admitted.Load(), leased)
 }
 
-// What is left of leases waits for a partition that is being handed over, but takes no places from the questions that
-// wait for it too: one who is turned away decides by itself.
+// Unspent leases on their way back wait for a partition that is being handed over. They must not take the places of questions
+// that wait for it too: an asker that is turned away decides alone.
 func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
@@ -253,13 +254,13 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	})
 }
 
-// ignored is an Answerer that nobody listens to.
+// ignored is an Answerer that drops all answers.
 type ignored struct{}
 
 func (ignored) Reply([]byte)           {}
 func (ignored) Fail(peer.Code, string) {}
 
-// Whatever a message about leases says, it is answered, or not, and nothing breaks.
+// Whatever a message about leases says, nothing breaks, whether it is answered or not.
 func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
 	holder, owner := w.nodes[0], w.nodes[1]
@@ -306,8 +307,8 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 	}
 }
 
-// G3: checks that another rule refuses cost a leased limit nothing, also when the lease ends while they are under way:
-// else one who is refused all the time uses up what he shares with others.
+// G3: checks that another rule refuses cost a leased limit nothing, even if the lease ends while they are under way. Otherwise
+// a caller that is refused all the time uses up what it shares with others.
 func TestG3_RefusedElsewhereCostsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 1000

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 )
 
-// calls counts the questions that nodes send each other.
+// countCalls counts the questions that nodes send each other.
 func (w *world) countCalls() *atomic.Int64 {
 	var n atomic.Int64
 	w.listen(func(m peer.Method) {
@@ -23,8 +23,8 @@ func (w *world) countCalls() *atomic.Int64 {
 	return &n
 }
 
-// load asks about one key at a rate a second, from the nodes by their weights, for a time, and tells what was admitted
-// and asked for in each window.
+// load checks one key at rate checks a second for a time, on nodes chosen by weight. It reports how many were admitted and
+// asked for in each window.
 type load struct {
 	rate    int
 	weights []int
@@ -73,8 +73,8 @@ func (l load) run(w *world, window time.Duration) (admitted, asked map[int64]int
 	return admitted, asked, n.Load()
 }
 
-// G2 and G3: whatever the demand and wherever it comes from, each window admits all of it, or the limit, and hardly any
-// check asks the owner.
+// G2 and G3: whatever the demand, and on whichever nodes, each window admits all of it or the limit, and hardly any check asks
+// the owner.
 func TestG2G3_Leases(t *testing.T) {
 	for _, nodes := range []int{3, 10} {
 		for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
@@ -125,8 +125,8 @@ func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, s
 	}
 }
 
-// G3: a limit that is asked for far too much is admitted whole, and other nodes than its owner ask for it a few times in
-// a lease's life, whether it comes back at once or all the time.
+// G3: a limit with far too much demand is used up completely. Nodes other than its owner ask for it only a few times in a
+// lease's TTL, whether it refills all at once or continuously.
 func TestG3_OverTheLimit(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket"} {
 		for _, limit := range []int{200, 3000} {
@@ -151,7 +151,7 @@ func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	w.pause = func() time.Duration { return 200*time.Microsecond + rand.N(200*time.Microsecond) }
 	l := load{rate: limit * demand / int(window.Seconds()), weights: weights, last: window, key: w.keyOf("r", w.nodes[0], nil)}
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
-	l.run(w, window) // what a bucket holds, and what a sliding window has room for, is spent
+	l.run(w, window) // uses up a full bucket, or the room in a sliding window
 	calls := w.countCalls()
 	l.last = 2 * window
 	admitted, _, checks := l.run(w, window)
@@ -159,7 +159,7 @@ func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	for _, n := range admitted {
 		all += n
 	}
-	if want := int64(2 * limit); all < want-want/50-5 { // a few units are on their way at the end
+	if want := int64(2 * limit); all < want-want/50-5 { // a few units are under way at the end
 		t.Errorf("have %d of %d admitted, want %d", all, checks, want)
 	}
 	const lives, others = 2 * 20, 2

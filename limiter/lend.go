@@ -11,19 +11,20 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This region as a lender. The node that is asked passes the request on to the subject's owner, which debits the loan and answers
-// only once the debit would outlive it.
+// This file is the lender's side of loans between regions. The node that is asked passes the request on to the subject's owner.
+// The owner debits the loan, and answers only once the debit would outlive it.
 
 const (
-	// passTime is how long the owner's answer to a request of another region is waited for, confirmTime how long for
-	// the node or disk from which the partition would go on without it.
+	// passTime bounds how long the owner's answer to another region's request is waited for; confirmTime bounds the wait for
+	// the node or disk from which the partition would continue without the owner.
 	passTime    = 800 * time.Millisecond
 	confirmTime = 500 * time.Millisecond
-	// maxLending bounds the requests that are answered at once, so that other regions can't keep questions of this one out.
+	// maxLending bounds the requests for loans that are answered at the same time, so that other regions can't crowd out
+	// questions from this one.
 	maxLending = 1024
 )
 
-// ServeFarFor answers a message from another region. It does not block; body holds until it returns.
+// ServeFarFor answers a message from another region. It does not block. body is valid until it returns.
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	switch {
 	case l.member == nil:
@@ -37,7 +38,8 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	}
 }
 
-// serve gets the owner's answer to a request for a loan. passed: another node of this region took this one for the owner.
+// serve gets the owner's answer to a request for a loan. passed means that another node of this region passed it on, taking
+// this one for the owner.
 func (x *loans) serve(body []byte, passed bool, to Answerer) {
 	m := x.l.member
 	var r LoanRequest
@@ -69,7 +71,8 @@ func (x *loans) serve(body []byte, passed bool, to Answerer) {
 
 func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// answer answers a request about a subject of this node, in a goroutine of its own. If too many are under way, nothing is debited.
+// answer answers a request about a subject of this node, in a goroutine of its own. If too many are under way, it debits
+// nothing.
 func (x *loans) answer(r *LoanRequest, to Answerer) {
 	m := x.l.member
 	if x.lending.Add(1) > maxLending || !m.spawn(func() {
@@ -82,8 +85,8 @@ func (x *loans) answer(r *LoanRequest, to Answerer) {
 	}
 }
 
-// lend makes a loan if there is something to lend. It is debited and confirmed before the answer. A loan that is not confirmed is
-// put back, if possible.
+// lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. It puts back an
+// unconfirmed loan if possible.
 func (x *loans) lend(r *LoanRequest) LoanReply {
 	m, now := x.l.member, x.l.clock.Now()
 	d, ok := x.dividedLimit(&r.named, r.limit, now)
@@ -96,8 +99,8 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	}
 	n, stand, err := x.debit(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
-	// In the first moment of a window, and while a version is not recorded, this region goes by less than its share in the window. It
-	// may have something to lend after that.
+	// In the first moment of a window, and while a version is not yet recorded, this region uses less than its share in the
+	// window. It may have something to lend after that.
 	share := d.book.set.Division(d.rule, d.limit)[d.book.set.Shares().Region]
 	switch {
 	case err != nil || n == 0 && d.limit.Capacity() < share:
@@ -111,7 +114,7 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
 		later := x.l.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
-			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // it may have refilled since
+			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // that much may have refilled since
 		}
 		x.l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
 			return m.Ownership.Lineage(d.partition) == lineage
@@ -123,7 +126,7 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	return reply
 }
 
-// debit debits a loan.
+// debit debits a loan and returns its size.
 func (x *loans) debit(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
 	n, stand, err := x.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {

@@ -21,37 +21,37 @@ type Limiter struct {
 	clock   *Clock
 	inForce atomic.Pointer[book]
 	top     *top
-	answers atomic.Uint32 // seen so far; see stripes
-	member  *member       // nil: a node by itself
-	process uint64        // marks this process's counts, and readings of its clock
+	answers atomic.Uint32 // number of Answers seen so far; see stripes
+	member  *member       // nil for a standalone node
+	process uint64        // random; identifies this process's counts and readings of its clock
 	began   time.Time
 	rounds  rounds
-	meter   Meter // nil: what is admitted is not counted for bills
+	meter   Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
 	requests     requests
 
-	mu     sync.Mutex // serialises Use and Adapt, and guards what follows
+	mu     sync.Mutex // serialises Use and Adapt; guards steps and opened
 	steps  func(*rules.Set) []int
 	opened rules.Opened
 }
 
-// book is a version of the rules with the figures kept by its rules.
+// book is a version of the rules together with the figures of its rules.
 type book struct {
 	set     *rules.Set
 	stats   []*ruleStats // by Rule.Index
-	whole   *ruleStats   // whole checks, by their decision, however many rules applied to them
+	whole   *ruleStats   // whole checks by decision, however many rules applied
 	monthly bool         // some rule of the set counts usage by month
-	// global: the set has limits that regions divide. recorded is the last version that the primary has recorded as honoured
-	// by all of them; 0: none.
+	// global is true if the set has limits that regions divide. recorded is the last version that the primary has recorded as
+	// honoured by all regions; zero if there is none.
 	global   bool
 	recorded int64
-	// steps are one above the steps in force, by Rule.Index; 0: none. nil: no rule is adaptive.
+	// steps holds, by Rule.Index, the step in force plus one; zero if there is none. It is nil if no rule is adaptive.
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table. It decides nothing until Use gives it rules. Without a clock (nil) only the
-// methods that are given the time may be called. It is a node by itself; for a cluster see Join.
+// New returns a limiter over table, for a standalone node; for a cluster see Join. It can't decide anything until Use gives it
+// rules. If clock is nil, only the methods that take the time as an argument may be called.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}
 	l.reservations.l, l.requests.under = l, make(map[counters.Key]chan struct{})
@@ -59,8 +59,8 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// Use makes set the rules in force; checks that have begun end by the rules they began with. Rules keep their
-// figures by name.
+// Use puts set in force. Checks already under way finish with the rules they began with. A rule keeps its figures as long as it
+// keeps its name.
 func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,8 +92,8 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.inForce.Store(next)
 }
 
-// authorityAt is a wall time, Unix nanoseconds, up to which this node had authority while it went by the rules in force; 0
-// where it has none now.
+// authorityAt returns the wall time (Unix nanoseconds), or zero if this node has no authority now. Up to that time it had
+// authority and used the rules in force.
 func (l *Limiter) authorityAt() int64 {
 	if l.member == nil {
 		return 0
@@ -105,7 +105,7 @@ func (l *Limiter) authorityAt() int64 {
 	return now
 }
 
-// Rules returns the rules in force, nil before the first Use.
+// Rules returns the rules in force, or nil before the first Use.
 func (l *Limiter) Rules() *rules.Set {
 	if b := l.inForce.Load(); b != nil {
 		return b.set
@@ -116,10 +116,10 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. The error wraps ErrUnknownRule or ErrKey; the answer is then not to be used.
+// Check decides q now. An error wraps ErrUnknownRule or ErrKey, and then the answer must not be used.
 func (l *Limiter) Check(q *Query, a *Answer) error { return l.CheckAt(l.clock.Now(), q, a) }
 
-// CheckAt decides q at now.
+// CheckAt decides q as of now.
 func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 	over, err := l.prepare(now, q, a)
 	if err != nil {
@@ -132,7 +132,8 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 	return nil
 }
 
-// prepare matches q by the rules in force, and lists the counters that are to be asked. It reports whether there are none.
+// prepare matches q against the rules in force and lists the counters to ask. If there are none, the check is decided, and over
+// is true.
 func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
 	b := l.inForce.Load()
 	a.begin(b, now)
@@ -163,8 +164,8 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	return false, nil
 }
 
-// start decides a check that was prepared, where nobody needs to be waited for; else it puts it on its way to those who can, for
-// finish.
+// start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
+// questions and leaves the rest to finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, powerless := &a.scratch, false
 	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
@@ -186,8 +187,8 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	return len(c.asks) == 0 && c.fold()
 }
 
-// take asks the counters here, as their owner. Authority is looked at before and after; without it the verdict is Shut, and what was
-// taken meanwhile stays taken: nobody can tell any more whose cost it is.
+// take decides ops from the counters here, as their owner. It checks authority before and after. Without authority the verdict
+// is Shut, and whatever was debited meanwhile is kept: ownership can no longer be proved.
 func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, powerful bool) {
 	m := l.member
 	if m != nil && !m.Authority() {
@@ -209,12 +210,12 @@ func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdic
 	return verdict, true
 }
 
-// finish waits for a check that start has put on its way: for replies, and for what the next ones bring, until it is decided.
+// finish completes a check that start left under way. It waits for replies, and asks again, until the check is decided.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.journey
 	for {
 		c.collect()
-		if c.behind > 0 && !c.last { // it is asked anew, by newer rules
+		if c.behind > 0 && !c.last { // decide it again, by the newer rules
 			c.giveBack()
 			l.catchUp(l.member.ctx, 0, c.behind)
 			c.now, c.last = l.clock.Now(), true
@@ -240,7 +241,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 	return counters.Key{Hi: h.Subject.Hi, Lo: h.Subject.Lo ^ limit.ID}
 }
 
-// begin empties a for a new check.
+// begin clears a for a new check.
 func (a *Answer) begin(b *book, now algorithms.Now) {
 	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
 	a.scratch.book, a.scratch.local = b, false
@@ -249,7 +250,7 @@ func (a *Answer) begin(b *book, now algorithms.Now) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// ask lists the counters that the check is about.
+// ask lists the counters that the check debits.
 func (a *Answer) ask(q *Query) {
 	hits := a.scratch.match.Hits
 	for i := range hits {
@@ -265,8 +266,8 @@ func (a *Answer) ask(q *Query) {
 	}
 }
 
-// list adds a limit to those that are asked, and returns its op, for the caller to fill in. Both are written where they
-// stand: they are large, and copying them would cost more than all that is in them.
+// list appends a limit to the check and returns its op for the caller to fill in. Both are written in place: they are large,
+// and copying them would cost more than filling them in.
 func (a *Answer) list(rule *rules.Rule, limit *rules.Limit) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
@@ -281,11 +282,11 @@ func (a *Answer) list(rule *rules.Rule, limit *rules.Limit) *counters.Op {
 	}
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
-	la.Rule, la.Limit, la.Blocked = rule, limit, false // the rest is written by conclude
+	la.Rule, la.Limit, la.Blocked = rule, limit, false // conclude writes the rest
 	return op
 }
 
-// cost is what q costs in a limit's unit.
+// cost returns what q costs in the limit's unit.
 func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
 	for i := range q.Costs {
 		if q.Costs[i].Unit == limit.Unit {
@@ -298,14 +299,14 @@ func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
-// conclude takes over what the counters said and finds the tightest limit.
+// conclude copies the counters' decisions into the answer and finds the tightest limit.
 func (a *Answer) conclude() {
 	if a.scratch.blocks {
 		a.foldBlocks()
 	}
 	for i := range a.Limits {
 		la, op := &a.Limits[i], &a.scratch.ops[i]
-		// Field by field: the processor would wait for what was written so a moment ago if it were copied as a whole.
+		// Copy field by field: copying the whole struct right after these writes would stall the processor.
 		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
 		la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
 		if !la.Rule.Shadow && (a.Tightest < 0 || la.Tighter(&a.Limits[a.Tightest])) {
@@ -314,14 +315,14 @@ func (a *Answer) conclude() {
 	}
 }
 
-// Tighter reports whether la describes a check better than b, which stands before it: refusals first, of them
-// the longest; else the least remaining for its capacity.
+// Tighter reports whether la describes a check better than b, which comes before it. A refusal is tighter than an admission,
+// and the longest RetryAfter is the tightest refusal. Otherwise the least remaining relative to capacity is.
 func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	switch {
 	case la.Allowed != b.Allowed:
 		return b.Allowed
 	case !la.Allowed:
-		// Never is -1, and the longest of all when seen without a sign.
+		// As an unsigned number Never (−1) is the longest.
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
 	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))

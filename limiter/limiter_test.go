@@ -112,7 +112,7 @@ rules:
 	if a.Allowed || a.Tightest != 1 || a.Limits[1].RetryAfter != 50*time.Second {
 		t.Errorf("the 101st: have %+v", a.Limits)
 	}
-	// In the tenth second both refuse; the longer wait counts.
+	// In the tenth second both limits refuse; the longer wait counts.
 	if a := check(t, l, after(9*time.Second), q); a.Tightest != 1 || a.Limits[1].RetryAfter != 51*time.Second {
 		t.Errorf("both refuse: have %+v", a.Limits)
 	}
@@ -264,7 +264,7 @@ rules:
 	}
 }
 
-// A new version of the rules applies to whole checks; amounts change, what was used stays.
+// A new version of the rules applies to whole checks. Amounts change; usage is kept.
 func TestReloadUnderLoad(t *testing.T) {
 	const text = "version: 1\nrules:\n  - {name: a, key: [k], limits: [{limit: %d, per: 1h}]}\n  - {name: b, key: [k], limits: [{limit: %d, per: 1h}]}"
 	l := open(t, "")

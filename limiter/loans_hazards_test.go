@@ -29,17 +29,17 @@ type stubCall struct {
 	done   func([]byte, error)
 }
 
-// Reachable is for Far.
+// Reachable implements Far.
 func (f *stubFar) Reachable(string) bool { return true }
 
-// Go is for Far.
+// Go implements Far.
 func (f *stubFar) Go(region string, m peer.Method, body []byte, _ time.Duration, done func([]byte, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, stubCall{region, m, bytes.Clone(body), done})
 }
 
-// next waits for the next request, doing something meanwhile.
+// next waits for the next request, and calls meanwhile until it comes.
 func (f *stubFar) next(t *testing.T, meanwhile ...func()) stubCall {
 	t.Helper()
 	var c stubCall
@@ -64,7 +64,7 @@ func (f *stubFar) count() int {
 	return len(f.asked)
 }
 
-// lonely is a region of n nodes whose others are a stub.
+// lonely returns a region of n nodes; the other regions are a stub.
 func lonely(t *testing.T, n int, text string) (*world, *stubFar) {
 	t.Helper()
 	far := &stubFar{}
@@ -75,12 +75,12 @@ func lonely(t *testing.T, n int, text string) (*world, *stubFar) {
 	return w, far
 }
 
-// shared is set for a region of some that have all recorded it.
+// shared returns set for one of several regions that have all recorded it.
 func shared(set *rules.Set, region string, names ...string) *rules.Set {
 	return set.WithShares(&rules.Shares{Region: region, Views: []rules.View{{Set: set, Names: names, At: 1}}})
 }
 
-// spend checks until a subject is refused, and returns how many were admitted.
+// spend checks until a subject is refused, and returns how many checks were admitted.
 func (n *worldNode) spend(q Query) (admitted int) {
 	n.w.t.Helper()
 	for n.check(q).Allowed {
@@ -89,7 +89,7 @@ func (n *worldNode) spend(q Query) (admitted int) {
 	return admitted
 }
 
-// A reply that comes twice, or that gives more than was asked for, gives no more; nor does one that can't be read.
+// A reply that arrives twice, or that gives more than was requested, gives no more. A reply that can't be read gives nothing.
 func TestLoanRepliesTwice(t *testing.T) {
 	w, far := lonely(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
@@ -118,8 +118,8 @@ func TestLoanRepliesTwice(t *testing.T) {
 	}
 }
 
-// A loan for counters that have begun anew since is lost: what it was asked for may be forgotten. So is one for rules or a
-// limit that are no more, and one that finds no authority.
+// A loan for counters that have started afresh is lost: they may have forgotten what it was requested for. So is a loan for
+// rules or a limit that no longer exist, and a loan that arrives at a node without authority.
 func TestLoanComesTooLate(t *testing.T) {
 	for name, change := range map[string]func(w *world, p int){
 		"another lineage": func(w *world, p int) { w.change(func() { w.place[p].lineage++ }) },
@@ -154,10 +154,10 @@ func TestLoanComesTooLate(t *testing.T) {
 	}
 }
 
-// Of a loan of a bucket that was long under way no more is put in than cannot have come back at the lender meanwhile: that
-// would be there twice.
+// If a loan from a bucket takes long to arrive, only the part that can't have refilled at the lender meanwhile is put in: the
+// rest would exist twice.
 func TestBucketLoanThatTookLong(t *testing.T) {
-	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: units a second, the lender's
+	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: the lender's, in units a second
 	w, far := lonely(t, 1, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1s, algorithm: token-bucket}]}`)
 	n := w.nodes[0]
@@ -176,7 +176,8 @@ func TestBucketLoanThatTookLong(t *testing.T) {
 	}
 }
 
-// One loan of a counter is under way at a time; who has nothing is not asked again, and who does not answer only later.
+// At most one loan of a counter is under way. A region that has nothing is not asked again; one that does not answer is asked
+// later.
 func TestLoansOneByOne(t *testing.T) {
 	t.Parallel()
 	w, far := lonely(t, 1, globalExact)
@@ -211,7 +212,7 @@ func TestLoansOneByOne(t *testing.T) {
 	}
 }
 
-// pressing checks a subject, so that its owner is told that it is short.
+// pressing returns a function that checks a subject, so that its owner learns that the share is short.
 func pressing(n *worldNode, q Query) func() { return func() { n.check(q) } }
 
 // failing is a Confirm that fails.
@@ -219,7 +220,7 @@ func failing(context.Context, int) error { return errNobody }
 
 var errNobody = errors.New("nobody has it")
 
-// lend asks one node of a region for a loan, as another region would.
+// lendTo asks one node of a region for a loan, as another region would.
 func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
 	n.w.t.Helper()
 	type answer struct {
@@ -241,7 +242,7 @@ func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
 	}
 }
 
-// request is a proper one for a loan of rule r.
+// request returns a valid request for a loan of a rule's first limit.
 func (n *worldNode) request(rule, key string, want int64) LoanRequest {
 	u, err := n.Locate(rule, []string{key})
 	if err != nil {
@@ -253,7 +254,7 @@ func (n *worldNode) request(rule, key string, want int64) LoanRequest {
 	return LoanRequest{named: named{version: 1, Rule: rule, Key: []string{key}}, limit: limit.ID, Window: window, Want: want}
 }
 
-// What is asked for in a forged, stale or greedy way is not lent, or no more than is there.
+// Forged, stale or greedy requests get nothing, or no more than there is.
 func TestHostileRequests(t *testing.T) {
 	w, _ := lonely(t, 2, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
@@ -294,7 +295,7 @@ func TestHostileRequests(t *testing.T) {
 		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.Amount != 150 || got.unused != 150 {
 			t.Errorf("have %+v, %v; want 150 lent of 300", got, err)
 		}
-		for range 20 { // whoever asks again and again gets the share once
+		for range 20 { // however often it is asked, the share is lent once
 			_, _ = w.nodes[1].lendTo(w.nodes[1].request("r", key, algorithms.MaxAmount))
 		}
 		if u, err := owner.usageHere("r", []string{key}); err != nil || u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
@@ -309,8 +310,8 @@ func TestHostileRequests(t *testing.T) {
 	w.nodes[0].ServeFarFor(MethodAsk, nil, a)
 }
 
-// A loan that nobody else has noted is not told of, and is put back. One whose owner has lost its authority meanwhile is not
-// told of either.
+// A loan that only the lender has recorded is not announced, and is put back. A loan whose owner has lost its authority
+// meanwhile is not announced either.
 func TestUnconfirmedLoans(t *testing.T) {
 	w, _ := lonely(t, 1, globalExact)
 	n := w.nodes[0]
@@ -344,8 +345,8 @@ func TestUnconfirmedLoans(t *testing.T) {
 	}
 }
 
-// G8: lenders are killed again and again while they lend; their standbys go on from what was confirmed. What was told of
-// is not forgotten.
+// G8: lenders are killed again and again while they lend. Their standbys continue from what was confirmed. No announced loan is
+// forgotten.
 func TestG8_KilledLenders(t *testing.T) {
 	for seed := range seeds(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -375,10 +376,10 @@ func TestG8_KilledLenders(t *testing.T) {
 	}
 }
 
-// killWhenConfirmed has the owner of p die, now and then, right before a loan is confirmed, or right after. Then the other
-// node is the owner, with what was confirmed and a lineage of its own.
+// killWhenConfirmed makes the owner of p die, now and then, right before a loan is confirmed or right after. Then the other
+// node becomes the owner, with what was confirmed and a lineage of its own.
 func (w *world) killWhenConfirmed(p, seed int) {
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards standby and turn
 	var standby []counters.Record
 	turn := seed
 	fail := func(of *worldNode) {
@@ -401,7 +402,7 @@ func (w *world) killWhenConfirmed(p, seed int) {
 			mu.Lock()
 			defer mu.Unlock()
 			turn++
-			if turn%4 == 1 { // nobody has the loan yet
+			if turn%4 == 1 { // no other node has the loan yet
 				fail(n)
 				return errNobody
 			}
@@ -410,7 +411,7 @@ func (w *world) killWhenConfirmed(p, seed int) {
 				standby = append(standby, records...)
 				return nil
 			})
-			if turn%4 == 3 { // the standby has it, the borrower does not hear of it
+			if turn%4 == 3 { // the standby has the loan, but the borrower does not hear of it
 				fail(n)
 				return errNobody
 			}
@@ -420,7 +421,7 @@ func (w *world) killWhenConfirmed(p, seed int) {
 	}
 }
 
-// Nodes whose rules are older than what all regions are recorded to go by decide nothing at owners. They decide alone,
+// Owners decide nothing for nodes whose rules are older than those all regions are recorded to use. These nodes decide alone,
 // within their part of the share.
 func TestStaleAskers(t *testing.T) {
 	w, _ := lonely(t, 2, globalExact)
@@ -430,7 +431,7 @@ func TestStaleAskers(t *testing.T) {
 	if a := asker.check(q); a.DecidedBy != ByForward || !a.Allowed {
 		t.Fatalf("have %+v", a)
 	}
-	// A version that is not recorded yet: the owner goes by its asker's rules.
+	// A version that is not recorded yet: the owner uses the asker's rules.
 	next := compile(t, 2, "version: 1\n"+globalExact)
 	old := asker.Rules()
 	owner.Use(next.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{
@@ -453,7 +454,7 @@ func TestStaleAskers(t *testing.T) {
 	}
 }
 
-// Answers tell of the whole limit, and of what is left here of the share; where there is no share, nothing is admitted.
+// Answers report the whole limit, and what is left here of the share. Without a share nothing is admitted.
 func TestWholeLimits(t *testing.T) {
 	text := `rules:
   - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
@@ -477,7 +478,7 @@ func TestWholeLimits(t *testing.T) {
 	}
 }
 
-// Usage tells what every region has used of its share, and who could not be asked.
+// Usage reports what every region has used of its share, and which regions could not be asked.
 func TestUsageOfShares(t *testing.T) {
 	e := newEarth(t, globalExact, "ap", "eu", "us")
 	q := byKey("r", "x")
@@ -501,7 +502,7 @@ func TestUsageOfShares(t *testing.T) {
 			t.Errorf("have %+v", borrower)
 		}
 	}
-	// A reset is this region's, and what it borrowed is forgotten with it.
+	// A reset affects only this region, and clears what it borrowed.
 	if _, err := e.all["eu"].nodes[0].Reset("r", []string{"x"}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +514,7 @@ func TestUsageOfShares(t *testing.T) {
 	}
 }
 
-// Global limits that are decided here cost no allocation, however little is left, but when an owner is told.
+// Checks of global limits that are decided here don't allocate, however little is left, except to notify an owner.
 func TestGlobalChecksAllocateNothing(t *testing.T) {
 	w, _ := lonely(t, 1, `rules:
   - {name: r, key: [k], scope: global, limits: [{limit: 9007199254740991, per: 1440h, algorithm: fixed-window}]}
@@ -531,7 +532,7 @@ func TestGlobalChecksAllocateNothing(t *testing.T) {
 	}
 }
 
-// What is known of borrowing counters is bounded, and forgotten in the end.
+// The number of debtors is bounded, and they are forgotten in the end.
 func TestDebtorsAreBounded(t *testing.T) {
 	var x loans
 	x.init(nil)

@@ -18,7 +18,7 @@ const (
   - {name: r, key: [k], scope: global, lease: {ttl: 300ms}, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}`
 )
 
-// G8: what all regions may admit together can be admitted in any one of them: its own share, and what it borrows.
+// G8: a single region can admit what all regions together may admit: its own share, plus what it borrows.
 func TestG8_AllInOneRegion(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestG8_AllInOneRegion(t *testing.T) {
 	}
 }
 
-// G8: so it can in a region that joined in the middle of the window, when all was another one's.
+// G8: so can a region that joined in the middle of the window, when another region had everything.
 func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	}
 }
 
-// seeds is how many random runs a test makes.
+// seeds returns how many random runs a test makes.
 func seeds(n int) int {
 	if testing.Short() {
 		return min(n, 2)
@@ -76,7 +76,7 @@ func seeds(n int) int {
 	return n
 }
 
-// G8: with traffic everywhere it is the limit too, exactly, however late messages are, and whoever is busier.
+// G8: with traffic in all regions the total is exactly the limit too, however late messages are and whichever region is busier.
 func TestG8_AllRegions(t *testing.T) {
 	for seed := range seeds(12) {
 		text := globalExact
@@ -88,7 +88,7 @@ func TestG8_AllRegions(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(seed), 1))
 			e := newEarth(t, text, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(10_000)) * time.Microsecond }
-			// One region is early, and has borrowed before the others begin.
+			// One region is early, and borrows before the others begin.
 			early := int64(random.IntN(500))
 			n := e.flood(byKey("r", "x"), early, 15*time.Second, "ap")
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us"); n != 900 {
@@ -98,7 +98,7 @@ func TestG8_AllRegions(t *testing.T) {
 	}
 }
 
-// G8: whatever is cut, one way or both, whatever replies are lost, no more than the limit is admitted. What is missing was
+// G8: whatever is cut, one way or both, and whatever replies are lost, no more than the limit is admitted. Anything missing was
 // lost on the way from lenders to borrowers, and each region could spend its share less what it lent.
 func TestG8_Cuts(t *testing.T) {
 	for seed := range seeds(4) {
@@ -129,7 +129,7 @@ func TestG8_Cuts(t *testing.T) {
 			admitted += e.flood(q, 900-admitted, 1500*time.Millisecond, e.names...)
 			close(stop)
 			cutter.Wait()
-			e.change(func() { clear(e.cut) }) // and what was leased comes back, and is spent
+			e.change(func() { clear(e.cut) }) // what was leased comes back too, and is spent
 			admitted += e.flood(q, 900-admitted, 700*time.Millisecond, e.names...)
 			e.idle()
 			var lent, borrowed, own int64
@@ -150,10 +150,10 @@ func TestG8_Cuts(t *testing.T) {
 // admission is a check that was admitted.
 type admission struct {
 	began, ended time.Time
-	end          int64 // of the window that it was admitted in, as the answer tells it; ns
+	end          int64 // end of the window it was admitted in, by the answer; ns
 }
 
-// record asks at all nodes of some regions for a time and returns what was admitted.
+// record checks on all nodes of these regions for a time, and returns the checks that were admitted.
 func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admission) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -185,7 +185,7 @@ func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admis
 	return all
 }
 
-// G8: loans end with the window. One that comes when it has turned is not spent in the next.
+// G8: loans end with the window. A loan that arrives after the window has turned is not spent in the next one.
 func TestG8_WindowsTurn(t *testing.T) {
 	const window = 400 * time.Millisecond
 	for seed := range seeds(3) {
@@ -197,7 +197,7 @@ func TestG8_WindowsTurn(t *testing.T) {
 			e.pause = func() time.Duration { return time.Duration(random.IntN(100_000)) * time.Microsecond }
 			perWindow := map[int64]int{}
 			for _, a := range e.record(byKey("r", "x"), 1700*time.Millisecond, e.names[:1+seed%3]...) {
-				// The answer was read some time before or after the owner looked at its clock.
+				// The answer was read some time before or after the owner read its clock.
 				perWindow[(a.end+int64(window)/2)/int64(window)]++
 			}
 			most := 0
@@ -213,8 +213,8 @@ func TestG8_WindowsTurn(t *testing.T) {
 	}
 }
 
-// G8: over any span, token buckets of all regions together admit no more than their burst, and what comes back in the
-// span and a lease's life.
+// G8: over any span, the token buckets of all regions together admit no more than their burst plus what refills in the span and
+// a lease's TTL.
 func TestG8_TokenBuckets(t *testing.T) {
 	const rate, burst, ttl = 300, 600, 0.05
 	for seed := range seeds(2) {

@@ -6,20 +6,20 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Meter counts what is admitted, for bills. *usage.Meter is one.
+// Meter counts admitted cost for billing. *usage.Meter implements it.
 type Meter interface {
-	// Add adds to what a subject was admitted of a unit in the month of wall (nanoseconds since 1970), and reports whether
-	// it knows the subject. cost may be below zero.
+	// Add adds to what a subject was admitted of a unit in the month that contains wall (Unix nanoseconds), and reports whether
+	// it knows the subject. cost may be negative.
 	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
-	// Enter is Add for a subject that is not known yet. It keeps none of the strings. A nil key is one that can't be told.
+	// Enter is Add for a subject that is not known yet. It keeps none of the strings. A nil key means that the key is unknown.
 	Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
 }
 
-// UseMeter has what is admitted from now on counted by m. It is called before the first check.
+// UseMeter makes m count what is admitted from now on. Call it before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// measure counts an admitted check for rules with `usage: monthly`: its cost once for each rule and unit, however many
-// limits there are in it.
+// measure counts an admitted check for rules with `usage: monthly`. The cost counts once for each rule and unit, even if the
+// rule has several limits in that unit.
 func (l *Limiter) measure(q *Query, a *Answer) {
 	ops := a.scratch.ops
 	for i := range a.scratch.match.Hits {
@@ -34,7 +34,7 @@ func (l *Limiter) measure(q *Query, a *Answer) {
 	}
 }
 
-// keyText is subjectText, and not nil for a rule that has one counter for all.
+// keyText is subjectText, but never nil, even for a rule that has one counter for all.
 func keyText(r *rules.Rule, q *Query) []string {
 	if key := subjectText(r, q); key != nil {
 		return key

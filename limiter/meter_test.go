@@ -13,9 +13,9 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// billed is a Meter that keeps what it is told.
+// billed is a Meter that records its calls.
 type billed struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the maps
 	names map[rules.Hash]string
 	cost  map[string]int64
 	times map[string]int64
@@ -44,8 +44,8 @@ func (c *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit
 	c.Add(wall, s, unit, cost, checks)
 }
 
-// What is admitted is billed once for each rule with `usage: monthly` and unit; what is refused, looked at, in the shadow or on a
-// list is not, nor is what other rules admit.
+// An admitted check is billed once for each unit of each rule with `usage: monthly`. Refusals, peeks, shadow rules, checks
+// decided by a list, and what other rules admit are not billed.
 func TestMeterHearsWhatIsAdmitted(t *testing.T) {
 	l := open(t, `
 lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}
@@ -91,7 +91,7 @@ rules:
 	}
 }
 
-// metered is a limiter that counts for bills, of a rule that asks for it or does not.
+// metered returns a limiter with a meter, and one rule with the given usage setting.
 func metered(t testing.TB, usages string) *Limiter {
 	l := open(t, "rules:\n  - {name: r, key: [ip], "+usages+"limits: [{limit: 1000000000, per: 1h, algorithm: fixed-window}]}")
 	m, err := usage.Open(usage.Config{Dir: t.TempDir(), Self: ring.NodeID{1}, Name: "n", Months: 1, Rows: 10_000,

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// What is a block, and how long a limit delays, travels with questions; what is neither is refused.
+// Questions carry blocks and limits' delays. Invalid ones are refused.
 func TestPoliciesTravel(t *testing.T) {
 	block := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: time.Hour}
 	slow := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 5, Window: time.Hour, MaxDelay: 24 * time.Hour}

@@ -13,46 +13,47 @@ import (
 // The messages between limiters.
 const (
 	MethodAsk      peer.Method = 80 + iota // a question, with a reply
-	MethodGive                             // one way: what was debited and not spent is given back
+	MethodGive                             // one way: gives back cost that was debited and not spent
 	MethodTop                              // the subjects refused most, with a reply
-	MethodForget                           // one way: what is leased and known of a subject holds no more
-	MethodChange                           // what a person asks of a subject's counters, with a reply
+	MethodForget                           // one way: leases or remembered refusals of a subject no longer hold
+	MethodChange                           // an operator's request about a subject's counters, with a reply
 	MethodSettle                           // what a reservation really used, with a reply
-	MethodActivity                         // what was decided so far, with a reply
+	MethodActivity                         // a node's decisions so far, with a reply
 	MethodBorrow                           // one way, to the owner: a share is nearly used
-	MethodLend                             // from another region, or passed on to the owner: a loan, with a reply
-	MethodShare                            // from another region: what is used here of its shares, with a reply
+	MethodLend                             // from another region, or passed on to the owner: requests a loan, with a reply
+	MethodShare                            // from another region: asks for this region's use of its shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
 )
 
-// flags of a question.
+// flags are the flags of a question.
 type flags uint8
 
 const (
-	flagPeek    flags = 1 << iota // nothing is taken
-	flagStandby                   // the owner can't be reached: the standby is to reach it, or to act
-	flagLast                      // decide though the rules here are older than yours
+	flagPeek    flags = 1 << iota // take nothing
+	flagStandby                   // the owner can't be reached: reach it as the standby, or act for it
+	flagLast                      // decide even though the rules here are newer than the asker's
 	allFlags    = flagPeek | flagStandby | flagLast
 )
 
-// maxHops is how often a question may be passed on.
+// maxHops bounds how often a question may be passed on.
 const maxHops = 2
 
 // question asks one node to decide subjects together, all or nothing.
 type question struct {
-	count    int           // it stands for so many checks alike, one after another; at least 1
-	patient  time.Duration // so long the asker waits from now on
-	hops     int           // times it was passed on
+	count    int           // how many identical checks it stands for, decided one after another; at least 1
+	patient  time.Duration // how much longer the asker waits
+	hops     int           // how often it was passed on
 	flags    flags
 	revision int64
-	version  int64 // of the rules that the asker goes by
-	// ops are in order of Key.Hi: those with the same one are a subject.
+	version  int64 // of the asker's rules
+	// ops are in order of Key.Hi. Ops with the same Key.Hi are one subject.
 	ops    []counters.Op
-	limits []algorithms.Limit // what ops of a question that was read refer to
+	limits []algorithms.Limit // limits that ops refer to, in a question that was read
 	wishes []wish             // in order of their subjects
 }
 
-// A question is a head, which differs from message to message, and a body, by which questions alike are known.
+// appendHead and appendBody append the two parts of a question. The head differs from message to message; identical questions
+// have identical bodies.
 
 func (q *question) appendHead(b []byte) []byte {
 	c := wire.Coder{Out: b}
@@ -66,7 +67,7 @@ func (q *question) appendBody(b []byte) []byte {
 	return c.Out
 }
 
-// read takes q from a message.
+// read reads q from a message.
 func (q *question) read(body []byte) error {
 	c := wire.NewReader(body)
 	q.codeHead(&c)
@@ -91,7 +92,7 @@ func (q *question) codeBody(c *wire.Coder) {
 	c.Require(len(q.ops) > 0)
 }
 
-// wishesFit reports whether a question's wishes are about its subjects, each at most once and in their order.
+// wishesFit reports whether the wishes are for q's subjects, each at most once and in their order.
 func (q *question) wishesFit() bool {
 	for i := range q.wishes {
 		w := &q.wishes[i]
@@ -103,7 +104,7 @@ func (q *question) wishesFit() bool {
 	return true
 }
 
-// subjectOps is how many of ops are about the first one's subject.
+// subjectOps returns how many of the first ops are of one subject.
 func subjectOps(ops []counters.Op) int {
 	n := 1
 	for n < len(ops) && ops[n].Key.Hi == ops[0].Key.Hi {
@@ -112,7 +113,7 @@ func subjectOps(ops []counters.Op) int {
 	return n
 }
 
-// findSubject is where the ops of a subject begin, −1 if there are none, and the subject's place.
+// findSubject returns the index of a subject's first op, −1 if it has none, and the index of the subject.
 func findSubject(ops []counters.Op, hi uint64) (at, subject int) {
 	for at < len(ops) {
 		if ops[at].Key.Hi == hi {
@@ -123,7 +124,7 @@ func findSubject(ops []counters.Op, hi uint64) (at, subject int) {
 	return -1, 0
 }
 
-// subjectsOf is how many subjects ops are about.
+// subjectsOf returns how many subjects ops have.
 func subjectsOf(ops []counters.Op) (n int) {
 	for first := 0; first < len(ops); n++ {
 		first += subjectOps(ops[first:])
@@ -131,5 +132,5 @@ func subjectsOf(ops []counters.Op) (n int) {
 	return n
 }
 
-// partitionOf is the partition of a subject.
+// partitionOf returns the partition of a subject.
 func partitionOf(hi uint64) int { return ring.PartitionOf(hi) }

@@ -13,15 +13,15 @@ import (
 // RegionUsage is what one region has used of a subject's limits.
 type RegionUsage struct {
 	Name      string
-	Reachable bool         // it answered, or is this node's own
-	Limits    []ShareUsage // nil where it is not known
+	Reachable bool         // the region answered, or is this node's own
+	Limits    []ShareUsage // nil if unknown
 }
 
 // ShareUsage is what a region has used of its share of a limit.
 type ShareUsage struct {
 	Name      string `json:"name"`  // of the limit
-	Share     int64  `json:"share"` // its capacity
-	Used      int64  `json:"used"`  // of that: Own, and Lent, less Borrowed
+	Share     int64  `json:"share"` // capacity of the region's share
+	Used      int64  `json:"used"`  // Own + Lent − Borrowed
 	Own       int64  `json:"own"`   // by the region's own checks
 	Lent      int64  `json:"lent"`
 	Borrowed  int64  `json:"borrowed"`
@@ -64,7 +64,7 @@ func (l *Limiter) askRegions(u *Usage) {
 	})
 }
 
-// sharedOf is what this region says of u's limits.
+// sharedOf returns what this region reports of u's limits.
 func sharedOf(u *Usage) (list []ShareUsage) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -75,7 +75,7 @@ func sharedOf(u *Usage) (list []ShareUsage) {
 	return list[:min(len(list), maxShared)]
 }
 
-// sharesOf names what a region said of the limits that u has too, in u's order.
+// sharesOf selects what a region reported of u's limits, in u's order, and fills in their names.
 func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
@@ -88,7 +88,7 @@ func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	return out
 }
 
-// serveShare answers what is used here of a subject's limits, to another region.
+// serveShare tells another region what is used here of a subject's limits.
 func (l *Limiter) serveShare(body []byte, to Answerer) {
 	var n named
 	if err := wire.Decode(body, &n, "subject"); err != nil {

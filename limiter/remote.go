@@ -14,20 +14,22 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errand is work for the owner of a subject: a change of its counters, a settling, a reservation.
+// errand is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type errand struct {
 	hi      uint64
-	hops    int  // how often it was passed on to this node
-	standby bool // its standby may have become the owner
-	// here does it with the counters here. It fails with counters.ErrShut if they have moved.
+	hops    int  // how often it was passed on before it came to this node
+	standby bool // also ask the standby: it may have become the owner
+	// here does the work with the counters here. It fails with counters.ErrShut if they have moved.
 	here func() error
-	// ask asks another node to do it. It fails with ErrNoOwner if that node could not do it and another one should be asked.
+	// ask makes another node do the work. It fails with ErrNoOwner if that node could not do it and the next one should be
+	// asked.
 	ask func(to ring.NodeID) error
 }
 
-// do gets e done by the owner, which may be this node. It fails with ErrNoOwner.
+// do has the owner of e's subject, which may be this node, do e. It fails with ErrNoOwner if no owner can be reached, or as e
+// fails.
 func (l *Limiter) do(ctx context.Context, e *errand) error {
-	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // only an owner does it
+	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // only an owner may do it, so no node acts as the standby
 	if m == nil {
 		return e.here()
 	}
@@ -56,7 +58,7 @@ func (l *Limiter) do(ctx context.Context, e *errand) error {
 	return ErrNoOwner
 }
 
-// call asks another node and waits for the reply, no longer than ctx.
+// call asks another node and waits for the reply until ctx's deadline.
 func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
@@ -68,8 +70,8 @@ func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, b
 	return reply, err
 }
 
-// errand has another node do something; the reply begins with a status. The error is one of statusErrors, or ErrNoOwner where the other
-// node did not do it.
+// errand makes another node do something. The reply begins with a status. The error is one of statusErrors, or ErrNoOwner if
+// the other node did not do it.
 func (m *member) errand(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
@@ -84,7 +86,7 @@ func (m *member) errand(ctx context.Context, to ring.NodeID, method peer.Method,
 	return nil
 }
 
-// serveErrand does what another node asks for by a message, in a goroutine of its own.
+// serveErrand does what another node's message asks for, in a goroutine of its own.
 func serveErrand[R wire.Message](m *member, to Answerer, body []byte, ask wire.Message, do func() (R, error)) {
 	if err := wire.Decode(body, ask, "errand"); err != nil {
 		to.Fail(CodeMessage, err.Error())
@@ -100,7 +102,7 @@ func serveErrand[R wire.Message](m *member, to Answerer, body []byte, ask wire.M
 	})
 }
 
-// others are the other members of the ring.
+// others returns the other members of the ring.
 func (m *member) others() (list []ring.NodeID) {
 	if t := m.Ring(); t != nil {
 		for _, id := range t.Members() {
@@ -112,17 +114,17 @@ func (m *member) others() (list []ring.NodeID) {
 	return list
 }
 
-// broadcast sends body to all other nodes, one way.
+// broadcast sends body to all other nodes, without a reply.
 func (m *member) broadcast(method peer.Method, body []byte) {
 	for _, id := range m.others() {
 		_ = m.Peers.Send(id, method, body)
 	}
 }
 
-// gatherTime is how long the replies of all are waited for.
+// gatherTime bounds how long replies from all nodes are waited for.
 const gatherTime = 500 * time.Millisecond
 
-// gatherFrom asks all other nodes that can be reached; each reply that comes in time and can be read is an R.
+// gatherFrom asks all other nodes that can be reached. take is called for each reply that arrives in time and can be read.
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
@@ -137,7 +139,7 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather asks everyone by ask, and takes what is replied within gatherTime, one reply after another.
+// gather calls ask for all, and take for each reply that arrives within gatherTime, one after another.
 func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
 	type answer struct {
 		id   ID
@@ -160,7 +162,7 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 	}
 }
 
-// spawn runs work in a goroutine of its own, unless there are too many or the limiter is closed.
+// spawn runs work in a goroutine of its own. It returns false if too many are running or the limiter is closed.
 func (m *member) spawn(work func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +181,8 @@ func (m *member) spawn(work func()) bool {
 	return true
 }
 
-// answer runs work, which may wait for something and answers to, or says that this node is busy.
+// answer runs work, which may wait for something and then answers to. If work can't run, answer tells the asker that this node
+// is busy, and returns false.
 func (m *member) answer(to Answerer, work func()) bool {
 	if m.spawn(work) {
 		return true

@@ -10,27 +10,27 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// status is how a question fared.
+// status is the outcome of a question.
 type status uint8
 
 const (
 	decided     status = iota
-	notMine            // the one asked is not the owner; the reply may say who is
+	notMine            // this node is not the owner; the reply may say which node is
 	noAuthority        // the owner has no authority now
-	unreachable        // the one asked could not reach the owner, and could not act for it
+	unreachable        // this node could not reach the owner, and could not act for it
 	behind             // the asker's rules are older than those here
-	full               // the table of counters has no room for a change
-	otherBody          // a request with the same id had another body
-	crowded            // there is no room for the answer to a request with an id
+	full               // the table of counters has no room for the change
+	otherBody          // an earlier request with the same id had another body
+	crowded            // there is no room to keep the answer to a request with an id
 	unknown            // no such reservation can be settled any more
-	undecided          // said by nobody: the answer ended before this check's turn
+	undecided          // never sent: the answer ended before this check's turn
 	statuses    = undecided
 )
 
-// statusErrors are the errors that travel as a status.
+// statusErrors are the errors that are sent as a status.
 var statusErrors = [...]error{full: ErrFull, otherBody: ErrRequestBody, crowded: ErrRequests, unknown: ErrUnknownReservation}
 
-// statusOf is how something fared that ended with err.
+// statusOf returns the status for err.
 func statusOf(err error) status {
 	if err == nil {
 		return decided
@@ -43,7 +43,7 @@ func statusOf(err error) status {
 	return unreachable
 }
 
-// err is what s means to the one who asked.
+// err returns the error that s means to the asker.
 func (s status) err() error {
 	switch {
 	case s == decided:
@@ -58,19 +58,19 @@ func (s status) err() error {
 type reply struct {
 	status   status
 	revision int64
-	version  int64       // of the rules at the one who answers
-	hint     ring.NodeID // notMine, unreachable: the owner as far as is known; zero: not known
+	version  int64       // of the replying node's rules
+	hint     ring.NodeID // with notMine or unreachable: the owner, zero if not known
 
-	// Of decided.
-	standby  bool        // a standby acted
-	decider  ring.NodeID // who decided
-	process  uint64      // of the decider: readings of its clock mean nothing to another
-	steady   int64       // when, on the decider's clock
-	lineages []uint64    // by subject; 0: nothing can be given back
-	// admitted is by check. After a refusal the rest is refused too and left out; where the last was admitted, those
-	// left out have to ask anew.
+	// The rest is set only with decided.
+	standby  bool        // a standby decided
+	decider  ring.NodeID // the node that decided
+	process  uint64      // of the decider: only this process can interpret readings of its clock
+	steady   int64       // time of the decision on the decider's clock
+	lineages []uint64    // by subject; zero if nothing can be given back
+	// admitted is by check. Nothing follows a refusal: the remaining checks are refused too. If the last one listed was
+	// admitted, the checks left out must ask again.
 	admitted []bool
-	results  []result // of each check, by op
+	results  []result // by check, and by op within each
 	grants   []granted
 }
 
@@ -78,8 +78,8 @@ type reply struct {
 type result struct {
 	algorithms.Decision
 	full   bool
-	window int64 // that the cost was taken in
-	used   int64 // of a change
+	window int64 // the window in which the cost was taken
+	used   int64 // only of a change
 }
 
 func (r *reply) reset() {
@@ -92,7 +92,7 @@ func (r *reply) append(b []byte) []byte {
 	return c.Out
 }
 
-// read takes r from a message that answers a question of so many ops in so many subjects, for count checks.
+// read reads r from the answer to a question with that many ops and subjects, for count checks.
 func (r *reply) read(body []byte, ops, subjects, count int) error {
 	c := wire.NewReader(body)
 	r.reset()
@@ -100,7 +100,7 @@ func (r *reply) read(body []byte, ops, subjects, count int) error {
 	return c.In.Done("reply")
 }
 
-// code writes or reads r; the numbers are for reading.
+// code writes or reads r. The numbers matter only for reading.
 func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	wire.Number(c, &r.status, int64(statuses-1))
 	wire.Number(c, &r.revision, maxVersion)
@@ -117,12 +117,12 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	wire.List(c, &r.admitted, count, 1, c.Bool)
 	wire.List(c, &r.results, ops*len(r.admitted), leastResult, func(v *result) { v.code(c) })
 	wire.List(c, &r.grants, subjects, leastGrant, func(g *granted) { g.code(c) })
-	// Fewer than were asked for: after a refusal the rest is refused too; else it was not decided.
+	// The answer may cover fewer checks than were asked about; see admitted.
 	n := len(r.admitted)
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))
 }
 
-const leastResult = 4 // bytes
+const leastResult = 4 // in bytes
 
 func (r *result) code(c *wire.Coder) {
 	more := r.RetryAfter != 0 || r.Delay != 0 || r.used != 0

@@ -16,37 +16,39 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A request with an id is decided once: its owner keeps the answer beside the counters of the subject, so that copies and
-// hand-overs carry it, and answers a repeated one with that.
+// A request with an id is decided once. Its owner keeps the answer beside the subject's counters, so that copies and hand-overs
+// carry it, and answers a repeated request with it.
 
 const (
 	// MaxRequestID bounds an id, in bytes.
 	MaxRequestID = 64
 	// requestTime is how long an answer is kept.
 	requestTime = time.Minute
-	// retryTime is how long those of requests are kept that a node repeats by itself, beyond the time in which it does.
+	// retryTime is how long answers to the requests that a node repeats by itself are kept, beyond the time for which it
+	// repeats them.
 	retryTime = 2 * time.Second
-	// maxRequests bounds the answers that a node keeps of what it has decided.
+	// maxRequests bounds the answers that a node keeps of requests it decided.
 	maxRequests = 65_536
 )
 
 // Errors of requests with an id.
 var (
-	// ErrRequestBody: there was a request with the same id about the same subject, and it asked for something else.
+	// ErrRequestBody means that an earlier request about the same subject had the same id but asked for something else.
 	ErrRequestBody = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
-	// ErrRequests: so many answers are kept that none can be forgotten for this one. Nothing was changed.
+	// ErrRequests means that too many answers are kept, and none can be dropped for this one. Nothing was changed.
 	ErrRequests = fmt.Errorf("request_id: the owner of the subject keeps %d answers of the last minute, and has no room for more", maxRequests)
 )
 
 // ticket identifies a request to the owner of its subject.
 type ticket struct {
-	id   uint64 // made of the id that the caller chose, or random
-	body uint64 // hash of what is asked for
+	id   uint64 // derived from the caller's id, or random
+	body uint64 // hash of what the request asks for
 	life time.Duration
-	sent bool // another node may have done it; of the first node alone
+	sent bool // another node may have done it; known only to the first node
 }
 
-// ticketOf is the ticket of a caller's id, or one of this node's own, for what it repeats itself within so long.
+// ticketOf returns the ticket for a caller's id. Without an id the ticket is random: this node retries the request itself, for
+// tries.
 func ticketOf(id string, body uint64, tries time.Duration) *ticket {
 	if id == "" {
 		return &ticket{id: rand.Uint64(), body: body, life: tries + retryTime}
@@ -55,7 +57,7 @@ func ticketOf(id string, body uint64, tries time.Duration) *ticket {
 	return &ticket{id: binary.LittleEndian.Uint64(h[:]), body: body, life: requestTime}
 }
 
-// kind is that of a request that is no check.
+// kind returns the kind of a request that is not a check.
 func (t *ticket) kind() requestKind {
 	if t.life < requestTime {
 		return ofNode
@@ -63,27 +65,27 @@ func (t *ticket) kind() requestKind {
 	return ofWrite
 }
 
-// idle reports that t is of no use here: no other node can have done the request, and nobody will repeat it.
+// idle reports whether t is not needed: no other node can have done the request, and it won't be repeated.
 func (t *ticket) idle() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
 
 func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
 	return &counters.Memo{Key: counters.Key{Hi: hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (t *ticket) Code(c *wire.Coder) {
 	wire.Fixed(c, &t.id)
 	wire.Number(c, &t.body, 1<<counters.BodyBits-1)
 	c.Millis(&t.life, requestTime)
 }
 
-// sumBody is the hash of what a request asks for.
+// sumBody hashes what a request asks for.
 func sumBody(b []byte) uint64 {
 	h := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
 }
 
-// hashBody is that of a change of one subject.
+// hashBody hashes a change of one subject.
 func hashBody(v verb, rule string, key []string, n int64) uint64 {
 	b := wire.AppendText(binary.AppendVarint(nil, int64(v)), rule)
 	return sumBody(binary.AppendVarint(wire.AppendTexts(b, key), n))
@@ -93,19 +95,19 @@ func hashBody(v verb, rule string, key []string, n int64) uint64 {
 type requestKind int
 
 const (
-	ofCheck requestKind = iota // a repeated check only costs: dropped first
-	ofNode                     // of what a node repeats by itself, for a moment
-	ofWrite                    // never
+	ofCheck requestKind = iota // dropped first: repeating a check only costs
+	ofNode                     // dropped next: a node's own requests, repeated for a moment only
+	ofWrite                    // never dropped
 	requestKinds
 )
 
-// requests is what this node has noted of requests with an id. Answers that came with copies and hand-overs are those of the nodes
-// that decided.
+// requests records the requests with an id that this node decided. Answers that arrived with copies and hand-overs are left to
+// the nodes that decided them.
 type requests struct {
-	// mu guards what follows.
+	// mu guards kept and under.
 	mu    sync.Mutex
-	kept  [requestKinds][]keptRequest    // in order of when they were decided
-	under map[counters.Key]chan struct{} // checks that are being decided; closed when that is over; as many as checks wait
+	kept  [requestKinds][]keptRequest    // in order of decision
+	under map[counters.Key]chan struct{} // checks being decided, closed when decided; at most as many as checks wait
 
 	repeated, refused atomic.Int64
 }
@@ -115,8 +117,8 @@ type keptRequest struct {
 	until int64
 }
 
-// enter makes room for m among the answers that this node keeps. It reports false where there is none: all that are kept are of
-// writes, or m is of a check and others are of none.
+// enter makes room for m among the answers that this node keeps. It returns false if there is none: all kept answers are of
+// writes, or m is of a check and no kept answer is.
 func (r *requests) enter(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +146,7 @@ func (r *requests) enter(t *counters.Table, k requestKind, m *counters.Memo, now
 	return true
 }
 
-// alone waits until no other request with this key is being decided here, and keeps others from it until done is called.
+// alone waits until no other request with this key is being decided here, and holds others off until done is called.
 func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok bool) {
 	mine := make(chan struct{})
 	for {
@@ -170,7 +172,7 @@ func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok
 	}
 }
 
-// count is how many answers are kept of what was decided here.
+// count returns how many answers are kept of requests decided here.
 func (r *requests) count() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,8 +182,8 @@ func (r *requests) count() (n int) {
 	return n
 }
 
-// amend does c to the counters here, once if it has a ticket. The error is or wraps counters.ErrShut or ErrFull, ErrRequestBody or
-// ErrRequests.
+// amend applies c to the counters here; if c has a ticket, only once. The error is or wraps counters.ErrShut, ErrFull,
+// ErrRequestBody or ErrRequests.
 func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset, Used: c.used}
 	if c.ticket != nil {
@@ -209,12 +211,12 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	l.requests.repeated.Add(1)
 	var list results
 	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.takeOver(list) {
-		return c.look(l, now) // it was of other limits, by the rules as they were: what is used now is told
+		return c.look(l, now) // the kept answer is about other limits, of earlier rules: report the usage now
 	}
 	return nil
 }
 
-// takeOver puts what came of c, here or elsewhere, into it. It reports false if that was about other limits.
+// takeOver copies list, the results of c on this node or another, into c. It returns false if they are of other limits.
 func (c *change) takeOver(list results) bool {
 	if len(list) != len(c.ops) {
 		return false
@@ -226,7 +228,7 @@ func (c *change) takeOver(list results) bool {
 	return true
 }
 
-// results are the answer to a change, as it is kept, and sent.
+// results are the answer to a change, as it is kept and sent.
 type results []result
 
 func resultsOf(ops []counters.Op, used []int64) *results {
@@ -237,7 +239,7 @@ func resultsOf(ops []counters.Op, used []int64) *results {
 	return &list
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (r *results) Code(c *wire.Coder) {
 	wire.List(c, (*[]result)(r), maxSubjectOps, leastResult, func(v *result) { v.code(c) })
 }

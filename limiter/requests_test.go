@@ -17,15 +17,15 @@ import (
 
 const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}"
 
-// reserveAs reserves n requests of a subject at a node, by the id of a request.
+// reserveAs reserves a cost for a subject at a node, with a request's id.
 func (n *worldNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
 	q := byKey("r", key)
 	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: cost}}, request
 	return n.Reserve(&q, time.Minute, a)
 }
 
-// A request with an id is decided once, whichever nodes are asked, wherever its counters go meanwhile, and however many ask at the
-// same time.
+// A request with an id is decided once, whichever nodes are asked, wherever its counters go meanwhile, and however many callers
+// ask at the same time.
 func TestRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, requestRules)
@@ -89,7 +89,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 	})
 }
 
-// Without the owner a reservation is decided all the same, and not remembered.
+// Without the owner a reservation is still decided, but not remembered.
 func TestRequestsWithoutTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, requestRules)
@@ -111,7 +111,8 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
-// A node keeps so many answers. Beyond, the oldest of a check is forgotten; where all are of writes, further writes are refused.
+// A node keeps a bounded number of answers. Beyond that it forgets the oldest one of a check; if all are of writes, it refuses
+// further writes.
 func TestAnswersAreBounded(t *testing.T) {
 	table := counters.New(10_000_000)
 	t.Cleanup(table.Close)
@@ -201,8 +202,8 @@ func FuzzReserveRequest(f *testing.F) {
 	})
 }
 
-// A reservation with an id whose answer can't be kept is taken back and decided again: because its first subject moves away while the
-// others are asked, or because its owner gets authority only after it was asked to decide.
+// A reservation with an id whose answer can't be kept is taken back and decided again: because its first subject moves away
+// while other owners are asked, or because its owner gets authority only after it was asked to decide.
 func TestAnswersThatCantBeKept(t *testing.T) {
 	for name, disturb := range map[string]func(w *world, p int, m peer.Method){
 		"its subject moves": func(w *world, p int, m peer.Method) {

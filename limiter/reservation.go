@@ -16,47 +16,47 @@ import (
 
 // Bounds of reservations.
 const (
-	// MaxReserved is how many limits a reservation may be about.
+	// MaxReserved bounds the limits of a reservation.
 	MaxReserved = 256
-	// MaxReservationTime is how long a reservation may wait to be settled.
+	// MaxReservationTime bounds how long a reservation can be settled.
 	MaxReservationTime = time.Hour
-	// keptSettling is how long after a reservation's time a settling is remembered.
+	// keptSettling is how long after a reservation expires its settlement is remembered.
 	keptSettling = time.Minute
 
 	reservationForm = 2  // the first byte of an id
-	nonceBytes      = 12 // of an id, so that no two are alike
+	nonceBytes      = 12 // random bytes that make each id unique
 	signatureBytes  = 16
 	maxUnitBytes    = 1024
-	// maxNames bounds the names of subjects in an id, in bytes together. Those of the rest are left out: what their
-	// settling changes is not billed.
+	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their
+	// settlement changes is not billed.
 	maxNames     = 16 << 10
 	maxKeyValues = 32
 )
 
 // Errors of reservations.
 var (
-	// ErrUnknownReservation: the string is no reservation that can still be settled.
+	// ErrUnknownReservation means that the id is not that of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
-	// ErrReservation: the check is about too many limits for one reservation.
+	// ErrReservation means that the check has too many limits for one reservation.
 	ErrReservation = fmt.Errorf("a reservation is about %d limits at most", MaxReserved)
 )
 
-// reservation is what a check took, from what, and when: enough for any node to settle it. Who made it is told by its
-// signature; it is nowhere kept.
+// reservation is what a check took, from which counters, and when: enough for any node to settle it. It is not stored anywhere;
+// the signature proves which cluster made it.
 type reservation struct {
 	nonce    [nonceBytes]byte
 	made     int64 // Unix nanoseconds, by the clock that aligns windows
 	until    int64
 	units    []string
-	subjects []reserved // the first one's partition is its home, where its settling is recorded
+	subjects []reserved // the partition of the first is the home, where the settlement is recorded
 }
 
 // reserved is what was taken of one subject.
 type reserved struct {
 	debit
-	units []int // by op: in reservation.units
+	units []int // by op: index into reservation.units
 
-	// For bills; without a rule it is not billed.
+	// For billing. If rule is empty, the subject is not billed.
 	lo   uint64 // of the subject's hash
 	rule string
 	key  []string
@@ -64,7 +64,7 @@ type reserved struct {
 
 func (r *reservation) home() *reserved { return &r.subjects[0] }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (r *reservation) Code(c *wire.Coder) {
 	life := r.until - r.made
 	c.Raw(r.nonce[:])
@@ -78,7 +78,7 @@ func (r *reservation) Code(c *wire.Coder) {
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
 			wire.Fixed(c, &s.lo)
 			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
-				s.key = []string{} // the rule may have no key: nil would be all others
+				s.key = []string{} // the rule may have no key; nil would mean an unknown key
 			}
 		}
 		c.Require(len(s.units) == len(s.ops))
@@ -115,14 +115,14 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 	return r, nil
 }
 
-// note is the place at which the settling of a unit is noted.
+// note returns the key under which the settlement of a unit is recorded.
 func (r *reservation) note(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
 	return counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
 }
 
-// signingKey is what ids are signed with: the cluster's, or as long as that is not known this process's own, which
-// no other node can read.
+// signingKey returns the key that signs ids: the cluster's or, while that is not known, this process's own, which no other node
+// can read.
 func (x *reservations) signingKey() (key []byte, known bool) {
 	if x.l.member == nil || x.l.member.Secret == nil {
 		return x.ownKey[:], true

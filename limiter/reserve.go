@@ -13,21 +13,21 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// reservations are those that this node makes, and settles. They count since the process began.
+// reservations makes and settles reservations on this node. Its counters count since the process began.
 type reservations struct {
 	l                 *Limiter
-	ownKey            [32]byte     // signs them as long as no cluster's secret is known
+	ownKey            [32]byte     // signs ids while no cluster secret is known
 	reserved          atomic.Int64 // made here
-	settled, repeated atomic.Int64 // here, as the home
-	unknown           atomic.Int64 // ids that are no reservation, or none any more
-	dropped           atomic.Int64 // refunds of limits, since the counters they came from are gone
+	settled, repeated atomic.Int64 // settlements decided here, as the home
+	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation
+	dropped           atomic.Int64 // refunds, by limit, that were lost because the counters they came from are gone
 }
 
-// Reserve decides q as Check does, with costs that are an estimate. If it is allowed, the id that is returned lets any
-// node [Limiter.Settle] what was really used, for ttl (at most MaxReservationTime); after that it stays charged as
-// reserved. The owners are asked, whatever is leased. With q.RequestID it is decided once within a minute, unless the owner of the
-// first subject can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner
-// decided, but could not keep the answer, so nothing is reserved.
+// Reserve decides q as Check does; the costs are an estimate. If q is allowed, any node can [Limiter.Settle] the returned id
+// for ttl (at most MaxReservationTime) with the real costs. After that the reserved costs stay charged. Reserve asks the owners
+// even if this node holds leases. With q.RequestID it is decided once within a minute, unless the owner of the first subject
+// can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner decided
+// but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
@@ -50,21 +50,21 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
-		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may tell of the attempt
+		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may hold the attempt's answer
 			return "", err
 		}
 		if id, err = l.reservations.decide(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
 			return id, err
 		}
-		// Owners decided it after all: they were only just coming. Nobody has kept the answer, so they decide it anew.
+		// Owners decided it after all: they had only just become reachable. None of them kept the answer, so decide it anew.
 		if err = l.reservations.annul(id, q, a); err != nil {
 			return "", err
 		}
 	}
 }
 
-// annul takes back what was reserved by an answer that nobody hears, and prepares a for another one. What can't be given back stays
-// charged.
+// annul takes back what was reserved by an answer that the caller never gets, and prepares a for another attempt. Anything that
+// can't be given back stays charged.
 func (x *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
 		_, _ = x.l.Settle(id, nil)
@@ -73,19 +73,19 @@ func (x *reservations) annul(id string, q *Query, a *Answer) error {
 	return err
 }
 
-// reservationOf is what a, which was admitted for a reservation, took.
+// reservationOf returns the reservation of what a took.
 func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
 	r.until = r.made + int64(min(ttl, MaxReservationTime))
-	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was asked: it can be settled all the same, at some home
+	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reserved{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
-	first, names := 0, 0 // in the answer, which has no blocks any more
+	first, names := 0, 0 // positions in the answer, which no longer contains blocks
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		how := ruling{undo: undoHere, when: a.Now, lineage: 1} // of a node by itself
+		how := ruling{undo: undoHere, when: a.Now, lineage: 1} // the ruling on a standalone node
 		if x.l.member != nil {
 			how = a.scratch.journey.subjects[i].ruling
 		}
@@ -101,7 +101,7 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 			}
 			s.units = append(s.units, unit)
 		}
-		if x.l.meter != nil && h.Rule.Monthly { // the node that settles may never have heard of the subject
+		if x.l.meter != nil && h.Rule.Monthly { // the settling node may not know the subject
 			key := keyText(h.Rule, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); names+size <= maxNames {
 				names += size
@@ -114,10 +114,11 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 	return r
 }
 
-// debitOf is what ops of a subject took that was decided like that. A shadow limit that refused took nothing and owes nothing.
+// debitOf returns what a subject's ops took, given how they were decided. A shadow limit that refused took nothing and owes
+// nothing.
 func (x *reservations) debitOf(hi uint64, how *ruling, ops []counters.Op) debit {
 	d := debit{hi: hi}
-	at, subject := 0, 0 // in the question
+	at, subject := 0, 0 // positions in the question
 	switch how.undo {
 	case undoHere:
 		d.lineage, d.process, d.steady = how.lineage, x.l.process, how.when.Steady
@@ -132,7 +133,7 @@ func (x *reservations) debitOf(hi uint64, how *ruling, ops []counters.Op) debit 
 		}
 		when := int64(op.Decision.ResetAfter)
 		switch {
-		case !op.Limit.Kind.Windowed(): // it is in its counter for a time, rather than for windows
+		case !op.Limit.Kind.Windowed(): // drains over time rather than by windows
 		case how.undo == undoAsked:
 			when = how.from.windows[at+j]
 		default:

@@ -19,7 +19,7 @@ const tokenRules = `rules:
       - {limit: 1000, per: 1h, algorithm: ALGORITHM, unit: tokens}
       - {limit: 100, per: 1h, algorithm: fixed-window}`
 
-// reserve reserves at n, and returns the id, empty if it was refused.
+// reserve reserves at n and returns the id, empty if the check was refused.
 func (n *worldNode) reserve(q Query, ttl time.Duration) string {
 	n.w.t.Helper()
 	var a Answer
@@ -30,7 +30,7 @@ func (n *worldNode) reserve(q Query, ttl time.Duration) string {
 	return id
 }
 
-// settle settles at n.
+// settleTokens settles at n.
 func (n *worldNode) settleTokens(id string, tokens int64) *Settlement {
 	n.w.t.Helper()
 	s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: tokens}})
@@ -46,7 +46,7 @@ func tokens(rule, key string, n int64) Query {
 	return q
 }
 
-// What is settled is what was used, whichever node is asked, and by whichever algorithm it is counted.
+// Settling leaves exactly the real usage, whichever node is asked, and for every algorithm.
 func TestReservations(t *testing.T) {
 	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestReservations(t *testing.T) {
 						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != told || s.Repeated {
 							t.Errorf("have %+v, want remaining %d", s, told)
 						}
-						// Again, with another cost, elsewhere.
+						// Settle again, with another cost, on another node.
 						again := n.settleTokens(id, used+7)
 						if again.Repeated = false; !reflect.DeepEqual(again, s) || n.used("r", key) != want {
 							t.Errorf("settled twice: have %+v and %d, want %+v and %d", again, n.used("r", key), s, want)
@@ -113,7 +113,7 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 		expect([2]int64{0, 0})
 		id = n.reserve(tokens("r", key, 0), time.Minute)
 		expect([2]int64{0, 1})
-		n.settleTokens(id, 20) // nothing of it was reserved
+		n.settleTokens(id, 20) // none of it was reserved
 		expect([2]int64{20, 1})
 		// A unit that no limit has is ignored.
 		id = n.reserve(tokens("r", key, 5), time.Minute)
@@ -196,7 +196,7 @@ func TestReservationOfSeveralOwners(t *testing.T) {
 	})
 }
 
-// Counters that were handed over give back; a copy that may lack something doesn't, but is charged.
+// Counters that were handed over give back. A copy that may lack something does not give back, but is charged.
 func TestReservationAndLineage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -244,7 +244,7 @@ func TestSettlingFindsItsWay(t *testing.T) {
 		}
 		w.separate(n, owner, false)
 		n.settleTokens(id, 0)
-		// An owner without authority doesn't settle.
+		// An owner without authority does not settle.
 		id = n.reserve(tokens("r", key, 100), time.Minute)
 		owner.authority.Store(false)
 		if s, err := n.Settle(id, nil); !errors.Is(err, ErrNoOwner) {
@@ -258,7 +258,7 @@ func TestSettlingFindsItsWay(t *testing.T) {
 	})
 }
 
-// Reservations never come from leases: what a lease's holder spent is no owner's to give back.
+// Reservations never come from leases: an owner can't give back what a lease's holder spent.
 func TestReservationsAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -270,14 +270,14 @@ func TestReservationsAreNotLeased(t *testing.T) {
 		for range 10 {
 			n.settleTokens(n.reserve(tokens("r", key, 10), time.Minute), 0)
 		}
-		time.Sleep(6 * time.Second) // what is left of leases is back
+		time.Sleep(6 * time.Second) // by now everything unspent has been given back
 		if have := n.used("r", key); have != 1000 {
 			t.Errorf("have %d used, want 1000", have)
 		}
 	})
 }
 
-// Blocks stand among what is asked, and not among what is reserved.
+// Blocks are part of what is asked, but not of what is reserved.
 func TestReservationOfRulesWithBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -298,7 +298,7 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 	})
 }
 
-// The bill is what was used, of each rule with `usage: monthly` that is no shadow, wherever it is settled.
+// The bill is the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever it is settled.
 func TestReservationsAreBilledAsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)

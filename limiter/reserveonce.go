@@ -14,21 +14,22 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTime is how long the owner of a reservation's first subject may take, so that it can be decided without if need be.
+// homeTime bounds how long the owner of a reservation's first subject may take, so that there is time left to decide without
+// it.
 const homeTime = checkTime * 2 / 3
 
-// reserveRequest is a reservation with an id on its way to the owner of its first subject, which decides all of it and keeps the
-// answer.
+// reserveRequest is a reservation with an id, as sent to the owner of its first subject. That owner decides all of it and keeps
+// the answer.
 type reserveRequest struct {
 	query   *Query
 	ttl     time.Duration
 	ticket  *ticket
-	version int64 // of the rules that the asker goes by
+	version int64 // of the asker's rules
 	hops    int
 }
 
-// once has a reservation, which a is prepared for, decided by the owner of its first subject, be that this node. The error
-// is ErrNoOwner where that could not be done, or ErrRequestBody.
+// once makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The error is
+// ErrNoOwner if it could not be decided that way, or ErrRequestBody.
 func (x *reservations) once(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	hi, ok := a.home()
 	if !ok {
@@ -44,7 +45,7 @@ func (x *reservations) once(ctx context.Context, r *reserveRequest, a *Answer) (
 	return id, err
 }
 
-// home is the first subject of a check that has an owner: under local rules each node counts by itself.
+// home returns the first subject of a check that has an owner. Under local rules there is none: each node counts by itself.
 func (a *Answer) home() (hi uint64, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
@@ -54,8 +55,8 @@ func (a *Answer) home() (hi uint64, ok bool) {
 	return 0, false
 }
 
-// here decides r here, where the counters of its first subject are, or answers it as the first time. The error is
-// counters.ErrShut where that is not so any more.
+// here decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
+// counters.ErrShut if the counters are no longer here.
 func (x *reservations) here(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(hi, a.Now)
 	done, ok := x.l.requests.alone(ctx, memo.Key)
@@ -81,39 +82,39 @@ func (x *reservations) here(ctx context.Context, r *reserveRequest, hi uint64, a
 		return id, err
 	}
 	if memo.Answer = wire.Encode(nil, a.pack(id)); x.l.requests.enter(x.l.table, ofCheck, memo, a.Now) {
-		err = x.l.table.Remember(a.Now, memo) // full: it is not kept
+		err = x.l.table.Remember(a.Now, memo) // if the table is full, the answer is not kept
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
 	}
-	// The subject has just gone elsewhere, where nobody knows of the answer. It is decided anew there.
+	// The subject has just moved to a node that does not know the answer. Decide it anew there.
 	if x.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
 	return "", counters.ErrShut
 }
 
-// answerForm begins an answer that is kept, or sent.
+// answerForm is the first number of an answer that is kept or sent.
 const answerForm = 2
 
-// keptAnswer is an answer as it is kept, or sent.
+// keptAnswer is an answer as it is kept or sent.
 type keptAnswer struct {
 	version   int64 // of the rules
 	allowed   bool
 	decidedBy DecidedBy
 	tightest  int
 	limits    []keptLimit
-	id        []byte // of what was reserved
+	id        []byte // of the reservation
 }
 
-// keptLimit is what one limit said. lo is of its counter's key.
+// keptLimit is what one limit said. lo is the Lo of its counter's key.
 type keptLimit struct {
 	lo      uint64
 	blocked bool
 	result
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (k *keptAnswer) Code(c *wire.Coder) {
 	form := answerForm
 	wire.Number(c, &form, answerForm)
@@ -131,10 +132,10 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	c.Require(k.tightest >= -1 && k.tightest < max(1, len(k.limits)))
 }
 
-// pack makes what restore reads of an answer and the id of what it reserved.
+// pack packs an answer, and the id of what it reserved, for restore.
 func (a *Answer) pack(id string) *keptAnswer {
 	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
-	k.id, _ = base64.RawURLEncoding.DecodeString(id) // it was made here
+	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		k.limits = append(k.limits, keptLimit{a.scratch.ops[i].Key.Lo, la.Blocked, result{Decision: la.Decision, full: la.Full}})
@@ -142,8 +143,8 @@ func (a *Answer) pack(id string) *keptAnswer {
 	return k
 }
 
-// restore makes a, which is prepared for the same check, the answer that was packed, and returns the id. Where the rules have changed
-// in between, it tells no limits.
+// restore turns a, which is prepared for the same check, into the packed answer and returns the id. If the rules have changed
+// since, the answer lists no limits.
 func (a *Answer) restore(k *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(k.limits))
 	for i := range k.limits {
@@ -163,7 +164,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
-// ask asks another node to decide r. The error is ErrNoOwner where that could not be done.
+// ask makes another node decide r. The error is ErrNoOwner if that was not possible.
 func (x *reservations) ask(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
@@ -177,11 +178,11 @@ func (x *reservations) ask(ctx context.Context, to ring.NodeID, r *reserveReques
 		}
 	}
 	id = a.restore(&reply)
-	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
+	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker of the two
 	return id, nil
 }
 
-// catchUp waits a moment for a revision of the ring, and a version of the rules.
+// catchUp waits up to catchUpTime for a revision of the ring and a version of the rules.
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
@@ -201,7 +202,7 @@ func (x *reservations) decideFor(r *reserveRequest) (*keptAnswer, error) {
 	var a Answer
 	over, err := x.l.prepare(x.l.clock.Now(), r.query, &a)
 	if err != nil || over || len(a.scratch.ops) > MaxReserved {
-		return nil, ErrNoOwner // the asker goes by its own rules
+		return nil, ErrNoOwner // the asker decides by its own rules
 	}
 	a.scratch.until = time.Now().Add(homeTime)
 	id, err := x.once(ctx, r, &a)
@@ -212,11 +213,11 @@ func (x *reservations) decideFor(r *reserveRequest) (*keptAnswer, error) {
 }
 
 const (
-	maxText       = 1024 // bytes of a value or a name
+	maxText       = 1024 // bounds a value or a name, in bytes
 	maxAttributes = 32
 )
 
-// body hashes what is asked for. The order of attributes and costs does not matter.
+// body hashes what the request asks for. The order of attributes and costs does not matter.
 func (r *reserveRequest) body() uint64 {
 	q := *r.query
 	q.Attributes, q.Costs = slices.Clone(q.Attributes), slices.Clone(q.Costs)
@@ -225,7 +226,7 @@ func (r *reserveRequest) body() uint64 {
 	return sumBody(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (r *reserveRequest) Code(c *wire.Coder) {
 	if c.Reads() {
 		r.ticket, r.query = &ticket{}, &Query{}
@@ -246,7 +247,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	c.Require(r.hops > 0 && r.ttl >= time.Millisecond)
 }
 
-// decide decides a reservation that a was prepared for; over: no counter needs to be asked.
+// decide decides a reservation that a was prepared for. over means that there is no counter to ask.
 func (x *reservations) decide(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()

@@ -13,28 +13,28 @@ type way uint8
 const (
 	wayOpen    way = iota // not known yet
 	wayHere               // from the counters here
-	wayAsk                // another node is asked, as the owner
-	wayStandby            // another node is asked, as the standby, or as the one that has handed over to the owner
-	wayAct                // this node is that one
+	wayAsk                // by another node, asked as the owner
+	wayStandby            // by another node, asked as the standby or as the node that handed over to the owner
+	wayAct                // by this node, as the standby or as the node that handed over
 	wayAlone              // by this node alone
-	wayAsked              // the answer is waited for
+	wayAsked              // asked; the answer is under way
 	wayDecided
 )
 
-// trail leads from one node to the next until one decides the subject: the node named last, the owner, the other end of a move, the
+// trail leads from node to node until one decides the subject: the node named last, the owner, the other end of a move, the
 // standby.
 type trail struct {
 	hi     uint64
-	route  partitions.Route // as it was at the last look
-	tried  []ring.NodeID    // can't be asked, or may not decide
-	passed []ring.NodeID    // named another one
-	hint   ring.NodeID      // named by the last of these
-	acted  bool             // this node could not decide as the standby
-	leant  bool             // another one was asked to
+	route  partitions.Route // as of the last look
+	tried  []ring.NodeID    // nodes that can't be asked or can't decide
+	passed []ring.NodeID    // nodes that named another one
+	hint   ring.NodeID      // the node that the last of these named
+	acted  bool             // this node tried to decide as the standby
+	leant  bool             // another node was asked to decide as the standby
 	turns  int              // at most maxTurns
 }
 
-// look returns where the subject is decided now. Held: here. Frozen: here or elsewhere, after the hand-off.
+// look returns where the subject is decided now. Held means here; Frozen means here or elsewhere, after the hand-off.
 func (t *trail) look(l *Limiter) partitions.Place {
 	p := partitionOf(t.hi)
 	mine := t.turns < maxTurns && !slices.Contains(t.tried, l.member.Self)
@@ -43,19 +43,20 @@ func (t *trail) look(l *Limiter) partitions.Place {
 	}
 	t.route = l.member.Ownership.Route(p)
 	if place := t.route.Place; mine || place == partitions.Elsewhere {
-		return place // Held: the gate has just been opened
+		return place // Held: the gate has just opened
 	}
 	return partitions.Nowhere
 }
 
-// next is the node to ask next if the subject is not decided here. The standby comes last, if it may be asked at all.
+// next returns the node to ask next if the subject is not decided here. The standby comes last; standby says whether it may be
+// asked at all.
 func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{t.hint, t.route.Owner, t.route.Other} {
 		if id != m.Self && t.opens(m, id) {
 			return wayAsk, id
 		}
 	}
-	// While the partition moves, the node that has handed it over keeps a copy.
+	// During a move, the node that handed the partition over keeps a copy.
 	other, moving := t.route.Other, !t.route.Other.IsZero() && slices.Contains(t.tried, t.route.Owner)
 	switch id := t.route.Standby; {
 	case !standby:
@@ -73,7 +74,7 @@ func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
 	return wayAlone, ring.NodeID{}
 }
 
-// opens reports whether id can be reached and was not asked before.
+// opens reports whether id can be reached and has not been tried yet.
 func (t *trail) opens(m *member, id ring.NodeID) bool {
 	if id.IsZero() || t.hasTried(id) {
 		return false

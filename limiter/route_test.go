@@ -13,9 +13,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// takes counts how often counters are asked about a check: the clock is read before each Take, and once more if it decided.
+// takes counts how often a check asks counters: the clock is read before each Take, and once more if it decided.
 type takes struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards clock and decided
 	clock   int64
 	decided map[int64]bool // by the clock after the Take
 }
@@ -43,7 +43,8 @@ func (k *takes) count() (takes, decided int64) {
 	return takes, decided
 }
 
-// Each subject of a check is routed once, and taken once: no Take finds a shut gate. What this node owns needs no route at all.
+// Each subject of a check is routed once and taken once: no Take finds a shut gate. Subjects that this node owns need no route
+// at all.
 func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:
@@ -64,7 +65,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 			name          string
 			q             Query
 			by            DecidedBy
-			routes, takes [3]int64 // by node; an owner that is asked looks up how new its ring is
+			routes, takes [3]int64 // by node; an owner that is asked looks up the revision of its ring
 		}{
 			{"own", byKey("a", mine), ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
 			{"two of its own", Query{Attributes: attrs("a", mine, "b", mineToo)}, ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
@@ -92,7 +93,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	})
 }
 
-// While a partition is being handed over nobody polls: a request waits until it is told, and goes on at once.
+// While a partition is being handed over, no node polls: a request waits until it is woken, and continues at once.
 func TestRequestsWaitWithoutPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
@@ -128,7 +129,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 				if took := time.Since(began); took != frozen {
 					t.Errorf("%s: took %v, want %v", name, took, frozen)
 				}
-				// One look, two inside of Wait, one after it; and the asker's, and that of the question.
+				// One lookup before Wait, two inside it, one after it; plus the asker's and the one for the question.
 				if routes := owner.routes.Load() + other.routes.Load(); routes > 6 {
 					t.Errorf("%s: have %d looks at the route", name, routes)
 				}
@@ -137,8 +138,8 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 	})
 }
 
-// While a partition moves, an errand asks its owner, the other end and the standby, each once: only an owner does it, and nobody acts
-// for one.
+// While a partition moves, an errand asks its owner, the other end and the standby, each once: only an owner does it, and no
+// node acts for an owner.
 func TestAnErrandAsksEachOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)

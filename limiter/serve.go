@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Codes of calls that fail.
+// Codes of failed calls.
 const (
 	CodeMessage peer.Code = 80 + iota // the message or its method is unknown
 	CodeBusy                          // too many questions are waiting here
@@ -26,7 +26,8 @@ type Answerer interface {
 	Fail(code peer.Code, detail string)
 }
 
-// visit is a question from another node and the room to answer it. Visits are pooled; asks and answers use their buffers too.
+// visit is a question from another node, with buffers to answer it. Visits are pooled; questions that this node asks use their
+// buffers too.
 type visit struct {
 	from     ring.NodeID
 	question question
@@ -34,7 +35,7 @@ type visit struct {
 	out, key []byte
 }
 
-// A visit keeps room for so many ops, and for messages of so many bytes.
+// keptOps and keptBytes bound the buffers of a visit that goes back to the pool.
 const keptOps, keptBytes = 1024, 64 << 10
 
 func (m *member) visit() *visit {
@@ -50,7 +51,7 @@ func (m *member) leave(v *visit) {
 	}
 }
 
-// Handle registers the messages of other limiters with p, of this region and of others.
+// Handle registers with p the messages of other limiters, in this region and in others.
 func (l *Limiter) Handle(p *peer.Peers) {
 	for m := MethodAsk; m <= MethodReserve; m++ {
 		if m != MethodShare {
@@ -62,7 +63,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 	}
 }
 
-// ServeFor answers a message from another limiter of this region. It does not block; body holds until it returns.
+// ServeFor answers a message from another limiter of this region. It does not block. body is valid until it returns.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	m := l.member
 	if m == nil {
@@ -147,7 +148,7 @@ func (v *visit) answer(to Answerer) {
 	to.Reply(v.out)
 }
 
-// version is that of the rules in force, 0 without any.
+// version returns the version of the rules in force, or zero if there are none.
 func (l *Limiter) version() int64 {
 	if b := l.inForce.Load(); b != nil {
 		return b.set.Version
@@ -155,7 +156,8 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// ahead turns away an asker whose rules are older than those here: once, or, if shares may have grown elsewhere since, always.
+// ahead turns away an asker whose rules are older than those here. It does so once, or every time if shares may have grown
+// elsewhere since.
 func (v *visit) ahead(l *Limiter) bool {
 	q := &v.question
 	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
@@ -165,7 +167,7 @@ func (v *visit) ahead(l *Limiter) bool {
 	return true
 }
 
-// host answers a question that has to wait for something, or that belongs to another node.
+// host answers a question that must wait for something or that belongs to another node.
 func (v *visit) host(l *Limiter, to Answerer) {
 	m, q := l.member, &v.question
 	defer m.leave(v)
@@ -184,7 +186,7 @@ func (v *visit) host(l *Limiter, to Answerer) {
 		}
 		r, p := m.whereabouts(q.ops)
 		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
-			continue // it has just arrived
+			continue // the partition has just arrived
 		}
 		// Without authority this node could not decide it after the hand-off either.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
@@ -197,7 +199,8 @@ func (v *visit) host(l *Limiter, to Answerer) {
 	}
 }
 
-// whereabouts is the route of ops: that of a frozen partition if there is one, otherwise one that is elsewhere.
+// whereabouts returns one of ops' partitions and its route: a frozen partition if there is any, otherwise one that is
+// elsewhere.
 func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	p = partitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
@@ -213,8 +216,8 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	return r, p
 }
 
-// passOn gets an answer to a question that this node does not own: from the owner, or, if it was asked as the standby, by acting for
-// it. It reports false if nobody answered; v's reply then says why.
+// passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
+// node was asked as the standby, it acts for the owner. It returns false if there was no answer; v's reply then says why.
 func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
@@ -227,13 +230,13 @@ func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to A
 		return false
 	}
 	v.reply.hint = r.Owner
-	for i := range q.ops { // the asker splits a question that has several owners
+	for i := range q.ops { // if there are several owners, the asker splits the question
 		if m.Ownership.Route(partitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
 			return false
 		}
 	}
 	next := r.Owner
-	if next == v.from { // an owner asks others only if it has no authority, or has handed over
+	if next == v.from { // an owner asks other nodes only if it has no authority or has handed over
 		next = r.Other
 	}
 	if !next.IsZero() && next != m.Self && q.hops < maxHops && v.relay(ctx, l, next, to) {
@@ -248,12 +251,13 @@ func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to A
 		return true
 	}
 	if r.Owner == v.from && !m.Authority() {
-		v.reply.status = noAuthority // neither node has any: there is nothing to wait for
+		v.reply.status = noAuthority // neither node has authority: there is nothing to wait for
 	}
 	return false
 }
 
-// relay passes v's question on to owner, and the answer back. It reports false if there was no decision; v's reply then says why.
+// relay passes v's question on to owner, and the answer back. It returns false if there was no decision; v's reply then says
+// why.
 func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
 	m := l.member
 	next := v.question
@@ -275,8 +279,8 @@ func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Ans
 	return false
 }
 
-// decide decides v's question here, as the owner. It reports false where this node is not the owner of all of it,
-// or has no authority. What was taken then stays taken: ownership can no longer be proved.
+// decide decides v's question here, as the owner. It returns false if this node does not own all of it, or has no authority. In
+// that case anything already taken is kept: ownership can no longer be proved.
 func (v *visit) decide(l *Limiter) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
@@ -285,7 +289,7 @@ func (v *visit) decide(l *Limiter) bool {
 	now := l.clock.Now()
 	began := m.clock()
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
-	// Lineages are read first. If one changes meanwhile, what is taken now is not given back to the next one.
+	// Read the lineages first. If one changes meanwhile, what is taken now is not given back to the next one.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
 			r.lineages = append(r.lineages, m.Ownership.Lineage(partitionOf(q.ops[i].Key.Hi)))
@@ -309,8 +313,8 @@ func (v *visit) decide(l *Limiter) bool {
 	return true
 }
 
-// each decides the identical checks one after another until one is refused. It reports false if none was decided. Those left over
-// ask again.
+// each decides the identical checks one after another until one is refused. It returns false if none was decided. The askers of
+// the rest ask again.
 func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &v.question, &v.reply
 	for range q.count {
@@ -330,7 +334,7 @@ func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.
 	return true
 }
 
-// act decides v's question within this node's share, as the standby of an owner that can't decide.
+// act decides v's question within this node's share, in place of an owner that can't decide; see Ownership.Act.
 func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
@@ -348,7 +352,8 @@ func (v *visit) act(l *Limiter, why partitions.Absence) bool {
 	return true
 }
 
-// act decides ops as a standby. What is admitted here becomes a debt, so a peek asks about a cost of 0.
+// act decides ops in place of their owner; see Ownership.Act. Whatever it admits becomes a debt, so a peek asks about a cost of
+// 0.
 func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.place()
@@ -395,7 +400,7 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 	return verdict
 }
 
-// clock reads the recorder's clock.
+// clock reads the recorder's clock; zero without a recorder.
 func (m *member) clock() int64 {
 	if m == nil || m.Recorder == nil {
 		return 0

@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// strangeClock is how much the clocks of two nodes, or of a node before and after a restart, may seem to be apart.
+	// strangeClock is how far apart the clocks of two nodes, or of one node before and after a restart, are assumed to be at
+	// most.
 	strangeClock = time.Second
-	// chargeTime is how long a debt is tried to be told to its owner.
+	// chargeTime is how long to keep reporting a debt to its owner.
 	chargeTime = 10 * time.Second
 )
 
 // Settlement is how a reservation was settled.
 type Settlement struct {
-	Costs     []UnitCost // of the units that the settling named; of all if it named none
-	Remaining int64      // of the tightest of these limits at the reservation's home, just after; −1 without any
-	Repeated  bool       // it had been settled before; the rest is what was answered then
+	Costs     []UnitCost // of the units that the caller named; of all units if it named none
+	Remaining int64      // of the tightest of those limits at the reservation's home, just afterwards; −1 if there is none
+	Repeated  bool       // it was settled before; the rest is the first answer
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (s *Settlement) Code(c *wire.Coder) {
 	c.Bool(&s.Repeated)
 	wire.Varint(c, &s.Remaining)
@@ -35,7 +36,7 @@ func (s *Settlement) Code(c *wire.Coder) {
 	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
 }
 
-// settling is a reservation and what it really used. As a message it has the id alone.
+// settling is a request to settle a reservation: the reservation and what it really used. As a message it carries only the id.
 type settling struct {
 	*reservation
 	id    string
@@ -46,7 +47,7 @@ type settling struct {
 // maxReservationID bounds an id, in bytes.
 const maxReservationID = 64 << 10
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (s *settling) Code(c *wire.Coder) {
 	wire.Number(c, &s.hops, maxHops)
 	c.Text(&s.id, maxReservationID)
@@ -61,10 +62,9 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle replaces what a reservation took by what was really used: more becomes a debt, less is given back. A unit that
-// is not named stays as it was reserved; without any costs all of them are 0. Only the first settling of a reservation
-// counts, wherever it was sent; a repeated one is answered as that was. The error wraps ErrUnknownReservation,
-// ErrNoOwner or ErrFull.
+// Settle replaces what a reservation took with what was really used. Excess becomes a debt; the rest is given back. A unit that
+// costs do not name stays as reserved; if costs is empty, nothing was used. Only the first settlement of a reservation counts,
+// on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settling{id: id, costs: costs})
 	if err != nil {
@@ -76,7 +76,7 @@ func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement, err error) {
 	key, known := x.signingKey()
 	if !known {
-		return nil, ErrNoOwner // nor is it known yet whether this is a reservation
+		return nil, ErrNoOwner // without the key this node can't tell whether id is a reservation
 	}
 	if s.reservation, err = parseReservation(s.id, key); err != nil {
 		x.unknown.Add(1)
@@ -87,7 +87,7 @@ func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement
 	err = x.l.do(ctx, &errand{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = x.settleHere(s)
 		return err
-	}, ask: func(to ring.NodeID) error { // a repeated question does no harm
+	}, ask: func(to ring.NodeID) error { // asking again does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
@@ -96,12 +96,12 @@ func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement
 	return out, err
 }
 
-// settleHere settles s in the counters here, as their owner, and then tells the owners of its other subjects. The error
-// is counters.ErrShut where this node is not the owner.
+// settleHere settles s in the counters here, as their owner, and then notifies the owners of its other subjects. The error is
+// counters.ErrShut if this node is not the owner.
 func (x *reservations) settleHere(s *settling) (*Settlement, error) {
 	now := x.l.clock.Now()
-	// Without the life of the counters that it was made in, an earlier settling may have been forgotten: nothing is
-	// given back then, here or elsewhere.
+	// If the counters are not of the lineage the reservation was made in, an earlier settlement may have been forgotten. Then
+	// give nothing back, here or elsewhere.
 	sure := x.l.sameLife(s.home().hi, s.home().lineage)
 	c := s.atHome(x.l, now, sure)
 	repeated, done, err := x.l.table.Settle(now, c)
@@ -133,7 +133,7 @@ func (x *reservations) settleHere(s *settling) (*Settlement, error) {
 	return s.settlement(c, false), nil
 }
 
-// bill corrects what was billed when it was reserved.
+// bill corrects what was billed at the time of the reservation.
 func (s *settling) bill(l *Limiter, now algorithms.Now) {
 	if l.meter == nil {
 		return
@@ -149,7 +149,7 @@ func (s *settling) bill(l *Limiter, now algorithms.Now) {
 			if cost == 0 || slices.Contains(of.units[:j], of.units[j]) {
 				continue
 			}
-			// In the month that it was billed in.
+			// Correct the month that it was billed in.
 			if unit := s.units[of.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
 				l.meter.Enter(s.made, subject, of.rule, of.key, unit, cost, 0)
 			}
@@ -157,12 +157,12 @@ func (s *settling) bill(l *Limiter, now algorithms.Now) {
 	}
 }
 
-// sameLife reports whether the counters of a subject here are those of a lineage.
+// sameLife reports whether the subject's counters here are of that lineage.
 func (l *Limiter) sameLife(hi, lineage uint64) bool {
 	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(partitionOf(hi)) == lineage
 }
 
-// excess is what the i-th op of a subject really cost beyond what was reserved.
+// excess returns how much more than reserved the i-th op of a subject really cost; negative if it cost less.
 func (s *settling) excess(of *reserved, i int) int64 {
 	if len(s.costs) == 0 {
 		return -of.ops[i].Cost
@@ -173,12 +173,12 @@ func (s *settling) excess(of *reserved, i int) int64 {
 	return 0
 }
 
-// named is the place of a unit among the costs that were named, −1 if it was not.
+// named returns the index of a unit among the settling's costs, or −1 if it is not named.
 func (s *settling) named(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// atHome is what becomes of the counters of the home, and what is noted there. Refunds are for those who are sure.
+// atHome returns the changes of the home's counters, and what to record there. sure says whether refunds are allowed.
 func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.Settling {
 	c := &counters.Settling{
 		Until: (now.Steady+s.until-now.Wall+int64(keptSettling))/1e9 + 1,
@@ -209,10 +209,11 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 	return c
 }
 
-// noteNamed is Note.At of a unit that the settling named.
+// noteNamed is the Note.At of a unit that the settling named.
 const noteNamed = 1
 
-// rest is how much longer what the i-th op of a reservation took is still in its counter, had nothing come after it.
+// rest returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added since.
+// Between processes it allows for strangeClock.
 func (l *Limiter) rest(d *debit, i int, made int64, now algorithms.Now) time.Duration {
 	switch {
 	case d.ops[i].Limit.Kind.Windowed():
@@ -223,7 +224,7 @@ func (l *Limiter) rest(d *debit, i int, made int64, now algorithms.Now) time.Dur
 	return time.Duration(d.when[i] - max(0, now.Wall-made) - int64(strangeClock))
 }
 
-// settlement is what c's notes say.
+// settlement returns the Settlement that c's notes record.
 func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
 	out := &Settlement{Remaining: c.Tightest, Repeated: repeated}
 	for unit := range s.units {
@@ -234,8 +235,8 @@ func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
 	return out
 }
 
-// settleElsewhere settles one of s's other subjects at its owner. A refund is sent once, since a repeated one would make quota. A debt is
-// sent until it is acknowledged, since a repeated one only costs.
+// settleElsewhere settles one of s's other subjects at its owner. It sends a refund only once, because a repeated one would
+// create quota. It sends a debt until it is acknowledged, because a repeated one only costs.
 func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 	debt := &change{verb: verbAdjust}
 	back := gift{debit: of.debit, made: s.made}
@@ -264,7 +265,7 @@ func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 	}
 }
 
-// charge debits c at its owner, and keeps trying if the owner can't be reached.
+// charge debits c at its owner. If the owner can't be reached, it retries in the background for chargeTime.
 func (x *reservations) charge(c *change) {
 	if c.apply(x.l) == nil || x.l.member == nil {
 		return

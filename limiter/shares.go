@@ -11,10 +11,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Limits that regions divide: each region decides its share of them as a limit of its own, and shares move by loans; see
-// borrow.go and lend.go.
+// This file is about limits that regions divide. Each region decides its share as a limit of its own. Loans move shares between
+// regions; see borrow.go and lend.go.
 
-// divide notes what of b's set regions divide.
+// divide records whether regions divide limits of b's set, and the last version that the primary has recorded as honoured by
+// all regions.
 func (b *book) divide() {
 	x := b.set.Shares()
 	if x == nil {
@@ -28,8 +29,8 @@ func (b *book) divide() {
 	b.global = slices.ContainsFunc(b.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
 }
 
-// enforce makes the limits of m's hits those that are in force here at wall: this region's shares, lowered by the steps
-// of adaptive rules.
+// enforce replaces the limits of m's hits by those in force here at wall (Unix nanoseconds): this region's shares, lowered by
+// the steps of adaptive rules.
 func (b *book) enforce(m *rules.Match, wall int64) {
 	if b.global {
 		b.set.Share(m, wall)
@@ -37,28 +38,28 @@ func (b *book) enforce(m *rules.Match, wall int64) {
 	b.lower(m)
 }
 
-// stale reports whether rules of that version must not be gone by any more where regions divide limits: all regions have
-// been recorded to go by newer ones, under which shares may have grown elsewhere.
+// stale reports whether version is too old to decide by. If regions divide limits, a version is too old once all regions are
+// recorded as using a newer one, under which shares may have grown elsewhere.
 func (l *Limiter) stale(version int64) bool {
 	b := l.inForce.Load()
 	return b != nil && b.global && version < b.recorded
 }
 
-// loanable reports whether shares of a limit are moved by loans.
+// loanable reports whether loans move shares of a limit.
 func loanable(r *rules.Rule, limit *rules.Limit) bool {
 	kind := limit.Kind.Shared()
 	return limit.Whole > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
 }
 
-// short reports whether so little is left of a share that more should be borrowed.
+// short reports whether so little of a share is left that the region should borrow.
 func short(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
 	return float64(remaining) < (1-r.Lease.Threshold)*float64(aim(limit))
 }
 
-// aim is how much a region tries to have at hand of a share. What it borrows can widen a fixed window, and no bucket.
+// aim returns how much of a share a region tries to have at hand. Loans can widen a fixed window, but not a bucket.
 func aim(limit *rules.Limit) int64 { return max(limit.Aim, limit.Capacity()) }
 
-// divided is a limit of a subject that regions divide, as it is in force here.
+// divided is a limit of a subject that regions divide, as in force here.
 type divided struct {
 	rule      *rules.Rule
 	limit     *rules.Limit
@@ -67,7 +68,7 @@ type divided struct {
 	partition int
 }
 
-// dividedLimits finds what regions divide of a subject, by this node's rules; nothing where these say otherwise.
+// dividedLimits returns the limits of a subject that regions divide, by this node's rules.
 func (x *loans) dividedLimits(n *named, now algorithms.Now) (found []divided) {
 	b := x.l.inForce.Load()
 	if b == nil || !b.global {
@@ -92,7 +93,7 @@ func (x *loans) dividedLimits(n *named, now algorithms.Now) (found []divided) {
 	return found
 }
 
-// dividedLimit is the one of dividedLimits with that ID.
+// dividedLimit returns the one of dividedLimits with that ID.
 func (x *loans) dividedLimit(n *named, id uint64, now algorithms.Now) (divided, bool) {
 	for _, d := range x.dividedLimits(n, now) {
 		if d.limit.ID == id {
@@ -102,7 +103,7 @@ func (x *loans) dividedLimit(n *named, id uint64, now algorithms.Now) (divided, 
 	return divided{}, false
 }
 
-// life is how long something said of a limit's counter holds where no window ends it: as long as a lease of it.
+// life returns how long a report about a limit's counter holds if no window ends it: as long as a lease on the limit.
 func (d *divided) life() time.Duration {
 	return cmp.Or(d.rule.Lease.TTL, localcache.DefaultTTL(d.limit.Limit.Window))
 }

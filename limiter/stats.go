@@ -13,27 +13,27 @@ import (
 const (
 	DecisionAllowed = iota
 	DecisionRefused
-	DecisionShadowRefused // not refused, though this shadow rule would have
+	DecisionShadowRefused // not refused, although this shadow rule would have refused
 	decisions
 )
 
 // RuleStats is a copy of one rule's counts since the process began.
 type RuleStats struct {
-	Rule     string    // empty: checks decided by a list, by the default, or by no rule
-	Checks   Counts    // by this rule's decision, and DecidedBy
+	Rule     string    // empty for checks decided by a list, by the default, or by no rule
+	Checks   Counts    // by this rule's decision and DecidedBy
 	Headroom [11]int64 // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
-	// FalsePositives are refusals that were said, by Feedback, to be wrong.
+	// FalsePositives counts refusals that Feedback reported as wrong.
 	FalsePositives int64
 }
 
-// stripes is how many copies of each figure there are, so that checks on different processors seldom write to
-// the same cache line. An Answer, which stays on its processor for as long as the pool keeps it there, has one.
+// stripes is how many copies of each figure there are, so that checks on different processors seldom write to the same cache
+// line. Each Answer uses one stripe; it stays on its processor as long as the pool keeps it there.
 const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
-		// usual are the checks that are most of all: allowed by the owner, and no other rule applied; by their headroom. They
-		// are counted here alone, once, for figures that are made of several: checks, headroom, and the book's whole.
+		// usual counts the common case, by headroom: allowed by the owner, one rule matched. Such a check is counted only here,
+		// once, although it belongs to several figures: checks, headroom, and the book's whole.
 		usual    [11]atomic.Int64
 		checks   [decisions][ByNone + 1]atomic.Int64
 		headroom [11]atomic.Int64
@@ -59,7 +59,7 @@ func (s *ruleStats) read(name string) RuleStats {
 	return out
 }
 
-// usual is how many usual checks there were.
+// usual returns how many usual checks there were.
 func (s *ruleStats) usual() (n int64) {
 	for i := range s.stripe {
 		for h := range s.stripe[i].usual {
@@ -69,13 +69,13 @@ func (s *ruleStats) usual() (n int64) {
 	return n
 }
 
-// absorb adds the usual checks of a rule that is gone to s, which is of whole checks. Those that end only later, by the
-// rules that they began with, are left out.
+// absorb adds the usual checks of a rule that is gone to s, the figures of whole checks. Checks that finish later, by the rules
+// they began with, are left out.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
 }
 
-// checks are whole checks by their decision.
+// checks returns the whole checks by decision.
 func (b *book) checks() Counts {
 	all := b.whole.read("").Checks
 	for _, s := range b.stats {
@@ -84,7 +84,7 @@ func (b *book) checks() Counts {
 	return all
 }
 
-// Stats returns the counts of each rule in force, and those of no rule last.
+// Stats returns the counts of each rule in force and, last, those of checks that no rule decided.
 func (l *Limiter) Stats() []RuleStats {
 	b := l.inForce.Load()
 	if b == nil {
@@ -97,7 +97,7 @@ func (l *Limiter) Stats() []RuleStats {
 	return append(out, b.unruled())
 }
 
-// unruled are the checks that no rule decided.
+// unruled returns the counts of checks that no rule decided.
 func (b *book) unruled() RuleStats {
 	s := b.whole.read("")
 	for d := range s.Checks {
@@ -106,7 +106,7 @@ func (b *book) unruled() RuleStats {
 	return s
 }
 
-// Feedback counts a refusal of a subject that should not have been, and returns the subject and how many the rule has
+// Feedback counts a refusal of a subject that was wrong. It returns the subject, and how many such refusals the rule has had
 // since the process began. The error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	u, err := l.Locate(rule, key)
@@ -116,7 +116,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	b := l.inForce.Load()
 	r := b.set.Rule(rule)
 	if r == nil {
-		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // it went meanwhile
+		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule was removed meanwhile
 	}
 	return u, b.stats[r.Index].falsePositives.Add(1), nil
 }
@@ -152,7 +152,8 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	}
 }
 
-// countUsual counts a check that the owner allowed and one rule applied to, unless that is a shadow that would have refused.
+// countUsual counts a check that the owner allowed and one rule matched. It returns false if that rule is a shadow rule that
+// would have refused.
 func (l *Limiter) countUsual(q *Query, a *Answer, b *book, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
@@ -189,7 +190,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, b *book, stripe uint32) {
 	}
 }
 
-// checksBefore is how many checks like this one the limit that refused holds.
+// checksBefore returns how many checks like this one the limit that refused already holds.
 func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
@@ -199,7 +200,7 @@ func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
 	return 0
 }
 
-// ruleVerdict is whether a limit of one rule refused, and the least headroom of them, in tenths rounded up.
+// ruleVerdict reports whether one of a rule's limits refused, and their least headroom, in tenths rounded up.
 func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	headroom = 10
 	for i := range limits {
@@ -214,7 +215,7 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	return refused, headroom
 }
 
-// tenths is ceil(10 × remaining ÷ capacity), for remaining < capacity; a capacity is at most 2^53, so 64 bits do.
+// tenths returns ceil(10 × remaining ÷ capacity), for remaining < capacity. A capacity is at most 2^53, so 64 bits suffice.
 func tenths(remaining, capacity int64) int64 {
 	if remaining *= 10; remaining <= 9*capacity {
 		return (remaining + capacity - 1) / capacity
@@ -222,15 +223,15 @@ func tenths(remaining, capacity int64) int64 {
 	return 10
 }
 
-// scratch is what a check needs beside its answer; it is kept for the next one.
+// scratch is a check's working memory; the Answer keeps it for the next check.
 type scratch struct {
 	match     rules.Match
 	ops       []counters.Op
 	stripe    uint32    // 1…stripes; 0 before the first check
-	book      *book     // by which the check is decided
-	local     bool      // a rule of it has `consistency: local`
-	blocks    bool      // ops have those of blocks among them, each behind those of its hit
-	reserving bool      // what is taken is to be told: no leases
-	until     time.Time // the check is decided by then; zero: as any other
-	journey   *journey  // of checks that others decide too; nil before the first
+	book      *book     // the rules and figures of the check
+	local     bool      // one of its rules has `consistency: local`
+	blocks    bool      // ops include blocks, each after the limits of its hit
+	reserving bool      // a reservation must report what it takes: use no leases
+	until     time.Time // the check must be decided by then; zero for the usual deadline
+	journey   *journey  // of checks that other nodes decide too; nil before the first
 }

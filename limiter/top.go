@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	topStripes  = 16  // each subject belongs to one
-	topCapacity = 256 // subjects a stripe
+	topStripes  = 16  // each subject belongs to one stripe
+	topCapacity = 256 // subjects in a stripe
 	topFilter   = 64  // words of 64 bits in a stripe's filter
 )
 
-// TopSubject is one of the subjects refused most. Refusals count from when the subject entered the list; they may be
-// too many by what the subject it displaced there had.
+// TopSubject is one of the subjects refused most. Refused counts from the time the subject entered the list; it may be too high
+// by the count of the subject that it displaced.
 type TopSubject struct {
 	Rule    string
 	Key     []string
 	Refused int64
-	// Checks are those since then, and as many before as fill the limit that refused first. At least Refused.
+	// Checks counts checks since then, plus as many before as fill the limit that refused first. It is at least Refused.
 	Checks int64
 }
 
-// top keeps the subjects refused most, in bounded memory: the space-saving algorithm of Metwally, Agrawal and
-// El Abbadi (ICDT 2005), by refusals. A subject with more than 1/256 of its stripe's refusals is always in it.
+// top keeps the subjects refused most, in bounded memory. It uses the space-saving algorithm of Metwally, Agrawal and El Abbadi
+// (ICDT 2005), counting refusals. A subject with more than 1/256 of its stripe's refusals is always in it.
 type top struct {
 	stripe [topStripes]topStripe
 }
@@ -36,11 +36,11 @@ type top struct {
 type topStripe struct {
 	mu      sync.Mutex // guards entries, refused and index
 	entries []topEntry
-	refused [topCapacity]int64 // by entry: apart, so that the least is found in few cache lines
+	refused [topCapacity]int64 // by entry; kept apart, so that finding the least touches few cache lines
 	index   map[rules.Hash]int // into entries
-	stale   int                // displaced since the filter was made anew
-	// filter has a bit set for each subject in entries, and for some that were: checks that were allowed look
-	// here before they take the lock. Written under mu.
+	stale   int                // subjects displaced since the filter was rebuilt
+	// filter has a bit set for each subject in entries, and for some that were there before. Allowed checks look at it before
+	// they take the lock. It is written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
@@ -59,7 +59,7 @@ func newTop() *top {
 	return t
 }
 
-// count adds a check of the subject of h, which before it had that many checks in the counter that refuses.
+// count counts a check of h's subject. before is how many such checks the refusing counter already held.
 func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
 	if word, bit := s.mark(h.Subject); refused || word.Load()&bit != 0 {
@@ -67,7 +67,7 @@ func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	}
 }
 
-// mark is a subject's bit in the filter.
+// mark returns the word and the bit of a subject in the filter.
 func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 	return &s.filter[subject.Lo>>8%topFilter], 1 << (subject.Lo >> 16 % 64)
 }
@@ -91,7 +91,7 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	}
 }
 
-// enter puts the subject of h in, if need be in place of the one refused least, whose count it takes over.
+// enter adds the subject of h. If the stripe is full, it replaces the subject refused least and takes over that count.
 func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h.Rule, q)}
 	if i = len(s.entries); i < topCapacity {
@@ -125,7 +125,7 @@ func (s *topStripe) renewFilter() {
 	s.stale = 0
 }
 
-// subjectText names q's subject under r. The query's strings are the caller's, so they are copied.
+// subjectText returns the key of q's subject under r. It copies the query's strings, which belong to the caller.
 func subjectText(r *rules.Rule, q *Query) []string {
 	var key []string
 	if q.ByKey {
@@ -140,8 +140,8 @@ func subjectText(r *rules.Rule, q *Query) []string {
 	return key
 }
 
-// Top returns the n subjects refused most since the start, most refused first: those of this node, and in a cluster of
-// all nodes that can be reached within half a second.
+// Top returns the n subjects refused most, most refused first, as counted since the process began. In a cluster it adds those
+// of all nodes that answer within half a second.
 func (l *Limiter) Top(n int) []TopSubject {
 	n = min(max(n, 0), maxTop)
 	all := l.top.list()
@@ -152,7 +152,7 @@ func (l *Limiter) Top(n int) []TopSubject {
 	return ranked(all, n)
 }
 
-// list are the subjects that are kept, in no order.
+// list returns the subjects kept, in no particular order.
 func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
 		s := &t.stripe[i]
@@ -165,7 +165,7 @@ func (t *top) list() (all []TopSubject) {
 	return all
 }
 
-// ranked are the first n of all.
+// ranked sorts all, most refused first, and returns the first n.
 func ranked(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	maxTop = 1000 // subjects that Top lists
-	// maxTopKept bounds the subjects of one node's list: all that it keeps.
+	maxTop = 1000 // bounds the subjects that Top returns
+	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
 	maxTopKept = topStripes * topCapacity
-	// maxTopBytes bounds a node's list as it is sent; what does not fit any more was refused least.
+	// maxTopBytes bounds a node's list as sent. The subjects refused least are cut off.
 	maxTopBytes = 4 << 20
 	maxKeyParts = 32
 )
 
-// merged adds up what several nodes say of one subject.
+// merged adds up what several nodes report of the same subject.
 func merged(all []TopSubject) []TopSubject {
 	at := make(map[string]int, len(all))
 	out := all[:0]
 	for _, s := range all {
-		// Lengths keep different keys from looking alike.
+		// The encoded lengths keep different keys from looking alike.
 		name := string(wire.AppendTexts(wire.AppendText(nil, s.Rule), s.Key))
 		if i, ok := at[name]; ok {
 			out[i].Refused += s.Refused
@@ -33,7 +33,7 @@ func merged(all []TopSubject) []TopSubject {
 	return out
 }
 
-// fitting are as many of the first of a list as may be sent.
+// fitting returns as much of the beginning of list as may be sent.
 func fitting(list []TopSubject) *topList {
 	size := 0
 	for i := range list {
@@ -45,10 +45,10 @@ func fitting(list []TopSubject) *topList {
 	return &topList{list}
 }
 
-// topList is the subjects of a node, as it is sent.
+// topList is a node's list of subjects, as sent.
 type topList struct{ list []TopSubject }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (t *topList) Code(c *wire.Coder) {
 	const maxText = 1 << 20
 	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) {

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// On a Zipf stream of a million subjects, answered by three nodes in turn, the 20 refused most are found in the order of
-// their size, in bounded memory, by each node for itself and by all together.
+// On a Zipf stream of a million subjects, answered by three nodes in turn, the 20 subjects refused most are found in order and
+// in bounded memory, by each node for itself and by all together.
 func TestTopOfAMillion(t *testing.T) {
 	t.Parallel()
 	const subjects, stream, nodes, shown = 1_000_000, 1_500_000, 3, 20
@@ -25,7 +25,7 @@ func TestTopOfAMillion(t *testing.T) {
 	for i := range tops {
 		tops[i], refused[i] = newTop(), make([]int64, subjects)
 	}
-	hash := func(n uint64) rules.Hash { // spread as subjects are
+	hash := func(n uint64) rules.Hash { // spread like real subjects
 		r := rand.NewPCG(n, 1)
 		return rules.Hash{Hi: r.Uint64(), Lo: r.Uint64()}
 	}
@@ -57,7 +57,7 @@ func TestTopOfAMillion(t *testing.T) {
 	expectLargest(t, ranked(merged(all), shown), refused[0])
 }
 
-// expectLargest expects have to be the subjects refused most, in order, with their true counts.
+// expectLargest checks that have holds the subjects refused most, in order, with their true counts.
 func expectLargest(t *testing.T, have []TopSubject, refused []int64) {
 	t.Helper()
 	shown := map[int]bool{}
@@ -83,7 +83,7 @@ func readTop(b []byte) ([]TopSubject, error) {
 	return list.list, err
 }
 
-// What another node sends as its list is not believed to be one.
+// A list from another node is validated before it is used.
 func TestReadTopOfStrangers(t *testing.T) {
 	good := wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", "b"}, Refused: 3, Checks: 4}}})
 	for cut := range good {

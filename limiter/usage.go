@@ -11,33 +11,33 @@ import (
 // Usage is what one subject has used.
 type Usage struct {
 	Rule   *rules.Rule
-	Key    []string // as counted: normalised
+	Key    []string // normalised, as counted
 	Limits []LimitUsage
 	Hash   rules.Hash // of rule and subject
-	// Blocked is how long the rule's block still lasts for the subject; 0: it is not on.
+	// Blocked is how long the rule's block on the subject still lasts; zero if it is not on.
 	Blocked time.Duration
 
-	// Shares is what each region has of the first limit of a global rule, by the version in force. nil: it is no such rule,
-	// or was not asked for.
+	// Shares is each region's share of the first limit of a global rule, by the version in force. It is nil for other rules, or
+	// if regions were not asked.
 	Shares map[string]int64
-	// Regions are those that divide the limits, this one included, in order of name.
+	// Regions are the regions that divide the limits, this one included, by name.
 	Regions []RegionUsage
 
-	block *rules.Limit // nil: the rule has none
+	block *rules.Limit // nil if the rule has none
 }
 
 // LimitUsage is what a subject has used of one limit.
 type LimitUsage struct {
 	Limit      *rules.Limit
-	Window     time.Duration // true length of the current one
-	Used       int64         // rounded up; above the capacity in debt; below 0 if more was borrowed of a fixed window than used
-	Lent       int64         // to other regions, which is among Used
-	Borrowed   int64         // from other regions, which Used is without
+	Window     time.Duration // true length of the current window
+	Used       int64         // rounded up; above capacity in debt; negative if a fixed window borrowed more than it used
+	Lent       int64         // to other regions; included in Used
+	Borrowed   int64         // from other regions; not included in Used
 	Remaining  int64
 	ResetAfter time.Duration
 }
 
-// Locate names a subject and its limits, without what is used of them. The error wraps ErrUnknownRule or ErrKey.
+// Locate returns a subject and its limits, without their usage. The error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	var m rules.Match
 	b := l.inForce.Load()
@@ -48,7 +48,7 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	if err := b.set.MatchKey(r, key, &m); err != nil {
 		return nil, err
 	}
-	if b.global { // else a clock is not needed
+	if b.global { // only shares need a clock
 		b.set.Share(&m, l.clock.Now().Wall)
 	}
 	b.lower(&m)
@@ -62,9 +62,9 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	return u, nil
 }
 
-// Usage tells what a subject has used of each of its limits, and whether it is blocked; the owner is asked. The error wraps ErrUnknownRule, ErrKey
-// or ErrNoOwner. Of limits that regions divide it is what this region has used of its share; the other regions are asked too,
-// and have half a second.
+// Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For limits that regions
+// divide, that is the usage of this region's share; the other regions are asked too, and have half a second to answer. The
+// error wraps ErrUnknownRule, ErrKey or ErrNoOwner.
 func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
 	u, err := l.usageHere(rule, key)
 	if err == nil {
@@ -73,7 +73,7 @@ func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
 	return u, err
 }
 
-// usageHere is Usage without other regions.
+// usageHere is Usage without the other regions.
 func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {
@@ -82,10 +82,10 @@ func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
 	return u, l.carryOut(changeOf(verbUsage, u, 0), u)
 }
 
-// Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty
-// that may become a debt, or a reward. It returns the usage afterwards. request is the caller's id for this request, at most
-// MaxRequestID bytes: a repeated one within a minute changes nothing, and is answered as the first was. Empty: none. The error
-// wraps ErrUnknownRule, ErrKey, ErrUnit, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests. A block stays as it is.
+// Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty, which may
+// become a debt, or a reward. A block stays as it is. Adjust returns the usage afterwards. request is the caller's id for this
+// request, at most MaxRequestID bytes, or empty for none: if it is repeated within a minute, nothing changes and the answer is
+// the first one. The error wraps ErrUnknownRule, ErrKey, ErrUnit, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
 func (l *Limiter) Adjust(rule string, key []string, n int64, request string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {
@@ -99,8 +99,8 @@ func (l *Limiter) Adjust(rule string, key []string, n int64, request string) (*U
 	return u, l.carryOut(c, u)
 }
 
-// Reset makes a subject's counters fresh, and lifts its block. It returns the usage afterwards; request is as for Adjust. The error
-// wraps ErrUnknownRule, ErrKey, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
+// Reset makes a subject's counters fresh and lifts its block. It returns the usage afterwards. request is as for Adjust. The
+// error wraps ErrUnknownRule, ErrKey, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
 func (l *Limiter) Reset(rule string, key []string, request string) (*Usage, error) {
 	u, err := l.Locate(rule, key)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// systemWall is the system's wall clock at t, moved by the nanoseconds in the file that RLNODE_WALL names: the clock of
-// one process among several can't be set otherwise.
+// systemWall returns the system's wall clock at t, moved by the number of nanoseconds in the file that RLNODE_WALL names. There
+// is no other way to set the clock of one process among several.
 func systemWall(t time.Time) int64 {
 	path := os.Getenv("RLNODE_WALL")
 	if path == "" {
@@ -22,7 +22,7 @@ func systemWall(t time.Time) int64 {
 	}
 	shift, wrong := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil || wrong != nil {
-		panic("RLNODE_WALL: " + path + " can't be read") // a test whose clock stands proves nothing
+		panic("RLNODE_WALL: " + path + " can't be read") // a test whose clock does not move proves nothing
 	}
 	return t.UnixNano() + shift
 }

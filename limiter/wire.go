@@ -6,28 +6,28 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Messages between limiters: whole numbers are varints, hashes and identities are as they are. All lengths are looked at before
-// anything is allocated for them.
+// Bounds of messages between limiters. In messages, whole numbers are varints; hashes and identities have a fixed size. Every
+// length is checked before memory is allocated for it.
 
 const (
-	maxMessageOps = 1000 * 17 // of a question: those of all rules that a document may have, and their blocks
-	maxSubjectOps = 3*16 + 1  // of one subject: the limits of a rule, what was lent and borrowed of them, and its block
-	maxAlike      = 10_000    // checks that one question may stand for
-	maxVersion    = 1 << 62   // of rules, and of the ring
-	// maxResults bounds what a question may ask for: checks alike times limits.
+	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules that a document may have
+	maxSubjectOps = 3*16 + 1  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its block
+	maxAlike      = 10_000    // bounds the identical checks in one question
+	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
+	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
-	// leastOp is the fewest bytes that a limit and its cost take.
+	// leastOp is the least size of a limit and its cost, in bytes.
 	leastOp = 1 + 8 + 3 + 1
 )
 
-// Flags of a limit, beside its own.
+// Flags of a limit in a message, beside the limit's own.
 const (
-	limitShadow = 1 << 3 // it is one of a shadow rule
+	limitShadow = 1 << 3 // of a shadow rule
 	limitBlock  = 1 << 5
 )
 
-// codeOps is a list of ops, in the order of their subjects; below zero says whether costs may be. room has the limits that ops refer
-// to when they are read; it is returned, for the next time.
+// codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, the limits
+// of the ops are stored in room, which is returned for reuse.
 func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZero bool) []algorithms.Limit {
 	least, first, i := int64(0), 0, 0
 	if belowZero {
@@ -56,7 +56,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 			c.Require(before[j].Key.Lo != op.Key.Lo)
 		}
 		if c.Reads() {
-			room = append(room, algorithms.Limit{}) // has room: no op's limit moves
+			room = append(room, algorithms.Limit{}) // never reallocates: the ops' limits stay in place
 			op.Limit = &room[len(room)-1]
 		}
 		codeLimit(c, op)
@@ -67,7 +67,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 	return room
 }
 
-// codeLimit is the limit of an op, and what it is to its check. What is read is legal.
+// codeLimit writes or reads an op's limit and flags. A limit that was read is valid.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock)

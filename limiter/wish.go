@@ -9,23 +9,23 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// wish asks for a lease of one of a question's subjects.
+// wish asks for a lease on one of a question's subjects.
 type wish struct {
-	hi     uint64 // of the subject
+	hi     uint64 // Key.Hi of the subject
 	holder ring.NodeID
 	localcache.Wish
 }
 
-// granted is a lease that comes with a reply.
+// granted is a lease granted in a reply.
 type granted struct {
-	hi uint64 // of the subject
+	hi uint64 // Key.Hi of the subject
 	localcache.Grant
 }
 
 const (
-	// maxHeld is how many grants of one subject a node may hold.
+	// maxHeld bounds the grants of one subject that a node may hold.
 	maxHeld = 2
-	// leastWish and leastGrant are the fewest bytes that they take.
+	// leastWish and leastGrant are the least sizes of a wish and a grant, in bytes.
 	leastWish  = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
 	leastGrant = 8 + 1 + 1 + 2 + 2
 )
@@ -45,7 +45,7 @@ func (w *wish) code(c *wire.Coder) {
 		codeAmounts(c, &h.Left, math.MaxInt64)
 		c.Require(len(h.Left) == len(w.Want))
 	})
-	// Said so that what is no number fails too.
+	// Written so that NaN fails too.
 	c.Require(t.Threshold >= 0 && t.Threshold <= 1 && t.Idle >= 0 && t.Idle <= 1 && t.TTL >= localcache.MinTTL && len(w.Want) > 0)
 }
 
@@ -58,18 +58,18 @@ func (g *granted) code(c *wire.Coder) {
 	c.Require(g.ID != 0 && len(g.Amounts) > 0 && len(g.Windows) == len(g.Amounts))
 }
 
-// codeAmounts is a number of units for each limit of a subject.
+// codeAmounts writes or reads a number of units for each limit of a subject.
 func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 	wire.List(c, list, maxSubjectOps, 1, func(n *int64) { wire.Number(c, n, most) })
 }
 
 // forgetting is the body of MethodForget.
 type forgetting struct {
-	hi   uint64 // of the subject
-	room bool   // only refusals of it are to be forgotten: there is room again
+	hi   uint64 // Key.Hi of the subject
+	room bool   // there is room again: forget only refusals, not leases
 }
 
-// Code is for wire.Encode.
+// Code implements wire.Message.
 func (f *forgetting) Code(c *wire.Coder) {
 	wire.Fixed(c, &f.hi)
 	c.Bool(&f.room)

@@ -25,22 +25,22 @@ var (
 	_ Peers     = (*peer.Peers)(nil)
 )
 
-// world is a cluster of limiters in one process: real tables, a ring that the test moves about, and calls in memory.
+// world is a cluster of limiters in one process: real tables, a ring that the test changes, and calls in memory.
 type world struct {
 	t     testing.TB
 	nodes []*worldNode
 	table *ring.Table
 	calls sync.WaitGroup
-	far   Far // nil: there are no other regions
+	far   Far // nil if there are no other regions
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields up to pause
 	place  [ring.Partitions]worldPlace
 	moved  chan struct{}
 	cut    map[[2]ring.NodeID]bool
 	slow   map[ring.NodeID]time.Duration
-	owed   map[counters.Key]int64                                 // to whoever owns the counter
-	detail func(from, to ring.NodeID, m peer.Method, body []byte) // nil: nobody listens
-	pause  func() time.Duration                                   // of each message, one way; nil: none
+	owed   map[counters.Key]int64                                 // debts to the owner of the counter
+	detail func(from, to ring.NodeID, m peer.Method, body []byte) // called for each message; may be nil
+	pause  func() time.Duration                                   // delay of each message, one way; nil: none
 }
 
 type worldPlace struct {
@@ -54,10 +54,10 @@ type worldNode struct {
 	w         *world
 	id        ring.NodeID
 	authority atomic.Bool
-	copies    *counters.Table                                  // that it acts from
-	wrong     sync.Map                                         // partition → ring.NodeID: whom this node takes for the owner
-	confirm   atomic.Pointer[func(context.Context, int) error] // nil: all is confirmed
-	looks     atomic.Pointer[func()]                           // called at each look at the clock of leases; nil: nothing
+	copies    *counters.Table                                  // copies that it acts from
+	wrong     sync.Map                                         // partition → ring.NodeID that this node takes for the owner
+	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
+	looks     atomic.Pointer[func()]                           // called at each reading of the clock of leases; may be nil
 	routes    atomic.Int64                                     // calls of Route
 }
 
@@ -123,7 +123,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
-			for n.version() < version || revision > 1 { // there is one ring
+			for n.version() < version || revision > 1 { // there is only one ring
 				select {
 				case <-tick.C:
 				case <-ctx.Done():
@@ -142,7 +142,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 
 func (w *world) node(id ring.NodeID) *worldNode { return w.nodes[id[0]-1] }
 
-// change changes places and wakes those who wait for it.
+// change changes places and wakes everything that waits for a change.
 func (w *world) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +174,7 @@ func (w *world) handOver(p int, to *worldNode) {
 	from.table.Drop(p)
 }
 
-// Route is for Ownership.
+// Route implements Ownership.
 func (n *worldNode) Route(p int) partitions.Route {
 	n.routes.Add(1)
 	n.w.mu.Lock()
@@ -192,7 +192,7 @@ func (n *worldNode) Route(p int) partitions.Route {
 	return r
 }
 
-// Wait is for Ownership.
+// Wait implements Ownership.
 func (n *worldNode) Wait(ctx context.Context, p int) {
 	for {
 		n.w.mu.Lock()
@@ -209,17 +209,17 @@ func (n *worldNode) Wait(ctx context.Context, p int) {
 	}
 }
 
-// Learn is for Ownership.
+// Learn implements Ownership.
 func (n *worldNode) Learn(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
 
-// Lineage is for Ownership.
+// Lineage implements Ownership.
 func (n *worldNode) Lineage(p int) uint64 {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	return n.w.place[p].lineage
 }
 
-// Act is for Ownership.
+// Act implements Ownership.
 func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
@@ -234,7 +234,7 @@ func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorith
 	return v
 }
 
-// Owe is for Ownership.
+// Owe implements Ownership.
 func (n *worldNode) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	v := n.copies.Take(now, ops)
 	n.w.mu.Lock()
@@ -247,17 +247,17 @@ func (n *worldNode) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict 
 	return v
 }
 
-// Forgive is for Ownership.
+// Forgive implements Ownership.
 func (n *worldNode) Forgive(_ algorithms.Now, op *counters.Op) {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	n.w.owed[op.Key] -= op.Cost
 }
 
-// Backed is for Backup.
+// Backed implements Backup.
 func (n *worldNode) Backed(int) bool { return true }
 
-// Confirm is for Backup.
+// Confirm implements Backup.
 func (n *worldNode) Confirm(ctx context.Context, p int) error {
 	if f := n.confirm.Load(); f != nil {
 		return (*f)(ctx, p)
@@ -265,20 +265,20 @@ func (n *worldNode) Confirm(ctx context.Context, p int) error {
 	return nil
 }
 
-// Reachable is for Peers.
+// Reachable implements Peers.
 func (n *worldNode) Reachable(to ring.NodeID) bool {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	return !n.w.cut[[2]ring.NodeID{n.id, to}]
 }
 
-// Send is for Peers.
+// Send implements Peers.
 func (n *worldNode) Send(to ring.NodeID, m peer.Method, body []byte) error {
 	n.Go(to, m, body, time.Second, func([]byte, error) {})
 	return nil
 }
 
-// Go is for Peers.
+// Go implements Peers.
 func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !n.Reachable(to) {
 		done(nil, peer.ErrUnreachable)
@@ -293,7 +293,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 	body = bytes.Clone(body)
 	a := &worldAnswer{done: done}
 	if m == MethodGive && pause == 0 && n.w.pause == nil {
-		n.w.node(to).ServeFor(n.id, m, body, a) // a connection keeps order: no later question is there before
+		n.w.node(to).ServeFor(n.id, m, body, a) // a connection keeps order: no later question may arrive first
 		return
 	}
 	n.w.calls.Go(func() {
@@ -309,7 +309,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		if m != MethodAsk && m != MethodChange && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLend && m != MethodReserve {
 			timer.Stop()
 		}
-		clear(body) // a body holds only until serve returns
+		clear(body) // a body is valid only until ServeFor returns
 	})
 }
 
@@ -333,7 +333,7 @@ func (a *worldAnswer) Fail(code peer.Code, detail string) {
 	a.once.Do(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
 }
 
-// keyOf is a key of a rule with one key attribute whose owner and standby are these (nil: any).
+// keyOf returns a key of a rule with one key attribute, with this owner and this standby (nil: any).
 func (w *world) keyOf(rule string, owner, standby *worldNode) string {
 	for i := range 100_000 {
 		key := fmt.Sprintf("k%d", i)
@@ -354,7 +354,7 @@ func (w *world) partition(rule, key string) int {
 	return partitionOf(u.Hash.Hi)
 }
 
-// ask checks at n now.
+// check makes a check at n now.
 func (n *worldNode) check(q Query) *Answer {
 	n.w.t.Helper()
 	a := &Answer{}
@@ -379,7 +379,7 @@ func (w *world) separate(a, b *worldNode, yes bool) {
 	w.cut[[2]ring.NodeID{a.id, b.id}], w.cut[[2]ring.NodeID{b.id, a.id}] = yes, yes
 }
 
-// figure is what a node shows under a name, with these labels among others.
+// figure returns the sum of a node's figures with this name and, among others, these labels.
 func (l *Limiter) figure(name string, labels ...string) (n int64) {
 	l.Figures(func(f figures.Figure) {
 		if f.Name != name || !strings.Contains(strings.Join(f.Labels, " "), strings.Join(labels, " ")) {
@@ -393,7 +393,7 @@ func (l *Limiter) figure(name string, labels ...string) (n int64) {
 	return n
 }
 
-// until polls what must come true soon.
+// until polls until ok is true, for at most 10 seconds.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -407,7 +407,7 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// listen has the methods of all messages told.
+// listen calls f with the method of each message.
 func (w *world) listen(f func(m peer.Method)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

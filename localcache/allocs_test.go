@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// hotLeases are leases of many units of two limits, and of a subject that is refused.
+// hotLeases returns leases of many units of two limits, and a subject that is refused.
 func hotLeases() (s *Leases, spent, refused, unknown []counters.Op) {
 	s = NewLeases(0)
 	s.granted(1, 1, algorithms.MaxAmount, algorithms.MaxAmount)

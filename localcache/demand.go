@@ -6,27 +6,27 @@ import (
 )
 
 const (
-	// firstChecks is how many checks' worth a node asks for that knows nothing of a subject's traffic.
+	// firstChecks is how many checks' worth a node asks for when it knows nothing of a subject's traffic.
 	firstChecks = 8
-	// growth bounds how much more a node asks for than the time before, so that a burst of a few checks does not look
+	// growth bounds how much a request grows from one to the next, as a factor, so that a burst of a few checks does not look
 	// like a flood.
 	growth = 4
-	// slack is what is asked for beyond the recent rate, in quarters.
+	// slack is how much to ask for relative to the recent rate, in quarters.
 	slack = 5
 )
 
-// demand is how fast one limit of one subject is spent here, in units.
+// demand measures how fast this node spends one limit of one subject, in units.
 type demand struct {
-	since time.Duration // when spent began to be counted
+	since time.Duration // when spent began to count
 	spent int64         // units wanted since then, refused ones included
-	rate  float64       // units a nanosecond, over the time before
-	known bool          // rate is measured
-	asked int64         // units asked for last
+	rate  float64       // units per nanosecond, over the previous span
+	known bool          // rate has been measured
+	asked int64         // units asked for last time
 }
 
 func (d *demand) note(cost int64) { d.spent = min(d.spent+min(cost, math.MaxInt64/4), math.MaxInt64/4) }
 
-// times is cost × n, or a number too large for any limit.
+// times returns cost × n, or a number too large for any limit.
 func times(cost, n int64) int64 {
 	if n > 0 && cost > math.MaxInt64/4/n {
 		return math.MaxInt64 / 4
@@ -34,7 +34,7 @@ func times(cost, n int64) int64 {
 	return cost * n
 }
 
-// want is how many units will be needed within ttl, given the recent rate: 0 where a lease would not save a call.
+// want returns how many units will be needed within ttl at the recent rate, or zero if a lease would not save a call.
 func (d *demand) want(at, ttl time.Duration, cost int64) int64 {
 	if cost == 0 && d.spent == 0 && !d.known {
 		return 0

@@ -15,12 +15,12 @@ func (s *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
 	}
 }
 
-// backPause is from the end of a grant to when what is left of it is handed out: checks that spent some of it, and that
-// another limit refuses, are under way for a while. There is none for buckets: their owner goes by what a holder says that
-// it may still spend, and this is not in it.
+// backPause is how long Ended waits, after a grant ends, before it hands out what is left: checks that spent from the grant may
+// still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on the
+// holder's report of what it may still spend, and what waits here is not in that report.
 const backPause = 10 * time.Millisecond
 
-// endFirst ends the first grant of e. What is left of it is for Ended to hand out.
+// endFirst ends the first grant of e and leaves what remains of it for Ended to hand out.
 func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 	g := e.grants[0]
 	out := Ended{Source: e.source, Grant: g.id, due: at + backPause}
@@ -39,7 +39,7 @@ func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 	s.poke(out.due)
 }
 
-// putBack adds to what is left of a grant that is over what was spent of it.
+// putBack adds what a Spend took to what is left of an ended grant.
 func (sh *leaseShard) putBack(r Receipt, ops []counters.Op) {
 	for i := range sh.ended {
 		o := &sh.ended[i]
@@ -52,7 +52,7 @@ func (sh *leaseShard) putBack(r Receipt, ops []counters.Op) {
 	}
 }
 
-// handOut appends the grants that are due to buf, and returns when the next one is.
+// handOut appends the ended grants that are due to buf, and returns when the next one is due.
 func (sh *leaseShard) handOut(at time.Duration, buf []Ended) ([]Ended, time.Duration) {
 	next, kept := never, sh.ended[:0]
 	for _, o := range sh.ended {
@@ -69,14 +69,14 @@ func (sh *leaseShard) handOut(at time.Duration, buf []Ended) ([]Ended, time.Dura
 	return buf, next
 }
 
-// Wake tells when Ended is to be called earlier than it said.
+// Wake signals that Ended must be called earlier than Next said.
 func (s *Leases) Wake() <-chan struct{} { return s.wake }
 
-// Next is when Ended is to be called, if nothing happens before.
+// Next returns when to call Ended if nothing happens before.
 func (s *Leases) Next() time.Duration { return time.Duration(s.armed.Load()) }
 
-// Ended appends the grants that are over and of which something is left to buf: to be given back, once. It forgets
-// subjects that nobody has asked about for long.
+// Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also forgets
+// subjects that have not been used for long.
 func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 	s.armed.Store(int64(never))
 	next := never
@@ -98,7 +98,7 @@ func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 	return buf
 }
 
-// look does what is due at e.
+// look does what is due for e.
 func (s *Leases) look(sh *leaseShard, e *lease, at time.Duration) {
 	for len(e.grants) > 0 && at >= e.grants[0].until {
 		s.endFirst(sh, e, at)
@@ -109,13 +109,13 @@ func (s *Leases) look(sh *leaseShard, e *lease, at time.Duration) {
 		return
 	}
 	s.schedule(sh, e)
-	if e.due <= at { // only the next grant can be over before the current one
+	if e.due <= at { // only the next grant can end before the current one
 		s.end(sh, e, at)
 		s.schedule(sh, e)
 	}
 }
 
-// Use says whether leases may begin. Where they may not, those that there are end; Ended then hands out what is left.
+// Use sets whether leases may begin. With false it also ends all leases; Ended then hands out what is left.
 func (s *Leases) Use(at time.Duration, yes bool) {
 	if s.closed.Store(!yes); yes {
 		return
@@ -124,7 +124,7 @@ func (s *Leases) Use(at time.Duration, yes bool) {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, e := range sh.known {
-			s.end(sh, e, at-backPause) // nobody asks here any more
+			s.end(sh, e, at-backPause) // no check spends here any more, so skip the pause
 			e.refused = refusal{}
 		}
 		sh.mu.Unlock()

@@ -25,7 +25,7 @@ func leaseOps(costs ...int64) []counters.Op {
 	return ops
 }
 
-// heldUnits is what s may still spend of its grants, as it tells an owner.
+// heldUnits returns what s may still spend of its grants, as it reports it to an owner.
 func heldUnits(s *Leases, at time.Duration) (n int64) {
 	w, _ := s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	for _, h := range w.Held {
@@ -34,9 +34,8 @@ func heldUnits(s *Leases, at time.Duration) (n int64) {
 	return n
 }
 
-// G2: a check that is refused by another part a moment later puts back what it spent, but only into the grant that it
-// came from: grants are numbered by each process of an owner anew, so that after a restart another one may have the
-// same number.
+// G2: a check that another part refuses a moment later puts back what it spent, but only into the grant it came from. Each
+// process of an owner numbers grants anew, so after a restart another grant may have the same number.
 func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
@@ -47,7 +46,7 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	}
 	come(1)
 	_, receipt := s.Spend(at, leaseOwner, leaseOps(5))
-	come(2) // the owner has begun anew
+	come(2) // the owner has restarted
 	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(10)); outcome != Spent {
 		t.Fatalf("have %d", outcome)
 	}
@@ -57,8 +56,8 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	}
 }
 
-// G2: what a holder says to be out of its grants is what it may still spend: a grant that came after a later one, or
-// what was put back into one, counts in what the owner goes by when it takes others' back.
+// G2: a holder's report covers everything it may still spend, because the owner relies on it when it takes back others' grants.
+// So a grant that arrives after a later one is not spent, and cost put back into a grant does not exceed the report.
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
@@ -72,15 +71,15 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	if w.Seen != 6 || len(w.Held) != 1 {
 		t.Fatalf("have %+v", w)
 	}
-	// The owner has now been told that nothing of grant 5 is out. It was on its way.
+	// The owner has now been told that nothing of grant 5 is out, while it was on its way.
 	come(5)
 	if n := heldUnits(s, at); n > 10 {
 		t.Errorf("%d may be spent, the owner was told of 10", n)
 	}
 }
 
-// A refusal stands no longer than each limit said by itself: one whose time is over does not refuse what only it had
-// refused, because another one refused the same check for longer.
+// A refusal by one limit stands no longer than that limit said. Once its time is over, it does not refuse a smaller cost just
+// because another limit refused the same check for longer.
 func TestRefusalStandsByEachLimit(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
@@ -101,8 +100,8 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	}
 }
 
-// A renewal that the caller could not send, since it stood still until the grant was over, does not keep the subject
-// from being renewed ever after.
+// A renewal that the caller could not send, because it was suspended until the grant ended, does not prevent renewals of the
+// subject for ever.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
 	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
@@ -113,7 +112,7 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 		s.Admitted(at, at, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
 		for range 100 {
 			if _, r := s.Spend(at, leaseOwner, leaseOps(1)); r.Renew {
-				renewed++ // and nobody answers
+				renewed++ // and no answer comes
 			}
 		}
 	}
@@ -122,7 +121,7 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	}
 }
 
-// Any legal cost, by as many checks as may travel together, leaves the demand a number.
+// Any valid cost, by as many checks as may travel together, leaves the demand finite.
 func TestDemandOfHugeCosts(t *testing.T) {
 	huge := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: algorithms.MaxAmount, Window: time.Second}
 	s := NewLeases(0)
@@ -136,7 +135,7 @@ func TestDemandOfHugeCosts(t *testing.T) {
 	}
 }
 
-// A cost that can't ever be allowed is told so, also by a refusal that is remembered of a smaller one.
+// A cost that can never be allowed is reported so, even by the remembered refusal of a smaller one.
 func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second

@@ -8,27 +8,27 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// lease is what this node may spend, or knows to be refused, of one subject without asking its owner.
+// lease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
 type lease struct {
 	hi      uint64
 	source  Source
 	limits  []leased
-	grants  []grant // at most maxGrants; the first one is spent
-	seen    uint64  // the last grant that came
+	grants  []grant // at most maxGrants; the first one is being spent
+	seen    uint64  // ID of the last grant that arrived
 	refused refusal
 	pressed pressure
-	asking  time.Duration // until then the answer to a renewal is waited for
-	renew   time.Duration // no renewal before
-	toldAt  time.Duration // when the owner said what limits tell
-	touched time.Duration // when it was last of use
+	asking  time.Duration // until then a renewal is under way, unless it is answered
+	renew   time.Duration // when to renew next, at the earliest
+	toldAt  time.Duration // when the owner said what limits' told records
+	touched time.Duration // when it was last used
 	terms   Terms         // of its grants
-	keep    time.Duration // how long it is remembered after it was touched
+	keep    time.Duration // how long to remember it after touched
 
-	due   time.Duration // when it has to be looked at again
-	index int           // in its shard's queue
+	due   time.Duration // when to look at it again
+	index int           // in the shard's queue
 }
 
-// Source is who granted, and in which life of the partition's counters.
+// Source identifies who granted: the owner, its process, and the lineage of its counters.
 type Source struct {
 	Owner   ring.NodeID
 	Process uint64 // of the owner
@@ -40,27 +40,27 @@ type leased struct {
 	lo     uint64
 	limit  *algorithms.Limit
 	demand demand
-	told   algorithms.Decision // what the owner said last, less what it granted then
+	told   algorithms.Decision // the owner's last decision, less what it granted with it
 }
 
-// maxGrants is how many grants of a subject are held: the one that is spent, and the next.
+// maxGrants bounds the grants held of one subject: the one being spent, and the next.
 const maxGrants = 2
 
-// grant is one debit at the owner that is spent here.
+// grant is a debit at the owner that is spent here.
 type grant struct {
 	id    uint64
-	until time.Duration // it is not spent from then on
+	until time.Duration // not spent from then on
 	parts []held        // by limit
 }
 
-// held is what is left of a grant, of one limit.
+// held is what is left of one limit's part of a grant.
 type held struct {
 	left, size int64
-	told       int64 // what was left when the owner was told last
-	window     int64 // that it was taken in
+	told       int64 // what was left at the last report to the owner
+	window     int64 // in which the owner debited it
 }
 
-// refusal is an owner's answer that stands for a while.
+// refusal is an owner's refusal that stands for a while.
 type refusal struct {
 	until time.Duration
 	at    time.Duration
@@ -70,11 +70,11 @@ type refusal struct {
 // refusedOp is what one limit said.
 type refusedOp struct {
 	cost     int64
-	until    time.Duration // it refuses no longer
+	until    time.Duration // refuses until then
 	decision algorithms.Decision
 }
 
-// matches reports whether ops ask about the limits that the lease is of, as they are.
+// matches reports whether ops ask about exactly the lease's limits.
 func (e *lease) matches(ops []counters.Op) bool {
 	if len(ops) != len(e.limits) {
 		return false
@@ -84,12 +84,12 @@ func (e *lease) matches(ops []counters.Op) bool {
 		if l.lo != ops[i].Key.Lo || !l.limit.Equal(ops[i].Limit) {
 			return false
 		}
-		l.limit = ops[i].Limit // the newest rules': the others may go
+		l.limit = ops[i].Limit // refer to the newest rules, so that older ones can be freed
 	}
 	return true
 }
 
-// begin makes the lease one of other limits, with nothing in it.
+// begin empties the lease and makes it one of ops' limits.
 func (e *lease) begin(ops []counters.Op) {
 	e.limits = e.limits[:0]
 	for i := range ops {
@@ -98,8 +98,8 @@ func (e *lease) begin(ops []counters.Op) {
 	e.grants, e.refused, e.pressed = e.grants[:0], refusal{}, pressure{}
 }
 
-// putBack puts into a grant what was spent of it. Of a bucket no more than the owner was told to be left: it
-// goes by that when it takes back what others did not spend.
+// putBack returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
+// owner relies on that when it takes back what other nodes did not spend.
 func (g *grant) putBack(ops []counters.Op) {
 	for i := range ops {
 		h, most := &g.parts[i], g.parts[i].size
@@ -123,7 +123,7 @@ func (e *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// spend debits ops from the first grant, which covers them, and tells what the owner would have.
+// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made.
 func (e *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &e.limits[i], &ops[i]
@@ -140,7 +140,7 @@ func (e *lease) spend(at time.Duration, ops []counters.Op) {
 	e.touched = at
 }
 
-// later is what a decision says after some time in which nothing happened.
+// later returns what a decision says after some time in which nothing happened.
 func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	passed = max(0, passed)
 	d.ResetAfter = max(0, d.ResetAfter-passed)
@@ -150,12 +150,12 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	return d
 }
 
-// low reports whether the first grant is so far spent that the next one is to be fetched.
+// low reports whether so much of the first grant is spent that the next one should be fetched.
 func (e *lease) low(at time.Duration) bool {
 	if len(e.grants) == maxGrants || at < e.asking || at < e.renew || at < e.refused.until {
 		return false
 	}
-	// Holders of one subject should not all ask at once, so each has its own idea of half.
+	// The holders of one subject should not all ask at once, so each has a slightly different idea of half.
 	g := &e.grants[0]
 	eighths := 3 + int64(g.id&1) + int64(e.hi>>5&1)
 	for i := range g.parts {
@@ -172,8 +172,8 @@ func (r *refusal) refuses(i int, at time.Duration, cost int64) bool {
 	return !o.decision.Allowed && cost >= o.cost && at < o.until
 }
 
-// stands reports whether a refusal still answers ops, and copies its decisions into them. It stands for the same costs or more; for a
-// shadow rule, which makes no check fail, only if every limit refused.
+// stands reports whether a refusal still answers ops, and copies its decisions into them. It stands for the same costs or more.
+// For a shadow rule, which never makes a check fail, it stands only if every limit refuses.
 func (r *refusal) stands(at time.Duration, ops []counters.Op) bool {
 	if at >= r.until || len(r.ops) != len(ops) {
 		return false

@@ -18,7 +18,7 @@ var (
 	from    = Source{Owner: someone, Process: 5, Lineage: 6}
 )
 
-// opsOf are ops on the minute, and on the hour if there is a second cost.
+// opsOf returns ops on the minute, and on the hour if there is a second cost.
 func opsOf(costs ...int64) []counters.Op {
 	limits := [...]*algorithms.Limit{&minute, &hour}
 	var ops []counters.Op
@@ -28,7 +28,7 @@ func opsOf(costs ...int64) []counters.Op {
 	return ops
 }
 
-// granted has the answer to a check come, and with it a grant of so much.
+// granted delivers the answer to a check, with a grant of these amounts.
 func (s *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
 	ops := opsOf(make([]int64, len(amounts))...)
 	s.Wish(at, someone, terms, ops, 1)
@@ -67,7 +67,7 @@ func TestASpentLease(t *testing.T) {
 	}
 }
 
-// A second grant does not make the first one last longer, and a third is given back as it came.
+// A second grant does not make the first one last longer. A third is given back as it came.
 func TestTwoGrants(t *testing.T) {
 	s := NewLeases(0)
 	s.granted(0, 1, 10)
@@ -94,12 +94,12 @@ func TestTwoGrants(t *testing.T) {
 	if o != Spent || first.Until != time.Second+terms.TTL {
 		t.Errorf("have %d, %+v", o, first)
 	}
-	// What the current one can't pay, the next one may, and then the current one is over.
+	// If the current grant is too small, the next one may be enough; then the current one ends.
 	s.granted(terms.TTL, 4, 50)
 	if o, r := s.Spend(terms.TTL, someone, opsOf(40)); o != Spent || r.Until != 2*terms.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	s.Unspend(first, opsOf(3)) // of the one that is over
+	s.Unspend(first, opsOf(3)) // into the grant that has ended
 	if back := s.Ended(terms.TTL+backPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
@@ -206,7 +206,7 @@ func TestRememberedRefusals(t *testing.T) {
 	}
 }
 
-// Memory goes back to where it was, and has a bound.
+// Memory is bounded, and is released again.
 func TestSubjectsAreForgotten(t *testing.T) {
 	s := NewLeases(0)
 	n := 0
@@ -231,7 +231,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	}
 }
 
-// The first check asks for a few; a flood for more each time; a trickle for nothing.
+// The first check asks for a few; a flood asks for more each time; a trickle asks for nothing.
 func TestDemand(t *testing.T) {
 	var d demand
 	at := time.Second

@@ -12,51 +12,51 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Leases are those that this node holds, and what owners refused a moment ago, by subject. All methods may be called
-// concurrently. Times are readings of a clock that goes on in suspend.
+// Leases are the leases that this node holds and what owners refused a moment ago, by subject. All methods may be called
+// concurrently. Times are readings of a clock that keeps running while the machine is suspended.
 //
-// What is spent here was debited at the owner before; when a grant ends, what is left of it is handed out once, by
-// Ended, to be given back.
+// The owner debited everything spent here in advance. When a grant ends, Ended hands out what is left of it, once, to be given
+// back.
 type Leases struct {
-	perShard int // subjects
+	perShard int // bounds the subjects
 	shards   [leaseShards]leaseShard
-	wake     chan struct{} // capacity 1: something is due earlier than was thought
-	armed    atomic.Int64  // when Ended is to be called next
-	closed   atomic.Bool   // nothing is leased any more
-	held     atomic.Int64  // grants
+	wake     chan struct{} // capacity 1; something is due earlier than Next said
+	armed    atomic.Int64  // when to call Ended next
+	closed   atomic.Bool   // no leases any more
+	held     atomic.Int64  // number of grants
 }
 
 const (
 	leaseShards = 64
-	// minSubjects is the least bound on the subjects of Leases.
+	// minSubjects is the smallest bound on the subjects of Leases.
 	minSubjects = 1024
-	// forgetTTLs is how many lives of a lease a subject that nobody asks about is remembered for, and minKeep the least.
+	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
 	forgetTTLs = 4
 	minKeep    = time.Second
 	never      = time.Duration(math.MaxInt64)
 )
 
 type leaseShard struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards known, queue and ended
 	known map[uint64]*lease
 	queue leaseQueue
 	ended []Ended
 }
 
-// Outcome is what leases say to a check.
+// Outcome is what Spend says about a check.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Unknown Outcome = iota // ask the owner
-	Spent                  // all was spent from a lease
-	Refused                // the owner refused as much a moment ago
+	Spent                  // all cost was spent from a lease
+	Refused                // the owner refused the same cost or less a moment ago
 )
 
-// Receipt says what a Spend took, to put it back.
+// Receipt records what a Spend took, for Unspend.
 type Receipt struct {
-	Until time.Duration // it is void if it was spent later than that
-	Renew bool          // the next grant is to be fetched, see Wish
+	Until time.Duration // the Spend is void if it happened later
+	Renew bool          // fetch the next grant; see Wish
 	from  Source
 	grant uint64
 }
@@ -67,34 +67,34 @@ type Held struct {
 	Left []int64 // by limit
 }
 
-// Wish is what a node tells an owner about a subject when it asks.
+// Wish is what a node asks of the owner for a subject, and reports to it, with a question.
 type Wish struct {
 	Terms   Terms
-	Process uint64 // of the owner that Seen and Held are about
-	Seen    uint64 // the last grant that came here
-	Held    []Held // at most two: what is out here, of those up to Seen
+	Process uint64 // process of the owner that Seen and Held refer to
+	Seen    uint64 // ID of the last grant that arrived
+	Held    []Held // grants held here with IDs up to Seen; at most two
 	Want    []int64
 }
 
-// Grant is a debit at the owner, on its way to who may spend it.
+// Grant is a debit at the owner, as sent to the node that may spend it.
 type Grant struct {
 	ID      uint64
 	EndsIn  time.Duration // counted from when the question was sent
 	Amounts []int64       // by limit
-	Windows []int64       // by limit: what it was taken in
+	Windows []int64       // by limit; the window in which it was debited
 }
 
-// Ended is a grant that is over, with what is left of it.
+// Ended is a grant that has ended, with what is left of it.
 type Ended struct {
 	Source Source
 	Grant  uint64
-	Ops    []counters.Op // what is left, as cost
+	Ops    []counters.Op // their costs are what is left
 	Window []int64       // by op
 
 	due time.Duration // when to hand it out
 }
 
-// NewLeases returns leases of at most bound subjects, and at least 1,024.
+// NewLeases returns leases of at most bound subjects; a bound below 1,024 counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
 	s.armed.Store(int64(never))
@@ -104,14 +104,15 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// hold locks a subject's shard, which spreads those of one partition, and returns what is known of it; nil: nothing.
+// hold locks a subject's shard and returns the subject's lease, or nil if there is none. Subjects of one partition are spread
+// over shards.
 func (s *Leases) hold(hi uint64) (*leaseShard, *lease) {
 	sh := &s.shards[hi%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
 }
 
-// Spend takes all of ops, which are of one subject, from its lease, or none. owner decides the subject now, as far as is known here. A
+// Spend takes ops, all of one subject, from its lease, all or nothing. owner is the node believed to decide the subject now. A
 // lease from another node ends.
 func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, e := s.hold(ops[0].Key.Hi)
@@ -146,7 +147,8 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 	return Unknown, Receipt{}
 }
 
-// Unspend puts back what a Spend took, if the grant still lasts. Otherwise it is lost.
+// Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
+// already handed it out, the cost is lost.
 func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
@@ -159,8 +161,8 @@ func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// Wish is what to ask of the owner with a question about ops, which are of one subject, for so many checks. It reports false if
-// nothing is to be leased: there is no room for another subject, or traffic is too slow.
+// Wish returns the wish to send with a question about ops, all of one subject, for that many checks. It returns false if there
+// is nothing to lease: there is no room for another subject, or traffic is too slow.
 func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (Wish, bool) {
 	if s.closed.Load() || t.None() {
 		return Wish{}, false
@@ -199,7 +201,7 @@ func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counte
 	return w, some
 }
 
-// heldLocked lists what is left of the grants, and records that the owner knows it.
+// heldLocked lists what is left of the grants, and records it as reported to the owner. The caller holds the shard's mu.
 func (e *lease) heldLocked() (out []Held) {
 	for _, g := range e.grants {
 		h := Held{ID: g.id, Left: make([]int64, len(g.parts))}
@@ -211,8 +213,8 @@ func (e *lease) heldLocked() (out []Held) {
 	return out
 }
 
-// Admitted takes over the owner's answer to a question about ops, and a grant that came with it (an ID of 0: none).
-// sent is when the question was sent; renewal, whether it was one. ops have their decisions.
+// Admitted takes over the owner's answer to a question about ops, and the grant that came with it (no grant if its ID is zero).
+// sent is when the question was sent; renewal says whether it was a renewal. ops hold their decisions.
 func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
 	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
@@ -226,7 +228,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 		return
 	}
 	if e.source != from {
-		s.end(sh, e, at) // of a life of the counters that is over
+		s.end(sh, e, at) // its grants are from another process or lineage
 		e.source, e.seen = from, 0
 	}
 	e.toldAt = at
@@ -241,7 +243,7 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 	if g.ID != 0 {
 		s.take(sh, e, sent, at, from, ops, &g)
 	} else if renewal && len(e.grants) > 0 {
-		e.renew = at + (e.grants[0].until-at)/4 // it has nothing now
+		e.renew = at + (e.grants[0].until-at)/4 // the owner has nothing to grant now
 	}
 	s.schedule(sh, e)
 }
@@ -264,7 +266,7 @@ func (s *Leases) take(sh *leaseShard, e *lease, sent, at time.Duration, from Sou
 	e.grants = append(e.grants, n)
 }
 
-// refund hands back a grant that is not used, as it came.
+// refund leaves an unused grant for Ended to hand out, as it came.
 func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
@@ -275,8 +277,8 @@ func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []cou
 	s.poke(at)
 }
 
-// Refused takes over an owner's refusal of ops, whose decisions tell by what; it stands for ttl at most, and until there
-// is room again, or a little longer where many checks are refused. Where no op was refused, there is nothing to remember.
+// Refused takes over an owner's refusal of ops, whose decisions say which limits refused. It stands for at most ttl, and until
+// there is room again, or a little longer if many checks are refused. If no op was refused, it remembers nothing.
 func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, e := s.hold(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
@@ -308,7 +310,7 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 	}
 }
 
-// Unanswered records that a renewal of a subject got no answer.
+// Unanswered records that the renewal of a subject's lease got no answer.
 func (s *Leases) Unanswered(at time.Duration, hi uint64) {
 	sh, e := s.hold(hi)
 	defer sh.mu.Unlock()
@@ -320,8 +322,8 @@ func (s *Leases) Unanswered(at time.Duration, hi uint64) {
 	}
 }
 
-// Forget forgets an owner's refusals of a subject. room: there is room again, so leases stay; otherwise the counters were changed, and
-// leases end too.
+// Forget forgets an owner's refusals of a subject. If room is set, there is room again, and leases stay. Otherwise the counters
+// were changed, and leases end too.
 func (s *Leases) Forget(at time.Duration, hi uint64, room bool) {
 	sh, e := s.hold(hi)
 	defer sh.mu.Unlock()
@@ -333,10 +335,10 @@ func (s *Leases) Forget(at time.Duration, hi uint64, room bool) {
 	}
 }
 
-// Count is how many grants are held.
+// Count returns how many grants are held.
 func (s *Leases) Count() int64 { return s.held.Load() }
 
-// leaseQueue has what is due first in front.
+// leaseQueue is a heap: the lease due first is in front.
 type leaseQueue []*lease
 
 func (q leaseQueue) Len() int           { return len(q) }
@@ -346,14 +348,14 @@ func (q leaseQueue) Swap(i, j int) {
 	q[i].index, q[j].index = i, j
 }
 
-// Push is for container/heap.
+// Push implements heap.Interface.
 func (q *leaseQueue) Push(x any) {
 	e := x.(*lease)
 	e.index = len(*q)
 	*q = append(*q, e)
 }
 
-// Pop is for container/heap.
+// Pop implements heap.Interface.
 func (q *leaseQueue) Pop() any {
 	last := len(*q) - 1
 	e := (*q)[last]
@@ -363,7 +365,7 @@ func (q *leaseQueue) Pop() any {
 	return e
 }
 
-// schedule says when e has to be looked at again.
+// schedule updates when e must be looked at again.
 func (s *Leases) schedule(sh *leaseShard, e *lease) {
 	due := e.touched + e.keep
 	for i := range e.grants {
@@ -379,7 +381,7 @@ func (s *Leases) schedule(sh *leaseShard, e *lease) {
 	s.poke(due)
 }
 
-// poke has Ended called no later than at.
+// poke makes sure that Ended is called by at.
 func (s *Leases) poke(at time.Duration) {
 	if !s.arm(at) {
 		return
@@ -390,7 +392,7 @@ func (s *Leases) poke(at time.Duration) {
 	}
 }
 
-// arm reports whether at is earlier than what was due first.
+// arm moves the next call of Ended forward to at. It returns false if that call is already due by then.
 func (s *Leases) arm(at time.Duration) bool {
 	for was := s.armed.Load(); int64(at) < was; was = s.armed.Load() {
 		if s.armed.CompareAndSwap(was, int64(at)) {

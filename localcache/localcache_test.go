@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// G4: the shares of all nodes add up to the limit, in whole units that differ by one at most.
+// G4: the shares of all nodes add up to the limit, in whole units that differ by at most one.
 func TestG4_SharesAddUp(t *testing.T) {
 	for _, amount := range []int64{0, 1, 2, 3, 7, 100, 1000, 1<<53 - 1} {
 		for nodes := 1; nodes <= 60; nodes++ {

@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// pressedBy is how many checks of one subject are refused within the life of a lease before there is no hurry to ask
-	// again.
+	// pressedBy is how many refusals of one subject within a lease's TTL make a node pressed: from then on it takes its time
+	// before it asks again.
 	pressedBy = 8
-	// holdParts is into how many parts a lease's life, and the time in which a bucket fills, are divided: a node that is
-	// pressed waits for one at most.
+	// holdParts bounds how long a pressed node waits: at most a holdParts-th of a lease's TTL, and of the time in which a
+	// bucket fills.
 	holdParts = 4
 )
 
-// pressure is how many checks of a subject were refused of late, here or by its owner. What is older than the life of a
-// lease counts no more.
+// pressure counts recent refusals of a subject's checks, here or by its owner. A refusal counts less and less over a lease's
+// TTL, and then not at all.
 type pressure struct {
 	refused float64
 	at      time.Duration
 }
 
-// note counts one more check that was refused.
+// note counts one more refused check.
 func (p *pressure) note(at, ttl time.Duration) {
 	p.refused = p.of(at, ttl) + 1
 	p.at = max(p.at, at)
@@ -37,9 +37,9 @@ func (p *pressure) of(at, ttl time.Duration) float64 {
 // on reports whether the node is pressed.
 func (p *pressure) on(at, ttl time.Duration) bool { return p.of(at, ttl) >= pressedBy }
 
-// hold is how long a node waits before it asks for more of a limit that has room again all the time, where it is
-// pressed: else it would ask for each unit by itself as soon as that is there. It is no longer than what one question can
-// bring takes to come back, its cost and a lease, so that one node alone can have all of a limit; and no bucket becomes
+// hold returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
+// would ask for each unit separately, as soon as there is one. hold is no longer than it takes to refill what one question can
+// bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
 // full meanwhile.
 func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
 	always := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
@@ -51,8 +51,8 @@ func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int
 	return time.Duration(min(float64(t.TTL)/holdParts, float64(l.Capacity())*unit/holdParts, brings*unit))
 }
 
-// usedUp is what the owner would say, some time after the question was sent, to checks for more than it had left after
-// what it granted: nothing where the node is not pressed.
+// usedUp predicts how the owner, for some time after the question was sent, would refuse checks for more than it had left after
+// its grant. It returns an empty refusal if the node is not pressed.
 func (e *lease) usedUp(sent time.Duration, ops []counters.Op) refusal {
 	if !e.pressed.on(sent, e.terms.TTL) {
 		return refusal{}

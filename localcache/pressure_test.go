@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Where many checks are refused, a node does not ask for each unit that comes back; a few are told the owner's word.
+// If many checks are refused, a node does not ask for each unit that comes back. If only a few are, the owner's answer stands.
 func TestPressure(t *testing.T) {
 	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 1500, Window: time.Second}
 	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
@@ -18,7 +18,7 @@ func TestPressure(t *testing.T) {
 		limit algorithms.Limit
 		cost  int64
 		times int
-		after time.Duration // of the last refusal
+		after time.Duration // since the last refusal
 		want  time.Duration
 	}{
 		{"few", second, 1000, pressedBy - 1, 0, 0},
@@ -41,11 +41,11 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// What a node knows to be used up it refuses for as long, and says when to come back.
+// A node refuses what it knows to be used up for as long as that lasts, and says when to come back.
 func TestUsedUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
 	s, terms := NewLeases(0), terms
-	terms.Nodes = 20 // a lease is 100 at most
+	terms.Nodes = 20 // a lease is at most 100
 	ask := func(at time.Duration) (Outcome, algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
@@ -74,7 +74,7 @@ func TestUsedUp(t *testing.T) {
 		t.Fatalf("there may be room: have %d", o)
 	}
 	answer(at, algorithms.Decision{Allowed: true})
-	const hold = 101 * time.Millisecond // in which 101 come back
+	const hold = 101 * time.Millisecond // the time in which 101 units come back
 	if o, d := ask(at); o != Refused || d.RetryAfter != hold || d.Allowed {
 		t.Errorf("nothing is left: have %d, %+v", o, d)
 	}
@@ -89,7 +89,7 @@ func TestUsedUp(t *testing.T) {
 	if o, d := ask(at); o != Refused || d.RetryAfter != hold {
 		t.Errorf("refused by the owner: have %d, %+v", o, d)
 	}
-	// In calm times the owner's word holds.
+	// Without pressure the owner's answer stands.
 	at += terms.TTL
 	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
 	if o, d := ask(at); o != Refused || d.RetryAfter != time.Millisecond {

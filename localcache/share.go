@@ -7,22 +7,21 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Share is how many of amount whole units the node at place rank (from 0) of so many nodes may spend by itself: equal
-// parts by largest remainder. The shares of all nodes add up to amount. A node that has no place among them has no
-// share.
+// Share returns how many of amount whole units the node with this rank (from 0), of that many nodes, may spend by itself. Parts
+// are equal, by largest remainder, and add up to amount. A node without a rank among them has no share.
 func Share(amount int64, nodes, rank int) int64 {
 	if rank < 0 || rank >= nodes || amount <= 0 {
 		return 0
 	}
 	share, rest := amount/int64(nodes), amount%int64(nodes)
-	// The remainders are all equal, so that the order of the members decides who gets one more.
+	// All remainders are equal, so rank decides which nodes get one more.
 	if int64(rank) < rest {
 		share++
 	}
 	return share
 }
 
-// Scaled is a node's share of l as a limit of its own. It reports false where the share is nothing.
+// Scaled returns a node's share of l as a limit of its own. It returns false if the share is nothing.
 func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
@@ -31,7 +30,7 @@ func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
 }
 
-// Nothing is what a limit answers to a cost where the node has no share of it.
+// Nothing returns a limit's answer to a cost on a node that has no share of it.
 func Nothing(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	switch {
 	case cost == 0:
@@ -42,8 +41,8 @@ func Nothing(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 	return algorithms.Decision{RetryAfter: untilTurn(l, now)}
 }
 
-// Told is what a decision by share says of the whole limit l: a cost above the share, but not above the limit, may
-// be allowed once the owner is back.
+// Told turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
+// allowed once the owner is back.
 func Told(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
 		d.RetryAfter = untilTurn(l, now)
@@ -51,14 +50,14 @@ func Told(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost i
 	return d
 }
 
-// untilTurn is how long to wait where more is not known: until the window ends, for limits that have numbered ones;
-// until a unit has come back, for buckets; else a window.
+// untilTurn returns how long to wait if nothing more is known: for limits with numbered windows, until the window ends; for
+// buckets, until one unit has come back; otherwise one window.
 func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	switch {
 	case l.Amount < 1:
 		return algorithms.Never // a region's share of nothing
 	case l.Kind == algorithms.FixedWindow:
-		// The end of the window at hand, as a counter in it tells it.
+		// The end of the current window, as a counter in it reports it.
 		s := l.Advance(algorithms.State{}, now)
 		s.Count = l.Amount
 		return l.Describe(s, now, 0, true).ResetAfter

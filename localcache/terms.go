@@ -7,30 +7,30 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a lease's life, and of the limits that take leases.
+// Bounds of a lease's TTL, and of the limits that take leases.
 const (
 	MinTTL = 50 * time.Millisecond
 	MaxTTL = 5 * time.Second
 
-	// ttlParts is how many lives of a lease fit in a window, unless the rule says otherwise.
+	// ttlParts is how many TTLs of a lease fit in a window, unless the rule says otherwise.
 	ttlParts = 20
-	// minWindow is the shortest window whose limits take leases: in shorter ones they would come back too late.
+	// minWindow is the shortest window whose limits take leases; in a shorter one, leases would come back too late.
 	minWindow = 200 * time.Millisecond
-	// minPerNode is how much of a limit there has to be for each node: less is better asked for one by one.
+	// minPerNode is how many units a limit must have for each node; with fewer it is better to ask for each check.
 	minPerNode = 10
 )
 
-// Terms are the conditions of a subject's leases. The zero Terms are of a subject that takes none.
+// Terms are the conditions of a subject's leases. The zero Terms mean that it takes none.
 type Terms struct {
-	Threshold float64       // 0.5…0.95: up to this part used, leases are large
+	Threshold float64       // 0.5…0.95: leases are large while at most this part of the limit is used
 	Idle      float64       // above 0, at most 0.5: part of the limit that all leases together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
-	Nodes     int           // among which limits are divided, as far as is known where it is looked at
+	Nodes     int           // how many nodes divide limits, as far as this node knows
 }
 
-// TermsOf returns the terms of a rule's subject with these limits among so many nodes; none where each check is to
-// be asked for: by what the rule says (`consistency`, `on_limit: delay`, `block`), by an algorithm whose promise depends
-// on when each hit happens, or where leases would not be worth it.
+// TermsOf returns the terms for a rule's subject with these limits, among that many nodes. It returns none if each check must
+// ask the owner: because the rule says so (`consistency`, `on_limit: delay`, `block`), because the algorithm's promise depends
+// on when each hit happens, or because leases would not be worth it.
 func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Block > 0 {
 		return Terms{}
@@ -49,19 +49,19 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	return t
 }
 
-// DefaultTTL is how long leases of a limit with that window last, unless the rule says otherwise.
+// DefaultTTL returns how long leases of a limit with that window last, unless the rule says otherwise.
 func DefaultTTL(window time.Duration) time.Duration { return min(MaxTTL, max(MinTTL, window/ttlParts)) }
 
-// Leasable reports whether a limit takes leases among so many nodes.
+// Leasable reports whether a limit takes leases among that many nodes.
 func Leasable(l *algorithms.Limit, nodes int) bool {
 	return l.Kind.Leased() && l.MaxDelay == 0 && l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
-// Together is how much of a limit all leases together may hold above Threshold.
+// Together returns how much of a limit all leases together may hold above Threshold.
 func (t Terms) Together(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
 
-// Part is a node's part of that.
+// Part returns one node's part of Together.
 func (t Terms) Part(l *algorithms.Limit) int64 { return t.Together(l) / int64(max(1, t.Nodes)) }
 
-// None reports whether there are no leases.
+// None reports whether the subject takes no leases.
 func (t Terms) None() bool { return t.TTL == 0 }

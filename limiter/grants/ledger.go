@@ -15,30 +15,30 @@ import (
 
 const (
 	ledgerShards = 64
-	// minSubjects is the least bound on the subjects of a ledger, and maxOut bounds the grants of one.
+	// minSubjects is the smallest bound on a ledger's subjects; maxOut bounds the grants of one subject that are out.
 	minSubjects = 1024
 	maxOut      = 4096
-	// grace is how long after its end a grant may still come back: on its way since its holder's end of it.
+	// grace is how long after its end a grant may still come back: its holder ended it in time, and it is on the way.
 	grace = 500 * time.Millisecond
 	never = time.Duration(math.MaxInt64)
 )
 
-// Ledger is what an owner has granted and not got back. All methods may be called concurrently. Times are readings of a
-// clock that goes on in suspend.
+// Ledger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of a
+// clock that keeps running while the machine is suspended.
 type Ledger struct {
-	perShard int // subjects
+	perShard int // bounds the subjects
 	ids      atomic.Uint64
 	out      atomic.Int64
 	shards   [ledgerShards]ledgerShard
 }
 
 type ledgerShard struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards known and next
 	known map[uint64]*subject
-	next  time.Duration // when some subject may have ended
+	next  time.Duration // when the first subject may have ended
 }
 
-// subject is what is out of one subject.
+// subject is the grants of one subject that are out.
 type subject struct {
 	out   []entry
 	until time.Duration // from then on nothing is out
@@ -49,19 +49,19 @@ type entry struct {
 	id      uint64
 	holder  ring.NodeID
 	lineage uint64
-	until   time.Duration // the holder spends none of it after that, and it does not come back much later
+	until   time.Duration // including grace: the holder stops spending by then, and nothing comes back afterwards
 	parts   []part
 }
 
 // part is one limit's part of a grant.
 type part struct {
 	lo     uint64 // Key.Lo
-	amount int64  // granted: no more comes back
-	out    int64  // at most so much may still be spent
-	back   int64  // about so much may still come back, as the holder said last
+	amount int64  // units granted and not yet given back: no more comes back
+	out    int64  // at most this many units may still be spent
+	back   int64  // about this many units may still come back, by the holder's last report
 }
 
-// NewLedger returns a ledger of at most bound subjects, and at least 1,024.
+// NewLedger returns a ledger of at most bound subjects; a bound below 1,024 counts as 1,024.
 func NewLedger(bound int64) *Ledger {
 	b := &Ledger{perShard: int(max(bound, minSubjects) / ledgerShards)}
 	for i := range b.shards {
@@ -70,10 +70,10 @@ func NewLedger(bound int64) *Ledger {
 	return b
 }
 
-// Out is how many grants are out.
+// Out returns how many grants are out.
 func (b *Ledger) Out() int64 { return b.out.Load() }
 
-// hold locks a subject's shard, and returns what is out of the subject; nil: nothing.
+// hold locks a subject's shard and returns the subject, or nil if nothing of it is out.
 func (b *Ledger) hold(hi uint64) (*ledgerShard, *subject) {
 	sh := &b.shards[hi%ledgerShards]
 	sh.mu.Lock()
@@ -83,16 +83,16 @@ func (b *Ledger) hold(hi uint64) (*ledgerShard, *subject) {
 // Request is a holder's wish about one subject.
 type Request struct {
 	Holder  ring.NodeID
-	Lineage uint64 // of the partition's counters here
-	Mine    bool   // what the wish says about grants is of this process
+	Lineage uint64 // of the partition's counters on this node
+	Mine    bool   // the wish's reports about grants refer to this process
 	Wish    *localcache.Wish
-	Nodes   int // among which limits are divided
-	// Ops are the subject's limits. Their decisions say what remains; costs don't matter.
+	Nodes   int // how many nodes divide limits
+	// Ops are the subject's limits. Their decisions say what remains; their costs don't matter.
 	Ops []counters.Op
 }
 
-// Grant grants what it may of r: take is called with the sizes as costs, which it is to debit, all or nothing. An ID of
-// 0 is no grant.
+// Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
+// zero if nothing is granted.
 func (b *Ledger) Grant(at time.Duration, r *Request, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	hi := r.Ops[0].Key.Hi
 	sh, s := b.hold(hi)
@@ -125,8 +125,8 @@ func (b *Ledger) Grant(at time.Duration, r *Request, take func(ops []counters.Op
 	return e.id, amounts
 }
 
-// sync takes over what the holder says of its grants: those that came to it and that it does not name are not spent any
-// more, though something of them may be on its way back.
+// sync takes over what the holder reports about its grants. A grant that reached the holder and is missing from the report is
+// no longer spent, although some of it may be on its way back.
 func (b *Ledger) sync(s *subject, at time.Duration, r *Request) {
 	before := len(s.out)
 	s.out = slices.DeleteFunc(s.out, func(e entry) bool { return at >= e.until || e.lineage != r.Lineage })
@@ -150,7 +150,8 @@ func (b *Ledger) sync(s *subject, at time.Duration, r *Request) {
 	}
 }
 
-// sizes are r's ops with what may be granted as costs; nil where one that is wanted gets nothing.
+// sizes returns r's ops with the amounts to grant as costs. It returns nil if a limit that the holder wants some of gets
+// nothing.
 func (s *subject) sizes(r *Request) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
 	some, terms := false, r.Wish.Terms
@@ -178,7 +179,7 @@ func (s *subject) sizes(r *Request) []counters.Op {
 	return ops
 }
 
-// each calls f for the parts of one limit that are out.
+// each calls f for each part of one limit that is out.
 func (s *subject) each(lo uint64, f func(e *entry, p *part)) {
 	if s == nil {
 		return
@@ -193,8 +194,8 @@ func (s *subject) each(lo uint64, f func(e *entry, p *part)) {
 	}
 }
 
-// Return takes a grant of this process back, once: give is called for each op with the cost that may be put back. used
-// tells what is used of a limit. It does nothing where the grant is not out any more.
+// Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns what is
+// used of a limit. Return does nothing if the grant is no longer out.
 func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
 	sh, s := b.hold(ops[0].Key.Hi)
@@ -221,7 +222,7 @@ func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 		if ops[i].Limit.Kind == algorithms.TokenBucket {
 			out := int64(0)
 			s.each(ops[i].Key.Lo, func(_ *entry, p *part) { out = add(out, p.out) })
-			// What is used is told rounded up.
+			// used rounds up.
 			cost = min(cost, used(&ops[i])-1-out)
 		}
 		if cost > 0 {
@@ -231,8 +232,8 @@ func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	}
 }
 
-// Back is how much of one limit may still come back from grants: more is not to be taken out of its counter otherwise,
-// or what comes back finds nothing to be put into.
+// Back returns how much of one limit may still come back from grants. A loan must leave at least that much used in the counter,
+// or a returned grant finds no debit to cancel.
 func (b *Ledger) Back(at time.Duration, hi, lo uint64) (all int64) {
 	sh, s := b.hold(hi)
 	defer sh.mu.Unlock()
@@ -244,7 +245,7 @@ func (b *Ledger) Back(at time.Duration, hi, lo uint64) (all int64) {
 	return all
 }
 
-// Forget forgets what is out of a subject, so that none of it comes back: its counters were changed otherwise.
+// Forget drops the grants of a subject, so that nothing of them comes back: the subject's counters were changed meanwhile.
 func (b *Ledger) Forget(hi uint64) {
 	sh, s := b.hold(hi)
 	defer sh.mu.Unlock()
@@ -254,7 +255,7 @@ func (b *Ledger) Forget(hi uint64) {
 	}
 }
 
-// Sweep forgets what has ended.
+// Sweep forgets subjects whose grants have ended.
 func (b *Ledger) Sweep(at time.Duration) {
 	for i := range b.shards {
 		sh := &b.shards[i]
@@ -264,7 +265,7 @@ func (b *Ledger) Sweep(at time.Duration) {
 	}
 }
 
-// sweep forgets what has ended in a shard, which is held. It looks at all of the shard, so it does so at most once in grace.
+// sweep is Sweep for one shard, which the caller holds. It reads the whole shard, so it does so at most once per grace.
 func (b *Ledger) sweep(sh *ledgerShard, at time.Duration) {
 	if at < sh.next {
 		return

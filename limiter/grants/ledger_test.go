@@ -47,14 +47,14 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *Request {
 
 func yes([]counters.Op) bool { return true }
 
-// back is how much of a grant may be given back.
+// back returns how much of a grant may be given back.
 func (b *Ledger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
 	b.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
 	return given
 }
 
-// What comes back is what was granted at most, once, in the same life of the counters, and in time.
+// At most what was granted comes back: once, in the same lineage of the counters, and in time.
 func TestReturn(t *testing.T) {
 	b := NewLedger(0)
 	grant := func() uint64 {
@@ -93,19 +93,19 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// A bucket takes back only what makes it, with all that is out, no fuller than its burst.
+// A bucket takes back only as much as keeps it, together with everything that is out, within its burst.
 func TestABucketDoesNotPileUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
 	b := NewLedger(0)
 	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), yes)
 	b.Grant(0, request(2, 100, 900, &bucket), yes)
-	// By now it has refilled but for 150, of which 100 are out elsewhere.
+	// By now it has refilled but for 150, of which 100 are out at the other holder.
 	if have := b.back(1, 1, first, 100, 150, &bucket); have != 49 {
 		t.Errorf("have %d", have)
 	}
 }
 
-// What a holder says about its grants counts, also about those that it has spent.
+// The ledger follows a holder's report on its grants, including those that are spent.
 func TestSync(t *testing.T) {
 	b := NewLedger(0)
 	first, _ := b.Grant(0, request(1, 6, 100, &fixed), yes)
@@ -126,7 +126,7 @@ func TestSync(t *testing.T) {
 	if id, _ := b.Grant(0, r, yes); id != 0 {
 		t.Error("grants of another process are not these")
 	}
-	// What was on its way back meanwhile is taken.
+	// A grant that was already on its way back is accepted.
 	if have := b.back(1, 1, first, 2, 900, &fixed); have != 2 {
 		t.Errorf("have %d", have)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// network is an owner's ledger and counters, holders, and the messages between them, on one virtual clock: all that
-// happens is in order, so that what was admitted can be held against the limits to the unit.
+// network is an owner's ledger and counters, holders, and the messages between them, on one virtual clock. Events happen in a
+// known order, so admitted hits can be checked against the limits to the unit.
 type network struct {
 	t       testing.TB
 	chance  *rand.Rand
@@ -30,8 +30,8 @@ type network struct {
 	holders []*localcache.Leases
 	owner   ring.NodeID
 
-	ordered bool          // messages between two keep their order
-	slow    time.Duration // the longest time of a message
+	ordered bool          // messages between two nodes keep their order
+	slow    time.Duration // the longest time that a message takes
 	loss    float64
 	unspend bool
 	last    [2][8]time.Duration
@@ -65,7 +65,7 @@ func (w *network) after(d time.Duration, run func()) {
 	w.queue = append(w.queue, event{w.at + d, w.events, run})
 }
 
-// message runs what a message does when it comes, if it does: way 0 is to the owner, 1 from it.
+// message calls run when a message arrives, if it does. Way 0 is to the owner, 1 from it.
 func (w *network) message(way, holder int, run func()) {
 	if w.chance.Float64() < w.loss {
 		return
@@ -89,12 +89,12 @@ func (w *network) ops(cost []int64) []counters.Op {
 	return ops
 }
 
-// admitted holds one hit against the limits.
+// admitted records one hit.
 func (w *network) admitted(cost []int64) {
 	w.hits = append(w.hits, hit{w.at, cost})
 }
 
-// check is one check at a holder.
+// check makes one check at a holder.
 func (w *network) check(h int, cost []int64) {
 	ops := w.ops(cost)
 	s := w.holders[h]
@@ -115,7 +115,7 @@ func (w *network) check(h int, cost []int64) {
 	}
 }
 
-// ask is a question to the owner.
+// ask sends a question to the owner.
 func (w *network) ask(h int, cost []int64, renewal bool) {
 	s, ops, sent := w.holders[h], w.ops(cost), w.at
 	wish, ok := s.Wish(w.at, w.owner, w.terms, ops, 1)
@@ -149,7 +149,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 	})
 }
 
-// grant does what an owner does with a wish.
+// grant grants a wish as an owner does.
 func (w *network) grant(h int, now algorithms.Now, wish *localcache.Wish, ops []counters.Op) localcache.Grant {
 	g := localcache.Grant{EndsIn: wish.Terms.TTL}
 	for i := range ops {
@@ -164,7 +164,7 @@ func (w *network) grant(h int, now algorithms.Now, wish *localcache.Wish, ops []
 	return g
 }
 
-// tend sends back what is over.
+// tend sends back grants that have ended.
 func (w *network) tend(h int) {
 	for _, e := range w.holders[h].Ended(w.at, nil) {
 		w.message(0, h, func() {
@@ -184,7 +184,7 @@ func (w *network) tend(h int) {
 	}
 }
 
-// run lets time pass until nothing is left to do before an end.
+// run lets time pass until there is nothing left to do before end.
 func (w *network) run(end time.Duration) {
 	for {
 		next := -1
@@ -204,7 +204,7 @@ func (w *network) run(end time.Duration) {
 	}
 }
 
-// excess is by how much the hits break limit i, 0 if they keep it.
+// excess returns by how much the hits exceed limit i, and when; zero if they keep it.
 func (w *network) excess(i int) (worst float64, when time.Duration) {
 	l := w.limits[i]
 	note := func(over float64, at time.Duration) {
@@ -274,7 +274,7 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	return w
 }
 
-// traffic has each holder check at changing rates until end.
+// traffic makes each holder check at changing rates until end.
 func (w *network) traffic(end time.Duration) {
 	base := float64(w.limits[0].Amount) / w.limits[0].Window.Seconds() / float64(len(w.holders))
 	for h := range w.holders {
@@ -311,8 +311,8 @@ func (w *network) traffic(end time.Duration) {
 	}
 }
 
-// G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the
-// unit, at each hit by the sliding window's own rule, of a bucket over any span D no more than over D + TTL.
+// G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the unit, at
+// each hit by the sliding window's own rule, and for a bucket over any span D no more than over D + TTL.
 func TestG2_ModelOfLeases(t *testing.T) {
 	seeds := uint64(16)
 	if testing.Short() {
@@ -345,7 +345,7 @@ func TestG2_ModelOfLeases(t *testing.T) {
 	}
 }
 
-// G3: once the traffic is over, what was not spent is back within a lease's life, to the unit.
+// G3: once traffic stops, everything unspent is back within a lease's TTL, to the unit.
 func TestG3_ModelOfLeases(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
@@ -384,7 +384,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 	}
 }
 
-// A grant comes back once, and no more of each limit than was granted of it, whatever the message says.
+// A grant comes back once, and no more of each limit than was granted, whatever the message says.
 func TestReturnNamesALimitTwice(t *testing.T) {
 	b := NewLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
@@ -402,8 +402,8 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	}
 }
 
-// G2 of a token bucket, at its worst: holders that want all they can get, hoard it until it ends, and now and then all
-// spend what they have at once. Answers may overtake each other, and what was spent may be put back.
+// G2 of a token bucket at its worst: holders that want all they can get, hoard it until it ends, and now and then all spend at
+// once what they have. Answers may overtake each other, and spent cost may be put back.
 func TestG2_HoardedBucket(t *testing.T) {
 	for _, c := range []networkCase{
 		{ordered: true, slow: time.Millisecond},
@@ -502,9 +502,9 @@ func (w *network) hoard(h int) {
 	})
 }
 
-// G2 of a token bucket: what is taken back of one holder leaves room for all that another may still spend, be that what
-// it puts back of a check that something else refused after it had told the owner that it was spent, or a grant that
-// came after a later one.
+// G2 of a token bucket: a return by one holder leaves room for everything that another may still spend. That includes cost that
+// the other puts back after it reported it as spent, because something else refused the check, and a grant that arrives after a
+// later one.
 func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
@@ -544,18 +544,18 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 					t.Fatalf("a grant of %d: have %d", g.Amounts[0], outcome)
 				}
 			} else {
-				come(0, sent, grant(0, 10)) // overtakes it
+				come(0, sent, grant(0, 10)) // overtakes g
 			}
-			grant(0, 1) // tells what is held; this answer is lost
+			grant(0, 1) // reports what is held; the answer is lost
 			pass(6 * time.Millisecond)
-			w.tend(1) // the other one gives all back
+			w.tend(1) // the other holder gives everything back
 			pass(42 * time.Millisecond)
 			if !late {
 				a.Unspend(receipt, spent)
 			} else {
 				come(0, sent, g)
 			}
-			// All is spent at once.
+			// Spend everything at once.
 			for _, n := range []int64{2_500, 10} {
 				if outcome, _ := a.Spend(w.at, w.owner, w.ops([]int64{n})); outcome == localcache.Spent {
 					w.admitted([]int64{n})
@@ -574,9 +574,8 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	}
 }
 
-// A grant of which its holder says that it is spent stays in the ledger only as long as something of it may be on its way
-// back: an owner that gives a busy subject many small ones looks at all of them with each question, and has room for so
-// many only.
+// A grant that its holder reports as spent stays in the ledger only while part of it may be on its way back. An owner that
+// gives a busy subject many small grants reads all of them on each question, and has room for a bounded number.
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
@@ -589,7 +588,7 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
-		wish.Seen = id // and nothing is held
+		wish.Seen = id // nothing is held
 		at += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.

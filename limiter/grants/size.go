@@ -7,16 +7,16 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 )
 
-// Ask is what a holder asks of one limit.
+// Ask is a holder's wish for one limit, with what the owner knows of that limit.
 type Ask struct {
 	Limit     *algorithms.Limit
-	Want      int64 // units that it expects to need in the life of a lease
+	Want      int64 // units that the holder expects to need within a lease's TTL
 	Remaining int64 // units left of the limit
-	Out       int64 // units of other grants that are out
-	OutThere  int64 // of these, the holder's own
+	Out       int64 // units of grants that are out
+	OutThere  int64 // units of Out that the same holder has
 }
 
-// Size is how many units of one limit to grant a holder; 0 for none.
+// Size returns how many units of one limit to grant; zero for none.
 func Size(a Ask, t localcache.Terms) int64 {
 	capacity := a.Limit.Capacity()
 	used := capacity - min(a.Remaining, capacity)
@@ -24,17 +24,17 @@ func Size(a Ask, t localcache.Terms) int64 {
 	part := t.Part(a.Limit)
 	small := min(a.Want, part-a.OutThere, t.Together(a.Limit)-a.Out)
 	size := max(0, min(max(large, small), a.Remaining))
-	// Crumbs of a limit that is used up as fast as it comes back save no calls, and have to be remembered each.
+	// Tiny grants of a limit that is used up as fast as it refills save no calls, and the ledger must remember each.
 	if size < min(a.Want, part/crumbs) {
 		return 0
 	}
 	return size
 }
 
-// crumbs is by how much less than a node's part of what may be idle is not worth a grant.
+// crumbs bounds the smallest grant: less than 1/crumbs of a node's part of the idle amount is not worth granting.
 const crumbs = 8
 
-// add is a + b, or the greatest number.
+// add returns a + b, or the largest int64 on overflow.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
