@@ -12,12 +12,13 @@ import (
 // Levels are the agreed feature level and what the members know.
 type Levels struct {
 	Agreed agreement.Level `json:"level"`
-	// Highest is the one that all members know: the level can be raised up to it.
+	// Highest is the highest level that all members know: the level can be raised up to it.
 	Highest agreement.Level `json:"highest"`
 	Members []MemberLevel   `json:"members"` // by name
 }
 
-// MemberLevel is what a member's last process knows: a server of Raft, or a node that was in a ring, away or not.
+// MemberLevel is what a member's last process knows. Members are Raft's servers and nodes that were in a ring,
+// present or not.
 type MemberLevel struct {
 	Name    string          `json:"name"`
 	ID      ring.NodeID     `json:"id"`
@@ -26,7 +27,7 @@ type MemberLevel struct {
 	Zones   string          `json:"zones"` // version of its time zones
 }
 
-// Levels reports them as this node knows them.
+// Levels returns the levels as this node knows them.
 func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 
 func (c *crew) levels(s *agreement.State) Levels {
@@ -45,8 +46,8 @@ func (c *crew) levels(s *agreement.State) Levels {
 	return l
 }
 
-// Raise makes a feature level, or with 0 the highest that all members know, the agreed one, for good. It returns the level
-// that is agreed on then. The error wraps ErrRefused if somebody does not know it, ErrNoLeader or ErrUnknown.
+// Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level
+// agreed on then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -69,7 +70,7 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
-	// Only after an entry of its own has been applied does a leader know what there is.
+	// A leader knows the current state only after applying an entry of its own.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
