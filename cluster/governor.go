@@ -149,7 +149,7 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 // another region it follows the primary's rules.
 func (c *governor) governRegions() {
 	if c.cfg.Far == nil && c.secondary() {
-		return // there is no way to the primary
+		return // there is no way to reach the primary
 	}
 	c.loop(c.cfg.Timings.Follow, c.wake, func() (last bool) {
 		if !c.noteLead() || c.State().Cluster.IsZero() {

@@ -152,7 +152,7 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 	return c.insist(ctx, func(unknown bool) error {
 		err := c.callJSON(ctx, toLeader, MethodRemove, d, &done{})
 		if unknown && errors.Is(err, ErrNotFound) {
-			return nil // the call before did it, and its answer was lost
+			return nil // an earlier attempt did it, and its reply was lost
 		}
 		return err
 	})

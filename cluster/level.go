@@ -98,8 +98,8 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	return to, nil
 }
 
-// mayRise says who does not know a level. A region that follows this one's rules has to be at the level before: its nodes
-// read what is written here.
+// mayRise returns an error that names a node or region that does not know a level. A region that follows this one's
+// rules must reach the level first, because its nodes read what is written here.
 func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
@@ -119,13 +119,14 @@ func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	return nil
 }
 
-// rise is since when this leader has seen that all members know a level.
+// rise is the level that all members know, and when this leader first saw that.
 type rise struct {
 	to    agreement.Level
 	since time.Time
 }
 
-// riseByItself raises the level when all have known a higher one for a while: until then a roll back works.
+// riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back
+// works.
 func (c *reconciler) riseByItself(r *rise) {
 	l := c.crew.levels(c.State())
 	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {
