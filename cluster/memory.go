@@ -31,7 +31,7 @@ const (
 // AppliedNote stores what a node has applied: the index, and the cluster, so that the note is not mistaken for
 // another cluster's. A persist.Note is one.
 type AppliedNote interface {
-	// Read returns what was written last, nil if there is nothing.
+	// Read returns what was last written, nil if nothing was.
 	Read() ([]byte, error)
 	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more at
 	// the end.
