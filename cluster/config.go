@@ -99,7 +99,7 @@ type Config struct {
 
 	Store  Store
 	Peers  *peer.Peers   // the caller starts it after Cluster.Handle and before the Cluster, and closes it
-	Gossip gossip.Config // New and Start fill in Self and the defaults of Advertise and Logger
+	Gossip gossip.Config // Start fills in Self, and Advertise and Logger if they are empty
 
 	// Seed returns the first rules of a cluster founded here, and their author. nil: none.
 	Seed func() (text []byte, by string)

@@ -40,7 +40,7 @@ func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 			}
 			w.until(10*time.Second, "it is ended", ended)
 			lags.Store(false)
-			w.inRing(nodes...) // and comes back
+			w.inRing(nodes...) // and it comes back
 		})
 	}
 }

@@ -167,8 +167,8 @@ func (c *governor) comeAbreast(ctx context.Context) error {
 	return c.become(ctx, theirs.Term+1)
 }
 
-// newcomers returns the reachable regions that will follow this one. Regions that already follow are added by
-// oversee, without a write.
+// newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with
+// or without a write.
 func (c *governor) newcomers() (list []string) {
 	if c.cfg.Far == nil {
 		return nil

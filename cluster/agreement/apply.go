@@ -15,7 +15,7 @@ var ErrRejected = errors.New("entry is rejected")
 
 // Result is the outcome of an entry.
 type Result struct {
-	Version int64 // of the rules, after a Rules entry that was accepted
+	Version int64 // of the rules, after an accepted Rules entry
 	// Err is nil, or wraps ErrRejected, rules.ErrConflict or rules.ErrNotFound, or is of type rules.Errors.
 	Err error
 }

@@ -22,14 +22,14 @@ import (
 //	byte 0    entryMark
 //	byte 1    kind: its place in kinds
 //	byte 2    entryFormat
-//	uvarint   the feature level that it takes to read it
+//	uvarint   the feature level needed to read it
 //	uvarint   length of the release
-//	release   that wrote it, text
-//	byte      1 if it names its terms, else 0
-//	80 bytes  terms, if it does: see Terms; numbers big endian
+//	release   the release that wrote it, text
+//	byte      1 if the entry has terms, else 0
+//	80 bytes  the terms, if any: see Terms; numbers big endian
 //	uvarint   length of the JSON
 //	JSON      the entry
-//	tail      of Rules the change's body, of Adopt the documents, else nothing
+//	tail      for Rules the change's body, for Adopt the documents, else nothing
 //
 // Every release writes everything up to the release in this way, so that a build that can't read the rest can say
 // which can.

@@ -254,7 +254,7 @@ func followed(t testing.TB, s *State) Adopt {
 	return e
 }
 
-// ahead makes to follow from.
+// ahead applies to the state to what from offers to follow, and returns the outcome.
 func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 	t.Helper()
 	b, err := from.AppendFollow([]byte("x"))

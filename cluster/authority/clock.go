@@ -11,7 +11,7 @@ const (
 
 	// maxDrift is how far the wall clock and the monotonic clock may diverge before the kernel is asked again.
 	maxDrift = 20 * time.Millisecond
-	// maxBracket bounds how long reading the kernel's clock may take; slower readings are discarded.
+	// maxBracket bounds how long reading the kernel's clock may take; a slower reading is not kept.
 	maxBracket = time.Millisecond
 	// anchorLife is how long one reading of the kernel's clock is reused.
 	anchorLife = time.Second

@@ -285,7 +285,7 @@ func (l *ledger) observeRing(v *view) {
 		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
-		// A node that was taken out must do well for a while first, and must be directly reachable.
+		// A new member must be directly reachable. One that was taken out must also do well for a while first.
 		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}

@@ -25,7 +25,7 @@ const (
 	proposeTimeout = 2 * time.Second
 	// startOver is how long to pause after a proposal that was rejected or whose outcome is unknown.
 	startOver = 250 * time.Millisecond
-	// maxWaiting bounds the questions waiting for an empty entry or for a majority of the ring.
+	// maxWaiting bounds the questions waiting for the next empty entry or for a majority of the ring.
 	maxWaiting = 8192
 )
 

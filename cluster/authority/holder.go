@@ -50,7 +50,7 @@ type Holder struct {
 
 	// mu guards the fields that an answer is judged by, and writes to until.
 	mu         sync.Mutex
-	era        uint64        // raised by Revoke and GiveUp; answers to requests of an earlier era are ignored
+	era        uint64        // raised whenever authority is dropped; answers to requests of an earlier era are ignored
 	generation int64         // the generation until was granted for
 	lost       time.Duration // the reading at which authority was last dropped, or this process began
 	gaveUp     bool

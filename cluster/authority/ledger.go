@@ -77,8 +77,8 @@ type ledger struct {
 	records map[ring.NodeID]*record
 	// floor is the index that a node must have applied to be granted authority. It never decreases.
 	floor uint64
-	// rises are the newest rules that a majority of the ring has applied, with the time they reached it. followTime
-	// later, the floor rises to each. Each tick checks them.
+	// rises are the newest rules that a majority of the ring has applied, with the time it had. The floor rises to
+	// each followTime later. Each tick adds at most one, and each stays for at most followTime.
 	rises []rise
 	// proved is when an empty entry of this leader last committed.
 	proved time.Duration
