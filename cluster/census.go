@@ -46,8 +46,8 @@ type member struct {
 // alive reports whether gossip currently sees the node.
 func (m *member) alive() bool { return m.seen && m.State == gossip.Alive }
 
-// census lists, by name, the nodes known to gossip, Raft's configuration or the agreed state. Gossip is the newest
-// source for names and addresses.
+// census lists, by name, the nodes known to gossip, Raft's configuration or the agreed state. Gossip is the newest source
+// for names and addresses.
 func (c *crew) census(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {

@@ -39,8 +39,8 @@ type Cluster struct {
 	closeErr  error
 }
 
-// New returns a node's part without taking part yet: it knows its own identity, but leads nothing and knows no other
-// nodes. Always Close it.
+// New returns a node's part without taking part yet: it knows its own identity, but leads nothing and knows no other nodes.
+// Always Close it.
 func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -75,8 +75,8 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Start makes this node take part: it opens gossip and Raft, and starts the loops. It returns before there is a
-// cluster: see Ready.
+// Start makes this node take part: it opens gossip and Raft, and starts the loops. It returns before there is a cluster:
+// see Ready.
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
@@ -250,13 +250,12 @@ func (c *core) spawn(task func()) bool {
 	return true
 }
 
-// Close ends the node's part here. It does not leave: the others will see the node fail. It takes at most some
-// seconds, whatever hangs; the error says what does.
+// Close ends the node's part here. It does not leave: the others will see the node fail. It takes at most some seconds,
+// whatever hangs; the error says what does.
 //
-// The order: first, requests for and grants of authority stop. Then entries under way are decided, because Raft, once
-// shut down, never answers entries that are committed but not applied. Then Raft ends, its connections first, because
-// it waits for their readers. Gossip ends last, so that the others see this node for as long as it votes. The caller
-// closes Peers.
+// The order: first, requests for and grants of authority stop. Then entries under way are decided, because Raft, once shut
+// down, never answers entries that are committed but not applied. Then Raft ends, its connections first, because it waits
+// for their readers. Gossip ends last, so that the others see this node for as long as it votes. The caller closes Peers.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr

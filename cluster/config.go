@@ -91,8 +91,7 @@ type Config struct {
 	// Build describes what this build can read. A Level of 0 means agreement.Newest.
 	Build Build
 
-	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same
-	// one.
+	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same one.
 	Primary string
 	// Far reaches the other regions; nil if there are none. The caller closes it, after the Cluster.
 	Far Far
@@ -103,23 +102,22 @@ type Config struct {
 
 	// Seed returns the first rules of a cluster founded here, and their author. nil: none.
 	Seed func() (text []byte, by string)
-	// OnState is called, in order, for each change of which node may own what: a ring, an end, a new process, a
-	// completed epoch. Several changes in quick succession make one call. It must not wait for the Cluster.
+	// OnState is called, in order, for each change of which node may own what: a ring, an end, a new process, a completed
+	// epoch. Several changes in quick succession make one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)
 	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
 	OnRules func(*rules.Set)
-	// Settled returns the epoch that this node has completed: its part of every hand-off is over. nil: the newest
-	// epoch.
+	// Settled returns the epoch that this node has completed: its part of every hand-off is over. nil: the newest epoch.
 	Settled func() int64
-	// Lagging returns reachable nodes that don't take the copies that this node sends them. They count as
-	// unreachable. nil: there are none.
+	// Lagging returns reachable nodes that don't take the copies that this node sends them. They count as unreachable. nil:
+	// there are none.
 	Lagging func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
 	// Remember receives the addresses at which to find gossip after a restart, when they change. May be nil.
 	Remember func(addresses []string)
-	// Applied records what this node has applied, so that after a restart it knows rules and ring even if it can't
-	// reach the others. nil: nothing is recorded.
+	// Applied records what this node has applied, so that after a restart it knows rules and ring even if it can't reach
+	// the others. nil: nothing is recorded.
 	Applied AppliedNote
 
 	SnapshotEntries uint64 // take a snapshot after this many entries
@@ -130,8 +128,8 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// DefaultConfig returns the values for a node on a local network. Self, Store, Peers, Gossip and Boottime are left to
-// the caller.
+// DefaultConfig returns the values for a node on a local network. Self, Store, Peers, Gossip and Boottime are left to the
+// caller.
 func DefaultConfig() Config {
 	return Config{
 		SnapshotEntries: 8192,

@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew tracks the other nodes: which are there, how far each has applied, and whether their states differ. It asks
-// for authority, and answers such requests while this node leads.
+// crew tracks the other nodes: which are there, how far each has applied, and whether their states differ. It asks for
+// authority, and answers such requests while this node leads.
 type crew struct {
 	*core
 	remembered []string // as last passed to Remember; only look uses it
@@ -63,8 +63,8 @@ func (c *Cluster) makeAuthority() {
 // Authority reports whether this node may act as an owner now.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// status returns what this node reports with its requests for authority: the state that the rest of the node knows,
-// which may lag slightly behind what Raft has applied.
+// status returns what this node reports with its requests for authority: the state that the rest of the node knows, which
+// may lag slightly behind what Raft has applied.
 func (c *crew) status() authority.Request {
 	c.follow.mu.Lock()
 	s := c.follow.told
@@ -131,8 +131,8 @@ func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply
 	return reply, nil
 }
 
-// nodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed
-// only after Timings.Absent: after a restart of all nodes, some take longer.
+// nodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed only
+// after Timings.Absent: after a restart of all nodes, some take longer.
 func (c *crew) nodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range c.census(c.State()) {
@@ -177,8 +177,8 @@ func (c *core) gossipMembers() []gossip.Member {
 // outsider is how long gossip keeps listing a node that is gone and has no place in the agreed state.
 const outsider = time.Minute
 
-// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first
-// seen in that state.
+// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
+// that state.
 func (c *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range c.crew.census(c.State()) {

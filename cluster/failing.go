@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// standsBack multiplies the election delay of a node whose store fails. Such a node could still be elected, because
-// its term can be saved and its log is as long as the others'. It would then lead again and again without being able
-// to store an entry.
+// standsBack multiplies the election delay of a node whose store fails. Such a node could still be elected, because its
+// term can be saved and its log is as long as the others'. It would then lead again and again without being able to store
+// an entry.
 const standsBack = 20
 
 // watchedLogs is a log store that tracks whether writes fail.
@@ -36,9 +36,8 @@ func (w *watchedLogs) note(err error) error {
 	return err
 }
 
-// standBack is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter
-// could. The first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead
-// if it has it.
+// standBack is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could. The
+// first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
 func (c *crew) standBack() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()

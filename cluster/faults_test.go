@@ -174,8 +174,7 @@ func (w *world) fault(chance *rand.Rand) {
 	}
 }
 
-// TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node a client
-// writes.
+// TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node a client writes.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	many(t, *seeds/15, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
@@ -244,8 +243,7 @@ func TestAHungStoreEndsLeadership(t *testing.T) {
 	})
 }
 
-// TestTheLeadGoesToWhoStores: a follower whose store hangs is not asked to lead. Raft would propose nothing
-// meanwhile.
+// TestTheLeadGoesToWhoStores: a follower whose store hangs is not asked to lead. Raft would propose nothing meanwhile.
 func TestTheLeadGoesToWhoStores(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -276,8 +274,7 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another
-// node.
+// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another node.
 func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)

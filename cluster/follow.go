@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never
-// waits for it: if states pile up, only the newest is passed on.
+// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
+// it: if states pile up, only the newest is passed on.
 type follower struct {
 	// mu guards told and waiter.
 	mu     sync.Mutex
@@ -25,8 +25,8 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
 		c.founder.adopt(now.Cluster)
 	}
-	// The ring first: rules may come into force slightly earlier on another node, but this node can't answer for a
-	// ring that it doesn't know.
+	// The ring first: rules may come into force slightly earlier on another node, but this node can't answer for a ring
+	// that it doesn't know.
 	if c.cfg.OnState != nil && ringChanged(before, now) {
 		c.cfg.OnState(now)
 	}

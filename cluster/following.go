@@ -50,8 +50,8 @@ const (
 	followOther                     // this region is not the primary; the rest is the name of the one that it follows
 )
 
-// followPrimary, on the leader of another region, asks the primary for news and has it agreed on here. It reports
-// progress to the primary at once.
+// followPrimary, on the leader of another region, asks the primary for news and has it agreed on here. It reports progress
+// to the primary at once.
 func (c *governor) followPrimary(ctx context.Context) error {
 	for {
 		more, err := c.followOnce(ctx)

@@ -23,8 +23,7 @@ const (
 	promiseBound = 2 * time.Second
 	// deferBound is how long a proposer holds back after hearing of one with a lower ID.
 	deferBound = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes it was told to
-	// join.
+	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes it was told to join.
 	alonePatience = 5 * time.Second
 	// remindEvery is how often a waiting node logs why it can't go on.
 	remindEvery = 30 * time.Second
@@ -35,8 +34,8 @@ type founder struct {
 	*core
 	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil if it can, or none has
 
-	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise
-	// and a decision exclude each other.
+	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
+	// decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
 
@@ -53,10 +52,9 @@ func (c *core) empty() (bool, error) {
 	return !has, nil
 }
 
-// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster leaves: a term of 1 and no entry. Raft
-// would refuse to bootstrap on it, although there is nothing. Only a proposer that held all promises, or a node that
-// is a cluster by itself, can have left that. A node that was added to another's cluster also has a term, but has not
-// decided anything.
+// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster leaves: a term of 1 and no entry. Raft would
+// refuse to bootstrap on it, although there is nothing. Only a proposer that held all promises, or a node that is a cluster
+// by itself, can have left that. A node that was added to another's cluster also has a term, but has not decided anything.
 func (c *founder) clearHalfFounded() error {
 	s := c.cfg.Store
 	last, err := s.Logs().LastIndex()
@@ -169,8 +167,8 @@ func (c *founder) foundOnce() (lower bool, err error) {
 	return false, fmt.Errorf("%d nodes are needed, or another one founds it", c.cfg.Expect)
 }
 
-// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were
-// starting, a network split at that moment could make two clusters of them.
+// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were starting, a
+// network split at that moment could make two clusters of them.
 func (c *founder) tooMany() error {
 	err := tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
 	if errors.Is(err, ErrRefused) {
@@ -181,8 +179,8 @@ func (c *founder) tooMany() error {
 	return err
 }
 
-// tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while
-// unresolved), and gossip's members. Nodes that only join don't count, since they found nothing.
+// tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),
+// and gossip's members. Nodes that only join don't count, since they found nothing.
 func tooMany(expect, named int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
@@ -219,8 +217,8 @@ func (c *founder) promiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and takes the promise
-// back if not. A proposer says no only once its disk does, and never reuses the attempt.
+// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and takes the promise back if
+// not. A proposer says no only once its disk does, and never reuses the attempt.
 func (c *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
 	defer cancel()

@@ -137,8 +137,8 @@ func TestStartWhileTheNetworkIsCut(t *testing.T) {
 	})
 }
 
-// TestACrashAtEachStepOfTheFounding: whichever write of a node's store is its last, its next process and the others
-// found one cluster.
+// TestACrashAtEachStepOfTheFounding: whichever write of a node's store is its last, its next process and the others found
+// one cluster.
 func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	for who := range 2 {
 		died := int64(0)

@@ -12,19 +12,19 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the follower
-// tells others and compiles rules.
+// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the follower tells
+// others and compiles rules.
 //
-// A machine that meets data that this build can't read is stuck for the life of the process: it applies nothing more
-// and takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another
-// build finds everything in the log.
+// A machine that meets data that this build can't read is stuck for the life of the process: it applies nothing more and
+// takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another build finds
+// everything in the log.
 type machine struct {
 	build agreement.Build
 	state atomic.Pointer[agreement.State]
 	bytes atomic.Int64 // of entries applied since the last snapshot
 	wake  func()       // must not block
-	// ruled is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set
-	// before the state with the change.
+	// ruled is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
+	// the state with the change.
 	ruled atomic.Uint64
 	// prepared is the write of rules that this node, as the leader, proposed last.
 	prepared atomic.Pointer[agreement.Prepared]
@@ -89,8 +89,8 @@ func (m *machine) Apply(l *raft.Log) any {
 	return result
 }
 
-// Snapshot captures the pointer; encoding happens later. A stuck machine takes none, since Raft would drop the
-// entries that it has not applied.
+// Snapshot captures the pointer; encoding happens later. A stuck machine takes none, since Raft would drop the entries that
+// it has not applied.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return nil, stuck
@@ -102,8 +102,8 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 // maxSnapshot bounds a snapshot that is read, in bytes: fifty documents of 8 MiB, with room to spare.
 const maxSnapshot = 1 << 30
 
-// Restore replaces the state with that of a snapshot. A snapshot that is whole but unreadable makes the machine
-// stuck, without an error, so that Raft keeps it for another build.
+// Restore replaces the state with that of a snapshot. A snapshot that is whole but unreadable makes the machine stuck,
+// without an error, so that Raft keeps it for another build.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, maxSnapshot+1))

@@ -32,8 +32,7 @@ type Far interface {
 const (
 	// attendEvery is how often a node checks whether it votes and how many nodes there are, to tell other regions.
 	attendEvery = time.Second
-	// governBound bounds one round of looking after the regions: the followed data may be some megabytes, over a slow
-	// link.
+	// governBound bounds one round of looking after the regions: the followed data may be some megabytes, over a slow link.
 	governBound = 20 * time.Second
 	// warnEvery is the minimum interval between warnings about misconfigured regions.
 	warnEvery = 30 * time.Second
@@ -43,8 +42,8 @@ const (
 	removalLead = 3 * time.Second
 )
 
-// governor is this node's part in the rules that regions share. It writes them, follows the primary's or, as the
-// leader of the primary, makes sure that all regions use them.
+// governor is this node's part in the rules that regions share. It writes them, follows the primary's or, as the leader of
+// the primary, makes sure that all regions use them.
 type governor struct {
 	*core
 	wake    chan struct{} // capacity 1: the regions may need attention
@@ -78,8 +77,8 @@ func (c *governor) governs() error {
 	return nil
 }
 
-// claim makes this region the primary if it is configured to be and isn't yet. The leader calls it after an entry of
-// its own.
+// claim makes this region the primary if it is configured to be and isn't yet. The leader calls it after an entry of its
+// own.
 func (c *governor) claim(ctx context.Context) error {
 	if c.secondary() || c.State().Regions.Primary == c.cfg.Self.Region {
 		return nil
@@ -123,8 +122,8 @@ func (c *governor) attendRegions() {
 	}
 }
 
-// warnOfPrimaries warns if a region believes itself to be the primary and this one follows another, or if the region
-// that this one follows does not believe itself to be. It reports whether it warned.
+// warnOfPrimaries warns if a region believes itself to be the primary and this one follows another, or if the region that
+// this one follows does not believe itself to be. It reports whether it warned.
 func (c *governor) warnOfPrimaries() (warned bool) {
 	if !c.leads() {
 		return false
@@ -145,8 +144,8 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 	return warned
 }
 
-// governRegions is the leader's loop. In the primary it adds regions and records which rules all of them use; in
-// another region it follows the primary's rules.
+// governRegions is the leader's loop. In the primary it adds regions and records which rules all of them use; in another
+// region it follows the primary's rules.
 func (c *governor) governRegions() {
 	if c.cfg.Far == nil && c.secondary() {
 		return // there is no way to reach the primary
@@ -205,11 +204,11 @@ func (c *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]b
 	return b, callError(err)
 }
 
-// callPrimary makes an idempotent call to the leader of the primary region. The error wraps ErrNoPrimary if nothing
-// was changed.
+// callPrimary makes an idempotent call to the leader of the primary region. The error wraps ErrNoPrimary if nothing was
+// changed.
 //
-// From another region, the call is sent only after the primary has just answered a probe. So a call that would meet a
-// cut link that nothing has noticed yet is known to have changed nothing.
+// From another region, the call is sent only after the primary has just answered a probe. So a call that would meet a cut
+// link that nothing has noticed yet is known to have changed nothing.
 func (c *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if !c.secondary() {
 		return c.callLeader(ctx, m, body)
@@ -230,9 +229,9 @@ func (c *governor) serveGoverns(context.Context, request) ([]byte, error) {
 	return nil, c.governs()
 }
 
-// RemoveRegion removes a region that is gone for good, and returns the version of the rules that divides its limits
-// among the others. It refuses if the region still follows. If the region is not gone after all, whatever it admits
-// by its old rules exceeds the limits.
+// RemoveRegion removes a region that is gone for good, and returns the version of the rules that divides its limits among
+// the others. It refuses if the region still follows. If the region is not gone after all, whatever it admits by its old
+// rules exceeds the limits.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()

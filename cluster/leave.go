@@ -18,8 +18,8 @@ import (
 // transferTries bounds the attempts to hand over the lead; an heir may be behind.
 const transferTries = 3
 
-// LeaveRing hands everything that this node owns over to the others and returns when that is done. There is nothing
-// to do if the node is alone or in no ring. LeaveRing ends with ctx; the node then stays in the ring until it fails.
+// LeaveRing hands everything that this node owns over to the others and returns when that is done. There is nothing to do
+// if the node is alone or in no ring. LeaveRing ends with ctx; the node then stays in the ring until it fails.
 //
 // After it returns without an error, this process never has authority again, unless the node was alone.
 func (c *Cluster) LeaveRing(ctx context.Context) error {
@@ -53,8 +53,8 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
-// handLeadOn transfers the lead to another voter, if this node leads and one answers. It may fail; an election then
-// does it later.
+// handLeadOn transfers the lead to another voter, if this node leads and one answers. It may fail; an election then does it
+// later.
 func (c *crew) handLeadOn(ctx context.Context) {
 	heirs := c.heirs()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
@@ -72,9 +72,9 @@ func (c *crew) handLeadOn(ctx context.Context) {
 // otherVoter reports whether another voter is alive and not known to be stuck.
 func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
-// heirs returns the other voters that are alive and not known to be stuck; this node hears that as the leader. If
-// some have recently applied entries, the others are left out: Raft proposes nothing while it tries to hand over the
-// lead, and for a node that stores nothing it may try forever.
+// heirs returns the other voters that are alive and not known to be stuck; this node hears that as the leader. If some have
+// recently applied entries, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a
+// node that stores nothing it may try forever.
 func (c *crew) heirs() []member {
 	var well, others []member
 	for _, m := range c.census(c.State()) {
@@ -97,8 +97,7 @@ func (c *crew) heirs() []member {
 	return list
 }
 
-// lately is how recently a node must have reported progress to count as applying entries; nodes report four times a
-// second.
+// lately is how recently a node must have reported progress to count as applying entries; nodes report four times a second.
 const lately = time.Second
 
 // lastHeard returns what a node last reported with a request for authority.
@@ -108,8 +107,8 @@ func (c *crew) lastHeard(id ring.NodeID) heard {
 	return c.heard[id]
 }
 
-// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, the members and gossip. Its
-// data directory is of no further use. If the node is alone, LeaveCluster does nothing.
+// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, the members and gossip. Its data
+// directory is of no further use. If the node is alone, LeaveCluster does nothing.
 func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	conf, _ := c.configuration()
 	if len(conf.Servers) < 2 {
@@ -123,12 +122,11 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	return c.gossip.Load().Leave(ctx)
 }
 
-// Remove takes a node that is gone for good out of the cluster, by name or ID. It refuses if the node is alive,
-// unless forced: a live node can leave. It returns when the node is out, which may have to wait until its authority
-// expires.
+// Remove takes a node that is gone for good out of the cluster, by name or ID. It refuses if the node is alive, unless
+// forced: a live node can leave. It returns when the node is out, which may have to wait until its authority expires.
 //
-// A process removed by force never gets authority again and hands nothing over: its standbys take over. After a
-// restart the node joins again.
+// A process removed by force never gets authority again and hands nothing over: its standbys take over. After a restart the
+// node joins again.
 func (c *Cluster) Remove(ctx context.Context, name string, force bool) error {
 	return c.depart(ctx, departure{Name: name, Force: force})
 }
@@ -141,8 +139,7 @@ type departure struct {
 	Force  bool        `json:"force"`  // even if it is alive
 }
 
-// depart has the leader carry out a departure; it retries as needed. It takes at most serveBound if ctx has no
-// deadline.
+// depart has the leader carry out a departure; it retries as needed. It takes at most serveBound if ctx has no deadline.
 func (c *Cluster) depart(ctx context.Context, d departure) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

@@ -17,8 +17,8 @@ type Levels struct {
 	Members []MemberLevel   `json:"members"` // by name
 }
 
-// MemberLevel is what a member's last process knows. Members are Raft's servers and nodes that were in a ring,
-// present or not.
+// MemberLevel is what a member's last process knows. Members are Raft's servers and nodes that were in a ring, present or
+// not.
 type MemberLevel struct {
 	Name    string          `json:"name"`
 	ID      ring.NodeID     `json:"id"`
@@ -46,8 +46,8 @@ func (c *crew) levels(s *agreement.State) Levels {
 	return l
 }
 
-// Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level
-// agreed on then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrUnknown.
+// Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level agreed on
+// then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -98,8 +98,8 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	return to, nil
 }
 
-// mayRise returns an error that names a node or region that does not know a level. A region that follows this one's
-// rules must reach the level first, because its nodes read what is written here.
+// mayRise returns an error that names a node or region that does not know a level. A region that follows this one's rules
+// must reach the level first, because its nodes read what is written here.
 func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
@@ -125,8 +125,7 @@ type rise struct {
 	since time.Time
 }
 
-// riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back
-// works.
+// riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back works.
 func (c *reconciler) riseByItself(r *rise) {
 	l := c.crew.levels(c.State())
 	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {

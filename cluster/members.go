@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// nearly is how many entries a node may be behind and still count as caught up; there are some ten entries a
-	// second.
+	// nearly is how many entries a node may be behind and still count as caught up; there are some ten entries a second.
 	nearly = 256
 	// heardWithin bounds the age of the last request for authority of a node that counts as caught up.
 	heardWithin = 3 * time.Second
@@ -29,8 +28,8 @@ type reconciler struct {
 	*core
 	crew     *crew
 	governor *governor
-	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that
-	// knows less than the level being agreed on.
+	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that knows
+	// less than the level being agreed on.
 	changing chan struct{}
 }
 
@@ -142,8 +141,8 @@ func (c *reconciler) carryOut(ch change, index uint64) error {
 	return nil
 }
 
-// invite calls a node at the address from gossip: an unreachable node must not be added, and a node that belongs to
-// another cluster says so.
+// invite calls a node at the address from gossip: an unreachable node must not be added, and a node that belongs to another
+// cluster says so.
 func (c *reconciler) invite(ctx context.Context, m member) error {
 	s := c.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release, Voters: c.votersBefore(0)}

@@ -325,8 +325,8 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 	})
 }
 
-// skipMove skips a test under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under
-// which it replaces the server by one with another address and the same ID.
+// skipMove skips a test under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under which it
+// replaces the server by one with another address and the same ID.
 func skipMove(t *testing.T) {
 	if raceDetector {
 		t.Skip("a race in hashicorp/raft: updateLastAppended beside startStopReplication")

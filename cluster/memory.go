@@ -12,29 +12,29 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Raft applies nothing until it hears from a leader, since it can't tell which of its entries are committed. A node
-// that restarts while it is cut off would know neither rules nor ring. So each node periodically records the index up
-// to which it has applied entries: these are certainly committed. The record may lag behind what was applied, but is
-// never ahead of it.
+// Raft applies nothing until it hears from a leader, since it can't tell which of its entries are committed. A node that
+// restarts while it is cut off would know neither rules nor ring. So each node periodically records the index up to which
+// it has applied entries: these are certainly committed. The record may lag behind what was applied, but is never ahead of
+// it.
 
 const (
 	// noteInterval is how often the applied index is recorded while there is news.
 	noteInterval = time.Second
-	// recallAfter is how long after its start a node that is not in sync begins to rely on its memory, provided that
-	// it has not reached a majority for missingFor either.
+	// recallAfter is how long after its start a node that is not in sync begins to rely on its memory, provided that it has
+	// not reached a majority for missingFor either.
 	recallAfter = 3 * time.Second
 	missingFor  = time.Second
 	// contactInterval is how often to check for a majority.
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedNote stores what a node has applied: the index, and the cluster, so that the note is not mistaken for
-// another cluster's. A persist.Note is one.
+// AppliedNote stores what a node has applied: the index, and the cluster, so that the note is not mistaken for another
+// cluster's. A persist.Note is one.
 type AppliedNote interface {
 	// Read returns what was last written, nil if nothing was.
 	Read() ([]byte, error)
-	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more at
-	// the end.
+	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more at the
+	// end.
 	Write(content []byte) error
 }
 
@@ -46,8 +46,8 @@ type memory struct {
 	noted   uint64                          // the recorded index; used by one goroutine at a time
 }
 
-// Last returns the newest state that this node uses: the applied one or, if the node has not been in sync since it
-// started and relies on its memory, the remembered one. It says nothing about which node owns what now.
+// Last returns the newest state that this node uses: the applied one or, if the node has not been in sync since it started
+// and relies on its memory, the remembered one. It says nothing about which node owns what now.
 func (c *core) Last() *agreement.State {
 	s := c.State()
 	if m := c.memory.state.Load(); m != nil && c.memory.relied.Load() && s.Index < m.Index {
@@ -56,8 +56,8 @@ func (c *core) Last() *agreement.State {
 	return s
 }
 
-// recallState loads the remembered state. Call it before Raft runs. A node whose memory lacks rules, or that was not
-// in the remembered ring, has no memory.
+// recallState loads the remembered state. Call it before Raft runs. A node whose memory lacks rules, or that was not in the
+// remembered ring, has no memory.
 func (c *Cluster) recallState() {
 	if c.cfg.Applied == nil {
 		return
@@ -80,8 +80,8 @@ func (c *Cluster) recallState() {
 	}
 }
 
-// stateAt returns the state after the applied entry with the given index, or a later state from a snapshot; with an
-// error, an earlier one.
+// stateAt returns the state after the applied entry with the given index, or a later state from a snapshot; with an error,
+// an earlier one.
 func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State, error) {
 	m := newMachine(build, func() {})
 	list, err := store.Snapshots().List()
@@ -143,8 +143,8 @@ func (c *Cluster) noteApplied() {
 	}
 }
 
-// missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or
-// relies on its memory.
+// missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or relies on
+// its memory.
 func (c *Cluster) missContact() {
 	since := c.opened
 	c.loop(contactInterval, nil, func() (last bool) {
@@ -154,8 +154,7 @@ func (c *Cluster) missContact() {
 		case c.Ready() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
-			// A leader may emerge soon. Deciding alone meanwhile would admit more than the limit in a healthy
-			// cluster.
+			// A leader may emerge soon. Deciding alone meanwhile would admit more than the limit in a healthy cluster.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
 			poke(c.memory.missing)
@@ -165,8 +164,8 @@ func (c *Cluster) missContact() {
 	})
 }
 
-// reachesMajority reports whether this node and those that it can reach or gossip sees are a majority of the voters
-// that it knows.
+// reachesMajority reports whether this node and those that it can reach or gossip sees are a majority of the voters that it
+// knows.
 func (c *Cluster) reachesMajority() bool {
 	alive, voters, seen := c.alive(), c.voterIDs(), 0
 	for _, id := range voters {

@@ -61,8 +61,8 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	}
 }
 
-// A former member that starts while no other node is there uses the rules and the ring that it had, without
-// authority. When the others are back it carries on as one of them. A second restart remembers as much.
+// A former member that starts while no other node is there uses the rules and the ring that it had, without authority. When
+// the others are back it carries on as one of them. A second restart remembers as much.
 func TestARestartedNodeRemembers(t *testing.T) {
 	for _, snapshotBytes := range []int64{1, 1 << 30} {
 		synctest.Test(t, func(t *testing.T) { remembers(t, snapshotBytes) })

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// recordMargin is added to the latest clock that any region reported when it honoured a version, to get the time
-	// from which the record counts. It covers the difference between nodes' clocks; requests under an older version
-	// are decided by then.
+	// recordMargin is added to the latest clock that any region reported when it honoured a version, to get the time from
+	// which the record counts. It covers the difference between nodes' clocks; requests under an older version are decided
+	// by then.
 	recordMargin = time.Second
 	// maxMarks bounds the marks of one round: the next round follows within a second.
 	maxMarks = 8
@@ -23,8 +23,8 @@ const (
 	maxReports = 2 * agreement.MaxRegions
 )
 
-// honours is how far this whole region is, as its leader knows: the rules version that every node that may have
-// authority has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
+// honours is how far this whole region is, as its leader knows: the rules version that every node that may have authority
+// has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
 type honours struct {
 	reached standing // zero: none in this leadership
 	next    standing // being waited for; zero: none
@@ -48,11 +48,11 @@ func (h *honours) want(now standing, index uint64) {
 // got records that next is reached.
 func (h *honours) got() { h.reached, h.next, h.index = h.next, standing{}, 0 }
 
-// honoured returns the state s and the newest version in its line that every node of this region that may have
-// authority has applied, 0 if there is none. Only the governing loop calls it.
+// honoured returns the state s and the newest version in its line that every node of this region that may have authority
+// has applied, 0 if there is none. Only the governing loop calls it.
 //
-// It reads the index after the state, so that the index is not before the entry that brought the version. What this
-// leader finds stays true under the next one: see [authority.Giver.Honoured].
+// It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
+// finds stays true under the next one: see [authority.Giver.Honoured].
 func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &c.honours
 	s := c.State()
@@ -116,8 +116,8 @@ func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 	return clock, true
 }
 
-// oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour
-// the version in force, and records that they do.
+// oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour the
+// version in force, and records that they do.
 func (c *governor) oversee(ctx context.Context) error {
 	if err := c.governs(); err != nil {
 		return err
@@ -144,8 +144,8 @@ func (c *governor) oversee(ctx context.Context) error {
 	return c.record(ctx)
 }
 
-// comeAbreast begins a new term if some region follows something later than what is agreed on here: another region
-// was the primary meanwhile, or this one has lost data. The regions then follow the new term, whatever they have.
+// comeAbreast begins a new term if some region follows something later than what is agreed on here: another region was the
+// primary meanwhile, or this one has lost data. The regions then follow the new term, whatever they have.
 func (c *governor) comeAbreast(ctx context.Context) error {
 	c.mu.Lock()
 	theirs := c.ahead
@@ -167,8 +167,8 @@ func (c *governor) comeAbreast(ctx context.Context) error {
 	return c.become(ctx, theirs.Term+1)
 }
 
-// newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with
-// or without a write.
+// newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with or
+// without a write.
 func (c *governor) newcomers() (list []string) {
 	if c.cfg.Far == nil {
 		return nil
@@ -198,8 +198,8 @@ func (c *governor) addRegionsAlone(ctx context.Context, list []string) error {
 	}
 }
 
-// addRegions commits the uncommitted regions of list, each with a new version of the rules. It runs on the leader of
-// the primary, with the writing token held.
+// addRegions commits the uncommitted regions of list, each with a new version of the rules. It runs on the leader of the
+// primary, with the writing token held.
 func (c *governor) addRegions(ctx context.Context, list []string) error {
 	for _, name := range c.uncommitted(list) {
 		if len(c.State().Regions.Names) >= agreement.MaxRegions {
@@ -214,9 +214,9 @@ func (c *governor) addRegions(ctx context.Context, list []string) error {
 	return nil
 }
 
-// record takes the next steps towards recording every version. The candidate is recorded once all regions have
-// honoured it; then the version in force becomes the next candidate. Once that is recorded, earlier versions are
-// dropped as their windows turn.
+// record takes the next steps towards recording every version. The candidate is recorded once all regions have honoured it;
+// then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their
+// windows turn.
 func (c *governor) record(ctx context.Context) error {
 	for range maxMarks {
 		r := c.State().Regions

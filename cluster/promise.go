@@ -19,17 +19,17 @@ const (
 // promise is what a node has promised about the founding of a cluster. It is on disk before it is sent.
 //
 // A proposer founds a cluster once it holds its own promise and one from each other node of its set, all for the same
-// attempt. A node has at most one promise at a time. So no node is ever in the sets of two foundings, and two
-// foundings by nodes that know the same candidates can't both complete.
+// attempt. A node has at most one promise at a time. So no node is ever in the sets of two foundings, and two foundings by
+// nodes that know the same candidates can't both complete.
 type promise struct {
 	Proposer ring.NodeID   `json:"proposer"` // zero: no promise is given
 	Attempt  uint64        `json:"attempt"`
 	Set      []ring.NodeID `json:"set"` // sorted
-	// Decided is set by the proposer when it holds all promises, before its Raft has its first entry, so that what a
-	// crash in between leaves can be recognised.
+	// Decided is set by the proposer when it holds all promises, before its Raft has its first entry, so that what a crash
+	// in between leaves can be recognised.
 	Decided bool `json:"decided"`
-	// Used is the highest attempt that this node ever made as a proposer. Invariant: it never decreases, so "attempt
-	// n does not stand" stays true once said.
+	// Used is the highest attempt that this node ever made as a proposer. Invariant: it never decreases, so "attempt n does
+	// not stand" stays true once said.
 	Used uint64 `json:"used"`
 }
 
@@ -91,8 +91,8 @@ const (
 	stepAsk         // ask the set for promises
 )
 
-// next returns the next step of a node with an empty Raft. For stepAsk and stepGiveUp, the returned promise must
-// replace p on disk before anything else happens.
+// next returns the next step of a node with an empty Raft. For stepAsk and stepGiveUp, the returned promise must replace p
+// on disk before anything else happens.
 func (p promise) next(self ring.NodeID, out outlook) (promise, step) {
 	switch {
 	case p.own(self) && out.cluster:
@@ -125,8 +125,8 @@ type promiseReply struct {
 	To      ring.NodeID `json:"to"`      // refused: this proposer has the promise
 }
 
-// answer returns the reply to a request. The returned promise must be on disk before the reply is sent. taken means
-// that the node's Raft isn't empty or that it knows of a cluster.
+// answer returns the reply to a request. The returned promise must be on disk before the reply is sent. taken means that
+// the node's Raft isn't empty or that it knows of a cluster.
 func (p promise) answer(self ring.NodeID, r promiseRequest, taken bool) (promise, promiseReply) {
 	switch {
 	case taken:

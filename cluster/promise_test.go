@@ -160,8 +160,8 @@ func TestTooManyForOneFounding(t *testing.T) {
 	}
 }
 
-// TestNoTwoFoundings: nodes that see each other at random, lose messages and forget everything but their promises
-// never complete two foundings that share a node.
+// TestNoTwoFoundings: nodes that see each other at random, lose messages and forget everything but their promises never
+// complete two foundings that share a node.
 func TestNoTwoFoundings(t *testing.T) {
 	const nodes, expect = 6, 3
 	completed := 0

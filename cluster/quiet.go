@@ -9,9 +9,9 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its
-// errors repeat with every failed heartbeat, and gossip and this package report the underlying problem, so they are
-// debug lines, too. The remaining errors are warnings.
+// quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
+// repeat with every failed heartbeat, and gossip and this package report the underlying problem, so they are debug lines,
+// too. The remaining errors are warnings.
 type quiet struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.

@@ -18,8 +18,8 @@ import (
 // maxAppend bounds the entries of one Raft message; each entry may have 8 MiB.
 const maxAppend = 16
 
-// enqueue bounds how long an entry waits for Raft to take it. It is longer than a disk may hang; on a timeout the
-// entry has not been proposed.
+// enqueue bounds how long an entry waits for Raft to take it. It is longer than a disk may hang; on a timeout the entry has
+// not been proposed.
 const enqueue = 3 * time.Second
 
 func raftConfig(cfg *Config) *raft.Config {
@@ -53,8 +53,7 @@ func (c *core) startRaft() error {
 	return nil
 }
 
-// stopRaft shuts Raft down, waiting at most bound. It closes the connections first, since Raft waits for their
-// readers.
+// stopRaft shuts Raft down, waiting at most bound. It closes the connections first, since Raft waits for their readers.
 func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
@@ -147,16 +146,16 @@ func (c *core) Leader() ring.NodeID {
 	return nodeID(id)
 }
 
-// leads reports whether this node believes itself to be the leader. A stuck node can still lead Raft, but doesn't
-// count; it hands over the lead as soon as another node can take it.
+// leads reports whether this node believes itself to be the leader. A stuck node can still lead Raft, but doesn't count; it
+// hands over the lead as soon as another node can take it.
 func (c *core) leads() bool {
 	r := c.raft.Load()
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
 
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
-// proposed, and [ErrUnknown] if it may have been. Result.Err says why an entry was rejected. A change of rules or
-// regions that is refused here is not proposed: another build might accept what this one refuses.
+// proposed, and [ErrUnknown] if it may have been. Result.Err says why an entry was rejected. A change of rules or regions
+// that is refused here is not proposed: another build might accept what this one refuses.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
@@ -256,8 +255,8 @@ func proposeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// followLeadership passes changes of leadership on to the giver, in order. Raft keeps only the last notice that is
-// not received in time, so a short reign may be skipped, or two may look like one.
+// followLeadership passes changes of leadership on to the giver, in order. Raft keeps only the last notice that is not
+// received in time, so a short reign may be skipped, or two may look like one.
 func (c *Cluster) followLeadership() {
 	for {
 		select {
@@ -279,8 +278,7 @@ func (c *Cluster) followLeadership() {
 	}
 }
 
-// snapshotBySize takes a snapshot once the entries since the last one reach SnapshotBytes; Raft itself only counts
-// entries.
+// snapshotBySize takes a snapshot once the entries since the last one reach SnapshotBytes; Raft itself only counts entries.
 func (c *Cluster) snapshotBySize() {
 	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
 		if c.machine.bytes.Load() >= c.cfg.SnapshotBytes {

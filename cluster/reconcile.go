@@ -50,8 +50,8 @@ type plan struct {
 	candidate   *member        // the node to make a voter next; nil if there is none
 }
 
-// next returns the one change to make now. Changes are made one at a time: each makes a configuration of its own, and
-// the next change is planned from the result.
+// next returns the one change to make now. Changes are made one at a time: each makes a configuration of its own, and the
+// next change is planned from the result.
 func (p *plan) next() change {
 	p.count()
 	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
@@ -80,9 +80,8 @@ func (p *plan) moved() change {
 	})
 }
 
-// gone removes from Raft a node that has left, that an operator removes, that failed long ago, or that failed and
-// whose address another node now has: Raft can have only one server at an address. It never removes a node that is in
-// a ring.
+// gone removes from Raft a node that has left, that an operator removes, that failed long ago, or that failed and whose
+// address another node now has: Raft can have only one server at an address. It never removes a node that is in a ring.
 func (p *plan) gone() change {
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
@@ -135,8 +134,8 @@ func (p *plan) count() {
 // canAgree reports whether the live voters can agree to drop a failed one.
 func (p *plan) canAgree() bool { return p.all-p.failed >= (p.all-1)/2+1 }
 
-// replaced demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the
-// number of voters is even: with one voter fewer, a smaller majority suffices.
+// replaced demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
+// of voters is even: with one voter fewer, a smaller majority suffices.
 func (p *plan) replaced() change {
 	if p.candidate == nil && p.all%2 == 1 || p.failed == 0 || !p.canAgree() {
 		return change{}
@@ -146,8 +145,8 @@ func (p *plan) replaced() change {
 	})
 }
 
-// promoted makes a voter while there are too few. If a voter has failed, replaced acts first: the candidate is to
-// take its place, since an additional voter would enlarge the majority needed.
+// promoted makes a voter while there are too few. If a voter has failed, replaced acts first: the candidate is to take its
+// place, since an additional voter would enlarge the majority needed.
 func (p *plan) promoted() change {
 	if p.candidate == nil || p.all >= maxVoters || p.failed > 0 {
 		return change{}
@@ -155,8 +154,8 @@ func (p *plan) promoted() change {
 	return change{promoteNode, *p.candidate}
 }
 
-// spread demotes a voter in a zone that has at least two more voters than the candidate's zone. promoted then takes
-// the candidate, which spreads the voters better.
+// spread demotes a voter in a zone that has at least two more voters than the candidate's zone. promoted then takes the
+// candidate, which spreads the voters better.
 func (p *plan) spread() change {
 	if p.candidate == nil || p.all < maxVoters || p.failed > 0 {
 		return change{}

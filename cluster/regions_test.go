@@ -184,8 +184,7 @@ func TestOneWayCuts(t *testing.T) {
 	}
 }
 
-// TestLeadersDieWhileTheRegionsWrite: each acknowledged write is there exactly once, and in the end all regions
-// agree.
+// TestLeadersDieWhileTheRegionsWrite: each acknowledged write is there exactly once, and in the end all regions agree.
 func TestLeadersDieWhileTheRegionsWrite(t *testing.T) {
 	for _, victim := range []string{"eu", "us"} {
 		t.Run("in "+victim, func(t *testing.T) {
@@ -305,8 +304,8 @@ func TestARegionWithRulesOfItsOwnFollows(t *testing.T) {
 	})
 }
 
-// TestASeedIsNotThePrimarysFirst: a secondary serves its own seed until the primary's rules arrive, and a write that
-// is conditional on the seed's version is refused.
+// TestASeedIsNotThePrimarysFirst: a secondary serves its own seed until the primary's rules arrive, and a write that is
+// conditional on the seed's version is refused.
 func TestASeedIsNotThePrimarysFirst(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		f.isolate("us")
@@ -480,8 +479,8 @@ func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error)
 	return nil, regions.ErrAway
 }
 
-// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions reachable at that time, even if they have not
-// asked for anything yet. Otherwise they would have to wait for the next window.
+// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions reachable at that time, even if they have not asked
+// for anything yet. Otherwise they would have to wait for the next window.
 func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 	regionBubble(t, 1, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {

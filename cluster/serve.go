@@ -111,8 +111,8 @@ func (c *Cluster) Handle(p *peer.Peers) {
 	}
 	for _, m := range foreign {
 		p.Handle(m, peer.Far, func(call *peer.Call) {
-			// The call is passed on to the leader, which sees this node as the caller. That is safe because no method
-			// open to other regions looks at its caller.
+			// The call is passed on to the leader, which sees this node as the caller. That is safe because no method open
+			// to other regions looks at its caller.
 			c.serveBy(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
 		})
 	}
@@ -226,8 +226,8 @@ func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	return index, nil
 }
 
-// insist retries an idempotent operation until it succeeds, fails for good, or ctx ends. unknown means that an
-// earlier attempt may have succeeded.
+// insist retries an idempotent operation until it succeeds, fails for good, or ctx ends. unknown means that an earlier
+// attempt may have succeeded.
 func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)

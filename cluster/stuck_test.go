@@ -30,8 +30,8 @@ func entryOf(t testing.TB, e agreement.Entry) []byte {
 // later is an unreleased build; its entries say so.
 var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 
-// TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is applied, and no snapshot that would hide the
-// entry is taken.
+// TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is applied, and no snapshot that would hide the entry
+// is taken.
 func TestUnknownEntriesStopTheMachine(t *testing.T) {
 	settled, err := later.Encode(agreement.Settled{Epoch: 7})
 	if err != nil {
@@ -135,8 +135,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 	})
 }
 
-// TestWhatIsRefusedIsNotWritten: another build may accept a document that the leader's build refuses, and would stop
-// at it.
+// TestWhatIsRefusedIsNotWritten: another build may accept a document that the leader's build refuses, and would stop at it.
 func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -296,8 +295,7 @@ func TestSkip(t *testing.T) {
 	})
 }
 
-// TestAWriteForAnotherBaseIsProposedAgain: a result that was computed while something else was agreed on is computed
-// again.
+// TestAWriteForAnotherBaseIsProposedAgain: a result that was computed while something else was agreed on is computed again.
 func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)

@@ -64,8 +64,8 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 	return votes, most
 }
 
-// compare checks the hash that comes with a request for authority, as the leader. It returns the answer for a node
-// that differs from a majority. Without a majority it is unknown which side is right: that only raises an alarm.
+// compare checks the hash that comes with a request for authority, as the leader. It returns the answer for a node that
+// differs from a majority. Without a majority it is unknown which side is right: that only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {

@@ -19,11 +19,11 @@ const (
 	heldCheck = 100 * time.Millisecond
 )
 
-// transport is Raft's network transport with held-back failures. When sending entries to a node fails, Raft waits
-// longer after every failure, up to ten seconds. A node that comes back from a long cut would wait as long for the
-// entries it missed, and get no authority meanwhile. Heartbeats, which another goroutine of Raft sends, are retried
-// within 200 ms forever. So transport holds a failure back until a heartbeat to the same node has succeeded: Raft
-// then counts one failure per cut, however long, and retries at once.
+// transport is Raft's network transport with held-back failures. When sending entries to a node fails, Raft waits longer
+// after every failure, up to ten seconds. A node that comes back from a long cut would wait as long for the entries it
+// missed, and get no authority meanwhile. Heartbeats, which another goroutine of Raft sends, are retried within 200 ms
+// forever. So transport holds a failure back until a heartbeat to the same node has succeeded: Raft then counts one failure
+// per cut, however long, and retries at once.
 type transport struct {
 	*raft.NetworkTransport
 	// still reports whether this node still has to send entries of that term to that node.

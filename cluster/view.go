@@ -49,8 +49,8 @@ func (c *Cluster) Condition() error {
 	return nil
 }
 
-// Behind reports whether this node asks for authority and can't be granted any, because it lags behind what is agreed
-// on. While most nodes do, it is false on all of them: some node must be ready.
+// Behind reports whether this node asks for authority and can't be granted any, because it lags behind what is agreed on.
+// While most nodes do, it is false on all of them: some node must be ready.
 func (c *crew) Behind() bool {
 	list := *c.told.Load()
 	nodes := len(list)
@@ -72,8 +72,8 @@ var (
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
-// Ready returns nil once this node knows the rules and the ring and has had authority, or relies on its memory
-// because no majority can be reached; otherwise the reason.
+// Ready returns nil once this node knows the rules and the ring and has had authority, or relies on its memory because no
+// majority can be reached; otherwise the reason.
 func (c *Cluster) Ready() error {
 	c.follow.mu.Lock()
 	s := c.follow.told

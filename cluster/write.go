@@ -25,13 +25,13 @@ type WriteOptions struct {
 	By      string // the author
 }
 
-// Write changes the rules, and returns when the new version is in force on this node. The error is of type
-// [rules.Errors]; or it wraps [rules.ErrConflict], [rules.ErrNotFound], [ErrNoLeader] if nothing was changed because
-// no leader could agree, [ErrNoPrimary] if nothing was changed because the region where rules are written can't be
-// reached, or [ErrUnknown]. Without a deadline in ctx it takes at most Timings.Write.
+// Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors];
+// or it wraps [rules.ErrConflict], [rules.ErrNotFound], [ErrNoLeader] if nothing was changed because no leader could agree,
+// [ErrNoPrimary] if nothing was changed because the region where rules are written can't be reached, or [ErrUnknown].
+// Without a deadline in ctx it takes at most Timings.Write.
 //
-// In another region than the primary, the change is made in the primary, and Write waits only briefly for it to
-// arrive here. It returns the primary's version whether or not it has arrived.
+// In another region than the primary, the change is made in the primary, and Write waits only briefly for it to arrive
+// here. It returns the primary's version whether or not it has arrived.
 //
 // The entry carries a request ID that the cluster remembers, so it is safe to propose it again when the outcome of an
 // attempt is unknown.
@@ -40,8 +40,8 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	defer cancel()
 	when := time.Now()
 	if change.Part == rules.WholeDocument {
-		// Whether a whole document is valid does not depend on what is in force. A piece does depend on it, so the
-		// leader decides.
+		// Whether a whole document is valid does not depend on what is in force. A piece does depend on it, so the leader
+		// decides.
 		if _, err := rules.NewHistory().Write(rules.Write{Change: change, By: o.By, When: when}); err != nil {
 			return 0, err
 		}
@@ -122,8 +122,8 @@ func (c *governor) serveFollowNow(context.Context, done) (done, error) {
 	return done{}, nil
 }
 
-// servePropose proposes a write of rules as the leader, one at a time. The result is computed beforehand: a large
-// document would hold up Raft's goroutine, which authority waits for.
+// servePropose proposes a write of rules as the leader, one at a time. The result is computed beforehand: a large document
+// would hold up Raft's goroutine, which authority waits for.
 func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
@@ -141,13 +141,13 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
-	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node
-	// that keeps pace with the majority is left behind.
+	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node that
+	// keeps pace with the majority is left behind.
 	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
-	// Rules written now must be shared with the regions present now, not only from the next window on. But a write
-	// for a certain version is also for certain regions.
+	// Rules written now must be shared with the regions present now, not only from the next window on. But a write for a
+	// certain version is also for certain regions.
 	if write.IfMatch == 0 {
 		if err := c.addRegions(ctx, c.newcomers()); err != nil {
 			c.cfg.Logger.Info("a region is not added before a write", "error", err)
@@ -193,8 +193,8 @@ func (c *Cluster) Catch(ctx context.Context) error {
 	return nil
 }
 
-// begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die
-// between its first entries.
+// begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die between
+// its first entries.
 func (c *Cluster) begin() {
 	c.loop(c.cfg.Timings.Founding, c.found, func() (last bool) {
 		if !c.leads() {

@@ -25,12 +25,11 @@ func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
 	return This.Apply(s, index, entry, nil)
 }
 
-// Apply returns the state after an entry, written by Encode, with the given index in Raft's log. A rejected entry
-// changes nothing but Index. An entry whose index is not above State.Index has been applied already and changes
-// nothing at all.
+// Apply returns the state after an entry, written by Encode, with the given index in Raft's log. A rejected entry changes
+// nothing but Index. An entry whose index is not above State.Index has been applied already and changes nothing at all.
 //
-// If the error is an [*Unreadable], nothing has changed, and this build must not apply anything more: nodes that can
-// read the entry have a different state from here on.
+// If the error is an [*Unreadable], nothing has changed, and this build must not apply anything more: nodes that can read
+// the entry have a different state from here on.
 //
 // If p was prepared for the entry, applying it takes no time. The result is the same.
 func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
@@ -85,8 +84,8 @@ func (p *Prepared) Refused() error { return p.refused }
 // Holds reports whether the rules and regions in s are those that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare computes the result of e, provided that nothing else is written before it, so that applying it takes no
-// time. It changes nothing.
+// Prepare computes the result of e, provided that nothing else is written before it, so that applying it takes no time. It
+// changes nothing.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
 	p.after, p.err = e.write(s.History)

@@ -12,9 +12,8 @@ import (
 // Level is a feature level: all members of a cluster must know a level before anything that needs it may be written.
 type Level uint32
 
-// Newest is the newest level that this source knows. It rises by one with each release that adds a kind of entry, a
-// format or a field, or that applies an entry differently. Such a change is written, and takes effect, only from that
-// level on.
+// Newest is the newest level that this source knows. It rises by one with each release that adds a kind of entry, a format
+// or a field, or that applies an entry differently. Such a change is written, and takes effect, only from that level on.
 const Newest Level = 1
 
 // Build describes what one build can read, and how it signs what it writes.

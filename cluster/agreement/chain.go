@@ -20,8 +20,8 @@ func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:])
 // UnmarshalText is the inverse of MarshalText.
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
-// Check is State.Hash as of an index that is a multiple of CheckEvery. It makes nodes that have applied different
-// numbers of entries comparable. The zero value is no check.
+// Check is State.Hash as of an index that is a multiple of CheckEvery. It makes nodes that have applied different numbers
+// of entries comparable. The zero value is no check.
 type Check struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`

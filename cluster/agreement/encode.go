@@ -31,8 +31,8 @@ import (
 //	JSON      the entry
 //	tail      for Rules the change's body, for Adopt the documents, else nothing
 //
-// Every release writes everything up to the release in this way, so that a build that can't read the rest can say
-// which can.
+// Every release writes everything up to the release in this way, so that a build that can't read the rest can say which
+// can.
 const (
 	entryMark   = 0xe7 // no kind has this number; entries once began with their kind
 	entryFormat = 2
@@ -120,8 +120,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 // inMillis rounds a time down to what entries keep: UTC milliseconds.
 func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// Decode is the inverse of [Encode]. The body of a change aliases b. The error is an [*Unreadable] that wraps
-// [ErrEntry].
+// Decode is the inverse of [Encode]. The body of a change aliases b. The error is an [*Unreadable] that wraps [ErrEntry].
 func Decode(b []byte) (Entry, error) { return This.Decode(b) }
 
 // Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
@@ -171,8 +170,8 @@ func (b *Build) decode(entry []byte) (written, error) {
 	return w, nil
 }
 
-// Proposes returns why a leader must not propose an entry in state s, or nil: this build, or one that knows only the
-// agreed level, could not read it.
+// Proposes returns why a leader must not propose an entry in state s, or nil: this build, or one that knows only the agreed
+// level, could not read it.
 func (b *Build) Proposes(s *State, entry []byte) error {
 	w, err := b.decode(entry)
 	if err != nil {
@@ -214,8 +213,8 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	return to.Elem().Interface().(Entry), nil
 }
 
-// strict reads JSON and rejects anything else. A field unknown to this build would mean something to another one, and
-// their states would diverge.
+// strict reads JSON and rejects anything else. A field unknown to this build would mean something to another one, and their
+// states would diverge.
 func strict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -16,8 +16,8 @@ const (
 // Entry is one of Found, Empty, Reign, Ring, Leave, Settled, Ended, Boot, Forget, Rules, Primary, Region, Mark,
 // Adopt, Raise and Skipped.
 type Entry interface {
-	// apply changes next, which is the state before the entry with the entry's index. The result's error says why the
-	// entry is rejected.
+	// apply changes next, which is the state before the entry with the entry's index. The result's error says why the entry
+	// is rejected.
 	apply(next *State) Result
 }
 
@@ -32,31 +32,31 @@ type Found struct {
 // Empty changes nothing but State.Index. Its commit proves that the leader still led after proposing it.
 type Empty struct{}
 
-// Ring begins the move to the canonical ring of these members. It is rejected unless the state is settled and Epoch
-// is the next one. The first ring, and a ring that moves nothing, is settled from the start.
+// Ring begins the move to the canonical ring of these members. It is rejected unless the state is settled and Epoch is the
+// next one. The first ring, and a ring that moves nothing, is settled from the start.
 type Ring struct {
 	Epoch    int64         `json:"epoch"`
 	Members  []Member      `json:"members"` // they replace their entries in State.Members
 	Settings ring.Settings `json:"settings"`
 }
 
-// Leave begins the move to a ring without Node, whose standbys take over its partitions. It is rejected unless the
-// state is settled, Epoch is the next one, and Node is a member but not the only one.
+// Leave begins the move to a ring without Node, whose standbys take over its partitions. It is rejected unless the state is
+// settled, Epoch is the next one, and Node is a member but not the only one.
 type Leave struct {
 	Epoch int64       `json:"epoch"`
 	Node  ring.NodeID `json:"node"`
-	// Why and When say why and when, in Unix milliseconds, the leader took the node out. Why is "" if the node asked
-	// to leave.
+	// Why and When say why and when, in Unix milliseconds, the leader took the node out. Why is "" if the node asked to
+	// leave.
 	Why  Reason `json:"why,omitempty"`
 	When int64  `json:"when,omitempty"`
 }
 
-// Settled ends the move: every member has settled Epoch. It is rejected unless Epoch is the current one. Repeating it
-// moves nothing.
+// Settled ends the move: every member has settled Epoch. It is rejected unless Epoch is the current one. Repeating it moves
+// nothing.
 type Settled struct {
 	Epoch int64 `json:"epoch"`
-	// Revision is the revision that the members' reports refer to; 0 for any. If it is not the current one, the entry
-	// is rejected: a node was ended or booted meanwhile, and there is more to move.
+	// Revision is the revision that the members' reports refer to; 0 for any. If it is not the current one, the entry is
+	// rejected: a node was ended or booted meanwhile, and there is more to move.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
@@ -69,21 +69,21 @@ type Ended struct {
 	When       int64       `json:"when,omitempty"` // Unix milliseconds, by the leader's clock
 }
 
-// Raise sets the feature level. It is rejected unless Level is above the current one, and if a member's process knows
-// less. A node that knows less and is not in Members can't read the entry, and stops.
+// Raise sets the feature level. It is rejected unless Level is above the current one, and if a member's process knows less.
+// A node that knows less and is not in Members can't read the entry, and stops.
 type Raise struct {
 	Level Level `json:"level"`
 }
 
-// Boot names the process of a node that may have authority. Whatever its predecessor held in memory is gone. It is
-// rejected if too many nodes are known, if the node has replaced that process before, or if Reign is over. Repeating
-// it changes nothing.
+// Boot names the process of a node that may have authority. Whatever its predecessor held in memory is gone. It is rejected
+// if too many nodes are known, if the node has replaced that process before, or if Reign is over. Repeating it changes
+// nothing.
 type Boot struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero
 	Reign uint64      `json:"reign,omitempty"` // of the leader that decided it; 0 for any
-	// Level is the newest feature level that the process knows, 0 for 1. The entry is rejected if it is below the
-	// agreed one.
+	// Level is the newest feature level that the process knows, 0 for 1. The entry is rejected if it is below the agreed
+	// one.
 	Level   Level  `json:"level,omitempty"`
 	Release string `json:"release,omitempty"` // for people
 	Zones   string `json:"zones,omitempty"`   // version of its time zones, for people
@@ -100,9 +100,9 @@ type Skipped struct {
 	Hash []byte `json:"hash"` // SHA-256 of the replaced entry
 }
 
-// Rules is a write of rules. A repeat with the same Request gets the answer of the first time, and nothing is
-// written. Of many mistakes in one document, that answer has only the first ones and the number of the others. A zero
-// Request is not remembered.
+// Rules is a write of rules. A repeat with the same Request gets the answer of the first time, and nothing is written. Of
+// many mistakes in one document, that answer has only the first ones and the number of the others. A zero Request is not
+// remembered.
 type Rules struct {
 	Request   RequestID    `json:"request"`
 	Change    rules.Change `json:"change"`               // its body has at most rules.MaxDocument bytes

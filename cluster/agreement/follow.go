@@ -21,16 +21,16 @@ const (
 	deflateFrom = 64 << 10                           // bytes of documents from which on they are compressed
 )
 
-// Adopt copies the primary's state of regions and rules, as [State.AppendFollow] wrote it there. It is accepted if it
-// comes from another world; otherwise its term, version and revision, compared in this order, must be later than the
-// current ones.
+// Adopt copies the primary's state of regions and rules, as [State.AppendFollow] wrote it there. It is accepted if it comes
+// from another world; otherwise its term, version and revision, compared in this order, must be later than the current
+// ones.
 type Adopt struct {
 	Regions               // the last in Held is the version in force; each has its Text and no Set
 	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
 }
 
-// AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. The bytes are computed
-// once for as long as neither rules nor regions change.
+// AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. The bytes are computed once
+// for as long as neither rules nor regions change.
 func (s *State) AppendFollow(b []byte) ([]byte, error) {
 	kept := s.Regions.kept()
 	kept.mu.Lock()

@@ -59,8 +59,8 @@ func turned(held []Held, now int64) []Held {
 // errNotTurned reports that every held version still counts.
 var errNotTurned = errors.New("no version of the rules is held whose windows have turned")
 
-// letGo returns r without the versions that no longer count at now, in Unix ms. All held versions are recorded.
-// Without letGo, a last change followed by a long quiet time would burden every check.
+// letGo returns r without the versions that no longer count at now, in Unix ms. All held versions are recorded. Without
+// letGo, a last change followed by a long quiet time would burden every check.
 func (r *Regions) letGo(now int64) (*Regions, error) {
 	kept := turned(r.Held, now)
 	if len(kept) == len(r.Held) {
@@ -141,7 +141,7 @@ func (r *Regions) record(candidate int, at int64) {
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
 		if h.At == 0 {
-			// Regions may have used versions before the candidate that were not asked for in the same window.
+			// In the same window, regions may have used an earlier version that they were not asked to honour.
 			h.At = at
 		}
 		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].alike(&h) {

@@ -152,8 +152,8 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 	return nil
 }
 
-// Whatever the entries are, the state stays consistent, and a state that was read from a snapshot on the way behaves
-// like one that never was.
+// Whatever the entries are, the state stays consistent, and a state that was read from a snapshot on the way behaves like
+// one that never was.
 func TestEntriesKeepTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, other := New(), New()

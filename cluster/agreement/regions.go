@@ -39,17 +39,17 @@ type Regions struct {
 
 // Held is a version of the rules that still counts for shares. Recorded versions come first.
 //
-// Without global limits to divide, or with only one region to use them, each version counts as recorded once it is
-// written, and only the one in force is held.
+// Without global limits to divide, or with only one region to use them, each version counts as recorded once it is written,
+// and only the one in force is held.
 type Held struct {
 	Version int64    `json:"version"`
 	Names   []string `json:"names"` // the regions that divide limits in this version, sorted
-	// At is when the version was recorded, in Unix ms. From this wall time on, no region uses an older version or one
-	// that divides limits differently. 0: not recorded.
+	// At is when the version was recorded, in Unix ms. From this wall time on, no region uses an older version or one that
+	// divides limits differently. 0: not recorded.
 	At        int64 `json:"at,omitempty"`
 	Candidate bool  `json:"candidate,omitempty"` // all regions were asked to honour it; the next to be recorded
-	// Doubtful: it was not recorded when the primary, or its term, changed. The former primary may have recorded it,
-	// and some region may have used it, earlier than At.
+	// Doubtful: it was not recorded when the primary, or its term, changed. The former primary may have recorded it, and
+	// some region may have used it, earlier than At.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
 	Text     string     `json:"-"` // the document, in an Adopt only
@@ -72,8 +72,8 @@ type Primary struct {
 	When int64 `json:"when,omitempty"`
 }
 
-// Region commits a region, or removes one other than the primary. If there are rules, it makes a new version of them
-// with the same document. Only the primary region's leader proposes it.
+// Region commits a region, or removes one other than the primary. If there are rules, it makes a new version of them with
+// the same document. Only the primary region's leader proposes it.
 type Region struct {
 	Name   string `json:"name"`
 	Remove bool   `json:"remove,omitempty"`
@@ -81,13 +81,13 @@ type Region struct {
 	When   int64  `json:"when,omitempty"` // Unix ms
 }
 
-// Mark asks all regions to honour the version in force, which becomes the candidate, or records that they do. For a
-// version that is already recorded, it drops the earlier versions whose windows have turned. Only the primary
-// region's leader proposes it.
+// Mark asks all regions to honour the version in force, which becomes the candidate, or records that they do. For a version
+// that is already recorded, it drops the earlier versions whose windows have turned. Only the primary region's leader
+// proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// At, in Unix ms, is at least what any region's clocks showed when it began using Version or a newer one. 0:
-	// Version becomes the candidate.
+	// At, in Unix ms, is at least what any region's clocks showed when it began using Version or a newer one. 0: Version
+	// becomes the candidate.
 	At int64 `json:"at,omitempty"`
 }
 
@@ -120,9 +120,9 @@ func (r *Regions) last() *Held {
 	return &r.Held[len(r.Held)-1]
 }
 
-// SetFor returns the compiled rules in force, with the shares of a region and the cluster's key for subjects. It is
-// nil before the first version, and while there is no key: counters never use any other key. It returns the same
-// pointer as long as neither rules nor regions change.
+// SetFor returns the compiled rules in force, with the shares of a region and the cluster's key for subjects. It is nil
+// before the first version, and while there is no key: counters never use any other key. It returns the same pointer as
+// long as neither rules nor regions change.
 func (s *State) SetFor(region string) *rules.Set {
 	set, r := s.History.Set(), s.Regions
 	if set == nil || len(s.Secret) == 0 {
@@ -253,8 +253,7 @@ func (s *State) commit(changed *Regions, e Region) Result {
 	return Result{Version: v.Number}
 }
 
-// check validates regions that were read: entries must be able to produce them. number is that of the version in
-// force.
+// check validates regions that were read: entries must be able to produce them. number is that of the version in force.
 func (r *Regions) check(number int64) error {
 	switch {
 	case r.Term < 0 || (r.Term == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):

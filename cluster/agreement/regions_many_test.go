@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded eventually, and
-// there is room for more.
+// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded eventually, and there
+// is room for more.
 func TestManyVersionsAreRecorded(t *testing.T) {
 	s, now := New(), int64(1_000_000_000_000)
 	apply := func(e Entry) error {
@@ -67,8 +67,8 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestALaterTermIsTaken: a primary that other regions are ahead of begins a new term in the same world, and never
-// goes back.
+// TestALaterTermIsTaken: a primary that other regions are ahead of begins a new term in the same world, and never goes
+// back.
 func TestALaterTermIsTaken(t *testing.T) {
 	s := New()
 	for i, tt := range []struct {

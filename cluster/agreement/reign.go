@@ -10,9 +10,9 @@ import (
 // keptFormer is how many former processes of a node are remembered. A remembered one can't be named again.
 const keptFormer = 16
 
-// Reign marks that a leader begins to lead. From here on, entries that carry another reign's number are rejected. So
-// a decision that a leader made before it lost the lead can't take effect after another leader, even if it leads
-// again by then.
+// Reign marks that a leader begins to lead. From here on, entries that carry another reign's number are rejected. So a
+// decision that a leader made before it lost the lead can't take effect after another leader, even if it leads again by
+// then.
 type Reign struct {
 	Number uint64 `json:"number"` // random; not zero
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than
-// one.
+// Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than one.
 const (
 	maxAnswer = 4 << 10
 	maxPhrase = 1 << 10 // bounds a path or a message

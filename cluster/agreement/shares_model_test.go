@@ -15,8 +15,8 @@ import (
 )
 
 // The model of shares. Its regions follow late and at random, or not at all for a while; they restart and become the
-// primary. Their nodes' clocks differ; nodes apply late, and lose their authority for a time. Each node takes all
-// that it may. What the model knows about the versions is which one each node uses at each moment.
+// primary. Their nodes' clocks differ; nodes apply late, and lose their authority for a time. Each node takes all that it
+// may. What the model knows about the versions is which one each node uses at each moment.
 
 const (
 	modelWindow = 10 * time.Second
@@ -33,8 +33,8 @@ type world struct {
 	// forget removes from shares what a broken rule would leave out; nil: nothing.
 	forget func(*rules.Shares)
 	hasty  bool // a broken primary: it records versions that not all regions have honoured
-	// How a broken node gets wrong what its region had not honoured. begun: it remembers nothing from before its
-	// restart, and takes what it then applies for new. careless: it ignores its authority.
+	// How a broken node gets wrong what its region had not honoured. begun: it remembers nothing from before its restart,
+	// and takes what it then applies for new. careless: it ignores its authority.
 	begun, careless bool
 	steps           []string
 
@@ -223,8 +223,7 @@ func (w *world) step() {
 		what = fmt.Sprintf("%s is cut off: %v", other.name, other.cut)
 	case 14:
 		if w.rand.IntN(3) == 0 && w.current(other) {
-			// This region does not know what was recorded since. Perhaps no other region followed it, or all others
-			// did.
+			// This region does not know what was recorded since. Perhaps no other region followed it, or all others did.
 			err := w.do(other, Primary{Region: other.name, World: primary.state.Regions.World})
 			what = fmt.Sprintf("%s is the primary: %v", other.name, err)
 			w.primary = other
@@ -298,8 +297,8 @@ func (w *world) mark() string {
 	return ""
 }
 
-// limit returns what a node of r uses: its share, and the whole limit, which is unlimited if there is none. share is
-// nil for a node that decides nothing.
+// limit returns what a node of r uses: its share, and the whole limit, which is unlimited if there is none. share is nil
+// for a node that decides nothing.
 func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms.Limit) {
 	set := n.set
 	if set == nil || r.gone || !n.authority {
@@ -370,8 +369,8 @@ func (w *world) run(steps int) (string, []string) {
 	return w.burst(), w.steps
 }
 
-// Whatever is written, whichever region follows when, and whatever the clocks say: no window admits more than some
-// version in force in it allows.
+// Whatever is written, whichever region follows when, and whatever the clocks say: no window admits more than some version
+// in force in it allows.
 func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 	lives := 150
 	if testing.Short() {
@@ -477,8 +476,8 @@ func (w *world) take() {
 	}
 }
 
-// burst names a span in which more was taken than the largest of the limits in force in it admits: its burst, and
-// what drains meanwhile at its rate.
+// burst names a span in which more was taken than the largest of the limits in force in it admits: its burst, and what
+// drains meanwhile at its rate.
 func (w *world) burst() string {
 	for i, from := range w.spent {
 		sum, amount, burst := int64(0), int64(0), int64(0)

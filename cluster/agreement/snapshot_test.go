@@ -112,8 +112,8 @@ func TestContradictorySnapshots(t *testing.T) {
 	}
 }
 
-// TestUnreadableSnapshots: for an undamaged snapshot with unknown content, the error says which release is needed;
-// for a damaged one, it does not.
+// TestUnreadableSnapshots: for an undamaged snapshot with unknown content, the error says which release is needed; for a
+// damaged one, it does not.
 func TestUnreadableSnapshots(t *testing.T) {
 	writer := Build{Level: 3, Release: "v9.1.0"}
 	good, err := writer.AppendSnapshot(nil, rich(t))

@@ -16,9 +16,8 @@ const (
 	MaxBoots = 2 * MaxKnown
 	// KeptRequests is how many answers to writes of rules are remembered.
 	KeptRequests = 4096
-	// KeptStrangers bounds the nodes outside State.Members whose generations are remembered. A dropped node's
-	// generation starts at 0 again; by then the node is long gone, or KeptStrangers others were ended or forgotten
-	// after it.
+	// KeptStrangers bounds the nodes outside State.Members whose generations are remembered. A dropped node's generation
+	// starts at 0 again; by then the node is long gone, or KeptStrangers others were ended or forgotten after it.
 	KeptStrangers = 4096
 )
 
@@ -27,18 +26,17 @@ type State struct {
 	Cluster ClusterID `json:"cluster"`          // zero before Found
 	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before Found
 	Index   uint64    `json:"index"`            // of the last entry applied
-	// Hash is chained over all entries and their outcomes: nodes with the same Index and different Hashes have
-	// diverged. Check is its value at the last multiple of CheckEvery.
+	// Hash is chained over all entries and their outcomes: nodes with the same Index and different Hashes have diverged.
+	// Check is its value at the last multiple of CheckEvery.
 	Hash  Hash  `json:"hash"`
 	Check Check `json:"check"`
 	Level Level `json:"level"` // the feature level; at least 1, and it never decreases
-	// Revision is the index of the last entry that changed which node may own what: a Ring, Leave, Settled, Ended or
-	// Boot.
+	// Revision is the index of the last entry that changed which node may own what: a Ring, Leave, Settled, Ended or Boot.
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring
 	Settled  bool   `json:"settled"` // every member has settled Epoch; also true before the first ring
-	// From is the settled ring, To the one being moved to. Invariant: both are nil before the first ring and never
-	// after it; they are the same pointer while Settled; their members are in Members.
+	// From is the settled ring, To the one being moved to. Invariant: both are nil before the first ring and never after
+	// it; they are the same pointer while Settled; their members are in Members.
 	From *ring.Table `json:"-"`
 	To   *ring.Table `json:"-"`
 	// Members are all nodes that ever were in a ring and were not forgotten.
@@ -58,8 +56,8 @@ type State struct {
 type memory struct {
 	// Answers are the answers to the last writes of rules, oldest first.
 	Answers []*answer `json:"answers"`
-	// Strangers have a generation and are not in Members: they were forgotten, or ended before they joined a ring.
-	// Oldest first.
+	// Strangers have a generation and are not in Members: they were forgotten, or ended before they joined a ring. Oldest
+	// first.
 	Strangers []ring.NodeID `json:"strangers"`
 	// Removed are the last KeptRemoved processes that operators removed, oldest first.
 	Removed []uint64 `json:"removed"`
@@ -94,8 +92,8 @@ func (s *State) Generation(id ring.NodeID) int64 { return s.Generations[id] }
 // Boot returns the process of a node that may have authority, 0 if none was named.
 func (s *State) Boot(id ring.NodeID) uint64 { return s.Boots[id].Boot }
 
-// Owner returns the node where the token of partition p starts and the one it moves to. Both are zero before the
-// first ring, and the same if p doesn't move.
+// Owner returns the node where the token of partition p starts and the one it moves to. Both are zero before the first
+// ring, and the same if p doesn't move.
 func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
 
 // Knows returns the newest feature level that a node's process knows, 0 if it has no process.

@@ -27,8 +27,7 @@ func (r Reason) known() bool {
 type Suspension struct {
 	Times int   `json:"times"` // 1 to 16
 	Last  int64 `json:"last"`  // Unix milliseconds, by the leader's clock
-	// Silent: it was silent the last time. If another process follows, this one was killed, and that time does not
-	// count.
+	// Silent: it was silent the last time. If another process follows, this one was killed, and that time does not count.
 	Silent bool `json:"silent,omitempty"`
 }
 
@@ -44,8 +43,8 @@ const (
 	KeptRemoved = 256
 )
 
-// Patience returns how long a node must do well before it rejoins the ring: 10 s after the first suspension, doubling
-// with each further one, at most 10 min; 0 if it was never suspended.
+// Patience returns how long a node must do well before it rejoins the ring: 10 s after the first suspension, doubling with
+// each further one, at most 10 min; 0 if it was never suspended.
 func (s Suspension) Patience() time.Duration {
 	if s.Times == 0 {
 		return 0
@@ -67,8 +66,8 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	s.setBoot(id, b)
 }
 
-// restarted returns what a node's next process inherits of a suspension. If the node was last suspended for silence,
-// its process was killed, and that time does not count.
+// restarted returns what a node's next process inherits of a suspension. If the node was last suspended for silence, its
+// process was killed, and that time does not count.
 func (s Suspension) restarted() Suspension {
 	if s.Silent {
 		s.Silent = false

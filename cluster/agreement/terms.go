@@ -10,22 +10,21 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// ErrBase reports that the state an entry was proposed for has changed. The entry changed nothing, and is proposed
-// again for the new state. ErrBase wraps ErrRejected.
+// ErrBase reports that the state an entry was proposed for has changed. The entry changed nothing, and is proposed again
+// for the new state. ErrBase wraps ErrRejected.
 var ErrBase = fmt.Errorf("%w: the rules, or the regions that share them, have changed since it was proposed", ErrRejected)
 
 // ErrDiffers reports that an entry has another result here than where it was proposed.
 var ErrDiffers = errors.New("an entry has another result here than where it was proposed")
 
-// Edition identifies the rules in force and the agreed regions: everything that the result of changing either depends
-// on.
+// Edition identifies the rules in force and the agreed regions: everything that the result of changing either depends on.
 type Edition struct {
 	Number int64 // of the version in force
 	Hash   [sha256.Size]byte
 }
 
-// Terms are the state that an entry which may change rules or regions was proposed for, and its result. Every node
-// parses rules when it applies them: builds that read them differently would diverge.
+// Terms are the state that an entry which may change rules or regions was proposed for, and its result. Every node parses
+// rules when it applies them: builds that read them differently would diverge.
 type Terms struct{ Base, Result Edition }
 
 // Edition returns the edition of s.
@@ -70,8 +69,7 @@ func changesRules(e Entry) bool {
 }
 
 // Propose writes an entry as a leader proposes it in state s: one that may change rules or regions carries its terms.
-// Propose also returns the prepared result: applying Rules then takes no time, and a refused entry need not be
-// proposed.
+// Propose also returns the prepared result: applying Rules then takes no time, and a refused entry need not be proposed.
 func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
@@ -99,8 +97,7 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	return out, p, err
 }
 
-// applyOn applies an entry with terms. next is s with the entry's index. If the error wraps ErrDiffers, s stays in
-// force.
+// applyOn applies an entry with terms. next is s with the entry's index. If the error wraps ErrDiffers, s stays in force.
 func (t *Terms) applyOn(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {

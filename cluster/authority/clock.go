@@ -19,13 +19,13 @@ const (
 
 // Clock reads the time since the machine booted, including suspend: CLOCK_BOOTTIME where available.
 //
-// The Go runtime does not expose that clock, and asking the kernel costs about 400 ns, too much for each check.
-// time.Now costs 60 ns; its monotonic reading stands still in suspend, its wall clock reading does not. So a Clock
-// asks the kernel once a second and adds the monotonic time since then, as long as both readings of time.Now have
-// advanced equally, within 20 ms. A suspend shows up as a difference, and the kernel is asked again. Two cases go
-// undetected: a suspend of up to 20 ms, which is why readings may lag by [Slack]; and a suspend during which the wall
-// clock was set back by exactly its length, within the same second of the monotonic clock. Slewing is at most 0.05 %;
-// otherwise both clocks run at the same rate.
+// The Go runtime does not expose that clock, and asking the kernel costs about 400 ns, too much for each check. time.Now
+// costs 60 ns; its monotonic reading stands still in suspend, its wall clock reading does not. So a Clock asks the kernel
+// once a second and adds the monotonic time since then, as long as both readings of time.Now have advanced equally, within
+// 20 ms. A suspend shows up as a difference, and the kernel is asked again. Two cases go undetected: a suspend of up to
+// 20 ms, which is why readings may lag by [Slack]; and a suspend during which the wall clock was set back by exactly its
+// length, within the same second of the monotonic clock. Slewing is at most 0.05 %; otherwise both clocks run at the same
+// rate.
 //
 // Readings are never ahead of the true time. On platforms without such a clock, Clock uses the monotonic one.
 type Clock struct {

@@ -32,8 +32,8 @@ func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64
 	return v
 }
 
-// decide brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports
-// the outcome through proposed before it calls decide again, and calls look at least every tickEvery.
+// decide brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports the
+// outcome through proposed before it calls decide again, and calls look at least every tickEvery.
 func (l *ledger) decide(v *view) agreement.Entry {
 	l.look(v.now)
 	l.raiseFloor(v)
@@ -51,8 +51,8 @@ func (l *ledger) decide(v *view) agreement.Entry {
 	return nil
 }
 
-// look detects whether this loop has stalled. After a stall requests may lie unread, so silence so far counts against
-// no node, and no node is ended for it.
+// look detects whether this loop has stalled. After a stall requests may lie unread, so silence so far counts against no
+// node, and no node is ended for it.
 func (l *ledger) look(now time.Duration) {
 	if now-l.looked > tickEvery+late {
 		l.trusted = now
@@ -63,8 +63,8 @@ func (l *ledger) look(now time.Duration) {
 	l.looked = now
 }
 
-// observeReports records since when a majority of the asking nodes can't reach a node, or reach it only through
-// another, and which nodes ask without success. A node's own reports count in the vote about itself.
+// observeReports records since when a majority of the asking nodes can't reach a node, or reach it only through another,
+// and which nodes ask without success. A node's own reports count in the vote about itself.
 func (l *ledger) observeReports(v *view) {
 	cut, relayed, voices := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
@@ -136,9 +136,8 @@ func (l *ledger) review(v *view, id ring.NodeID) {
 }
 
 // endsInVain reports whether to end a node because it asks without success, because it doesn't ask although it can be
-// reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is
-// ended per vainPause, and only while at least half of the ring has authority without it. A leader hands over the
-// lead first.
+// reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is ended per
+// vainPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
 func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
 	// A node whose disk hangs may not even learn which node leads: Raft waits until its term is saved.
@@ -155,7 +154,7 @@ func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// proves reports whether this leader committed an entry within the last patience.
+// proves reports whether this leader committed an empty entry less than patience ago.
 func (l *ledger) proves(now time.Duration) bool { return now-l.proved < patience }
 
 // spares reports whether at least half of the ring has authority without id.
@@ -200,8 +199,8 @@ func (l *ledger) boots(v *view) agreement.Entry {
 	return nil
 }
 
-// ends ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the
-// reign's first entry: an earlier leader may have granted authority.
+// ends ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the reign's
+// first entry: an earlier leader may have granted authority.
 func (l *ledger) ends(v *view) agreement.Entry {
 	if v.now-l.since < Wait {
 		return nil
@@ -226,8 +225,8 @@ func (l *ledger) end(v *view, id ring.NodeID, why agreement.Reason) agreement.En
 	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
 }
 
-// settles ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about
-// the moves that those entries caused.
+// settles ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about the
+// moves that those entries caused.
 func (l *ledger) settles(v *view) agreement.Entry {
 	if v.state.Settled || !l.allHold(v) {
 		return nil
@@ -240,8 +239,8 @@ func (l *ledger) settles(v *view) agreement.Entry {
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHold reports whether every member has authority. A member without it comes back or is ended; until then it could
-// hand nothing over, so no ring change begins or settles.
+// allHold reports whether every member has authority. A member without it comes back or is ended; until then it could hand
+// nothing over, so no ring change begins or settles.
 func (l *ledger) allHold(v *view) bool {
 	for _, id := range v.members {
 		if !l.holds(v.now, v.state, id) {
@@ -251,8 +250,8 @@ func (l *ledger) allHold(v *view) bool {
 	return true
 }
 
-// leaves lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes
-// reach only through others, which would otherwise carry all of its traffic forever.
+// leaves lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes reach
+// only through others, which would otherwise carry all of its traffic forever.
 func (l *ledger) leaves(v *view) agreement.Entry {
 	if !v.state.Settled || len(v.members) < 2 || !l.allHold(v) {
 		return nil
@@ -299,8 +298,8 @@ func (l *ledger) observeRing(v *view) {
 	}
 }
 
-// rings adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holeLife. It never
-// drops a member: members go by leaving or by being ended.
+// rings adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holeLife. It never drops a
+// member: members go by leaving or by being ended.
 func (l *ledger) rings(v *view) agreement.Entry {
 	s := v.state
 	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < settleDown || !l.allHold(v) {

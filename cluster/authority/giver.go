@@ -32,8 +32,8 @@ const (
 // ErrNotLeading reports that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: it is not added to the ring,
-// and it does not count as failed.
+// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: it is not added to the ring, and it
+// does not count as failed.
 type Node struct {
 	agreement.Member
 	Boot  uint64
@@ -56,8 +56,8 @@ type GiverConfig struct {
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Nodes returns gossip's view, including this node.
 	Nodes func() []Node
-	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from
-	// the Giver's loop and must not block.
+	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from the
+	// Giver's loop and must not block.
 	Ruled func() uint64
 	// HandOn transfers the lead to another node, if one can take it. It must not block.
 	HandOn func()
@@ -66,8 +66,7 @@ type GiverConfig struct {
 	Logger *slog.Logger
 }
 
-// Giver grants and ends authority while its node leads. Its one loop calls State, Nodes and Now, which must not
-// block.
+// Giver grants and ends authority while its node leads. Its one loop calls State, Nodes and Now, which must not block.
 type Giver struct {
 	config    GiverConfig
 	orders    chan bool // true: lead, false: follow
@@ -128,8 +127,8 @@ func NewGiver(c GiverConfig) *Giver {
 	return g
 }
 
-// Lead reports that this node has won the lead. Call Lead and Follow from one goroutine, in order. A lead that was
-// lost and won again is Follow then Lead, or just Lead.
+// Lead reports that this node has won the lead. Call Lead and Follow from one goroutine, in order. A lead that was lost and
+// won again is Follow then Lead, or just Lead.
 func (g *Giver) Lead() { g.order(true) }
 
 // Follow reports that this node has lost the lead. After it returns, nothing is granted.
@@ -151,8 +150,8 @@ func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	}})
 }
 
-// Committed waits in the same way for a caller that wants to read what is agreed now, and returns the index to wait
-// for. The error wraps ErrNotLeading or is the context's.
+// Committed waits in the same way for a caller that wants to read what is agreed now, and returns the index to wait for.
+// The error wraps ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	reply := g.ask(ctx, &question{answer: func(_ *ledger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
@@ -163,10 +162,10 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// Honoured reports whether every node that may have authority has applied the entry at index, which this node has
-// applied. If so, no node gets authority again without having applied it: not from this leader, and not from a later
-// one, since a leader starts with the newest rules that it finds applied. Honoured waits as Answer does, because a
-// deposed leader's knowledge of the nodes proves nothing.
+// Honoured reports whether every node that may have authority has applied the entry at index, which this node has applied.
+// If so, no node gets authority again without having applied it: not from this leader, and not from a later one, since a
+// leader starts with the newest rules that it finds applied. Honoured waits as Answer does, because a deposed leader's
+// knowledge of the nodes proves nothing.
 func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{answer: func(l *ledger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.honoured(now, index)}
@@ -326,8 +325,8 @@ func (g *Giver) follows() {
 	})
 }
 
-// flush proposes an empty entry if a question waits for one and it is time. If it is too early, it returns how long
-// to wait.
+// flush proposes an empty entry if a question waits for one and it is time. If it is too early, it returns how long to
+// wait.
 func (g *Giver) flush() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.empty || len(r.waiting) == 0 {
@@ -343,8 +342,8 @@ func (g *Giver) flush() (wait time.Duration, needed bool) {
 	return 0, false
 }
 
-// learn handles a proposal's outcome. An error, or a mark that isn't the last one in the log, means that this leader
-// may be wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
+// learn handles a proposal's outcome. An error, or a mark that isn't the last one in the log, means that this leader may be
+// wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
 func (g *Giver) learn(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.overAt != never {

@@ -153,8 +153,8 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 	})
 }
 
-// TestALateOutcomeOfAnEarlierReign: the leader's empty entry committed, the leader was deposed and leads again, and
-// only then learns of the commit.
+// TestALateOutcomeOfAnEarlierReign: the leader's empty entry committed, the leader was deposed and leads again, and only
+// then learns of the commit.
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -319,8 +319,7 @@ func leading(g *Giver) bool {
 	return g.reign != nil && g.reign.ledger != nil
 }
 
-// TestFollowed: the giver reports when a majority of the ring has applied an index, and forgets callers that have
-// given up.
+// TestFollowed: the giver reports when a majority of the ring has applied an index, and forgets callers that have given up.
 func TestFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// askEvery is the interval between requests. It is short enough that several requests may be lost before the term
-	// is over.
+	// askEvery is the interval between requests. It is short enough that several requests may be lost before the term is
+	// over.
 	askEvery = Term / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Term / 2
@@ -28,8 +28,8 @@ const (
 type HolderConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its readings may lag by Slack and are
-	// never ahead.
+	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its readings may lag by Slack and are never
+	// ahead.
 	Boottime func() time.Duration
 	// Ask sends the request to the leader. It returns when ctx ends at the latest.
 	Ask func(ctx context.Context, r Request) (Reply, error)
@@ -89,8 +89,8 @@ func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 // Poke asks now, because the leader has changed or this node has applied something.
 func (h *Holder) Poke() { signal(h.poke) }
 
-// Revoke ends authority at once and voids the requests under way, because this node has applied its own Ended. Call
-// it after Status returns the new generation.
+// Revoke ends authority at once and voids the requests under way, because this node has applied its own Ended. Call it
+// after Status returns the new generation.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -107,8 +107,8 @@ func (h *Holder) drop(now time.Duration) {
 	h.until.Store(0)
 }
 
-// GiveUp ends authority for good: this process never has any again. It returns once the leader knows, so that the
-// node's next process need not wait, or when ctx ends.
+// GiveUp ends authority for good: this process never has any again. It returns once the leader knows, so that the node's
+// next process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -200,8 +200,8 @@ func (u attempts) pending() attempts {
 	})
 }
 
-// makeRoom cancels the oldest attempt if all slots are taken and it has been under way for at least Term/4: it may
-// have gone to a leader that is gone.
+// makeRoom cancels the oldest attempt if all slots are taken and it has been under way for at least Term/4: it may have
+// gone to a leader that is gone.
 func (u attempts) makeRoom() {
 	if len(u) == maxAsks && time.Since(u[0].began) >= Term/4 {
 		u[0].cancel()
@@ -237,8 +237,8 @@ func (h *Holder) request() Request {
 	return r
 }
 
-// ask makes one attempt. The term counts from before the request is built: any later delay, in this process, the
-// network or the leader, can only shorten it.
+// ask makes one attempt. The term counts from before the request is built: any later delay, in this process, the network or
+// the leader, can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// TestHonoured: the answer is no unless every node that has or may have authority has applied the entry, and nodes
-// that get authority later have applied it.
+// TestHonoured: the answer is no unless every node that has or may have authority has applied the entry, and nodes that get
+// authority later have applied it.
 func TestHonoured(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)
@@ -53,8 +53,7 @@ func TestHonoured(t *testing.T) {
 	}
 }
 
-// TestHonouredByANewLeader: what an earlier leader granted must expire first, and the new leader keeps the earlier
-// floor.
+// TestHonouredByANewLeader: what an earlier leader granted must expire first, and the new leader keeps the earlier floor.
 func TestHonouredByANewLeader(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)

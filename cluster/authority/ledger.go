@@ -19,14 +19,14 @@ const (
 	firstRing = 3 * time.Second
 	// holeLife is how long a ring with a hole, left by a node that was taken out, stays before it is rebuilt.
 	holeLife = 5 * time.Second
-	// vainPatience is how long a node must ask without success before it is ended. vainPause is the minimum time
-	// until the next one is.
+	// vainPatience is how long a node must ask without success before it is ended. vainPause is the minimum time until the
+	// next one is.
 	vainPatience = 5 * time.Second
 	vainPause    = 10 * time.Second
 	// relayedPatience is how long a majority must reach a node only through others before it leaves the ring.
 	relayedPatience = 10 * time.Second
-	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. Including
-	// the rest of its term, it uses the old rules for less than 5 s.
+	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. Including the
+	// rest of its term, it uses the old rules for less than 5 s.
 	followTime = 2500 * time.Millisecond
 	// late is how late the leader's own loop may run before the leader stops trusting silence.
 	late = 500 * time.Millisecond
@@ -63,8 +63,8 @@ const (
 	whyGaveUp     = "the process has given its authority up"
 )
 
-// ledger is what a leader has seen and granted in one reign. Its methods take the time, the state and gossip's view;
-// it has no clock, no lock and no goroutine. Times are readings of the leader's monotonic clock.
+// ledger is what a leader has seen and granted in one reign. Its methods take the time, the state and gossip's view; it has
+// no clock, no lock and no goroutine. Times are readings of the leader's monotonic clock.
 type ledger struct {
 	self   ring.NodeID
 	boot   uint64 // of self
@@ -77,13 +77,12 @@ type ledger struct {
 	records map[ring.NodeID]*record
 	// floor is the index that a node must have applied to be granted authority. It never decreases.
 	floor uint64
-	// rises are the newest rules that a majority of the ring has applied, with the time it had. The floor rises to
-	// each followTime later. Each tick adds at most one, and each stays for at most followTime.
+	// rises are the newest rules that a majority of the ring has applied, and when it had, oldest first. The floor rises to
+	// each after followTime. Each tick adds at most one, so the list is bounded.
 	rises []rise
 	// proved is when an empty entry of this leader last committed.
 	proved time.Duration
-	// vainEnded is when a node was last marked to be ended for asking without success, or the lead was handed over
-	// instead.
+	// vainEnded is when a node was last marked to be ended for asking without success, or the lead was handed over instead.
 	vainEnded time.Duration
 	// behind are the nodes asking without success, sorted. It is replaced, never modified.
 	behind []ring.NodeID
@@ -116,27 +115,27 @@ type record struct {
 	unreachable, relayed []ring.NodeID
 	without              time.Duration
 
-	// vainSince is when the node began asking without success; never while it has authority, or is refused for
-	// reasons that don't count against it.
+	// vainSince is when the node began asking without success; never while it has authority, or is refused for reasons that
+	// don't count against it.
 	vainSince time.Duration
-	// staleSince is when the node began holding up an unsettled ring change by not applying it; never once it has
-	// applied it.
+	// staleSince is when the node began holding up an unsettled ring change by not applying it; never once it has applied
+	// it.
 	staleSince time.Duration
-	// cutSince is when a majority began reporting the node unreachable; never while none does. relayedSince is the
-	// same for not directly reachable.
+	// cutSince is when a majority began reporting the node unreachable; never while none does. relayedSince is the same for
+	// not directly reachable.
 	cutSince, relayedSince time.Duration
 	// wellSince is when the node began to have authority and be directly reachable.
 	wellSince time.Duration
-	// ending: the node gets no answer, and is ended once its authority has expired. endingSince is when that began,
-	// and why is the reason.
+	// ending: the node gets no answer, and is ended once its authority has expired. endingSince is when that began, and why
+	// is the reason.
 	ending      bool
 	endingSince time.Duration
 	why         agreement.Reason
 	// ended: the entry that ends the node has been proposed and its outcome is unknown. Nothing takes it back.
 	ended bool
 
-	// newer is a process that asks but is not registered, 0 if there is none. newerSince is when it began, newerAsked
-	// when it last asked.
+	// newer is a process that asks but is not registered, 0 if there is none. newerSince is when it began, newerAsked when
+	// it last asked.
 	newer      uint64
 	newerSince time.Duration
 	newerAsked time.Duration
@@ -162,8 +161,7 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns the record of id, reset if another process has been registered since. It is nil if the ledger is
-// full.
+// record returns the record of id, reset if another process has been registered since. It is nil if the ledger is full.
 func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 	r := l.records[id]
 	if r == nil {
@@ -217,8 +215,7 @@ func (l *ledger) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	return reply
 }
 
-// ask records whether the node asks without success: for a reason of its own, or although it was granted authority
-// before.
+// ask records whether the node asks without success: for a reason of its own, or although it was granted authority before.
 func (r *record) ask(now time.Duration, why string) {
 	switch why {
 	case whyEnding:
@@ -285,8 +282,8 @@ func (l *ledger) complain(now time.Duration, r *record, id ring.NodeID) {
 	}
 }
 
-// judge returns why the request can't be granted now; an empty reason if it can. It runs twice: when the request
-// arrives and when it is granted.
+// judge returns why the request can't be granted now; an empty reason if it can. It runs twice: when the request arrives
+// and when it is granted.
 func (l *ledger) judge(s *agreement.State, q *Request) Reply {
 	r := l.record(s, q.Node)
 	switch {
@@ -314,8 +311,8 @@ func (l *ledger) judge(s *agreement.State, q *Request) Reply {
 	return Reply{}
 }
 
-// grant judges the request again, after the empty entry. If nothing speaks against it, grant records the time. The
-// reply is sent after that.
+// grant judges the request again, after the empty entry. If nothing speaks against it, grant records the time. The reply is
+// sent after that.
 func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
 	if reply.Why == "" {
@@ -325,8 +322,8 @@ func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply 
 	return reply
 }
 
-// honoured reports whether every node that may have authority has applied index. If so, it raises the floor to keep
-// it that way. A node with authority from an earlier leader that has not asked this one may have applied less.
+// honoured reports whether every node that may have authority has applied index. If so, it raises the floor to keep it that
+// way. A node with authority from an earlier leader that has not asked this one may have applied less.
 func (l *ledger) honoured(now time.Duration, index uint64) bool {
 	if now-l.since < Wait {
 		return false
@@ -351,8 +348,8 @@ func (l *ledger) followed(s *agreement.State, index uint64) bool {
 	return 2*have > len(members) || len(members) == 0
 }
 
-// raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied
-// them, or followTime after a majority of the ring has.
+// raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied them, or
+// followTime after a majority of the ring has.
 func (l *ledger) raiseFloor(v *view) {
 	if v.ruled > l.floor && !l.honoured(v.now, v.ruled) && l.followed(v.state, v.ruled) &&
 		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
@@ -364,8 +361,8 @@ func (l *ledger) raiseFloor(v *view) {
 	}
 }
 
-// holds reports whether id may have authority that this leader granted. A node that may have some from an earlier
-// leader but hasn't asked since doesn't count.
+// holds reports whether id may have authority that this leader granted. A node that may have some from an earlier leader
+// but hasn't asked since doesn't count.
 func (l *ledger) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := l.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&

@@ -10,8 +10,8 @@ import (
 const (
 	// Term is how long authority lasts, counted by its holder from when it sent the request: "A" in the docs.
 	Term = 2 * time.Second
-	// Wait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, by
-	// which two nodes' clocks may differ in pace.
+	// Wait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, by which
+	// two nodes' clocks may differ in pace.
 	Wait = Term + Term/100
 )
 
@@ -43,8 +43,8 @@ type Request struct {
 	// Without is how long the process has had no authority; 0 while it has some.
 	Without time.Duration `json:"without,omitempty"`
 
-	// Level is the newest feature level that the process knows. Release and Zones, its release and its time zone
-	// version, are for people.
+	// Level is the newest feature level that the process knows. Release and Zones, its release and its time zone version,
+	// are for people.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
 	Zones   string          `json:"zones"`
@@ -61,8 +61,8 @@ type Reply struct {
 	Differs bool `json:"differs,omitempty"`
 	// Removed, with a refusal: an operator has removed this process from the cluster.
 	Removed bool `json:"removed,omitempty"`
-	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what the node
-	// must apply before it asks again; otherwise 0.
+	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what the node must
+	// apply before it asks again; otherwise 0.
 	Index uint64 `json:"index,omitempty"`
 	// Behind are the members of the ring that ask for authority and can't be granted any.
 	Behind []ring.NodeID `json:"behind,omitempty"`

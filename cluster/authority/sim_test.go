@@ -22,8 +22,8 @@ var (
 	seedsFlag = flag.Int("seeds", 200, "how many seeds the simulation runs")
 )
 
-// world is a cluster in a bubble: a log that several nodes may believe they lead, a network that delays and loses
-// messages, and processes that stop and resume.
+// world is a cluster in a bubble: a log that several nodes may believe they lead, a network that delays and loses messages,
+// and processes that stop and resume.
 type world struct {
 	t     *testing.T
 	seed  uint64
@@ -516,8 +516,8 @@ func (w *world) run(span time.Duration) {
 	w.group.Wait()
 }
 
-// TestNeverTwoOwners: once any node has applied an Ended, the ended node's authority is not valid and never becomes
-// valid again for that generation. A replaced process has none.
+// TestNeverTwoOwners: once any node has applied an Ended, the ended node's authority is not valid and never becomes valid
+// again for that generation. A replaced process has none.
 func TestNeverTwoOwners(t *testing.T) {
 	seeds := make([]uint64, 0, *seedsFlag)
 	for s := range *seedsFlag {

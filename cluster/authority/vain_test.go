@@ -41,8 +41,7 @@ func ended(entries []agreement.Entry) (list []agreement.Ended) {
 
 func (d *desk) inRing(n byte) bool { return d.state.InRing(id(n)) }
 
-// TestWhoAsksInVainIsEnded: each reason of the node's own ends it after five seconds without authority, and no
-// sooner.
+// TestWhoAsksInVainIsEnded: each reason of the node's own ends it after five seconds without authority, and no sooner.
 func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
@@ -80,8 +79,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, as none was ended, but no move can finish without
-// it.
+// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, as none was ended, but no move can finish without it.
 func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	d := newDesk(t, 4)
 	d.up(1, 2, 3, 4)
@@ -163,8 +161,8 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 	})
 }
 
-// TestOneInTenSeconds: of many nodes asking without success, one is ended every ten seconds, and never so many that
-// less than half of the ring has authority.
+// TestOneInTenSeconds: of many nodes asking without success, one is ended every ten seconds, and never so many that less
+// than half of the ring has authority.
 func TestOneInTenSeconds(t *testing.T) {
 	d := newDesk(t, 7)
 	d.up(1, 2, 3, 4, 5, 6, 7)
@@ -210,8 +208,8 @@ func TestALeaderHandsOn(t *testing.T) {
 	}
 }
 
-// TestPatience: a node that was taken out comes back after doing well for ten seconds, and twice as long after each
-// further time.
+// TestPatience: a node that was taken out comes back after doing well for ten seconds, and twice as long after each further
+// time.
 func TestPatience(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -239,8 +237,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestFloor: a node that has not applied new rules is refused followTime after a majority of the ring has, or as soon
-// as all others have; not before.
+// TestFloor: a node that has not applied new rules is refused followTime after a majority of the ring has, or as soon as
+// all others have; not before.
 func TestFloor(t *testing.T) {
 	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
 	t.Run("a majority has", func(t *testing.T) {
@@ -296,8 +294,8 @@ func TestFloor(t *testing.T) {
 	})
 }
 
-// TestReachedOnlyByOthers: a node that most nodes reach only through others leaves the ring in a planned way, once,
-// and does not rejoin before they reach it directly.
+// TestReachedOnlyByOthers: a node that most nodes reach only through others leaves the ring in a planned way, once, and
+// does not rejoin before they reach it directly.
 func TestReachedOnlyByOthers(t *testing.T) {
 	d := newDesk(t, 5)
 	d.up(1, 2, 3, 4, 5)
@@ -329,8 +327,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only through another one does not lead
-// forever.
+// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only through another one does not lead forever.
 func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

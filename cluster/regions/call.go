@@ -16,11 +16,11 @@ import (
 // longestCall bounds a call without a limit of its own, and any longer limit.
 const longestCall = 30 * time.Second
 
-// Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done,
-// or with an error: ErrAway or ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a *peer.RemoteError from
-// the called node; or peer.ErrUnreachable or peer.ErrTimeout if it is unknown whether the call was served. done may
-// run before Go returns, or on a goroutine of Peers, so it must not block. body may be reused after Go returns. A
-// timeout of 0 means 30 s, which is also the maximum.
+// Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done, or
+// with an error: ErrAway or ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a *peer.RemoteError from the called
+// node; or peer.ErrUnreachable or peer.ErrTimeout if it is unknown whether the call was served. done may run before Go
+// returns, or on a goroutine of Peers, so it must not block. body may be reused after Go returns. A timeout of 0 means
+// 30 s, which is also the maximum.
 func (p *Pool) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
 	if timeout <= 0 || timeout > longestCall {
 		timeout = longestCall
@@ -67,8 +67,8 @@ func ended(err error) error {
 	return fmt.Errorf("wait for a reply of another region: %w", err)
 }
 
-// callEntry calls the region's last called entry node, or else another one. It reports whether a node may have
-// received the call. If not, done does not run.
+// callEntry calls the region's last called entry node, or else another one. It reports whether a node may have received the
+// call. If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var last ring.NodeID
 	if id := r.last.Load(); id != nil && slices.Contains(r.entries, *id) {
@@ -88,8 +88,8 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 	return false
 }
 
-// judging wraps done. After a node was late or failed a call, it directs the next calls to another entry node: the
-// first may be gone, which shows only after some silence, or cut off in its own region.
+// judging wraps done. After a node was late or failed a call, it directs the next calls to another entry node: the first
+// may be gone, which shows only after some silence, or cut off in its own region.
 func (r *region) judging(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		var remote *peer.RemoteError

@@ -50,8 +50,8 @@ func (c Config) validate() error {
 	return c.gossip(0, 0, nil).Validate()
 }
 
-// gossip returns the configuration for joining the WAN pool. Each time this node joins, it appears as another
-// process: what the others remember about the previous time, namely that it left, must not count now.
+// gossip returns the configuration for joining the WAN pool. Each time this node joins, it appears as another process: what
+// the others remember about the previous time, namely that it left, must not count now.
 func (c Config) gossip(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,

@@ -19,8 +19,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens nowhere, and a node that stops being
-// one closes everything.
+// TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens nowhere, and a node that stops being one
+// closes everything.
 func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -236,8 +236,8 @@ func TestLeaveAndClose(t *testing.T) {
 	})
 }
 
-// TestNeverServedTwice: breaks links and entry nodes, and makes some leave, during calls from everywhere. Each call
-// is served at most once; not at all if its error says so, and exactly once if it was answered.
+// TestNeverServedTwice: breaks links and entry nodes, and makes some leave, during calls from everywhere. Each call is
+// served at most once; not at all if its error says so, and exactly once if it was answered.
 func TestNeverServedTwice(t *testing.T) {
 	seeds := 3
 	if testing.Short() {

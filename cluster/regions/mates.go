@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// askInterval is how often one entry node of this region is asked; askSoon is used instead while a region can't
-	// be reached.
+	// askInterval is how often one entry node of this region is asked; askSoon is used instead while a region can't be
+	// reached.
 	askInterval = time.Second
 	askSoon     = 500 * time.Millisecond
 	askTime     = 500 * time.Millisecond // bounds the wait for one answer
@@ -74,8 +74,7 @@ func (h hearsay) age() time.Duration {
 	return time.Since(h[0].at)
 }
 
-// with returns h with another answer added. An answer from a node that is not an entry node only removes its previous
-// one.
+// with returns h with another answer added. An answer from a node that is not an entry node only removes its previous one.
 func (h hearsay) with(a answer) hearsay {
 	var all hearsay
 	if a.Entry {

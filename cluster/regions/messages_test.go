@@ -132,8 +132,8 @@ func TestNonsenseFromWithin(t *testing.T) {
 	})
 }
 
-// TestPassingIsBounded: of more calls than may be passed on at a time, the excess fails with ErrAway at once, and all
-// slots are freed again.
+// TestPassingIsBounded: of more calls than may be passed on at a time, the excess fails with ErrAway at once, and all slots
+// are freed again.
 func TestPassingIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)

@@ -64,8 +64,8 @@ func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, b
 	return region, m, timeout, d.Rest(), nil
 }
 
-// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing
-// was sent.
+// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was
+// sent.
 type passed struct {
 	pool     *Pool
 	request  []byte // for MethodPass
@@ -88,8 +88,8 @@ func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout 
 	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), mates: mates, done: done}).next()
 }
 
-// passers returns the entry nodes of this region to ask, best first. An entry node asks only those that say they
-// reach the region.
+// passers returns the entry nodes of this region to ask, best first. An entry node asks only those that say they reach the
+// region.
 func (p *Pool) passers(v *view, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.mates, p.lastMate

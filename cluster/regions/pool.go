@@ -93,9 +93,9 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Leave tells the other regions that this node leaves for good, so that they stop looking for it. It waits until that
-// is on its way, at most until ctx ends. Don't call it for a mere restart: the node is then found again sooner.
-// SetEntry does nothing afterwards.
+// Leave tells the other regions that this node leaves for good, so that they stop looking for it. It waits until that is on
+// its way, at most until ctx ends. Don't call it for a mere restart: the node is then found again sooner. SetEntry does
+// nothing afterwards.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.entry = true, false
@@ -147,8 +147,8 @@ func (p *Pool) change(set func() bool) {
 
 func nobody() []ring.NodeID { return nil }
 
-// SetMates sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that
-// can't reach another region itself. mates must not block.
+// SetMates sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that can't
+// reach another region itself. mates must not block.
 func (p *Pool) SetMates(mates func() []ring.NodeID) {
 	p.mu.Lock()
 	if p.mates = mates; mates == nil {
@@ -250,8 +250,8 @@ func (p *Pool) notice() bool {
 }
 
 const (
-	// lookInterval is how often to check whether links have come or gone; lookAlone is used instead while there are
-	// no other regions.
+	// lookInterval is how often to check whether links have come or gone; lookAlone is used instead while there are no
+	// other regions.
 	lookInterval = 200 * time.Millisecond
 	lookAlone    = time.Second
 )

@@ -84,8 +84,8 @@ func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	return v, troubles
 }
 
-// names orders regions by priority in case there are too many: known ones first, then live ones, then the rest, each
-// by name.
+// names orders regions by priority in case there are too many: known ones first, then live ones, then the rest, each by
+// name.
 func names(named map[string][]gossip.Member, before *view) []string {
 	rank := func(name string) int {
 		switch {
@@ -140,8 +140,8 @@ func lookAt(name string, all []gossip.Member, before *region) (*region, trouble)
 	return r, two
 }
 
-// chooseCluster decides which cluster owns the region's name: the one that had it before, as long as it is there,
-// otherwise the one with the most nodes.
+// chooseCluster decides which cluster owns the region's name: the one that had it before, as long as it is there, otherwise
+// the one with the most nodes.
 func (r *region) chooseCluster(all []gossip.Member) trouble {
 	alive, listed := make(map[[16]byte]int), make(map[[16]byte]int)
 	for _, m := range all {
