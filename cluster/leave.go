@@ -72,7 +72,7 @@ func (c *crew) handLeadOn(ctx context.Context) {
 // otherVoter reports whether another voter is alive and not known to be stuck.
 func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
-// heirs returns the other voters that are alive and not known to be stuck; this node hears that as the leader. If some have
+// heirs returns the other voters that are alive and, as far as this node has heard as the leader, not stuck. If some have
 // recently applied entries, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a
 // node that stores nothing it may try forever.
 func (c *crew) heirs() []member {

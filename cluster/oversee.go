@@ -144,8 +144,8 @@ func (c *governor) oversee(ctx context.Context) error {
 	return c.record(ctx)
 }
 
-// comeAbreast begins a new term if some region follows something later than what is agreed on here: another region was the
-// primary meanwhile, or this one has lost data. The regions then follow the new term, whatever they have.
+// comeAbreast begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
+// has lost data. The regions then follow the new term, whatever they have.
 func (c *governor) comeAbreast(ctx context.Context) error {
 	c.mu.Lock()
 	theirs := c.ahead
@@ -154,7 +154,7 @@ func (c *governor) comeAbreast(ctx context.Context) error {
 	if theirs == (standing{}) {
 		return nil
 	}
-	// A deposed leader, or one that has not applied everything yet, also looks behind.
+	// A deposed leader, or one that has not applied everything yet, is behind as well.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}

@@ -6,14 +6,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Replacing returns why the start of this node does not mean that the next one may be restarted: a voter is gone, perhaps
-// along with its disk, and no present node has taken its place yet. If one more voter were lost for good now, the majority
-// might be lost. It returns nil if there are as many live voters as there were, or no more nodes that could vote.
+// Replacing returns an error if the next node must not be restarted yet although this one has just started: a voter is
+// gone, perhaps along with its disk, and no present node has taken its place. If one more voter were lost for good now, the
+// majority might be lost. Replacing returns nil if there are as many live voters as before, or no further node that could
+// vote.
 //
-// The number there were is the highest of the voters that this process has seen, --bootstrap-expect, and what the leader
-// said when it added this node, by which time a dead voter may have been removed; at most maxVoters. A node counts as live
-// if it is reachable: gossip takes some seconds to notice that a node is gone, and a node with a new identity is back
-// sooner.
+// The number of voters before is the highest of the voters that this process has seen, --bootstrap-expect, and the leader's
+// number when it added this node, by which time a dead voter may have been removed. It is at most maxVoters. A node counts
+// as live if it is reachable: gossip takes some seconds to notice that a node is gone, and a node with a new identity is
+// back sooner.
 func (c *core) Replacing() error {
 	if c.memory.relied.Load() {
 		return nil // there is no other node to ask

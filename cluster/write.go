@@ -16,7 +16,7 @@ import (
 // retryPause is how long to wait between two attempts of a write; an election takes several.
 const retryPause = 50 * time.Millisecond
 
-// followedBound bounds how long a write made by the primary waits to be followed here.
+// followedBound bounds how long a write waits for this region to follow a version that the primary has made.
 const followedBound = 2 * time.Second
 
 // WriteOptions are the conditions of a change, and its author.
@@ -30,8 +30,8 @@ type WriteOptions struct {
 // [ErrNoPrimary] if nothing was changed because the region where rules are written can't be reached, or [ErrUnknown].
 // Without a deadline in ctx it takes at most Timings.Write.
 //
-// In another region than the primary, the change is made in the primary, and Write waits only briefly for it to arrive
-// here. It returns the primary's version whether or not it has arrived.
+// Outside the primary region, Write has the change made in the primary, and waits only briefly for it to arrive here. It
+// returns the primary's version whether or not it has arrived.
 //
 // The entry carries a request ID that the cluster remembers, so it is safe to propose it again when the outcome of an
 // attempt is unknown.
@@ -146,8 +146,8 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
-	// Rules written now must be shared with the regions present now, not only from the next window on. But a write for a
-	// certain version is also for certain regions.
+	// Rules written now must be shared with the regions present now, not only from the next window on. But a write that is
+	// conditional on a version is meant for that version's regions.
 	if write.IfMatch == 0 {
 		if err := c.addRegions(ctx, c.newcomers()); err != nil {
 			c.cfg.Logger.Info("a region is not added before a write", "error", err)
@@ -160,8 +160,7 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	return result.MarshalJSON()
 }
 
-// parseResult reads an agreement.Result. If the reply can't be read, the write was made all the same: its outcome is
-// unknown.
+// parseResult reads an agreement.Result. The request behind an unreadable reply was carried out, so its outcome is unknown.
 func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	if err == nil {
 		if err = json.Unmarshal(b, &r); err != nil {
