@@ -124,7 +124,7 @@ func (c *founder) foundCluster() {
 			reminded = time.Now()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
-				level = slog.LevelError // it needs a person
+				level = slog.LevelError // needs an operator
 			}
 			c.cfg.Logger.Log(c.ctx, level, "no cluster yet", "reason", err)
 		}
@@ -167,8 +167,8 @@ func (c *founder) foundOnce() (lower bool, err error) {
 	return false, fmt.Errorf("%d nodes are needed, or another one founds it", c.cfg.Expect)
 }
 
-// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were starting, a
-// network split at that moment could make two clusters of them.
+// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
+// start, a network that splits at that moment would make two clusters of them.
 func (c *founder) tooMany() error {
 	err := tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
 	if errors.Is(err, ErrRefused) {

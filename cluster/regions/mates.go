@@ -20,7 +20,7 @@ const (
 	askInterval = time.Second
 	askSoon     = 500 * time.Millisecond
 	askTime     = 500 * time.Millisecond // bounds the wait for one answer
-	// askAll is how often an entry node asks the others although it reaches all regions, to detect a split pool.
+	// askAll is how often an entry node asks the others although it reaches all regions, so that they stay one pool.
 	askAll = 10 * time.Second
 	// fresh is how long an answer about reachability is trusted.
 	fresh = 3 * time.Second
