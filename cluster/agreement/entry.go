@@ -60,7 +60,7 @@ type Settled struct {
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// Ended ends the authority of Node. It is rejected unless Generation is the node's current one, and if Reign is over.
+// Ended ends the authority of Node. It is rejected if Generation is not the node's current one, or if Reign is over.
 type Ended struct {
 	Node       ring.NodeID `json:"node"`
 	Generation int64       `json:"generation"`
@@ -69,7 +69,7 @@ type Ended struct {
 	When       int64       `json:"when,omitempty"` // Unix milliseconds, by the leader's clock
 }
 
-// Raise sets the feature level. It is rejected unless Level is above the current one, and if a member's process knows less.
+// Raise sets the feature level. It is rejected if Level is not above the current one, or if a member's process knows less.
 // A node that knows less and is not in Members can't read the entry, and stops.
 type Raise struct {
 	Level Level `json:"level"`

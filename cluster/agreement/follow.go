@@ -18,7 +18,7 @@ const (
 	MaxFollow = 15 << 20
 
 	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes
-	deflateFrom = 64 << 10                           // bytes of documents from which on they are compressed
+	deflateFrom = 64 << 10                           // documents of at least this many bytes are compressed
 )
 
 // Adopt copies the primary's state of regions and rules, as [State.AppendFollow] wrote it there. It is accepted if it comes

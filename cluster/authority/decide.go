@@ -51,8 +51,8 @@ func (l *ledger) decide(v *view) agreement.Entry {
 	return nil
 }
 
-// look detects whether this loop has stalled. After a stall requests may lie unread, so silence so far counts against no
-// node, and no node is ended for it.
+// look detects whether this loop has stalled. After a stall requests may lie unread, so look discards all evidence against
+// nodes and cancels every pending end.
 func (l *ledger) look(now time.Duration) {
 	if now-l.looked > tickEvery+late {
 		l.trusted = now
