@@ -24,30 +24,30 @@ type Member struct {
 	Voter      bool         `json:"voter"`
 	Leader     bool         `json:"leader"`
 	InRing     bool         `json:"in_ring"`
-	Behind     bool         `json:"behind"`     // it asks for authority and can't be given any, by the leader's last answer
-	Partitions int          `json:"partitions"` // owned, when the move under way is over; in a View only
+	Behind     bool         `json:"behind"`     // it asks for authority and can't be granted any, by the leader's last answer
+	Partitions int          `json:"partitions"` // owned once the current move is over; only set in a View
 }
 
-// member is a Member with what the leader goes by.
+// member is a Member with what the leader needs to decide.
 type member struct {
 	Member
-	peer     string // host:port, as gossip gives it; empty if gossip has not seen the node
+	peer     string // host:port from gossip; empty if gossip has not seen the node
 	boot     uint64 // of the process that gossip has seen
-	version  uint8  // of the ring's settings, by gossip
+	version  uint8  // of the ring's settings, from gossip
 	seen     bool   // by gossip
 	known    bool   // in the agreed state
 	server   bool   // in Raft's configuration
 	at       string // its address there
-	removing bool   // by hand: the process that gossip has seen
-	force    bool   // also if it is alive
-	record   record // of the reconcile loop
+	removing bool   // an operator is removing the process that gossip has seen
+	force    bool   // even if it is alive
+	record   record // used by the reconcile loop
 }
 
-// alive says whether gossip sees the node now.
+// alive reports whether gossip currently sees the node.
 func (m *member) alive() bool { return m.seen && m.State == gossip.Alive }
 
-// census lists the nodes that gossip, Raft's configuration or the agreed state knows, by name. Gossip is the newest on what a node
-// is called and where it is.
+// census lists, by name, the nodes known to gossip, Raft's configuration or the agreed state. Gossip is the newest source
+// for names and addresses.
 func (c *crew) census(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {
@@ -84,7 +84,7 @@ func (c *crew) census(s *agreement.State) []member {
 	return list
 }
 
-// find is the node that a departure means.
+// find returns the node that a departure names.
 func (c *crew) find(d departure) (member, error) {
 	found := slices.DeleteFunc(c.census(c.State()), func(m member) bool {
 		return m.ID != d.Node && (d.Name == "" || m.Name != d.Name && m.ID.String() != d.Name)
@@ -98,7 +98,7 @@ func (c *crew) find(d departure) (member, error) {
 	return found[0], nil
 }
 
-// host is an address without its port.
+// host returns an address without its port.
 func host(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host

@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	// maxTasks bounds the calls that are answered at a time; further ones are refused as busy.
+	// maxTasks bounds the calls being answered at a time; further ones are refused as busy.
 	maxTasks = 1024
-	// closeBound is how long each step of Close may take.
+	// closeBound bounds each step of Close.
 	closeBound = 5 * time.Second
-	// drainBound is how long Close waits for entries under way: longer than a leader without a majority takes to notice.
+	// drainBound is how long Close waits for entries under way: longer than a leader needs to notice that it lost its
+	// majority.
 	drainBound = 2 * time.Second
 )
 
@@ -38,8 +39,8 @@ type Cluster struct {
 	closeErr  error
 }
 
-// New returns a node's part before it takes part: it knows who this node is, and leads and knows nobody. Close it in any
-// case.
+// New returns a node's part without taking part yet: it knows its own identity, but leads nothing and knows no other nodes.
+// Always Close it.
 func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -74,7 +75,8 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Start takes part: it opens what the loops stand on, and begins them. It returns before there is a cluster: see Ready.
+// Start makes this node take part: it opens gossip and Raft, and starts the loops. It returns before there is a cluster:
+// see Ready.
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
@@ -127,16 +129,16 @@ func (c *Cluster) startGossip(empty bool) error {
 	return nil
 }
 
-// settingsVersion is what gossip says about the ring's settings that this node can compute.
+// settingsVersion is the version of the ring's settings that this node can compute, as announced by gossip.
 const settingsVersion = 1
 
-// State is what has been agreed, as applied here. It is never nil. See also Last.
+// State returns the agreed state, as applied here. It is never nil. See also Last.
 func (c *core) State() *agreement.State { return c.machine.state.Load() }
 
-// Identity says who this node is, for peer.Config.Self.
+// Identity returns this node's identity, for peer.Config.Self.
 func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 
-// Accept refuses nodes of another cluster, for peer.Config.Accept.
+// Accept refuses nodes of another cluster. It is meant for peer.Config.Accept.
 func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
@@ -146,7 +148,7 @@ func (c *core) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// recall reads what earlier processes of this node noted: the cluster that it belongs to, and its promise.
+// recall reads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
 func (c *founder) recall() error {
 	self := c.cfg.Self
 	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: c.cfg.Build.Release}
@@ -160,7 +162,7 @@ func (c *founder) recall() error {
 	return err
 }
 
-// adopt notes, for good, the cluster that this node belongs to.
+// adopt permanently records the cluster that this node belongs to.
 func (c *founder) adopt(cluster agreement.ClusterID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +171,7 @@ func (c *founder) adopt(cluster agreement.ClusterID) {
 	}
 }
 
-// belongLocked is adopt with founder.mu held.
+// belongLocked is adopt with founder.mu held, and returns the error.
 func (c *founder) belongLocked(cluster agreement.ClusterID) error {
 	id := *c.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
@@ -185,7 +187,7 @@ func (c *founder) belongLocked(cluster agreement.ClusterID) error {
 	return nil
 }
 
-// tellGossip updates what gossip spreads about this node.
+// tellGossip updates what gossip announces about this node.
 func (c *core) tellGossip() {
 	g := c.gossip.Load()
 	if g == nil {
@@ -200,7 +202,7 @@ func (c *core) tellGossip() {
 	}
 }
 
-// followGossip is the loop that looks when gossip has news, and now and then.
+// followGossip is the loop that calls look when gossip has news, and periodically.
 func (c *Cluster) followGossip() {
 	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
 		c.look()
@@ -208,7 +210,7 @@ func (c *Cluster) followGossip() {
 	})
 }
 
-// look takes over what gossip and Raft's configuration say about where the nodes are.
+// look updates the nodes' addresses from gossip and Raft's configuration.
 func (c *Cluster) look() {
 	known := map[ring.NodeID]string{}
 	conf, _ := c.configuration()
@@ -232,12 +234,12 @@ func (c *Cluster) look() {
 	poke(c.reconcile)
 }
 
-// memberAddress is where a member takes calls.
+// memberAddress returns the address where a member takes calls.
 func memberAddress(m gossip.Member) string {
 	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 }
 
-// spawn runs a task that Close waits for, and reports whether it has begun.
+// spawn runs a task that Close waits for, and reports whether it started.
 func (c *core) spawn(task func()) bool {
 	c.spawning.Lock()
 	defer c.spawning.Unlock()
@@ -248,12 +250,12 @@ func (c *core) spawn(task func()) bool {
 	return true
 }
 
-// Close ends the node's part here. It does not leave: the others will see the node fail. It takes no longer than some
-// seconds, whatever hangs; the error names what hangs.
+// Close ends the node's part here. It does not leave: the others will see the node fail. It takes at most some seconds,
+// whatever hangs; the error says what does.
 //
-// The order: nobody asks for authority or gives any; entries under way are decided, because Raft, once it ends, forgets
-// to answer those that are agreed on and not applied; Raft ends, its connections first, because it waits for those who
-// read from them; then gossip, so that the others see this node as long as it votes. Peers is the caller's.
+// The order: first, requests for and grants of authority stop. Then entries under way are decided, because Raft, once shut
+// down, never answers entries that are committed but not applied. Then Raft ends, its connections first, because it waits
+// for their readers. Gossip ends last, so that the others see this node for as long as it votes. The caller closes Peers.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr
@@ -278,10 +280,10 @@ func (c *Cluster) close() error {
 	return errors.Join(errs...)
 }
 
-// whenDone is closed when a group's tasks have ended; no task may be added to it any more.
+// whenDone returns a channel that is closed when a group's tasks have ended. No task may be added afterwards.
 func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	done := make(chan struct{})
-	var waiting sync.WaitGroup // nobody waits for it: it ends with the tasks
+	var waiting sync.WaitGroup // never waited for: it ends with the tasks
 	waiting.Go(func() {
 		g.Wait()
 		close(done)
@@ -289,7 +291,7 @@ func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	return done
 }
 
-// within waits for it, and says whether it came in time.
+// within waits for done, and reports whether it came in time.
 func within(done <-chan struct{}, bound time.Duration) bool {
 	t := time.NewTimer(bound)
 	defer t.Stop()

@@ -17,25 +17,25 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Errors of a Cluster.
+// Errors returned by a Cluster.
 var (
-	// ErrNoLeader means that there is nobody now who could agree, and that nothing was changed.
+	// ErrNoLeader means that no leader can commit a change now, and that nothing was changed.
 	ErrNoLeader = errors.New("the cluster has no leader")
-	// ErrUnknown means that a change may or may not have been made.
+	// ErrUnknown means that it is unknown whether a change was made.
 	ErrUnknown = errors.New("whether the change was made is not known")
 	// ErrNoPrimary means that the region where rules are written can't be reached, and that nothing was changed.
 	ErrNoPrimary = errors.New("the primary region can't be reached")
-	// ErrRefused means that the cluster will not do what was asked of it.
+	// ErrRefused means that the cluster refuses the request.
 	ErrRefused = errors.New("refused")
-	// ErrNotFound means that the cluster has no node, or no region, of that name.
+	// ErrNotFound means that the cluster has no node or region of that name.
 	ErrNotFound = errors.New("there is none of that name")
 	// ErrClosed means that the Cluster has been closed.
 	ErrClosed = errors.New("the cluster's part here has been closed")
-	// ErrConfig means that a Config can't be used as it is.
+	// ErrConfig means that a Config is invalid.
 	ErrConfig = errors.New("bad cluster settings")
 )
 
-// Node says who this node is. Address is an IP that the others reach it at.
+// Node describes this node. Address is an IP at which the others reach it.
 type Node struct {
 	ID       ring.NodeID
 	Boot     uint64 // differs with each start of the process
@@ -46,32 +46,32 @@ type Node struct {
 	PeerPort int
 }
 
-// PeerAddress is where the node takes calls.
+// PeerAddress returns the address where the node takes calls.
 func (n Node) PeerAddress() string { return net.JoinHostPort(n.Address, strconv.Itoa(n.PeerPort)) }
 
-// Store is where Raft keeps what it must not forget. *persist.Raft is one.
+// Store is where Raft keeps its durable data. *persist.Raft is one.
 type Store interface {
 	Logs() raft.LogStore
 	Stable() raft.StableStore
 	Snapshots() raft.SnapshotStore
 }
 
-// Timings are how long things take. Each node of a cluster should have the same ones.
+// Timings are the intervals and bounds of a Cluster. All nodes of a cluster should have the same ones.
 type Timings struct {
-	Heartbeat   time.Duration // a follower without a sign of the leader for so long stands for election
-	Election    time.Duration // a candidate without enough votes for so long tries again
-	LeaderLease time.Duration // a leader without answers of a majority for so long steps down
-	Commit      time.Duration // an idle leader sends the commit index so often
-	RPC         time.Duration // bound of one exchange of Raft
-	Snapshot    time.Duration // whether a snapshot is due is looked at so often
-	Founding    time.Duration // a founding that did not succeed is tried again so often
-	Reconcile   time.Duration // the leader compares members and configuration at least so often
-	Stable      time.Duration // a node is made a voter, or a failed one replaced, after so long without a change
-	Absent      time.Duration // a member that gossip has not seen since this node started counts as failed after so long
-	Forgotten   time.Duration // a member that failed so long ago is taken out of Raft
-	Write       time.Duration // bound of a write or a Catch whose context has no deadline
-	Rise        time.Duration // the feature level rises by itself when all members have known a higher one for so long
-	Follow      time.Duration // a leader asks the primary region what is new, or looks what the regions tell, at least so often
+	Heartbeat   time.Duration // how long a follower waits for a sign of the leader before it stands for election
+	Election    time.Duration // how long a candidate waits for enough votes before it tries again
+	LeaderLease time.Duration // how long a leader goes without answers from a majority before it steps down
+	Commit      time.Duration // how often an idle leader sends the commit index
+	RPC         time.Duration // bounds one exchange of Raft
+	Snapshot    time.Duration // how often to check whether a snapshot is due
+	Founding    time.Duration // how often to retry a founding that did not succeed
+	Reconcile   time.Duration // how often, at least, the leader compares members and configuration
+	Stable      time.Duration // how long without a change until a node is made a voter, or a failed one is replaced
+	Absent      time.Duration // how long until a member that gossip has not seen since this node started counts as failed
+	Forgotten   time.Duration // how long until a failed member is taken out of Raft
+	Write       time.Duration // bounds a write or a Catch whose context has no deadline
+	Rise        time.Duration // how long all members must know a higher feature level before it rises by itself
+	Follow      time.Duration // how often, at least, a leader asks the primary region for news, or checks the regions' reports
 }
 
 // Level is a feature level.
@@ -80,55 +80,56 @@ type Level = agreement.Level
 // Newest is the newest feature level that this source knows.
 const Newest = agreement.Newest
 
-// Build is what a build of the program can read.
+// Build describes what a build of the program can read.
 type Build = agreement.Build
 
-// Config says what a Cluster stands on.
+// Config configures a Cluster.
 type Config struct {
 	Self   Node
-	Expect int // found a cluster of so many nodes, in a first start; 0: join one that exists
+	Expect int // in a first start, found a cluster of this many nodes; 0: join an existing one
 
-	// Build is what this build can read; without a Level it knows agreement.Newest.
+	// Build describes what this build can read. A Level of 0 means agreement.Newest.
 	Build Build
 
-	// Primary is the region where rules are written; "": this one. Each node of a region should have the same one.
+	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same one.
 	Primary string
-	// Far reaches the other regions; nil: there are none. It is closed by the caller, after the Cluster.
+	// Far reaches the other regions; nil if there are none. The caller closes it, after the Cluster.
 	Far Far
 
 	Store  Store
-	Peers  *peer.Peers   // started by the caller before the Cluster, after Cluster.Handle; closed by the caller
-	Gossip gossip.Config // Self and Accept are filled in here
+	Peers  *peer.Peers   // the caller starts it after Cluster.Handle and before the Cluster, and closes it
+	Gossip gossip.Config // Start fills in Self, and Advertise and Logger if they are empty
 
-	// Seed returns the first rules of a cluster founded here, and by whom they are. nil: none.
+	// Seed returns the first rules of a cluster founded here, and their author. nil: none.
 	Seed func() (text []byte, by string)
-	// OnState is called for each change of who may own what, in order: a ring, an end, a new process, a completed epoch.
-	// Several changes in quick succession make one call. It must not wait for the Cluster.
+	// OnState is called, in order, for each change of which node may own what: a ring, an end, a new process, a completed
+	// epoch. Several changes in quick succession make one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)
 	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
 	OnRules func(*rules.Set)
-	// Settled is the epoch that this node has completed: its part of each hand-off is over. nil: the newest.
+	// Settled returns the epoch that this node has completed: its part of every hand-off is over. nil: the newest epoch.
 	Settled func() int64
-	// Lagging are nodes that can be reached, and don't take the copies that this one has for them. They count as those that
-	// can't be reached. nil: there are none.
+	// Lagging returns reachable nodes that don't take the copies that this node sends them. They count as unreachable. nil:
+	// there are none.
 	Lagging func() []ring.NodeID
-	// Boottime is a clock that goes on in suspend and is never set.
+	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
-	// Remember is given the addresses at which gossip may be found after a restart, when they change. nil: nobody.
+	// Remember receives the addresses at which to find gossip after a restart, when they change. May be nil.
 	Remember func(addresses []string)
-	// Applied is where it is noted what this node has applied, so that after a restart it knows rules and ring though
-	// it can't reach the others. nil: nowhere.
+	// Applied records what this node has applied, so that after a restart it knows rules and ring even if it can't reach
+	// the others. nil: nothing is recorded.
 	Applied AppliedNote
 
-	SnapshotEntries uint64 // a snapshot after so many entries
-	SnapshotBytes   int64  // or after so many bytes of them
-	TrailingEntries uint64 // kept behind a snapshot, for those who are only a little behind
+	SnapshotEntries uint64 // take a snapshot after this many entries
+	SnapshotBytes   int64  // or after this many bytes of entries
+	TrailingEntries uint64 // kept behind a snapshot, for nodes that are only slightly behind
 
 	Timings Timings
 	Logger  *slog.Logger
 }
 
-// DefaultConfig has the values of a node on a local network. Self, Store, Peers, Gossip and Boottime are missing.
+// DefaultConfig returns the values for a node on a local network. Self, Store, Peers, Gossip and Boottime are left to the
+// caller.
 func DefaultConfig() Config {
 	return Config{
 		SnapshotEntries: 8192,
@@ -139,12 +140,12 @@ func DefaultConfig() Config {
 	}
 }
 
-// DefaultTimings suit a region.
+// DefaultTimings returns timings that suit a region.
 func DefaultTimings() Timings {
 	return Timings{
 		Heartbeat:   400 * time.Millisecond,
 		Election:    400 * time.Millisecond,
-		LeaderLease: 400 * time.Millisecond, // with less, a busy machine changes leaders for want of a moment
+		LeaderLease: 400 * time.Millisecond, // lower values make a busy machine lose the lead over a short stall
 		Commit:      20 * time.Millisecond,
 		RPC:         2 * time.Second,
 		Snapshot:    30 * time.Second,
@@ -159,7 +160,7 @@ func DefaultTimings() Timings {
 	}
 }
 
-// Validate says what is missing or out of bounds.
+// Validate reports what is missing or out of bounds.
 func (c *Config) Validate() error {
 	var errs []error
 	need := func(ok bool, what string) {
@@ -191,5 +192,5 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// alone says that this node founds a cluster by itself, without looking for others.
+// alone reports whether this node founds a cluster by itself, without looking for others.
 func (c *Config) alone() bool { return c.Expect == 1 && len(c.Gossip.Join) == 0 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// core is what all parts of a Cluster stand on: who this node is, what was agreed, and its place in Raft.
+// core is what all parts of a Cluster share: this node's identity, the agreed state, and its place in Raft.
 type core struct {
 	cfg     Config
 	machine *machine
@@ -22,42 +22,42 @@ type core struct {
 	holder  *authority.Holder
 	opened  time.Time
 
-	// handlers answer calls, of this region and of others, by method.
+	// handlers answer calls from this region and from others, by method.
 	handlers map[peer.Method]handler
 
-	// Start sets these, in this order. Before, this node leads nobody, and knows nobody.
+	// Start sets these, in this order. Until then this node leads nothing and knows no other nodes.
 	trans   *transport
 	logs    *watchedLogs
 	raft    atomic.Pointer[raft.Raft]
 	gossip  atomic.Pointer[gossip.Gossip]
-	started atomic.Bool // all of it is there
+	started atomic.Bool // all of the above are set
 
 	known     atomic.Pointer[map[ring.NodeID]string] // where the other nodes take calls; never nil
 	identity  atomic.Pointer[peer.Identity]          // never nil
 	leaving   atomic.Bool                            // this node wants to leave the ring
-	departing atomic.Bool                            // and the cluster, for good
-	voters    atomic.Int64                           // the most that there were; see votersBefore
+	departing atomic.Bool                            // this node wants to leave the cluster for good
+	voters    atomic.Int64                           // the most voters that there ever were; see votersBefore
 
 	memory memory
 	follow follower
-	// leaderChanges is how often this node has won or lost the lead.
+	// leaderChanges counts how often this node has won or lost the lead.
 	leaderChanges atomic.Uint64
 
-	// Each of capacity 1: there is something to look at.
+	// Wake-up signals, each of capacity 1.
 	applied, found, reconcile, founding chan struct{}
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	group  sync.WaitGroup // the loops
-	tasks  chan struct{}  // one for each call that is being answered
-	late   sync.WaitGroup // what Close waits for at the very end, bounded
+	tasks  chan struct{}  // one slot for each call being answered
+	late   sync.WaitGroup // the tasks that Close waits for last, for a bounded time
 
-	// spawning guards closed, so that no task begins after Close has begun to wait.
+	// spawning guards closed, so that no task starts after Close has begun to wait.
 	spawning sync.Mutex
 	closed   bool
 }
 
-// loop runs step at each tick and each time that wake has a value, until a step was the last, or this node closes.
+// loop runs step at each tick and each time wake has a value, until step returns true or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
 	t := time.NewTicker(every)
 	defer t.Stop()

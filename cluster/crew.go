@@ -13,27 +13,28 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew knows the other nodes: who is there, how far each one is, and whether their states differ. It asks for authority, and
-// answers such requests while this node leads.
+// crew tracks the other nodes: which are there, how far each has applied, and whether their states differ. It asks for
+// authority, and answers such requests while this node leads.
 type crew struct {
 	*core
-	remembered []string // as Remember got them last; look alone uses them
+	remembered []string // as last passed to Remember; only look uses it
 	tally      tally
-	// told are the nodes that ask for authority and can't be given any, by the leader's last answer; none without contact. Never nil.
+	// told are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty without
+	// contact. Never nil.
 	told atomic.Pointer[[]ring.NodeID]
-	// removed: an operator has removed this process, by the leader's answer.
+	// removed: an operator has removed this process, according to the leader.
 	removed atomic.Bool
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu       sync.Mutex
-	heard    map[ring.NodeID]heard   // of requests for authority, while this node leads; bounded by the nodes known
-	removing map[ring.NodeID]removal // nodes that are being taken out; bounded as heard
+	heard    map[ring.NodeID]heard   // from requests for authority, while this node leads; bounded by the known nodes
+	removing map[ring.NodeID]removal // nodes being taken out; bounded like heard
 }
 
-// removal is a process that is being taken out.
+// removal is a process being taken out.
 type removal struct {
 	boot  uint64
-	force bool // alive or not
+	force bool // even if it is alive
 }
 
 // heard is what a node reported with its last request for authority.
@@ -41,10 +42,10 @@ type heard struct {
 	applied uint64
 	stuck   bool
 	at      time.Time
-	moved   time.Time // when it had applied more than before
+	moved   time.Time // when applied last increased
 }
 
-// makeAuthority makes what gives authority, if this node leads, and what holds it here.
+// makeAuthority creates the giver, which grants authority while this node leads, and the holder of this node's own.
 func (c *Cluster) makeAuthority() {
 	self, began := c.cfg.Self, time.Now()
 	c.giver = authority.NewGiver(authority.GiverConfig{
@@ -59,11 +60,11 @@ func (c *Cluster) makeAuthority() {
 	})
 }
 
-// Authority says whether this node may act as an owner at this moment.
+// Authority reports whether this node may act as an owner now.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// status is what this node reports with its requests for authority: what the rest of the node knows, which may
-// be a moment behind what Raft has applied.
+// status returns what this node reports with its requests for authority: the state that the rest of the node knows, which
+// may lag slightly behind what Raft has applied.
 func (c *crew) status() authority.Request {
 	c.follow.mu.Lock()
 	s := c.follow.told
@@ -94,7 +95,7 @@ func (c *crew) status() authority.Request {
 	return r
 }
 
-// ask brings a request to the leader, and stops this node if the leader says that it has gone another way than the others.
+// ask sends a request to the leader, and stops this node if the leader says that its state has diverged.
 func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
@@ -110,7 +111,7 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	return reply, nil
 }
 
-// answer answers a request as the leader, and notes how far the node is.
+// answer answers a request as the leader, and records how far the node has applied.
 func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if reply, differs := c.compare(r); differs {
 		return reply, nil
@@ -130,8 +131,8 @@ func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply
 	return reply, nil
 }
 
-// nodes is who there is, for the giver. A member that gossip has not seen since this node started counts as failed
-// only after a while: after a restart of all, some take longer.
+// nodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed only
+// after Timings.Absent: after a restart of all nodes, some take longer.
 func (c *crew) nodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range c.census(c.State()) {
@@ -153,7 +154,7 @@ func (c *crew) nodes() []authority.Node {
 	return list
 }
 
-// alive are the nodes of this region that gossip sees.
+// alive returns the nodes of this region that gossip sees.
 func (c *core) alive() map[ring.NodeID]bool {
 	alive := map[ring.NodeID]bool{}
 	for _, m := range c.gossipMembers() {
@@ -164,7 +165,7 @@ func (c *core) alive() map[ring.NodeID]bool {
 	return alive
 }
 
-// gossipMembers is empty until gossip has been started.
+// gossipMembers returns gossip's members; none until gossip has started.
 func (c *core) gossipMembers() []gossip.Member {
 	g := c.gossip.Load()
 	if g == nil {
@@ -173,10 +174,11 @@ func (c *core) gossipMembers() []gossip.Member {
 	return g.Members()
 }
 
-// outsider is how long a node that is gone and is nowhere in what is agreed stays in gossip's list.
+// outsider is how long gossip keeps listing a node that is gone and has no place in the agreed state.
 const outsider = time.Minute
 
-// dropOutsiders has gossip forget those who are gone: removed, or never taken in. since is when each was seen so first.
+// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
+// that state.
 func (c *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range c.crew.census(c.State()) {

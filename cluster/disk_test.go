@@ -16,7 +16,7 @@ import (
 
 // disk is what a node's Raft has stored. It outlives the node's processes.
 type disk struct {
-	mu   sync.Mutex // guards the rest
+	mu   sync.Mutex // guards the fields below
 	logs map[uint64]raft.Log
 	keys map[string][]byte
 	meta *raft.SnapshotMeta
@@ -31,10 +31,10 @@ func (d *disk) clone() *disk {
 	return &disk{logs: maps.Clone(d.logs), keys: maps.Clone(d.keys), meta: d.meta, data: d.data}
 }
 
-// store is one process's view of a disk: raft.LogStore, StableStore and SnapshotStore in one. At a certain write it may
-// die: the disk stays as it was before, and the process goes on with a copy of its own until it is stopped.
+// store is one process's view of a disk: raft.LogStore, StableStore and SnapshotStore in one. It may die at a certain
+// write: the disk then stays as it was before, and the process carries on with its own copy until it is stopped.
 type store struct {
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	disk    *disk
 	writes  int64
 	dieAt   int64
@@ -47,7 +47,7 @@ func (s *store) Logs() raft.LogStore           { return s }
 func (s *store) Stable() raft.StableStore      { return s }
 func (s *store) Snapshots() raft.SnapshotStore { return s }
 
-// died says whether the process is dead.
+// died reports whether the process is dead.
 func (s *store) died() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// standsBack is by how much longer a node whose store fails waits before it stands for election. It would vote and be
-// elected all the same, for its term can be saved, and its log is as long as the others'; and it would lead, again and
-// again, without being able to store an entry.
+// standsBack multiplies the election delay of a node whose store fails. Such a node could still be elected, because its
+// term can be saved and its log is as long as the others'. It would then lead again and again without being able to store
+// an entry.
 const standsBack = 20
 
-// watchedLogs is a log store that takes note whether writes fail.
+// watchedLogs is a log store that tracks whether writes fail.
 type watchedLogs struct {
 	raft.LogStore
 	failing atomic.Bool
@@ -36,13 +36,13 @@ func (w *watchedLogs) note(err error) error {
 	return err
 }
 
-// standBack is the loop that keeps a node from leading whose store fails, or that applies nothing more, where another one
-// could lead. The first entry that is stored again ends that; a stuck node stays so, and hands the lead on if it has it.
+// standBack is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could. The
+// first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
 func (c *crew) standBack() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	stopped := c.machine.stopped
-	var again <-chan time.Time // nil until this node is stuck: who else votes may be seen later
+	var again <-chan time.Time // nil until this node is stuck; then other voters may still appear later
 	back := false
 	for {
 		select {
@@ -64,7 +64,7 @@ func (c *crew) standBack() {
 	}
 }
 
-// standFor makes this node stand for election late, or as others do.
+// standFor sets this node's election timeouts, either late or normal.
 func (c *crew) standFor(late bool) bool {
 	r := c.raft.Load()
 	rc := r.ReloadableConfig()
@@ -82,13 +82,13 @@ func (c *crew) standFor(late bool) bool {
 	return true
 }
 
-// noteStuck says that this node is stuck, and gives its authority up at once.
+// noteStuck logs that this node is stuck, and revokes its authority at once.
 func (c *crew) noteStuck() {
 	c.holder.Revoke()
 	c.cfg.Logger.Error("this node stores and votes, and decides nothing as an owner any more", "error", c.machine.stuck.Load())
 }
 
-// Stuck says why this node applies nothing more; nil: it does.
+// Stuck returns why this node applies nothing more; nil if it does.
 func (c *core) Stuck() error {
 	if s := c.machine.stuck.Load(); s != nil {
 		return s

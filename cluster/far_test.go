@@ -18,31 +18,31 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// farDelay is how long what is sent to another region is under way.
+// farDelay is the latency of messages to another region.
 const farDelay = 40 * time.Millisecond
 
-// farSilence is how long a link that was cut is not known to be.
+// farSilence is how long a cut link goes unnoticed.
 const farSilence = 2 * time.Second
 
-// farNet is the way between regions, as package regions would make it, without its messages.
+// farNet connects regions as package regions would, without its messages.
 type farNet struct {
 	w       *world
-	primary map[string]string // by region: the one that its nodes take for the primary
+	primary map[string]string // by region: the one that its nodes believe to be the primary
 
-	mu    sync.Mutex              // guards what follows
-	cut   map[[2]string]time.Time // directions that deliver nothing, since when
+	mu    sync.Mutex              // guards the fields below
+	cut   map[[2]string]time.Time // directions that deliver nothing, and since when
 	calls map[peer.Method]int
-	// promised is by region the newest version that it has told to be honoured, in the line of the primary.
+	// promised is, by region, the newest version that it has reported as honoured, in the primary's line.
 	promised map[string]standing
-	// lose is asked whether an answer is lost, and its connection with it; nil: none is.
+	// lose reports whether an answer is lost, along with its connection; nil: none is.
 	lose func(m peer.Method) bool
 }
 
-// far is a node's way to other regions.
+// far gives a node access to other regions.
 type far struct {
 	net     *farNet
 	node    *node
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	entry   bool
 	members int
 }
@@ -72,21 +72,21 @@ func (f *far) Regions() []regions.Region {
 	return list
 }
 
-// primaries are what each region takes for the primary.
+// primaries returns the primary that each region believes in.
 func (f *farNet) primaries() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.primary)
 }
 
-// takeForPrimary changes what a region does.
+// takeForPrimary changes the primary that a region believes in.
 func (f *farNet) takeForPrimary(region, primary string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.primary[region] = primary
 }
 
-// open says whether a region can be reached, as far as the other one knows.
+// open reports whether a region can be reached, as far as the other one knows.
 func (f *farNet) open(from, to string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,7 @@ func (f *farNet) open(from, to string) bool {
 	return true
 }
 
-// delivers says whether what is sent now arrives.
+// delivers reports whether a message sent now arrives.
 func (f *farNet) delivers(from, to string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,7 +128,7 @@ func (f *farNet) heal() {
 	clear(f.cut)
 }
 
-// entries are the nodes of a region that vote.
+// entries returns the nodes of a region that vote.
 func (f *farNet) entries(region string) (list []*Cluster) {
 	for _, one := range f.w.nodes {
 		if c := one.c.Load(); one.region == region && c != nil && c.votes() {
@@ -138,7 +138,7 @@ func (f *farNet) entries(region string) (list []*Cluster) {
 	return list
 }
 
-// Call goes to some node of a region that votes.
+// Call goes to some voter of a region.
 func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	from, n := f.node.region, f.net
 	if !n.open(from, region) {
@@ -178,7 +178,7 @@ func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byt
 	return reply, ctx.Err()
 }
 
-// note counts a call, and takes note of what a region promises by it.
+// note counts a call, and records what a region promises by it.
 func (f *farNet) note(from string, m peer.Method, body []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,7 +192,7 @@ func (f *farNet) note(from string, m peer.Method, body []byte) {
 	}
 }
 
-// broken names the nodes that have authority and go by older rules than their region has promised.
+// broken names the nodes that have authority and use older rules than their region has promised.
 func (f *farNet) broken() (list []string) {
 	for _, n := range f.w.nodes {
 		c := n.c.Load()
@@ -216,7 +216,7 @@ func (f *farNet) broken() (list []string) {
 	return list
 }
 
-// regions are clusters of so many nodes each, which know one another. The first is the primary of all.
+// regions creates clusters of count nodes each, which know one another. The first is the primary of all.
 func (w *world) regions(count int, names ...string) *farNet {
 	f := &farNet{
 		w: w, primary: map[string]string{}, cut: map[[2]string]time.Time{}, calls: map[peer.Method]int{},
@@ -231,7 +231,7 @@ func (w *world) regions(count int, names ...string) *farNet {
 	return f
 }
 
-// of are a region's nodes.
+// of returns a region's nodes.
 func (w *world) of(region string) (nodes []*node) {
 	for _, n := range w.nodes {
 		if n.region == region {
@@ -241,7 +241,7 @@ func (w *world) of(region string) (nodes []*node) {
 	return nodes
 }
 
-// leaderOf is the node that leads a region, or nil.
+// leaderOf returns the node that leads a region, or nil.
 func (w *world) leaderOf(region string) *node {
 	for _, n := range w.of(region) {
 		if c := n.c.Load(); c != nil && c.leads() && !w.away[n] {
@@ -251,14 +251,14 @@ func (w *world) leaderOf(region string) *node {
 	return nil
 }
 
-// aLeaderOf waits for one.
+// aLeaderOf waits until a node leads the region.
 func (w *world) aLeaderOf(region string) *node {
 	w.t.Helper()
 	w.until(20*time.Second, "leader of "+region, func() bool { return w.leaderOf(region) != nil })
 	return w.leaderOf(region)
 }
 
-// start runs all nodes and waits until each region is ready.
+// startAll runs all nodes and waits until each region is ready.
 func (w *world) startAll() {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -292,7 +292,7 @@ func (w *world) agree(bound time.Duration, version int64) {
 	})
 }
 
-// recorded waits until all running nodes know that all regions go by a version.
+// recorded waits until all running nodes know that all regions use a version.
 func (w *world) recorded(bound time.Duration, version int64) {
 	w.t.Helper()
 	w.until(bound, fmt.Sprintf("record of version %d", version), func() bool {
@@ -305,7 +305,7 @@ func (w *world) recorded(bound time.Duration, version int64) {
 	})
 }
 
-// regionBubble runs a test with several regions, and watches that no promise is broken.
+// regionBubble runs a test with several regions, and checks that no promise is broken.
 func regionBubble(t *testing.T, count int, names []string, test func(t *testing.T, w *world, f *farNet)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -332,7 +332,7 @@ func regionBubble(t *testing.T, count int, names []string, test func(t *testing.
 	})
 }
 
-// worldWide is a rules file that says a number, for all regions together.
+// worldWide returns a rules file with the given limit for all regions together.
 func worldWide(limit int) rules.Change {
 	return rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: login\n    key: [ip]\n    scope: global\n"+
 		"    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}

@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The rules under faults, as a register with a version.
+// The rules under faults, modelled as a register with a version.
 type (
 	registerInput struct {
 		read    bool
@@ -54,7 +54,7 @@ func stepRegister(state, input, output any) (bool, any) {
 		return !fits, s
 	case out.outcome == notMade:
 		return true, s
-	case fits: // not known, and made; if it was not, it stands at the end of the history
+	case fits: // unknown, assuming it was made; if it was not, it comes at the end of the history
 		return true, next
 	}
 	return true, s
@@ -68,7 +68,7 @@ var registerModel = porcupine.Model{
 
 // history is what clients saw.
 type history struct {
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	start time.Time
 	ops   []porcupine.Operation
 }
@@ -83,8 +83,8 @@ func (h *history) add(client int, call time.Time, in registerInput, out register
 	h.ops = append(h.ops, op)
 }
 
-// client reads and writes through whichever nodes run, until ctx ends. Each client is a porcupine client until an
-// outcome is unknown; then it goes on as another.
+// client reads and writes through whichever nodes run, until ctx ends. It is one porcupine client until an outcome is
+// unknown; then it continues as another.
 func (w *world) client(ctx context.Context, h *history, number int, chance *rand.Rand) {
 	known := int64(0)
 	for i := 0; ctx.Err() == nil; i++ {
@@ -140,7 +140,7 @@ func outcomeOf(err error) outcomeOfWrite {
 	return notKnown // the node was closed meanwhile
 }
 
-// fault does something bad for some seconds and undoes it.
+// fault injects a fault for some seconds and undoes it.
 func (w *world) fault(chance *rand.Rand) {
 	n := w.nodes[chance.IntN(len(w.nodes))]
 	if leader := w.leader(); leader != nil && chance.IntN(3) > 0 {
@@ -174,7 +174,7 @@ func (w *world) fault(chance *rand.Rand) {
 	}
 }
 
-// TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node one writes.
+// TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node a client writes.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	many(t, *seeds/15, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
@@ -198,7 +198,7 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 		clients.Wait()
 		stop()
 		w.oneCluster(nodes...)
-		// Connected again, everybody agrees.
+		// Once connected again, all nodes agree.
 		call := time.Now()
 		for i, n := range nodes {
 			w.until(20*time.Second, "reading through "+n.name, func() bool { return n.c.Load().Catch(t.Context()) == nil })
@@ -221,7 +221,7 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	})
 }
 
-// TestAHungStoreEndsLeadership: the others go on.
+// TestAHungStoreEndsLeadership: the other nodes carry on.
 func TestAHungStoreEndsLeadership(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -274,7 +274,7 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another one.
+// TestABrokenLinkToTheLeaderCostsAHop: a node that can't reach the leader writes and has authority through another node.
 func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -291,7 +291,7 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 		if !n.c.Load().Authority() {
 			t.Errorf("%s has no authority", n.name)
 		}
-		// It can't see its own write, since Raft has no second way; but the write is made.
+		// It can't see its own write, since Raft has no second path; but the write is made.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrUnknown) {

@@ -9,24 +9,24 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's own goroutine never
-// waits for it: of the states that come meanwhile only the newest is passed on.
+// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
+// it: if states pile up, only the newest is passed on.
 type follower struct {
-	// mu guards what follows.
+	// mu guards told and waiter.
 	mu     sync.Mutex
 	told   *agreement.State // the last one passed on; its rules are in force
-	waiter chan struct{}    // closed and replaced each time told changes; nil while nobody waits
+	waiter chan struct{}    // closed and replaced each time told changes; nil without waiters
 
-	rules *rules.Set // passed on last; the loop alone uses it
+	rules *rules.Set // last ones passed on; only the loop uses it
 }
 
-// tell is called for each state that is news, by the loop alone.
+// tell handles a new state. Only the loop calls it.
 func (c *Cluster) tell(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
 		c.founder.adopt(now.Cluster)
 	}
-	// The ring first: rules may be in force a moment earlier on another node, a ring that is not known here may not be
-	// answered for.
+	// The ring first: rules may come into force slightly earlier on another node, but this node can't answer for a ring
+	// that it doesn't know.
 	if c.cfg.OnState != nil && ringChanged(before, now) {
 		c.cfg.OnState(now)
 	}
@@ -43,7 +43,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	}
 	if now.History != before.History || now.Regions != before.Regions {
 		poke(c.governor.wake)
-		c.holder.Poke() // the leader waits until a majority goes by them
+		c.holder.Poke() // the leader waits until a majority uses them
 	}
 	if !ringChanged(before, now) {
 		return
@@ -57,7 +57,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	poke(c.reconcile)
 }
 
-// tellRules is called by the loop alone.
+// tellRules passes new rules on. Only the loop calls it.
 func (c *Cluster) tellRules(s *agreement.State) {
 	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.follow.rules {
 		c.follow.rules = set
@@ -65,12 +65,12 @@ func (c *Cluster) tellRules(s *agreement.State) {
 	}
 }
 
-// ringChanged says whether there is more news than rules and empty entries.
+// ringChanged reports whether more has changed than rules and empty entries.
 func ringChanged(before, now *agreement.State) bool {
 	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
 }
 
-// followStates is the loop.
+// followStates is the follower's loop.
 func (c *Cluster) followStates() {
 	before := agreement.New()
 	for {
@@ -89,7 +89,7 @@ func (c *Cluster) followStates() {
 	}
 }
 
-// wait returns when the state that was passed on satisfies ok, or ctx ends.
+// wait waits until the state that was passed on satisfies ok, or ctx ends.
 func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
 		c.follow.mu.Lock()
@@ -114,7 +114,7 @@ func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	}
 }
 
-// rulesVersion is the version in force in a state, 0 for none.
+// rulesVersion returns the version in force in a state, 0 if there is none.
 func rulesVersion(s *agreement.State) int64 {
 	_, v := s.History.Current()
 	return v.Number
@@ -127,7 +127,7 @@ func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	}) == nil
 }
 
-// poke signals a channel of capacity 1.
+// poke signals a channel of capacity 1 without blocking.
 func poke(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// standing is how far what is agreed about regions has come somewhere.
+// standing is how far a region has come with what is agreed on about regions.
 type standing struct {
 	World    agreement.WorldID `json:"world"`
 	Term     int64             `json:"term"`
@@ -23,16 +23,16 @@ func standingOf(s *agreement.State) standing {
 	return standing{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
 }
 
-// sameLine says whether the later of two versions has the higher number.
+// sameLine reports whether a and o have the same world and term, so that the higher version number is the later.
 func (a standing) sameLine(o standing) bool { return a.World == o.World && a.Term == o.Term }
 
-// before says whether o is later, in the same world.
+// before reports whether o is later than a, in the same world.
 func (a standing) before(o standing) bool {
 	return a.World == o.World &&
 		cmp.Or(cmp.Compare(a.Term, o.Term), cmp.Compare(a.Version, o.Version), cmp.Compare(a.Revision, o.Revision)) < 0
 }
 
-// followRequest is what the leader of a region reports to the primary, with the question: what is newer than this?
+// followRequest is what a region's leader reports to the primary, asking for anything newer.
 type followRequest struct {
 	Region string `json:"region"`
 	standing
@@ -41,17 +41,17 @@ type followRequest struct {
 	Level    agreement.Level `json:"level"`    // the region's feature level
 }
 
-// followKind is the first byte of the answer.
+// followKind is the first byte of the reply.
 type followKind byte
 
 const (
-	followNothing followKind = iota // there is nothing newer
+	followNothing followKind = iota // nothing is newer
 	followState                     // the rest is for agreement.ParseFollow
-	followOther                     // this region is not the primary; the rest is the name of the one it goes by
+	followOther                     // this region is not the primary; the rest is the name of the one that it follows
 )
 
-// followPrimary asks the primary what is new, and has it agreed on here, as the leader of another region. What came is reported
-// at once.
+// followPrimary, on the leader of another region, asks the primary for news and has it agreed on here. It reports progress
+// to the primary at once.
 func (c *governor) followPrimary(ctx context.Context) error {
 	for {
 		more, err := c.followOnce(ctx)
@@ -62,7 +62,7 @@ func (c *governor) followPrimary(ctx context.Context) error {
 	}
 }
 
-// followOnce is one exchange; more says that what came is in force here, and the primary has yet to hear of it.
+// followOnce is one exchange. more means that news is in force here, and the primary has yet to hear of it.
 func (c *governor) followOnce(ctx context.Context) (more bool, err error) {
 	s, honoured := c.honoured(ctx)
 	b, err := json.Marshal(followRequest{
@@ -88,7 +88,7 @@ func (c *governor) followOnce(ctx context.Context) (more bool, err error) {
 	return false, errBadCall
 }
 
-// adoptRules has what the primary says agreed on here.
+// adoptRules has the primary's reply agreed on here.
 func (c *governor) adoptRules(ctx context.Context, b []byte) error {
 	e, err := agreement.ParseFollow(b)
 	if err != nil {
@@ -111,10 +111,10 @@ func (c *governor) adoptRules(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// patience is how long the primary does not answer before that is logged: an election there takes less.
+// patience is how long the primary may fail to answer before that is logged: an election there takes less.
 const patience = 3 * time.Second
 
-// noteFollowed notes how an exchange with the primary went, and says it when that has changed for a while.
+// noteFollowed records the outcome of an exchange with the primary, and logs a lasting change.
 func (c *governor) noteFollowed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,15 +136,15 @@ func (c *governor) noteFollowed(err error) {
 	}
 }
 
-// Following is how this node's region does with the primary's rules.
+// Following describes how this node's region follows the primary's rules.
 type Following struct {
-	Primary  string        // the region that is taken for the primary
+	Primary  string        // the region believed to be the primary
 	Leads    bool          // this node follows it for its region, and Age is known
-	Age      time.Duration // since the primary answered; since this node leads if it never did
-	Recorded int64         // the newest version of the rules that all regions are known to go by; 0: none
+	Age      time.Duration // since the primary last answered, or since this node began to lead if it never did
+	Recorded int64         // the newest version of the rules that all regions are known to use; 0 if there is none
 }
 
-// Following reports it. In the primary Leads is false.
+// Following reports how this region follows the primary. In the primary, Leads is false.
 func (c *Cluster) Following() Following {
 	f := Following{Primary: c.cfg.Primary, Recorded: recordedVersion(c.Last())}
 	g := c.governor
@@ -160,17 +160,17 @@ func (c *Cluster) Following() Following {
 	return f
 }
 
-// recordedVersion is the newest version that is recorded, 0 for none.
+// recordedVersion returns the newest recorded version, 0 if there is none.
 func recordedVersion(s *agreement.State) (version int64) {
 	for _, h := range s.Regions.Held {
 		if h.At != 0 {
-			version = h.Version // the recorded ones come first, oldest first
+			version = h.Version // recorded versions come first, oldest first
 		}
 	}
 	return version
 }
 
-// serveFollow answers a region's question, as the leader of the primary, and notes what the region reports.
+// serveFollow answers another region's leader, as the leader of the primary, and records its report.
 func (c *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	var q followRequest
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {

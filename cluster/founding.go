@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// promiseBound is how long one call of a founding may take.
+	// promiseBound bounds one call of a founding.
 	promiseBound = 2 * time.Second
-	// deferBound is how long a proposer waits that has heard of a lower one.
+	// deferBound is how long a proposer holds back after hearing of one with a lower ID.
 	deferBound = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself, but has nodes to join, looks for those.
+	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes it was told to join.
 	alonePatience = 5 * time.Second
-	// remindEvery is how often a node that can't go on says why.
+	// remindEvery is how often a waiting node logs why it can't go on.
 	remindEvery = 30 * time.Second
 )
 
-// founder is this node's part in the founding of a cluster.
+// founder is this node's part in founding a cluster.
 type founder struct {
 	*core
-	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil: it can, or none has
+	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil if it can, or none has
 
-	// mu guards what follows, and is held while a promise is written or the first entry of Raft's log is: a promise and
-	// a decision exclude each other.
+	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
+	// decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
 
-	refused atomic.Pointer[error] // why this node founds nothing as it was started; nil: it would
+	refused atomic.Pointer[error] // why this node founds nothing with its flags; nil if it would
 }
 
-// empty says whether Raft has nothing yet. A term that a half founding left counts as nothing.
+// empty reports whether Raft has no data yet. A term left by a half-done founding does not count.
 func (c *core) empty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
@@ -52,9 +52,9 @@ func (c *core) empty() (bool, error) {
 	return !has, nil
 }
 
-// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster left: a term of 1, and no entry. Raft would
-// refuse to begin on it, although there is nothing. Only a proposer that held all promises can have left that, or a node
-// that is a cluster by itself; one that another had added to its cluster has a term, too, but has decided nothing.
+// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster leaves: a term of 1 and no entry. Raft would
+// refuse to bootstrap on it, although there is nothing. Only a proposer that held all promises, or a node that is a cluster
+// by itself, can have left that. A node that was added to another's cluster also has a term, but has not decided anything.
 func (c *founder) clearHalfFounded() error {
 	s := c.cfg.Store
 	last, err := s.Logs().LastIndex()
@@ -64,7 +64,7 @@ func (c *founder) clearHalfFounded() error {
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
 	alone := c.cfg.alone() && c.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !c.promise.Decided && !alone {
-		return nil // an error, too, says that there is no term; Raft will tell of any other
+		return nil // an error also means that there is no term; Raft reports any other
 	}
 	snapshots, err := s.Snapshots().List()
 	if err != nil || len(snapshots) > 0 {
@@ -76,7 +76,7 @@ func (c *founder) clearHalfFounded() error {
 	return nil
 }
 
-// bootstrap writes the first entry of Raft's log: these nodes are the cluster.
+// bootstrap writes the first entry of Raft's log: these nodes form the cluster.
 func (c *founder) bootstrap(set []ring.NodeID) error {
 	var conf raft.Configuration
 	known := *c.known.Load()
@@ -90,7 +90,7 @@ func (c *founder) bootstrap(set []ring.NodeID) error {
 		}
 		s := raft.Server{Suffrage: raft.Voter, ID: serverID(id), Address: raft.ServerAddress(address)}
 		if i >= maxVoters {
-			s.Suffrage = raft.Nonvoter // a few voters are enough; the others follow
+			s.Suffrage = raft.Nonvoter // a few voters are enough; the others only follow
 		}
 		conf.Servers = append(conf.Servers, s)
 	}
@@ -101,7 +101,7 @@ func (c *founder) bootstrap(set []ring.NodeID) error {
 	return nil
 }
 
-// foundCluster is the loop of a node whose Raft is empty. It ends when it isn't any more.
+// foundCluster is the loop of a node whose Raft is empty. It ends once Raft no longer is.
 func (c *founder) foundCluster() {
 	var reminded, deferred time.Time
 	c.loop(c.cfg.Timings.Founding, c.founding, func() (last bool) {
@@ -124,7 +124,7 @@ func (c *founder) foundCluster() {
 			reminded = time.Now()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
-				level = slog.LevelError // it needs a person
+				level = slog.LevelError // needs an operator
 			}
 			c.cfg.Logger.Log(c.ctx, level, "no cluster yet", "reason", err)
 		}
@@ -132,7 +132,7 @@ func (c *founder) foundCluster() {
 	})
 }
 
-// foundOnce takes one step. lower says that somebody with a lower ID is at it. The error says what is waited for.
+// foundOnce takes one step. lower means that a node with a lower ID is already at it. The error says what is missing.
 func (c *founder) foundOnce() (lower bool, err error) {
 	self := c.cfg.Self.ID
 	out := lookOut(self, c.cfg.Expect, c.gossip.Load().Members())
@@ -167,8 +167,8 @@ func (c *founder) foundOnce() (lower bool, err error) {
 	return false, fmt.Errorf("%d nodes are needed, or another one founds it", c.cfg.Expect)
 }
 
-// tooMany says why nothing may be founded here: where twice as many nodes as --bootstrap-expect are about to begin, a network that
-// is split in two at that moment would make two clusters of them.
+// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
+// start, a network that splits at that moment would make two clusters of them.
 func (c *founder) tooMany() error {
 	err := tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
 	if errors.Is(err, ErrRefused) {
@@ -179,8 +179,8 @@ func (c *founder) tooMany() error {
 	return err
 }
 
-// tooMany is that for a node that expects so many, of named nodes that --join names, 0 where that is not known yet, and of what
-// gossip knows. Nodes that only join found nothing.
+// tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),
+// and gossip's members. Nodes that only join don't count, since they found nothing.
 func tooMany(expect, named int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
@@ -205,7 +205,7 @@ func tooMany(expect, named int, members []gossip.Member) error {
 	return nil
 }
 
-// promiseLocked puts p on disk, and then in force. founder.mu is held.
+// promiseLocked stores p on disk, then puts it in force. The caller holds founder.mu.
 func (c *founder) promiseLocked(p promise) error {
 	if p.same(c.promise) {
 		return nil
@@ -217,8 +217,8 @@ func (c *founder) promiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that has this node's promise whether its attempt stands, and takes the promise back if
-// not. A proposer says so only after its disk does, and never uses the attempt again.
+// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and takes the promise back if
+// not. A proposer says no only once its disk does, and never reuses the attempt.
 func (c *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
 	defer cancel()
@@ -232,12 +232,12 @@ func (c *founder) checkPromise(p promise) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
-		return nil // another one meanwhile
+		return nil // replaced meanwhile
 	}
 	return c.promiseLocked(c.promise.none())
 }
 
-// askPromises asks the others of the set, and founds the cluster when all have promised.
+// askPromises asks the other nodes of the set, and founds the cluster once all have promised.
 func (c *founder) askPromises(p promise) (lower bool, err error) {
 	self := c.cfg.Self.ID
 	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
@@ -285,7 +285,7 @@ func (c *founder) askPromises(p promise) (lower bool, err error) {
 	return false, nil
 }
 
-// giveUp takes an attempt of this node's own back.
+// giveUp takes back an attempt of this node's own.
 func (c *founder) giveUp(p promise) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,25 +318,25 @@ func (c *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	return json.Marshal(reply)
 }
 
-// serveStands answers whether an attempt of this node's own stands.
+// serveStands reports whether an attempt of this node's own stands.
 func (c *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.promise.stands(c.cfg.Self.ID, attempt), nil
 }
 
-// invitation is what the leader asks before it adds a node: does it want to, and is it there?
+// invitation is what the leader sends before it adds a node, to learn whether the node is there and willing.
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
 	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
-	// Level is the cluster's feature level, which the node has to know. Release is a release that does.
+	// Level is the cluster's feature level, which the node must know. Release is a release that knows it.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
-	// Voters is how many voters there were, those included that are dead or were removed; see Replacing.
+	// Voters is how many voters there were, including those that are dead or were removed; see Replacing.
 	Voters int `json:"voters"`
 }
 
-// serveInvitation accepts, or says in an error why not. To accept is to belong to that cluster from then on.
+// serveInvitation accepts, or returns why not. By accepting, the node belongs to that cluster from then on.
 func (c *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -359,7 +359,7 @@ func (c *founder) serveInvitation(_ context.Context, in invitation) (done, error
 	case own != [16]byte{} && own != in.Cluster:
 		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
 	case own == [16]byte{} && empty && p.own(c.cfg.Self.ID):
-		if err := c.promiseLocked(p.none()); err != nil { // there is a cluster, so none is to be founded
+		if err := c.promiseLocked(p.none()); err != nil { // there is a cluster, so don't found one
 			return done{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):

@@ -11,10 +11,10 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// seeds is how many times a test with chance in it is run.
+// seeds is how many times to run each randomised test.
 var seeds = flag.Int("seeds", 50, "runs of each test with chance in it")
 
-// many runs a test in as many bubbles, each with chances of its own.
+// many runs a test in as many bubbles, each with its own random source.
 func many(t *testing.T, runs int, test func(t *testing.T, chance *rand.Rand)) {
 	if testing.Short() {
 		runs = min(runs, 5)
@@ -26,7 +26,7 @@ func many(t *testing.T, runs int, test func(t *testing.T, chance *rand.Rand)) {
 	}
 }
 
-// oneCluster waits until all nodes are ready, and fails unless they are one cluster.
+// oneCluster waits until all nodes are ready, and fails unless they form one cluster.
 func (w *world) oneCluster(nodes ...*node) agreement.ClusterID {
 	w.t.Helper()
 	w.ready(nodes...)
@@ -39,7 +39,7 @@ func (w *world) oneCluster(nodes ...*node) agreement.ClusterID {
 	return id
 }
 
-// watchLeaders fails the test when two nodes lead in one term. It ends with the returned function.
+// watchLeaders fails the test if two nodes lead in one term. The returned function stops it.
 func (w *world) watchLeaders() (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	byTerm := map[uint64]*node{}
@@ -121,7 +121,7 @@ func TestStartWhileTheNetworkIsCut(t *testing.T) {
 		w := newWorld(t)
 		defer w.end()
 		nodes := w.several(5, 3)
-		// Two sides, of which both could found a cluster if gossip were all they went by.
+		// Two sides, each of which could found a cluster if gossip alone decided.
 		for _, a := range nodes[:2] {
 			for _, b := range nodes[3:] {
 				w.net.Cut(a.ip, b.ip)
@@ -137,8 +137,8 @@ func TestStartWhileTheNetworkIsCut(t *testing.T) {
 	})
 }
 
-// TestACrashAtEachStepOfTheFounding: whichever write of a node's store is its last, its next process and the others
-// found one cluster.
+// TestACrashAtEachStepOfTheFounding: whichever write of a node's store is its last, its next process and the others found
+// one cluster.
 func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	for who := range 2 {
 		died := int64(0)
@@ -173,7 +173,7 @@ func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	}
 }
 
-// TestALoneNodeDiesAtEachWrite: so does a node that is a cluster by itself.
+// TestALoneNodeDiesAtEachWrite: the same for a node that is a cluster by itself.
 func TestALoneNodeDiesAtEachWrite(t *testing.T) {
 	for at, died := int64(1), true; died; at++ {
 		t.Run(fmt.Sprintf("write %d", at), func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestALoneNodeNeedsNobody(t *testing.T) {
 	})
 }
 
-// TestAnExistingStateIsNeverFoundedOver: a whole cluster comes back as what it was.
+// TestAnExistingStateIsNeverFoundedOver: a whole cluster comes back unchanged.
 func TestAnExistingStateIsNeverFoundedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -12,38 +12,38 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: telling others and
-// compiling rules is the follower's work.
+// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the follower tells
+// others and compiles rules.
 //
-// A machine that meets what this build can't read is stuck, for as long as the process lives: it applies nothing more and
-// takes no snapshot. Raft goes on to store entries and to vote, so that the cluster does not lose a voter, and another
-// build finds everything in the log.
+// A machine that meets data that this build can't read is stuck for the life of the process: it applies nothing more and
+// takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another build finds
+// everything in the log.
 type machine struct {
 	build agreement.Build
 	state atomic.Pointer[agreement.State]
-	bytes atomic.Int64 // of entries applied since the last snapshot was taken
+	bytes atomic.Int64 // of entries applied since the last snapshot
 	wake  func()       // must not block
-	// ruled is the index of the last entry that changed the rules or what is agreed about regions, or a later one. It is
-	// set before the state that has the change.
+	// ruled is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
+	// the state with the change.
 	ruled atomic.Uint64
-	// prepared is the write of rules that this node has proposed last, as the leader.
+	// prepared is the write of rules that this node, as the leader, proposed last.
 	prepared atomic.Pointer[agreement.Prepared]
 
 	stuck   atomic.Pointer[Stuck] // set once
 	stopped chan struct{}         // closed when stuck has been set
 }
 
-// ErrStuck means that this node applies nothing more. The error that wraps it is a [*Stuck].
+// ErrStuck means that this node applies nothing more. An error that wraps it is a [*Stuck].
 var ErrStuck = errors.New("this node applies nothing more that the cluster agrees on")
 
-// Stuck is why a node applies nothing more.
+// Stuck says why a node applies nothing more.
 type Stuck struct {
-	Index uint64   // of the entry that it does not apply; 0: it is about a snapshot
+	Index uint64   // of the entry that it can't apply; 0 if it is a snapshot
 	Hash  [32]byte // SHA-256 of that entry
 	Err   error
 }
 
-// Error says what is to be done.
+// Error says which entry or snapshot is the problem, and why.
 func (s *Stuck) Error() string {
 	if s.Index == 0 {
 		return fmt.Sprintf("%v: %v", ErrStuck, s.Err)
@@ -51,7 +51,7 @@ func (s *Stuck) Error() string {
 	return fmt.Sprintf("%v: entry %d (hash %x) can't be applied: %v", ErrStuck, s.Index, s.Hash, s.Err)
 }
 
-// Unwrap is ErrStuck and the reason.
+// Unwrap returns ErrStuck and the reason.
 func (s *Stuck) Unwrap() []error { return []error{ErrStuck, s.Err} }
 
 func newMachine(build agreement.Build, wake func()) *machine {
@@ -70,7 +70,7 @@ func (m *machine) stop(s *Stuck) *Stuck {
 	return s
 }
 
-// Apply is called by Raft, for one entry at a time, in order. It returns an agreement.Result, or a *Stuck.
+// Apply handles one entry; Raft calls it in order. It returns an agreement.Result or a *Stuck.
 func (m *machine) Apply(l *raft.Log) any {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return stuck
@@ -89,8 +89,8 @@ func (m *machine) Apply(l *raft.Log) any {
 	return result
 }
 
-// Snapshot takes the pointer; nothing is encoded here. A stuck machine has none: Raft would drop the entries that it has
-// not applied.
+// Snapshot captures the pointer; encoding happens later. A stuck machine takes none, since Raft would drop the entries that
+// it has not applied.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return nil, stuck
@@ -99,11 +99,11 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return snapshot{&m.build, m.state.Load()}, nil
 }
 
-// maxSnapshot bounds what is read of one: fifty documents of 8 MiB, and some.
+// maxSnapshot bounds a snapshot that is read, in bytes: fifty documents of 8 MiB, with room to spare.
 const maxSnapshot = 1 << 30
 
-// Restore takes a snapshot's state in place of the present one. One that is whole but can't be read makes the machine
-// stuck, without an error: Raft keeps it for another build.
+// Restore replaces the state with that of a snapshot. A snapshot that is whole but unreadable makes the machine stuck,
+// without an error, so that Raft keeps it for another build.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, maxSnapshot+1))
@@ -131,13 +131,13 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	return nil
 }
 
-// snapshot is a state on its way to disk.
+// snapshot is a state being written to disk.
 type snapshot struct {
 	build *agreement.Build
 	state *agreement.State
 }
 
-// Persist encodes; it runs beside Apply.
+// Persist encodes the state; it runs concurrently with Apply.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	b, err := s.build.AppendSnapshot(nil, s.state)
 	if err == nil {
@@ -146,8 +146,8 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	if err != nil {
 		return fmt.Errorf("write a snapshot: %w", err) // Raft cancels the sink
 	}
-	return nil // Raft closes it, and looks at what that says
+	return nil // Raft closes it and checks the error
 }
 
-// Release does nothing: the garbage collector does.
+// Release does nothing; the garbage collector frees the state.
 func (s snapshot) Release() {}

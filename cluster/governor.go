@@ -17,54 +17,54 @@ import (
 
 // Far reaches the other regions. *regions.Pool is one.
 type Far interface {
-	// Call calls some entry node of a region. The error wraps regions.ErrAway if nothing was sent.
+	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
 	Regions() []regions.Region
-	// SetEntry says whether this node is an entry node, one that other regions may call. It may be said again.
+	// SetEntry sets whether this node is an entry node, which other regions may call. It may be repeated.
 	SetEntry(yes bool)
-	// SetMembers says how many nodes this region has. It may be said again.
+	// SetMembers sets how many nodes this region has. It may be repeated.
 	SetMembers(n int)
 	// Changed has a value when Regions may have changed.
 	Changed() <-chan struct{}
 }
 
 const (
-	// attendEvery is how often a node looks whether it votes, and how many nodes there are, for other regions to know.
+	// attendEvery is how often a node checks whether it votes and how many nodes there are, to tell other regions.
 	attendEvery = time.Second
-	// governBound is how long one look at the regions may take: what is followed may be some megabytes, and the way slow.
+	// governBound bounds one round of looking after the regions: the followed data may be some megabytes, over a slow link.
 	governBound = 20 * time.Second
-	// warnEvery is how often a node says that something about the regions is not as it should be.
+	// warnEvery is the minimum interval between warnings about misconfigured regions.
 	warnEvery = 30 * time.Second
-	// probeBound is how long the primary has to say that it is there, before a write is sent to it.
+	// probeBound is how long the primary has to answer a probe before a write is sent to it.
 	probeBound = 1500 * time.Millisecond
-	// removalLead is how long a leader has to have led before it knows which regions follow: each reports once a second.
+	// removalLead is how long a leader must have led to know which regions follow: each reports once a second.
 	removalLead = 3 * time.Second
 )
 
-// governor is this node's part in the rules that several regions share: it writes them, follows the primary's, or, as the leader
-// of the primary, sees that all regions go by them.
+// governor is this node's part in the rules that regions share. It writes them, follows the primary's or, as the leader of
+// the primary, makes sure that all regions use them.
 type governor struct {
 	*core
-	wake    chan struct{} // capacity 1: there may be something to do about regions
-	writing chan struct{} // holds a token for the write of rules that is being proposed
-	honours honours       // how far this region is; the loop's alone
+	wake    chan struct{} // capacity 1: the regions may need attention
+	writing chan struct{} // holds a token while a write of rules is being proposed
+	honours honours       // how far this region is; only the loop uses it
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu       sync.Mutex
-	since    time.Time // since when this node leads, as the loop saw it; zero: it doesn't
-	changes  uint64    // of leadership, as of since
-	reports  reports   // of the regions, the primary's leader's
-	ahead    standing  // of a region that has something later than the primary; zero: none has
-	followed time.Time // when the primary region last answered the leader of this one; zero: never
-	failing  time.Time // since when it does not; zero: it does
+	since    time.Time // when this node began to lead, as the loop saw it; zero while it doesn't
+	changes  uint64    // count of leadership changes as of since
+	reports  reports   // from the regions, on the primary's leader
+	ahead    standing  // of a region that is ahead of the primary; zero if none is
+	followed time.Time // when the primary region last answered the leader of this one; zero if never
+	failing  time.Time // when it stopped answering; zero while it does
 	warned   bool      // that was logged
 }
 
-// secondary says that rules are written in another region than this.
+// secondary reports whether rules are written in another region than this one.
 func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
-// governs is nil if this node leads the primary region, and this is agreed on.
+// governs returns nil if this node leads the primary region, and the region's role is agreed on.
 func (c *governor) governs() error {
 	switch {
 	case !c.leads():
@@ -77,7 +77,8 @@ func (c *governor) governs() error {
 	return nil
 }
 
-// claim makes this region the primary, if it is to be and is not. Its leader calls it, after an entry of its own.
+// claim makes this region the primary if it is configured to be and isn't yet. The leader calls it after an entry of its
+// own.
 func (c *governor) claim(ctx context.Context) error {
 	if c.secondary() || c.State().Regions.Primary == c.cfg.Self.Region {
 		return nil
@@ -85,10 +86,10 @@ func (c *governor) claim(ctx context.Context) error {
 	return c.become(ctx, 0)
 }
 
-// become makes this region the primary, with a term at least.
+// become makes this region the primary, with at least the given term.
 func (c *governor) become(ctx context.Context, term int64) error {
 	e := agreement.Primary{Region: c.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
-	_, _ = rand.Read(e.World[:]) // it never fails
+	_, _ = rand.Read(e.World[:]) // never fails
 	r, err := c.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
@@ -97,7 +98,7 @@ func (c *governor) become(ctx context.Context, term int64) error {
 	return nil
 }
 
-// attendRegions is the loop that keeps the WAN pool informed, and says what is wrong about the regions.
+// attendRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
 func (c *governor) attendRegions() {
 	if c.cfg.Far == nil {
 		return
@@ -121,8 +122,8 @@ func (c *governor) attendRegions() {
 	}
 }
 
-// warnOfPrimaries says it, and that it did, if a region takes itself for the primary and this one goes by another, or if
-// the one that this region goes by does not.
+// warnOfPrimaries warns if a region believes itself to be the primary and this one follows another, or if the region that
+// this one follows does not believe itself to be. It reports whether it warned.
 func (c *governor) warnOfPrimaries() (warned bool) {
 	if !c.leads() {
 		return false
@@ -143,11 +144,11 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 	return warned
 }
 
-// governRegions is the loop of the leader: in the primary it adds regions and records which rules all go by, in another
+// governRegions is the leader's loop. In the primary it adds regions and records which rules all of them use; in another
 // region it follows the primary's rules.
 func (c *governor) governRegions() {
 	if c.cfg.Far == nil && c.secondary() {
-		return // there is no way to the primary
+		return // there is no way to reach the primary
 	}
 	c.loop(c.cfg.Timings.Follow, c.wake, func() (last bool) {
 		if !c.noteLead() || c.State().Cluster.IsZero() {
@@ -166,7 +167,7 @@ func (c *governor) governRegions() {
 	})
 }
 
-// noteLead says whether this node leads. What an earlier leadership knew is forgotten.
+// noteLead reports whether this node leads. It drops what an earlier leadership knew.
 func (c *governor) noteLead() bool {
 	leads := c.leads()
 	changes := c.leaderChanges.Load()
@@ -183,7 +184,7 @@ func (c *governor) noteLead() bool {
 	return leads
 }
 
-// report is what a region has reported lately, as the leader of the primary.
+// report returns a region's recent report, on the leader of the primary.
 func (c *governor) report(region string) (r report, there bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +192,7 @@ func (c *governor) report(region string) (r report, there bool) {
 	return r, there && r.fresh(time.Now())
 }
 
-// callFar calls the primary region. The error wraps ErrNoPrimary if it certainly got nothing.
+// callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
 func (c *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if c.cfg.Far == nil {
 		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, c.cfg.Primary)
@@ -203,11 +204,11 @@ func (c *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]b
 	return b, callError(err)
 }
 
-// callPrimary brings a call that may be made twice to the leader of the primary region. The error wraps ErrNoPrimary if
-// nothing was changed.
+// callPrimary makes an idempotent call to the leader of the primary region. The error wraps ErrNoPrimary if nothing was
+// changed.
 //
-// From another region it is sent only when the primary has just said that it is there, so that a call which meets a link that was
-// cut, and does not know it yet, is known to have changed nothing.
+// From another region, the call is sent only after the primary has just answered a probe. So a call that would meet a cut
+// link that nothing has noticed yet is known to have changed nothing.
 func (c *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if !c.secondary() {
 		return c.callLeader(ctx, m, body)
@@ -215,7 +216,7 @@ func (c *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 	probe, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	if _, err := c.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrUnknown) {
-		// A probe changes nothing, whatever became of it.
+		// A probe changes nothing, whatever its outcome.
 		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, c.cfg.Primary)
 	} else if err != nil {
 		return nil, err
@@ -228,9 +229,9 @@ func (c *governor) serveGoverns(context.Context, request) ([]byte, error) {
 	return nil, c.governs()
 }
 
-// RemoveRegion takes a region that is gone for good out of the world, and returns the version of the rules that shares
-// its limits among the others. A region that follows is refused. What it may still admit by the rules that it has, if it
-// is not gone, comes on top of the limits.
+// RemoveRegion removes a region that is gone for good, and returns the version of the rules that divides its limits among
+// the others. It refuses if the region still follows. If the region is not gone after all, whatever it admits by its old
+// rules exceeds the limits.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -238,7 +239,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	err := c.insist(ctx, func(again bool) (err error) {
 		result, err = parseResult(c.governor.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
 		if again && errors.Is(result.Err, rules.ErrNotFound) {
-			result.Err = nil // a call before this one did it, and its answer was lost
+			result.Err = nil // an earlier attempt did it, and its reply was lost
 		}
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// at is a state with so many versions of the rules, of a world and a term.
+// at returns a state with the given number of versions of the rules, in a world and a term.
 func at(t *testing.T, world byte, term int64, versions int) *agreement.State {
 	t.Helper()
 	s := agreement.New()
@@ -76,7 +76,7 @@ func TestReports(t *testing.T) {
 	if clock, ok := r.all(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v, want the later clock", clock, ok)
 	}
-	note("us", v(0), 150, now) // a new leader, which does not know yet, with another clock
+	note("us", v(0), 150, now) // a new leader, which does not know yet and has another clock
 	if clock, ok := r.all(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v: what was honoured once stays so", clock, ok)
 	}

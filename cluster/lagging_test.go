@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A node that can be reached and takes no copies from most of the others is ended, so that others take its place as a standby.
-// What fewer say does not end it.
+// A reachable node that takes no copies from most of the others is ended, so that others take its place as a standby.
+// Reports by fewer nodes do not end it.
 func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 	for _, voices := range []int{2, 3} {
 		bubble(t, func(t *testing.T, w *world) {
@@ -40,7 +40,7 @@ func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 			}
 			w.until(10*time.Second, "it is ended", ended)
 			lags.Store(false)
-			w.inRing(nodes...) // and comes back
+			w.inRing(nodes...) // and it comes back
 		})
 	}
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// transferTries is how often leadership is handed on before it is given up; another node may be behind.
+// transferTries bounds the attempts to hand over the lead; an heir may be behind.
 const transferTries = 3
 
-// LeaveRing hands everything that this node owns over to the others and returns when that is done. Alone, or without a
-// ring, there is nothing to do. It ends with ctx; the node then stays in the ring until it fails.
+// LeaveRing hands everything that this node owns over to the others and returns when that is done. There is nothing to do
+// if the node is alone or in no ring. LeaveRing ends with ctx; the node then stays in the ring until it fails.
 //
-// When it has returned without an error, this process will have no authority any more.
+// After it returns without an error, this process never has authority again, unless the node was alone.
 func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
-	if c.Stuck() == nil { // else its standbys have what it had, or will have when its end is agreed on
+	if c.Stuck() == nil { // if stuck, its standbys have its copies, or get its partitions once its end is agreed on
 		c.leaving.Store(true)
-		// A leader that hands its work on first spares the others an election at the end.
+		// A leader that hands over the lead first spares the others an election at the end.
 		c.crew.handLeadOn(ctx)
 		c.holder.Poke()
 		self := c.cfg.Self.ID
@@ -47,14 +47,14 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	return nil
 }
 
-// onlyOne says that there is nobody to hand anything to.
+// onlyOne reports whether there is no other node to hand anything to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
-// handLeadOn makes another voter the leader, if this node leads and there is one that answers. It may fail: then an
-// election will do it later.
+// handLeadOn transfers the lead to another voter, if this node leads and one answers. It may fail; an election then does it
+// later.
 func (c *crew) handLeadOn(ctx context.Context) {
 	heirs := c.heirs()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
@@ -69,12 +69,12 @@ func (c *crew) handLeadOn(ctx context.Context) {
 	}
 }
 
-// otherVoter says whether some other voter is alive and applies what is agreed on.
+// otherVoter reports whether another voter is alive and not known to be stuck.
 func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
-// heirs are the other voters that are alive, and not stuck as far as this node has heard as the leader. Those that apply what
-// is agreed on come first, and if there are any, the others are left out: while Raft tries to hand the lead on it proposes
-// nothing, and to a node that stores nothing it may try for good.
+// heirs returns the other voters that are alive and, as far as this node has heard as the leader, not stuck. If some have
+// recently applied entries, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a
+// node that stores nothing it may try forever.
 func (c *crew) heirs() []member {
 	var well, others []member
 	for _, m := range c.census(c.State()) {
@@ -97,18 +97,18 @@ func (c *crew) heirs() []member {
 	return list
 }
 
-// lately is how long ago a node that applies what is agreed on may have said so: it does four times a second.
+// lately is how recently a node must have reported progress to count as applying entries; nodes report four times a second.
 const lately = time.Second
 
-// lastHeard is what a node last reported with a request for authority.
+// lastHeard returns what a node last reported with a request for authority.
 func (c *crew) lastHeard(id ring.NodeID) heard {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.heard[id]
 }
 
-// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, of the members, and of
-// gossip. Its data directory is of no more use after that. Alone, it does nothing.
+// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, the members and gossip. Its data
+// directory is of no further use. If the node is alone, LeaveCluster does nothing.
 func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	conf, _ := c.configuration()
 	if len(conf.Servers) < 2 {
@@ -122,25 +122,24 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	return c.gossip.Load().Leave(ctx)
 }
 
-// Remove takes a node that is gone for good out of the cluster, by its name (or ID). A node that is alive is refused, unless
-// by force: it can leave. It returns when the node is out; its authority may have to run out before.
+// Remove takes a node that is gone for good out of the cluster, by name or ID. It refuses if the node is alive, unless
+// forced: a live node can leave. It returns when the node is out, which may have to wait until its authority expires.
 //
-// A process that was removed by force gets no authority any more, and hands nothing over: its standbys go on. Started again,
-// the node joins again.
+// A process removed by force never gets authority again and hands nothing over: its standbys take over. After a restart the
+// node joins again.
 func (c *Cluster) Remove(ctx context.Context, name string, force bool) error {
 	return c.depart(ctx, departure{Name: name, Force: force})
 }
 
-// departure is a node that is to be taken out.
+// departure is a request to take a node out.
 type departure struct {
 	Node   ring.NodeID `json:"node"`
 	Name   string      `json:"name"`
-	Leaves bool        `json:"leaves"` // it asks for itself
-	Force  bool        `json:"force"`  // also if it is alive
+	Leaves bool        `json:"leaves"` // the node asks for itself
+	Force  bool        `json:"force"`  // even if it is alive
 }
 
-// depart has a departure made by the leader; it may be asked for more than once. It takes serveBound at most if ctx has
-// no deadline.
+// depart has the leader carry out a departure; it retries as needed. It takes at most serveBound if ctx has no deadline.
 func (c *Cluster) depart(ctx context.Context, d departure) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -150,13 +149,13 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 	return c.insist(ctx, func(unknown bool) error {
 		err := c.callJSON(ctx, toLeader, MethodRemove, d, &done{})
 		if unknown && errors.Is(err, ErrNotFound) {
-			return nil // the call before did it, and its answer was lost
+			return nil // an earlier attempt did it, and its reply was lost
 		}
 		return err
 	})
 }
 
-// serveRemove makes a departure, on the leader.
+// serveRemove carries out a departure, on the leader.
 func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	if d.Leaves && d.Node.IsZero() {
 		return done{}, errBadCall
@@ -187,7 +186,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	if !d.Leaves {
 		defer c.crew.doneRemoving(m.ID)
 	}
-	// The giver ends its authority when that has run out; the reconcile loop does the rest.
+	// The giver ends its authority once that has expired; the reconcile loop does the rest.
 	poke(c.reconcile)
 	for c.leads() {
 		now, err := c.crew.find(departure{Node: m.ID})
@@ -207,7 +206,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	return done{}, fmt.Errorf("%w: leadership was lost", ErrUnknown)
 }
 
-// takeOut marks the process of a node that gossip has seen: it is not added again.
+// takeOut marks the process of a node that gossip has seen, so that it is not added again.
 func (c *crew) takeOut(m member, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

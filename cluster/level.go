@@ -12,12 +12,13 @@ import (
 // Levels are the agreed feature level and what the members know.
 type Levels struct {
 	Agreed agreement.Level `json:"level"`
-	// Highest is the one that all members know: the level can be raised up to it.
+	// Highest is the highest level that all members know: the level can be raised up to it.
 	Highest agreement.Level `json:"highest"`
 	Members []MemberLevel   `json:"members"` // by name
 }
 
-// MemberLevel is what a member's last process knows: a server of Raft, or a node that was in a ring, away or not.
+// MemberLevel is what a member's last process knows. Members are Raft's servers and nodes that were in a ring, present or
+// not.
 type MemberLevel struct {
 	Name    string          `json:"name"`
 	ID      ring.NodeID     `json:"id"`
@@ -26,7 +27,7 @@ type MemberLevel struct {
 	Zones   string          `json:"zones"` // version of its time zones
 }
 
-// Levels reports them as this node knows them.
+// Levels returns the levels as this node knows them.
 func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 
 func (c *crew) levels(s *agreement.State) Levels {
@@ -45,8 +46,8 @@ func (c *crew) levels(s *agreement.State) Levels {
 	return l
 }
 
-// Raise makes a feature level, or with 0 the highest that all members know, the agreed one, for good. It returns the level
-// that is agreed on then. The error wraps ErrRefused if somebody does not know it, ErrNoLeader or ErrUnknown.
+// Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level agreed on
+// then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -69,7 +70,7 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
-	// Only after an entry of its own has been applied does a leader know what there is.
+	// A leader knows the current state only after applying an entry of its own.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
@@ -97,8 +98,8 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	return to, nil
 }
 
-// mayRise says who does not know a level. A region that follows this one's rules has to be at the level before: its nodes
-// read what is written here.
+// mayRise returns an error that names a node or region that does not know a level. A region that follows this one's rules
+// must reach the level first, because its nodes read what is written here.
 func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
@@ -118,13 +119,13 @@ func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
 	return nil
 }
 
-// rise is since when this leader has seen that all members know a level.
+// rise is the level that all members know, and when this leader first saw that.
 type rise struct {
 	to    agreement.Level
 	since time.Time
 }
 
-// riseByItself raises the level when all have known a higher one for a while: until then a roll back works.
+// riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back works.
 func (c *reconciler) riseByItself(r *rise) {
 	l := c.crew.levels(c.State())
 	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// release makes a node run a build that knows a level.
+// release makes a node run a build with the given level.
 func (n *node) release(level agreement.Level, name string) {
 	n.adjust = func(c *Config) {
 		c.Build = agreement.Build{Level: level, Release: name, Zones: "2031a"}
@@ -25,7 +25,7 @@ const (
 	newLevel = agreement.Newest + 1
 )
 
-// TestTheLevelRisesWhenAllKnowIt: also those that are away; from then on nobody comes in who does not.
+// TestTheLevelRisesWhenAllKnowIt: absent members count, too; from then on no node that lacks the level can join.
 func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -65,7 +65,7 @@ func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 	})
 }
 
-// comesTooLate: an old release is not let in, neither as a new node nor as a member that is rolled back.
+// comesTooLate: an old release is refused, both as a new node and as a member that is rolled back.
 func (w *world) comesTooLate(nodes []*node, back *node) {
 	late := w.add(0, nodes[0])
 	late.release(oldLevel, "old")
@@ -91,7 +91,7 @@ func (w *world) comesTooLate(nodes []*node, back *node) {
 	w.sameState(nodes...)
 }
 
-// TestRollBackBeforeTheLevel: it works as long as the level is the old one.
+// TestRollBackBeforeTheLevel: a roll-back works as long as the level is the old one.
 func TestRollBackBeforeTheLevel(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -112,7 +112,7 @@ func TestRollBackBeforeTheLevel(t *testing.T) {
 	})
 }
 
-// TestThePrimaryRisesLast: what is written there is read everywhere.
+// TestThePrimaryRisesLast: every region must be able to read what is written there.
 func TestThePrimaryRisesLast(t *testing.T) {
 	regionBubble(t, 2, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {

@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// nearly is how many entries a node may be behind and still count as caught up: there are some ten a second.
+	// nearly is how many entries a node may be behind and still count as caught up; there are some ten entries a second.
 	nearly = 256
-	// heardWithin is how old its last request for authority may be for that.
+	// heardWithin bounds the age of the last request for authority of a node that counts as caught up.
 	heardWithin = 3 * time.Second
-	// changeBound is how long one change may take.
+	// changeBound bounds one change.
 	changeBound = 5 * time.Second
 )
 
-// reconciler makes Raft's configuration, and the feature level, what the members are, on the leader.
+// reconciler, on the leader, makes Raft's configuration and the feature level match the members.
 type reconciler struct {
 	*core
 	crew     *crew
 	governor *governor
-	// changing holds a token for the change of Raft's configuration, or of the feature level, that is under way: nobody is
-	// added who knows less than the level that is being agreed on.
+	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that knows
+	// less than the level being agreed on.
 	changing chan struct{}
 }
 
-// reconcileMembers is the loop that makes Raft's configuration that of the members, on the leader.
+// reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
 func (c *reconciler) reconcileMembers() {
 	var records map[ring.NodeID]record
 	outsiders := map[ring.NodeID]time.Time{}
@@ -67,7 +67,7 @@ func (c *reconciler) reconcileMembers() {
 	})
 }
 
-// plan notes how the nodes do and makes a plan; index is that of the configuration it is made from.
+// plan updates the nodes' records and makes a plan; index is that of the configuration it is based on.
 func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	_, index := c.configuration()
 	state := c.State()
@@ -94,7 +94,7 @@ func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	return p, index
 }
 
-// carryOut makes a change. Raft refuses it if the configuration is not the one that it was planned from.
+// carryOut makes a change. Raft refuses it if the configuration has changed since it was planned.
 func (c *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
 	defer cancel()
@@ -141,8 +141,8 @@ func (c *reconciler) carryOut(ch change, index uint64) error {
 	return nil
 }
 
-// invite calls a node at the address that gossip gives: one that can't be reached must not be added, and one that
-// belongs elsewhere says so.
+// invite calls a node at the address from gossip: an unreachable node must not be added, and a node that belongs to another
+// cluster says so.
 func (c *reconciler) invite(ctx context.Context, m member) error {
 	s := c.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release, Voters: c.votersBefore(0)}

@@ -23,7 +23,7 @@ func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// founded is a cluster of so many nodes that is ready.
+// founded returns a ready cluster of count nodes.
 func (w *world) founded(count int) []*node {
 	w.t.Helper()
 	nodes := w.several(count, count)
@@ -35,7 +35,7 @@ func (w *world) founded(count int) []*node {
 	return nodes
 }
 
-// voters waits until exactly these vote.
+// voters waits until exactly these nodes vote.
 func (w *world) voters(bound time.Duration, nodes ...*node) {
 	w.t.Helper()
 	w.until(bound, "configuration with these voters", func() bool {
@@ -109,7 +109,7 @@ func TestANodeWithAnotherAddressIsTheSameNode(t *testing.T) {
 	})
 }
 
-// TestAllNodesMove: nobody is where the configuration says, and gossip finds them all the same.
+// TestAllNodesMove: no node is where the configuration says, but gossip finds them all.
 func TestAllNodesMove(t *testing.T) {
 	skipMove(t)
 	bubble(t, func(t *testing.T, w *world) {
@@ -210,7 +210,7 @@ func TestRemoveADeadNode(t *testing.T) {
 		by := w.leader()
 		for _, n := range nodes {
 			if n != dead && n != w.leader() {
-				by = n // one that has to ask the leader
+				by = n // one that must ask the leader
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -247,7 +247,7 @@ func TestRemoveADeadNode(t *testing.T) {
 func TestLeave(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
-		leaver := w.leader() // the hardest one
+		leaver := w.leader() // the hardest case
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		begun := time.Now()
@@ -280,7 +280,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestARollingRestart: each node leaves the ring, restarts, and is in the ring again.
+// TestARollingRestart: each node leaves the ring, restarts, and rejoins.
 func TestARollingRestart(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -325,8 +325,8 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 	})
 }
 
-// skipMove leaves a test out under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under
-// which it replaces the server by one with another address, and the same ID.
+// skipMove skips a test under the race detector: hashicorp/raft 1.7.3 reads a server's ID without the lock under which it
+// replaces the server by one with another address and the same ID.
 func skipMove(t *testing.T) {
 	if raceDetector {
 		t.Skip("a race in hashicorp/raft: updateLastAppended beside startStopReplication")

@@ -12,41 +12,42 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Raft applies nothing before it hears from a leader, since it can't tell which of its entries are agreed on. A node that
-// is restarted while it is cut off would know neither rules nor ring. So it notes, now and then, up to which index it has
-// applied: these entries are agreed on, whatever else happens. The note may be older than what was applied; it is never
-// newer.
+// Raft applies nothing until it hears from a leader, since it can't tell which of its entries are committed. A node that
+// restarts while it is cut off would know neither rules nor ring. So each node periodically records the index up to which
+// it has applied entries: these are certainly committed. The record may lag behind what was applied, but is never ahead of
+// it.
 
 const (
-	// noteInterval is how old the note of what was applied gets, while there is news.
+	// noteInterval is how often the applied index is recorded while there is news.
 	noteInterval = time.Second
-	// recallAfter is from when on a node that has not been in sync since it started goes by what it remembers, if it
-	// has not reached a majority for missingFor either.
+	// recallAfter is how long after its start a node that is not in sync begins to rely on its memory, provided that it has
+	// not reached a majority for missingFor either.
 	recallAfter = 3 * time.Second
 	missingFor  = time.Second
-	// contactInterval is how often it looks for one.
+	// contactInterval is how often to check for a majority.
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedNote is where a node notes what it has applied: the cluster, so that the note is not taken for another one's, and the
-// index. A persist.Note is one.
+// AppliedNote stores what a node has applied: the index, and the cluster, so that the note is not mistaken for another
+// cluster's. A persist.Note is one.
 type AppliedNote interface {
-	// Read returns what was written last, nil if there is nothing.
+	// Read returns what was last written, nil if nothing was.
 	Read() ([]byte, error)
-	// Write need not outlive a power cut. It is called at most once a second.
+	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more at the
+	// end.
 	Write(content []byte) error
 }
 
-// memory is what an earlier process of this node had applied.
+// memory is the state that an earlier process of this node had applied.
 type memory struct {
-	state   atomic.Pointer[agreement.State] // nil: nothing that would be of use, or what is applied now is as new
-	relied  atomic.Bool                     // this node was ready by it
-	missing chan struct{}                   // capacity 1: nobody else is there to ask
-	noted   uint64                          // the index that is noted; used by one goroutine at a time
+	state   atomic.Pointer[agreement.State] // nil: nothing useful, or the applied state has caught up
+	relied  atomic.Bool                     // this node became ready by it
+	missing chan struct{}                   // capacity 1: no majority can be reached
+	noted   uint64                          // the recorded index; used by one goroutine at a time
 }
 
-// Last is the newest state that this node goes by: what is applied, or, where it was not in sync since it started and
-// goes by what it remembers, that. It says nothing of who owns what now.
+// Last returns the newest state that this node uses: the applied one or, if the node has not been in sync since it started
+// and relies on its memory, the remembered one. It says nothing about which node owns what now.
 func (c *core) Last() *agreement.State {
 	s := c.State()
 	if m := c.memory.state.Load(); m != nil && c.memory.relied.Load() && s.Index < m.Index {
@@ -55,8 +56,8 @@ func (c *core) Last() *agreement.State {
 	return s
 }
 
-// recallState reads what is remembered. It has to be called before Raft runs. A node with nothing to go by, or none of
-// the ring, has no memory.
+// recallState loads the remembered state. Call it before Raft runs. A node whose memory lacks rules, or that was not in the
+// remembered ring, has no memory.
 func (c *Cluster) recallState() {
 	if c.cfg.Applied == nil {
 		return
@@ -79,13 +80,13 @@ func (c *Cluster) recallState() {
 	}
 }
 
-// stateAt is the state after the entry of an index that was applied, or a later one that is in a snapshot; with an error,
+// stateAt returns the state after the applied entry with the given index, or a later state from a snapshot; with an error,
 // an earlier one.
 func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State, error) {
 	m := newMachine(build, func() {})
 	list, err := store.Snapshots().List()
 	from := uint64(0)
-	for _, meta := range list { // the newest first
+	for _, meta := range list { // newest first
 		var r io.ReadCloser
 		if _, r, err = store.Snapshots().Open(meta.ID); err == nil {
 			err = m.Restore(r)
@@ -113,7 +114,7 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	return m.state.Load(), err
 }
 
-// noteApplied is the loop that notes up to where this node has applied, when there is news that it could go by.
+// noteApplied is the loop that records how far this node has applied, when there is news worth remembering.
 func (c *Cluster) noteApplied() {
 	if c.cfg.Applied == nil {
 		return
@@ -128,7 +129,7 @@ func (c *Cluster) noteApplied() {
 			last = true
 		}
 		s := c.State()
-		// What is applied anew after a restart may be older than what was applied before it.
+		// After a restart, the state being applied again may be older than the recorded one.
 		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
@@ -142,7 +143,7 @@ func (c *Cluster) noteApplied() {
 	}
 }
 
-// missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or goes by
+// missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or relies on
 // its memory.
 func (c *Cluster) missContact() {
 	since := c.opened
@@ -153,8 +154,7 @@ func (c *Cluster) missContact() {
 		case c.Ready() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
-			// There may be a leader soon, and then all is as it should be: to decide alone meanwhile would admit more
-			// than the limit in a cluster that is well.
+			// A leader may emerge soon. Deciding alone meanwhile would admit more than the limit in a healthy cluster.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
 			poke(c.memory.missing)
@@ -164,7 +164,8 @@ func (c *Cluster) missContact() {
 	})
 }
 
-// reachesMajority reports whether this node and those that it sees are a majority of the voters that it knows.
+// reachesMajority reports whether this node and those that it can reach or gossip sees are a majority of the voters that it
+// knows.
 func (c *Cluster) reachesMajority() bool {
 	alive, voters, seen := c.alive(), c.voterIDs(), 0
 	for _, id := range voters {
@@ -179,17 +180,17 @@ func (c *Cluster) reachesMajority() bool {
 func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {
-		return // in sync at the last moment
+		return // in sync just in time
 	}
 	c.cfg.Logger.Warn("no majority can be reached: this node decides by itself, by what it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
-	if c.State().Index < m.Index { // else it was all in the snapshot
+	if c.State().Index < m.Index { // otherwise the snapshot had it all
 		c.tellRules(m)
 	}
 	c.memory.relied.Store(true)
 }
 
-// older reports whether s is less than what is remembered and in force: rules never go back.
+// older reports whether s is older than the remembered state in force: rules never go back.
 func (c *core) older(s *agreement.State) bool {
 	m := c.memory.state.Load()
 	if m == nil || !c.memory.relied.Load() {
@@ -198,6 +199,6 @@ func (c *core) older(s *agreement.State) bool {
 	if s.Index < m.Index {
 		return true
 	}
-	c.memory.state.Store(nil) // Last gives s from here on
+	c.memory.state.Store(nil) // from here on, Last returns s
 	return false
 }

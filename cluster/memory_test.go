@@ -29,9 +29,9 @@ func (s *slate) Write(content []byte) error {
 	return nil
 }
 
-// notes gives each node one, and lists which versions of the rules each process was told.
+// notes gives each node a slate, and records the versions of the rules that each process was told.
 //
-// Whatever process of whatever node goes by them, and however it came to know them, a subject has one hash.
+// Whichever process of whichever node uses the rules, and however it learned them, a subject has one hash.
 func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	var mu sync.Mutex // guards hashes
 	hashes := map[rules.Hash]bool{}
@@ -61,8 +61,8 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	}
 }
 
-// A node that was a member and starts while nobody else is there goes by the rules and the ring that it had, with no
-// authority; when the others are back it goes on as one of them. A second restart remembers as much.
+// A former member that starts while no other node is there uses the rules and the ring that it had, without authority. When
+// the others are back it carries on as one of them. A second restart remembers as much.
 func TestARestartedNodeRemembers(t *testing.T) {
 	for _, snapshotBytes := range []int64{1, 1 << 30} {
 		synctest.Test(t, func(t *testing.T) { remembers(t, snapshotBytes) })
@@ -120,7 +120,7 @@ func remembers(t *testing.T, snapshotBytes int64) {
 	}
 }
 
-// A node that starts for the first time, or reaches enough others, waits.
+// A node waits if it starts for the first time, or reaches enough others.
 func TestANodeThatIsNotAloneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

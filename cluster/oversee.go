@@ -11,26 +11,27 @@ import (
 )
 
 const (
-	// recordMargin is by how much later than any region's clock said that a version was honoured the record of that counts:
-	// the clocks of nodes may differ by so much, and what was asked under an older version has been decided by then.
+	// recordMargin is added to the latest clock that any region reported when it honoured a version, to get the time from
+	// which the record counts. It covers the difference between nodes' clocks; requests under an older version are decided
+	// by then.
 	recordMargin = time.Second
-	// maxMarks bounds the marks of one look: there is another one within a second.
+	// maxMarks bounds the marks of one round: the next round follows within a second.
 	maxMarks = 8
-	// fresh is how old the last report of a region may be that counts as there.
+	// fresh bounds the age of the last report of a region that counts as present.
 	fresh = 5 * time.Second
-	// maxReports bounds the regions of which reports are noted: those that are committed, and as many that are not.
+	// maxReports bounds the regions whose reports are kept: the committed ones, and as many others.
 	maxReports = 2 * agreement.MaxRegions
 )
 
-// honours is how far all of this region is, as its leader knows: up to which version every node that may have authority
-// has applied the rules. One version is waited for at a time, so that it is reached however fast others are written.
+// honours is how far this whole region is, as its leader knows: the rules version that every node that may have authority
+// has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
 type honours struct {
-	reached standing // zero: none under this leadership
-	next    standing // waited for; zero: none
-	index   uint64   // an entry as of which next is in force
+	reached standing // zero: none in this leadership
+	next    standing // being waited for; zero: none
+	index   uint64   // an index as of which next is in force
 }
 
-// want says what to wait for, by what is in force now. Before there are rules that is nothing.
+// want sets the version to wait for, given what is in force now. Before there are rules, there is none.
 func (h *honours) want(now standing, index uint64) {
 	if !h.reached.sameLine(now) {
 		h.reached = standing{}
@@ -44,14 +45,14 @@ func (h *honours) want(now standing, index uint64) {
 	}
 }
 
-// got takes note that what was waited for is reached.
+// got records that next is reached.
 func (h *honours) got() { h.reached, h.next, h.index = h.next, standing{}, 0 }
 
-// honoured is the newest version in s's line that every node of this region that may have authority has applied, 0 for
-// none. The governing loop alone calls it.
+// honoured returns the state s and the newest version in its line that every node of this region that may have authority
+// has applied, 0 if there is none. Only the governing loop calls it.
 //
-// The index is read after the state, so that it is not before the entry that brought the version. What the leader finds
-// stays true under the next one: see [authority.Giver.Honoured].
+// It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
+// finds stays true under the next one: see [authority.Giver.Honoured].
 func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &c.honours
 	s := c.State()
@@ -64,9 +65,9 @@ func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 
 // report is what a region has reported.
 type report struct {
-	standing // of Version, the newest that it honours: what was honoured once stays so
+	standing // its Version is the newest that the region honours; an honoured version stays honoured
 	level    agreement.Level
-	clock    int64 // its wall clock, Unix ms, when it reported that; the latest that was heard
+	clock    int64 // the latest wall clock that it reported, Unix ms
 	at       time.Time
 }
 
@@ -75,13 +76,13 @@ func (q *followRequest) report(now time.Time) report {
 	return report{standing: honoured, level: q.Level, clock: q.Clock, at: now}
 }
 
-// fresh says whether the region is there.
+// fresh reports whether the region counts as present.
 func (r report) fresh(now time.Time) bool { return now.Sub(r.at) < fresh }
 
-// reports are what the regions have reported last, by name. A new leader hears all of it anew within a moment.
+// reports are the regions' last reports, by name. A new leader hears them all again within moments.
 type reports map[string]report
 
-// note takes a report in; ok is false if there are too many regions.
+// note stores a report; ok is false if there are too many regions.
 func (r reports) note(region string, now report) (ok bool) {
 	before, known := r[region]
 	if !known && len(r) >= maxReports {
@@ -103,7 +104,7 @@ func (r reports) note(region string, now report) (ok bool) {
 	return true
 }
 
-// all returns the latest clock of the regions, if each has honoured a version, or a later one of its line.
+// all returns the latest clock of the regions, and whether each has honoured the version or a later one of its line.
 func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 	for _, name := range names {
 		one, known := r[name]
@@ -115,8 +116,8 @@ func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 	return clock, true
 }
 
-// oversee is what the leader of the primary does about regions: it adds those that have begun to follow, asks for the
-// version in force to be honoured by all, and records that it is.
+// oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour the
+// version in force, and records that they do.
 func (c *governor) oversee(ctx context.Context) error {
 	if err := c.governs(); err != nil {
 		return err
@@ -143,8 +144,8 @@ func (c *governor) oversee(ctx context.Context) error {
 	return c.record(ctx)
 }
 
-// comeAbreast begins another term, if some region follows something later than what is agreed here: another region was the
-// primary meanwhile, or this one has lost what it had. The regions follow the later term, whatever they have.
+// comeAbreast begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
+// has lost data. The regions then follow the new term, whatever they have.
 func (c *governor) comeAbreast(ctx context.Context) error {
 	c.mu.Lock()
 	theirs := c.ahead
@@ -153,7 +154,7 @@ func (c *governor) comeAbreast(ctx context.Context) error {
 	if theirs == (standing{}) {
 		return nil
 	}
-	// A leader that was deposed, or has not applied all yet, is behind, too.
+	// A deposed leader, or one that has not applied everything yet, is behind as well.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
@@ -166,8 +167,8 @@ func (c *governor) comeAbreast(ctx context.Context) error {
 	return c.become(ctx, theirs.Term+1)
 }
 
-// newcomers are the regions that can be reached and will follow this one. Those that have followed are added by oversee,
-// whoever writes.
+// newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with or
+// without a write.
 func (c *governor) newcomers() (list []string) {
 	if c.cfg.Far == nil {
 		return nil
@@ -180,13 +181,13 @@ func (c *governor) newcomers() (list []string) {
 	return list
 }
 
-// uncommitted is a list without the regions that are committed.
+// uncommitted returns list without the committed regions.
 func (c *governor) uncommitted(list []string) []string {
 	names := c.State().Regions.Names
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
 }
 
-// addRegionsAlone is addRegions while nobody writes.
+// addRegionsAlone takes the writing token and calls addRegions.
 func (c *governor) addRegionsAlone(ctx context.Context, list []string) error {
 	select {
 	case c.writing <- struct{}{}:
@@ -197,8 +198,8 @@ func (c *governor) addRegionsAlone(ctx context.Context, list []string) error {
 	}
 }
 
-// addRegions commits those of a list that are not committed, as the leader of the primary, who holds the token of writing:
-// each makes a version of the rules.
+// addRegions commits the uncommitted regions of list, each with a new version of the rules. It runs on the leader of the
+// primary, with the writing token held.
 func (c *governor) addRegions(ctx context.Context, list []string) error {
 	for _, name := range c.uncommitted(list) {
 		if len(c.State().Regions.Names) >= agreement.MaxRegions {
@@ -213,9 +214,9 @@ func (c *governor) addRegions(ctx context.Context, list []string) error {
 	return nil
 }
 
-// record takes the next step towards every version's being recorded: the candidate is, when all regions have honoured it;
-// then the version in force is the next candidate; and when that is recorded, the versions before it are let go of as
-// their windows turn.
+// record takes the next steps towards recording every version. The candidate is recorded once all regions have honoured it;
+// then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their
+// windows turn.
 func (c *governor) record(ctx context.Context) error {
 	for range maxMarks {
 		r := c.State().Regions
@@ -234,7 +235,7 @@ func (c *governor) record(ctx context.Context) error {
 	return nil
 }
 
-// nextMark is the mark to propose now, if there is one.
+// nextMark returns the mark to propose now, if there is one.
 func (c *governor) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
 	for _, held := range r.Held {
 		if held.Candidate {

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// id is the node with that number.
+// id returns the ID of node n.
 func id(n byte) ring.NodeID { return ring.NodeID{n} }
 
 func ids(ns ...byte) []ring.NodeID {
@@ -160,8 +160,8 @@ func TestTooManyForOneFounding(t *testing.T) {
 	}
 }
 
-// TestNoTwoFoundings: nodes that see each other by chance, lose messages and forget all but their promises never
-// complete two foundings with one node in both.
+// TestNoTwoFoundings: nodes that see each other at random, lose messages and forget everything but their promises never
+// complete two foundings that share a node.
 func TestNoTwoFoundings(t *testing.T) {
 	const nodes, expect = 6, 3
 	completed := 0
@@ -205,7 +205,7 @@ func TestNoTwoFoundings(t *testing.T) {
 	}
 }
 
-// collect asks a set for promises; the promise that is returned is decided if all gave theirs.
+// collect asks a set for promises; the returned promise is decided if all gave theirs.
 func collect(chance *rand.Rand, promises map[ring.NodeID]promise, self ring.NodeID, p promise) promise {
 	for _, other := range p.Set {
 		if other == self {

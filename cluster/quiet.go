@@ -9,16 +9,17 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// quiet lowers the levels of Raft's log lines. Raft's information is for debugging. Its warnings and most of its errors repeat with
-// every failed heartbeat, and gossip and this package report what they mean. The errors that are left are warnings here.
+// quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
+// repeat with every failed heartbeat, and gossip and this package report the underlying problem, so they are debug lines,
+// too. The remaining errors are warnings.
 type quiet struct{ slog.Handler }
 
-// raftLogger is l as Raft wants it.
+// raftLogger wraps l for Raft.
 func raftLogger(l *slog.Logger) hclog.Logger {
 	return persist.HashicorpLogger(slog.New(quiet{l.Handler()}).With("from", "raft"))
 }
 
-// quietLevel is the level at which a line of Raft is worth reading.
+// quietLevel returns the level that a line of Raft deserves.
 func quietLevel(level slog.Level, message string) slog.Level {
 	if level < slog.LevelError {
 		return slog.LevelDebug
@@ -33,7 +34,7 @@ func quietLevel(level slog.Level, message string) slog.Level {
 	return slog.LevelWarn
 }
 
-// Enabled says whether some line of that level may be written.
+// Enabled reports whether a line of that level may be written.
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	if level >= slog.LevelError {
 		level = slog.LevelWarn
@@ -43,7 +44,7 @@ func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.Handler.Enabled(ctx, level)
 }
 
-// Handle writes the line, at its lower level.
+// Handle writes the line at its lowered level.
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = quietLevel(r.Level, r.Message)
 	if !q.Handler.Enabled(ctx, r.Level) {
@@ -52,8 +53,8 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	return q.Handler.Handle(ctx, r)
 }
 
-// WithAttrs keeps it quiet.
+// WithAttrs returns a quiet handler with attributes.
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
 
-// WithGroup as WithAttrs.
+// WithGroup returns a quiet handler with a group.
 func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

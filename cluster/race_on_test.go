@@ -2,5 +2,5 @@
 
 package cluster
 
-// raceDetector: the tests run under it.
+// raceDetector reports whether the race detector is on.
 const raceDetector = true

@@ -15,11 +15,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxAppend bounds the entries of one message of Raft, each of which may have 8 MiB.
+// maxAppend bounds the entries of one Raft message; each entry may have 8 MiB.
 const maxAppend = 16
 
-// enqueue bounds how long an entry waits until Raft looks at it: longer than a disk may hang, and then it has not been
-// proposed.
+// enqueue bounds how long an entry waits for Raft to take it. It is longer than a disk may hang; on a timeout the entry has
+// not been proposed.
 const enqueue = 3 * time.Second
 
 func raftConfig(cfg *Config) *raft.Config {
@@ -33,7 +33,7 @@ func raftConfig(cfg *Config) *raft.Config {
 	r.SnapshotInterval = cfg.Timings.Snapshot
 	r.SnapshotThreshold = cfg.SnapshotEntries
 	r.TrailingLogs = cfg.TrailingEntries
-	// A leader that is removed goes on as a follower that nobody speaks to; the node ends it when it is done.
+	// A removed leader carries on as a follower without contact; the node shuts Raft down when it is done.
 	r.ShutdownOnRemove = false
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(cfg.Logger)
@@ -53,7 +53,7 @@ func (c *core) startRaft() error {
 	return nil
 }
 
-// stopRaft ends it; the connections first, since Raft waits for their readers.
+// stopRaft shuts Raft down, waiting at most bound. It closes the connections first, since Raft waits for their readers.
 func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
@@ -73,7 +73,7 @@ func (c *core) stopRaft(bound time.Duration) error {
 	return errors.Join(err, failed)
 }
 
-// stillLeads says whether entries of a term to a node are still wanted from here; see transport.
+// stillLeads reports whether this node still has to send a term's entries to a node; see transport.
 func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
@@ -83,7 +83,7 @@ func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
 	return ok
 }
 
-// voterIDs are the nodes that vote.
+// voterIDs returns the nodes that vote.
 func (c *core) voterIDs() (ids []ring.NodeID) {
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
@@ -94,10 +94,10 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 	return ids
 }
 
-// votes says whether this node is a voter.
+// votes reports whether this node is a voter.
 func (c *core) votes() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
 
-// Entries are the other voters of this region that can be reached, which other regions can be called through.
+// Entries returns the other reachable voters of this region, through which other regions can be called.
 func (c *core) Entries() []ring.NodeID {
 	return slices.DeleteFunc(c.voterIDs(), func(id ring.NodeID) bool { return id == c.cfg.Self.ID || !c.cfg.Peers.Reachable(id) })
 }
@@ -111,7 +111,7 @@ func findServer(conf raft.Configuration, id raft.ServerID) (raft.Server, bool) {
 	return raft.Server{}, false
 }
 
-// configuration is Raft's newest, committed or not.
+// configuration returns Raft's newest configuration, committed or not, and its index.
 func (c *core) configuration() (raft.Configuration, uint64) {
 	r := c.raft.Load()
 	if r == nil {
@@ -121,7 +121,7 @@ func (c *core) configuration() (raft.Configuration, uint64) {
 	return f.Configuration(), f.Index()
 }
 
-// addresses finds nodes for Raft: where gossip saw them last, or else where they were when they were added.
+// addresses finds nodes for Raft: where gossip last saw them, or else where they were when they were added.
 type addresses struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
@@ -136,7 +136,7 @@ func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return raft.ServerAddress(peer.RaftAddress(n, address)), nil
 }
 
-// Leader is the node that leads, as far as this one knows; zero: nobody.
+// Leader returns the node that leads, as far as this one knows; zero if none does.
 func (c *core) Leader() ring.NodeID {
 	r := c.raft.Load()
 	if r == nil {
@@ -146,16 +146,16 @@ func (c *core) Leader() ring.NodeID {
 	return nodeID(id)
 }
 
-// leads says whether this node takes itself for the leader. One that is stuck leads Raft, at most, and only until another
-// node does.
+// leads reports whether this node believes itself to be the leader. A stuck node can still lead Raft, but doesn't count; it
+// hands over the lead as soon as another node can take it.
 func (c *core) leads() bool {
 	r := c.raft.Load()
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
 
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
-// proposed, and ErrUnknown if it may have been; the result of an entry that was rejected is in Result.Err. A change of rules or
-// regions that is refused here is not proposed: what one build refuses another one may take.
+// proposed, and [ErrUnknown] if it may have been. Result.Err says why an entry was rejected. A change of rules or regions
+// that is refused here is not proposed: another build might accept what this one refuses.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
@@ -163,7 +163,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
 		if prepared != nil && prepared.Refused() != nil {
-			// An empty entry proves as well that this node leads, and that this is the newest state.
+			// An empty entry proves just as well that this node leads, and that this is the newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
@@ -179,7 +179,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
 			return r, err
 		}
-		// Something else was agreed on first; by now it has been applied here.
+		// Something else was agreed on first, and has been applied here by now.
 	}
 }
 
@@ -215,7 +215,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	return o.result, o.err
 }
 
-// finish runs a task that Close waits for, and waits for it, at most until ctx ends: Raft knows no contexts.
+// finish runs a task that Close waits for, and waits for it until ctx ends: Raft knows no contexts.
 func finish[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
 	done := make(chan T, 1)
 	if !c.spawn(func() { done <- task() }) {
@@ -229,13 +229,13 @@ func finish[T any](ctx context.Context, c *core, task func() T) (result T, err e
 	}
 }
 
-// await waits for a change of Raft's.
+// await waits until a Raft operation has finished.
 func (c *core) await(ctx context.Context, f raft.Future) error {
 	result, err := finish(ctx, c, f.Error)
 	return cmp.Or(err, result)
 }
 
-// applied is what the machine has made of an entry.
+// applied returns the machine's result for an entry.
 func applied(response any) (agreement.Result, error) {
 	switch r := response.(type) {
 	case agreement.Result:
@@ -246,7 +246,7 @@ func applied(response any) (agreement.Result, error) {
 	return agreement.Result{}, fmt.Errorf("%w: there is no result", ErrUnknown)
 }
 
-// proposeError sorts Raft's errors by what is known of the entry.
+// proposeError classifies Raft's errors by whether the entry may have been proposed.
 func proposeError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
@@ -255,8 +255,8 @@ func proposeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// followLeadership passes changes of leadership on to the giver, in order. Raft drops all notices but the last that nobody takes in
-// time: a short reign may be left out, or two may be one.
+// followLeadership passes changes of leadership on to the giver, in order. Raft keeps only the last notice that is not
+// received in time, so a short reign may be skipped, or two may look like one.
 func (c *Cluster) followLeadership() {
 	for {
 		select {
@@ -278,7 +278,7 @@ func (c *Cluster) followLeadership() {
 	}
 }
 
-// snapshotBySize takes a snapshot when the entries since the last one have many bytes; Raft itself counts entries.
+// snapshotBySize takes a snapshot once the entries since the last one reach SnapshotBytes; Raft itself only counts entries.
 func (c *Cluster) snapshotBySize() {
 	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
 		if c.machine.bytes.Load() >= c.cfg.SnapshotBytes {

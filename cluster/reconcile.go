@@ -8,22 +8,22 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// record is what the leader has noted about a node since it leads.
+// record is what the leader has recorded about a node since it began to lead.
 type record struct {
 	boot     uint64
-	good     bool      // alive, and it has applied nearly all
-	goodFrom time.Time // since when
+	good     bool      // alive, and has applied nearly everything
+	goodFrom time.Time // when that began
 	bad      bool      // failed, or not seen
 	badFrom  time.Time
-	refused  time.Time // when it was last asked to join, in vain
+	refused  time.Time // when a change for it last failed
 }
 
-// changeKind is a sort of change of Raft's configuration or of the members.
+// changeKind is a kind of change to Raft's configuration or the members.
 type changeKind uint8
 
 const (
 	noChange changeKind = iota
-	addNode             // as one that follows
+	addNode             // as a non-voter
 	moveNode            // to another address
 	promoteNode
 	demoteNode
@@ -31,27 +31,27 @@ const (
 	forgetNode // from the members
 )
 
-// change is the next thing for a leader to do.
+// change is the leader's next action.
 type change struct {
 	kind changeKind
 	node member
 }
 
-// plan is what a leader goes by.
+// plan is what a leader bases a change on.
 type plan struct {
 	now     time.Time
 	self    ring.NodeID
 	members []member // sorted by ID
 	timings Timings
 
-	// Of the members:
-	all, failed int            // those that vote, and of them those that don't answer
-	zones       map[string]int // those that vote, by zone
-	candidate   *member        // the node to make a voter next; nil: there is none
+	// Derived from the members:
+	all, failed int            // voters, and those of them that failed
+	zones       map[string]int // voters by zone
+	candidate   *member        // the node to make a voter next; nil if there is none
 }
 
-// next is the one change to make now. One at a time: each is a configuration of its own, and the one after it is
-// planned from what it has led to.
+// next returns the one change to make now. Changes are made one at a time: each makes a configuration of its own, and the
+// next change is planned from the result.
 func (p *plan) next() change {
 	p.count()
 	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
@@ -62,7 +62,7 @@ func (p *plan) next() change {
 	return change{}
 }
 
-// first is a change of the first member that fits.
+// first returns a change for the first member that fits.
 func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 	for i := range p.members {
 		if fits(&p.members[i]) {
@@ -72,7 +72,7 @@ func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 	return change{}
 }
 
-// moved follows a node to another address.
+// moved updates the address of a node that has moved.
 func (p *plan) moved() change {
 	return p.first(moveNode, func(m *member) bool {
 		return m.server && m.alive() && m.peer != m.at &&
@@ -80,8 +80,8 @@ func (p *plan) moved() change {
 	})
 }
 
-// gone takes out of Raft who has left, is removed by hand, failed long ago, or failed and has lost its address to another
-// node: Raft has one server at an address at most. But nobody who is in a ring.
+// gone removes from Raft a node that has left, that an operator removes, that failed long ago, or that failed and whose
+// address another node now has: Raft can have only one server at an address. It never removes a node that is in a ring.
 func (p *plan) gone() change {
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
@@ -92,17 +92,17 @@ func (p *plan) gone() change {
 	})
 }
 
-// forgotten takes out of the members who is neither a server nor alive.
+// forgotten removes a member that is not a server of Raft and not alive.
 func (p *plan) forgotten() change {
 	return p.first(forgetNode, func(m *member) bool {
 		return m.known && !m.server && !m.InRing && m.ID != p.self && (m.removing || !(m.alive()) && m.record.bad)
 	})
 }
 
-// retryNode is how long a node that did not want to be added is left alone.
+// retryNode is how long to wait after a node could not be added or moved.
 const retryNode = 5 * time.Second
 
-// newcomers adds who is alive, unless its address is still a server's.
+// newcomers adds nodes that are alive, unless a server still has their address.
 func (p *plan) newcomers() change {
 	return p.first(addNode, func(m *member) bool {
 		return !m.server && m.alive() && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
@@ -110,7 +110,7 @@ func (p *plan) newcomers() change {
 	})
 }
 
-// count counts the voters, and finds the next one: in the zone with the fewest, then by ID.
+// count counts the voters, and picks the next one: from the zone with the fewest, then by ID.
 func (p *plan) count() {
 	p.all, p.failed, p.zones, p.candidate = 0, 0, map[string]int{}, nil
 	for _, m := range p.members {
@@ -131,11 +131,11 @@ func (p *plan) count() {
 	}
 }
 
-// canAgree says whether the voters that are left can agree to be without those that failed.
+// canAgree reports whether the live voters can agree to drop a failed one.
 func (p *plan) canAgree() bool { return p.all-p.failed >= (p.all-1)/2+1 }
 
-// replaced demotes a voter that failed, if those that are left can agree to it, and there is one to take its place, or the
-// voters are an even number: without it fewer are a majority.
+// replaced demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
+// of voters is even: with one voter fewer, a smaller majority suffices.
 func (p *plan) replaced() change {
 	if p.candidate == nil && p.all%2 == 1 || p.failed == 0 || !p.canAgree() {
 		return change{}
@@ -145,8 +145,8 @@ func (p *plan) replaced() change {
 	})
 }
 
-// promoted makes a voter while there are too few. As long as one has failed, the candidate is to take its place: beside it,
-// more of the others would be needed for a majority.
+// promoted makes a voter while there are too few. If a voter has failed, replaced acts first: the candidate is to take its
+// place, since an additional voter would enlarge the majority needed.
 func (p *plan) promoted() change {
 	if p.candidate == nil || p.all >= maxVoters || p.failed > 0 {
 		return change{}
@@ -154,8 +154,8 @@ func (p *plan) promoted() change {
 	return change{promoteNode, *p.candidate}
 }
 
-// spread demotes a voter of a zone that has at least two more than the candidate's: promoted then takes the candidate,
-// and the voters are spread better than before.
+// spread demotes a voter in a zone that has at least two more voters than the candidate's zone. promoted then takes the
+// candidate, which spreads the voters better.
 func (p *plan) spread() change {
 	if p.candidate == nil || p.all < maxVoters || p.failed > 0 {
 		return change{}
@@ -165,7 +165,7 @@ func (p *plan) spread() change {
 	})
 }
 
-// note brings a node's record up to date.
+// note returns the node's updated record.
 func (r record) note(now time.Time, m *member, caughtUp bool) record {
 	good := m.alive() && caughtUp
 	if good && (!r.good || r.boot != m.boot) {

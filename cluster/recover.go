@@ -12,16 +12,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Recover makes a node the only voter of its cluster, when the majority is gone for good. The node must not run: store is
-// its Raft state, which the caller opens and closes. Everything in its log counts as agreed then, so it should be the
-// node that is the furthest; what only others had is lost.
+// Recover makes a node the only voter of its cluster, for when the majority is gone for good. The node must not be running:
+// store is its Raft state, which the caller opens and closes. Everything in its log then counts as agreed on, so choose the
+// node with the longest log; what only others had is lost.
 //
-// Address is where the node takes calls, host:port; empty: what its configuration says. When the node has been started
-// it finds the other survivors by gossip and adds them again. A survivor whose log is no longer than this node's goes on
-// with its data directory; one that has applied what this node never had must begin with an empty one, for entries
-// are never taken back. Two nodes must never be recovered from one cluster: that makes two clusters with one ID.
+// address is where the node takes calls, host:port; if empty, the address in its configuration is used. Once started, the
+// node finds the other survivors through gossip and adds them again. A survivor whose log is not longer than this node's
+// can keep its data directory. One that has applied entries that this node never had must start with an empty directory,
+// because entries are never taken back. Never recover two nodes of one cluster: that makes two clusters with one ID.
 //
-// All of its log has to be readable by build: see Skip.
+// build must be able to read the whole log: see Skip.
 func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -52,9 +52,10 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	return nil
 }
 
-// Skip takes an entry that nobody can apply out of a node's log: a [agreement.Skipped] stands in its place, which changes
-// nothing. Hash is the entry's SHA-256, so that no other entry is taken for it. The node must not run. Each node that has
-// the entry in its log needs this, and none that has applied it may stay: it would have another state than the others.
+// Skip replaces an entry that no node can apply with an [agreement.Skipped], which changes nothing, in a node's log. hash
+// is the entry's SHA-256, so that no other entry is replaced by mistake. The node must not be running. Do this on every
+// node that has the entry in its log. A node that has applied the entry must not stay: its state would differ from the
+// others'.
 func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error {
 	list, err := store.Snapshots().List()
 	if err != nil {

@@ -76,14 +76,15 @@ func TestWriteInAnyRegion(t *testing.T) {
 	})
 }
 
-// TestThePrimaryIsAway: a write fails clearly and soon, whether or not the cut is known yet, and all else goes on.
+// TestThePrimaryIsAway: a write fails clearly and soon, whether or not the cut has been noticed, and everything else
+// carries on.
 func TestThePrimaryIsAway(t *testing.T) {
 	regionBubble(t, 2, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
 		w.agree(15*time.Second, 3)
 		f.isolate("us")
 		for _, n := range w.of("us") {
-			for range 3 { // the cut gets known meanwhile
+			for range 3 { // the cut is noticed meanwhile
 				begun := time.Now()
 				_, err := n.write(9, 0)
 				if took := time.Since(begun); !errors.Is(err, ErrNoPrimary) || took > 2*time.Second {
@@ -113,7 +114,7 @@ func TestThePrimaryIsAway(t *testing.T) {
 	})
 }
 
-// TestAWriteCutInTheMiddle: what may have been made is not said to have failed.
+// TestAWriteCutInTheMiddle: a write that may have been made is not reported as failed.
 func TestAWriteCutInTheMiddle(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -140,7 +141,7 @@ func TestAWriteCutInTheMiddle(t *testing.T) {
 	})
 }
 
-// TestALostAnswerIsNotASecondWrite: a write whose answer is lost is repeated, and made once.
+// TestALostAnswerIsNotASecondWrite: a write whose answer is lost is retried, and made once.
 func TestALostAnswerIsNotASecondWrite(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -162,7 +163,7 @@ func TestALostAnswerIsNotASecondWrite(t *testing.T) {
 	})
 }
 
-// TestOneWayCuts: half a link is none, and nothing that was promised is broken.
+// TestOneWayCuts: half a link counts as none, and no promise is broken.
 func TestOneWayCuts(t *testing.T) {
 	for _, d := range [][2]string{{"eu", "us"}, {"us", "eu"}} {
 		t.Run(d[0]+" to "+d[1], func(t *testing.T) {
@@ -183,7 +184,7 @@ func TestOneWayCuts(t *testing.T) {
 	}
 }
 
-// TestLeadersDieWhileTheRegionsWrite: a write that was acknowledged is there, once, and in the end all have the same.
+// TestLeadersDieWhileTheRegionsWrite: each acknowledged write is there exactly once, and in the end all regions agree.
 func TestLeadersDieWhileTheRegionsWrite(t *testing.T) {
 	for _, victim := range []string{"eu", "us"} {
 		t.Run("in "+victim, func(t *testing.T) {
@@ -303,8 +304,8 @@ func TestARegionWithRulesOfItsOwnFollows(t *testing.T) {
 	})
 }
 
-// TestASeedIsNotThePrimarysFirst: a secondary serves its own seed until the primary's rules come, and a write on the
-// condition that they are these is refused.
+// TestASeedIsNotThePrimarysFirst: a secondary serves its own seed until the primary's rules arrive, and a write that is
+// conditional on the seed's version is refused.
 func TestASeedIsNotThePrimarysFirst(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		f.isolate("us")
@@ -437,7 +438,7 @@ func TestTwoPrimariesAreWarnedOf(t *testing.T) {
 	})
 }
 
-// TestThePrimaryLosesItsMemory: what the regions follow is newer than what the primary has, and the primary counts.
+// TestThePrimaryLosesItsMemory: the regions follow something newer than what the primary has, and the primary wins.
 func TestThePrimaryLosesItsMemory(t *testing.T) {
 	regionBubble(t, 1, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -463,7 +464,7 @@ func TestThePrimaryLosesItsMemory(t *testing.T) {
 	})
 }
 
-// cases is how many of n cases alike are run: one where time is short.
+// cases returns how many of n similar cases to run: one in short mode.
 func cases(n int) int {
 	if testing.Short() {
 		return 1
@@ -471,15 +472,15 @@ func cases(n int) int {
 	return n
 }
 
-// silent is a way to other regions by which nothing is asked.
+// silent is a Far whose calls never reach another region.
 type silent struct{ Far }
 
 func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) {
 	return nil, regions.ErrAway
 }
 
-// TestAWriteIsSharedWithWhoIsThere: what is written is shared with the regions that can be reached by then, though they have
-// not asked for anything yet. Else they would have to wait for the next window.
+// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions reachable at that time, even if they have not asked
+// for anything yet. Otherwise they would have to wait for the next window.
 func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 	regionBubble(t, 1, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {
@@ -488,7 +489,7 @@ func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 		}
 		w.ready(w.nodes...)
 		eu := w.of("eu")[0]
-		// Not by a write for a certain version, which is for certain regions, too.
+		// A write for a certain version does not, because it is for certain regions, too.
 		if v, err := eu.write(6, 1); err != nil || v != 2 || len(eu.c.Load().State().Regions.Names) != 1 {
 			t.Errorf("have version %d, %v, want 2, of one region", v, err)
 		}

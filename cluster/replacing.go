@@ -6,16 +6,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Replacing says why a node that has just started is not to be taken as a sign that the next one may be restarted: a voter is
-// gone, its disk perhaps with it, and a node that is there has not taken its place yet. If one more voter went for good
-// now, the majority might go with it. nil: there are as many live voters as there were, or nobody who could be one.
+// Replacing returns an error if the next node must not be restarted yet although this one has just started: a voter is
+// gone, perhaps along with its disk, and no present node has taken its place. If one more voter were lost for good now, the
+// majority might be lost. Replacing returns nil if there are as many live voters as before, or no further node that could
+// vote.
 //
-// What there were is the most voters that this process has seen, --bootstrap-expect, or what the leader said when it added this
-// node, by which time a dead voter may have been removed. A node counts as live if a path leads to it: gossip takes some
-// seconds to notice that a node is gone, and one with a new identity is back in less.
+// The number of voters before is the highest of the voters that this process has seen, --bootstrap-expect, and the leader's
+// number when it added this node, by which time a dead voter may have been removed. It is at most maxVoters. A node counts
+// as live if it is reachable: gossip takes some seconds to notice that a node is gone, and a node with a new identity is
+// back sooner.
 func (c *core) Replacing() error {
 	if c.memory.relied.Load() {
-		return nil // nobody is there to ask
+		return nil // there is no other node to ask
 	}
 	conf, _ := c.configuration()
 	all, live, servers := 0, 0, 0
@@ -38,7 +40,8 @@ func (c *core) Replacing() error {
 	return nil
 }
 
-// votersBefore is how many voters there were, as far as this process knows; told is what another node has just said.
+// votersBefore returns how many voters there were at most, as far as this process knows. told is a number that another node
+// has just reported, or 0.
 func (c *core) votersBefore(told int) int {
 	voters := len(c.voterIDs())
 	for {

@@ -13,22 +13,21 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of the calls between nodes that belong to this package: 1 to 31; and those of package authority are served
-// here, too.
+// Methods of this package's calls between nodes: 1 to 31. Those of package authority are served here as well.
 const (
 	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodStands                              // attempt → bool
 	MethodInvite                              // invitation → done
-	MethodPropose                             // an entry → agreement.Result; from other regions, too
+	MethodPropose                             // an entry → agreement.Result; also from other regions
 	MethodRemove                              // departure → done
-	MethodFollow                              // followRequest → followKind and what it needs; from other regions
+	MethodFollow                              // followRequest → followKind and its data; from other regions
 	MethodGoverns                             // nothing → nothing, if the node leads the primary region; from other regions
-	MethodRemoveRegion                        // a region's name → as MethodPropose; from other regions, too
+	MethodRemoveRegion                        // a region's name → as MethodPropose; also from other regions
 	MethodFollowNow                           // done → done
-	MethodRaise                               // a feature level → the one that is agreed on
+	MethodRaise                               // a feature level → the level agreed on
 )
 
-// Codes of calls that failed. Of all but codeUnknown it is known that nothing was changed.
+// Codes of failed calls. All but codeUnknown mean that nothing was changed.
 const (
 	codeNoLeader peer.Code = 1 + iota
 	codeUnknown
@@ -38,7 +37,7 @@ const (
 	codeNoPrimary
 )
 
-// kindsByCode are the errors that the codes stand for at both ends. The first that fits is what is sent.
+// kindsByCode maps codes to errors at both ends. The first match is sent.
 var kindsByCode = []struct {
 	code peer.Code
 	kind error
@@ -49,18 +48,18 @@ var kindsByCode = []struct {
 	{codeBusy, ErrNoLeader}, {peer.CodeNoMethod, ErrRefused},
 }
 
-// errBadCall means that a call can't be read.
+// errBadCall means that a call is malformed.
 var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 
-// foreign are the methods that other regions may call. All of them are the leader's.
+// foreign lists the methods that other regions may call. The leader serves all of them.
 var foreign = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
 const (
-	// serveBound is how long a call is worked on; removing a node waits for its authority to run out.
+	// serveBound bounds the work on one call; removing a node waits until its authority expires.
 	serveBound = 30 * time.Second
 )
 
-// request is a call that has come in.
+// request is an incoming call.
 type request struct {
 	from peer.Identity
 	body []byte
@@ -84,10 +83,10 @@ func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
 	}
 }
 
-// done is the reply where there is nothing to say.
+// done is an empty request or reply.
 type done struct{}
 
-// near are the handlers of calls from this region.
+// near returns the handlers of calls from this region.
 func (c *Cluster) near() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
@@ -105,21 +104,21 @@ func (c *Cluster) near() map[peer.Method]handler {
 	}
 }
 
-// Handle has p bring this package's calls here.
+// Handle registers this package's handlers with p.
 func (c *Cluster) Handle(p *peer.Peers) {
 	for m, h := range c.handlers {
 		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveBy(call, h) })
 	}
 	for _, m := range foreign {
 		p.Handle(m, peer.Far, func(call *peer.Call) {
-			// It is passed on to the leader, who sees this node as the caller: no method that other regions may call looks at
-			// who does.
+			// The call is passed on to the leader, which sees this node as the caller. That is safe because no method open
+			// to other regions looks at its caller.
 			c.serveBy(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
 		})
 	}
 }
 
-// serveBy answers a call by a handler, beside.
+// serveBy answers a call with a handler, on a goroutine of its own.
 func (c *core) serveBy(call *peer.Call, h handler) {
 	if !c.started.Load() {
 		call.Fail(codeNoLeader, "the node is starting")
@@ -148,7 +147,7 @@ func (c *core) serveBy(call *peer.Call, h handler) {
 	}
 }
 
-// codeOf is how an error travels.
+// codeOf returns the code and text that an error is sent as.
 func codeOf(err error) (peer.Code, string) {
 	if remote, ok := errors.AsType[*peer.RemoteError](err); ok {
 		return remote.Code, remote.Detail
@@ -161,7 +160,7 @@ func codeOf(err error) (peer.Code, string) {
 	return codeUnknown, err.Error()
 }
 
-// callError is what an error of a call means here.
+// callError translates the error of a call into this package's errors.
 func callError(err error) error {
 	remote, ok := errors.AsType[*peer.RemoteError](err)
 	switch {
@@ -179,10 +178,10 @@ func callError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// toLeader is where callJSON brings a call that is for the leader.
+// toLeader addresses a callJSON to the leader.
 var toLeader ring.NodeID
 
-// callJSON calls a node that gossip knows, or the leader. The error is as callLeader's.
+// callJSON calls a node that gossip knows, or the leader. Errors are as for callLeader.
 func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
 	b, err := json.Marshal(body)
 	switch {
@@ -203,7 +202,7 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 	return nil
 }
 
-// callLeader brings a call to the leader. The error wraps ErrNoLeader if the leader certainly did not get it.
+// callLeader makes a call to the leader. The error wraps ErrNoLeader if the leader certainly did not get it.
 func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	leader := c.Leader()
 	switch {
@@ -216,7 +215,7 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 	return b, callError(err)
 }
 
-// serveCommitted answers up to where entries are committed, as the leader.
+// serveCommitted returns the index up to which entries are committed, as the leader.
 func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
@@ -227,8 +226,8 @@ func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	return index, nil
 }
 
-// insist tries something that may be done twice until it succeeds, fails for good, or ctx ends. unknown: an attempt before may have
-// done it.
+// insist retries an idempotent operation until it succeeds, fails for good, or ctx ends. unknown means that an earlier
+// attempt may have succeeded.
 func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
@@ -247,7 +246,7 @@ func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
 	}
 }
 
-// pause waits a moment before another attempt, and says whether there is time for one.
+// pause waits retryPause before another attempt, and reports whether there is time for one.
 func (c *core) pause(ctx context.Context) bool {
 	t := time.NewTimer(retryPause)
 	defer t.Stop()

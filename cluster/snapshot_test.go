@@ -19,7 +19,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// manySubjects is a document that lists so many.
+// manySubjects returns a document that lists count subjects.
 func manySubjects(count int) rules.Change {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n  - {name: login, key: [tenant], tiered: true}\n" +
@@ -126,7 +126,7 @@ func TestMachineSnapshots(t *testing.T) {
 	}
 }
 
-// TestRecover: one node of three is left, and goes on alone with what it has.
+// TestRecover: one node of three is left, and carries on alone with what it has.
 func TestRecover(t *testing.T) {
 	var version int64
 	var left *node

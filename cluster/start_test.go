@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Before Start a node's part knows nobody, leads nobody and changes nothing, whatever it is asked, and it can be closed.
+// Before Start a node's part knows no other nodes, leads nothing and changes nothing, whatever it is asked, and it can be
+// closed.
 func TestBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -27,11 +27,11 @@ func entryOf(t testing.TB, e agreement.Entry) []byte {
 	return b
 }
 
-// later is a release that is not out yet; its entries say so.
+// later is an unreleased build; its entries say so.
 var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 
-// TestUnknownEntriesStopTheMachine: nothing behind an entry that can't be read is applied, and no snapshot is taken that
-// would hide it.
+// TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is applied, and no snapshot that would hide the entry
+// is taken.
 func TestUnknownEntriesStopTheMachine(t *testing.T) {
 	settled, err := later.Encode(agreement.Settled{Epoch: 7})
 	if err != nil {
@@ -61,7 +61,7 @@ func TestUnknownEntriesStopTheMachine(t *testing.T) {
 	}
 }
 
-// lacking makes the reader of a node lack a kind of entry while the switch is on.
+// lacking makes a node's build lack a kind of entry while the returned switch is on.
 func (n *node) lacking(kind string) (on *atomic.Bool) {
 	on = new(atomic.Bool)
 	n.adjust = func(c *Config) {
@@ -70,7 +70,7 @@ func (n *node) lacking(kind string) (on *atomic.Bool) {
 	return on
 }
 
-// sameState waits until the nodes have applied the same, and fails unless it is the same.
+// sameState waits until the nodes have applied the same index, and fails unless their states are equal.
 func (w *world) sameState(nodes ...*node) {
 	w.t.Helper()
 	w.until(20*time.Second, "one state", func() bool {
@@ -90,7 +90,7 @@ func (w *world) sameState(nodes ...*node) {
 	})
 }
 
-// TestANodeThatLacksAKindStops: the others go on without it, and it goes on with the next release.
+// TestANodeThatLacksAKindStops: the others carry on without it, and it resumes with the next release.
 func TestANodeThatLacksAKindStops(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -103,7 +103,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		lacks.Store(true)
 		odd, others := nodes[2], nodes[:2]
 		if w.aLeader() == odd {
-			// Its own reader does not take it, so it is not proposed.
+			// Its own build can't read the entry, so the entry is not proposed.
 			if _, err := odd.c.Load().propose(t.Context(), agreement.Rules{Change: document(8)}); !errors.Is(err, ErrRefused) {
 				t.Errorf("have %v", err)
 			}
@@ -112,7 +112,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		}
 		w.leader().mustWrite(8)
 		w.until(10*time.Second, "stop", func() bool { return odd.c.Load().Stuck() != nil })
-		w.inRing(others...) // nobody waits for it
+		w.inRing(others...) // no node waits for it
 		for range 5 {
 			others[0].mustWrite(9)
 			time.Sleep(5 * time.Second)
@@ -135,13 +135,13 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 	})
 }
 
-// TestWhatIsRefusedIsNotWritten: another build may take a document that the leader's build refuses, and would stop at it.
+// TestWhatIsRefusedIsNotWritten: another build may accept a document that the leader's build refuses, and would stop at it.
 func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
 		lacks := map[*node]*atomic.Bool{}
 		for _, n := range nodes {
-			lacks[n] = n.lacking("agreement.Rules") // who meets an entry of rules then stops
+			lacks[n] = n.lacking("agreement.Rules") // a node that meets a Rules entry then stops
 			n.run()
 		}
 		w.oneCluster(nodes...)
@@ -178,7 +178,7 @@ func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	})
 }
 
-// TestALeaderThatIsStuckHandsTheLeadOn: what an earlier leader has left in the log may be unknown to the next one.
+// TestALeaderThatIsStuckHandsTheLeadOn: the next leader may not know what an earlier one left in the log.
 func TestALeaderThatIsStuckHandsTheLeadOn(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -208,7 +208,7 @@ func TestALeaderThatIsStuckHandsTheLeadOn(t *testing.T) {
 	})
 }
 
-// TestAnUnknownSnapshotStopsANode: it starts, votes, and says what it needs.
+// TestAnUnknownSnapshotStopsANode: it starts, votes, and reports what it needs.
 func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -218,7 +218,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole[1] = 77 // the level that it takes
+		whole[1] = 77 // the level needed to read it
 		whole = whole[:len(whole)-4]
 		whole = binary.LittleEndian.AppendUint32(whole, crc32.Checksum(whole, crc32.MakeTable(crc32.Castagnoli)))
 		low, _ := odd.disk.bounds()
@@ -226,7 +226,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 		odd.disk.data = whole
 		odd.disk.meta = &raft.SnapshotMeta{Version: 1, ID: "1-1", Index: low + 1, Term: 1, Configuration: conf, ConfigurationIndex: 1, Size: int64(len(whole))}
 		odd.run()
-		nodes[1].crash() // it is needed for a majority
+		nodes[1].crash() // so that the odd node is needed for a majority
 		w.until(20*time.Second, "agreement", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
@@ -239,7 +239,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 	})
 }
 
-// TestSkip: an entry that no node can apply is taken out of every log, and all go on.
+// TestSkip: an entry that no node can apply is taken out of every log, and all nodes carry on.
 func TestSkip(t *testing.T) {
 	poison := append(entryOf(t, agreement.Settled{Epoch: 1}), "poison"...)
 	var old []*node
@@ -295,7 +295,7 @@ func TestSkip(t *testing.T) {
 	})
 }
 
-// TestAWriteForAnotherBaseIsProposedAgain: what was worked out while something else was agreed on is worked out again.
+// TestAWriteForAnotherBaseIsProposedAgain: a result that was computed while something else was agreed on is computed again.
 func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -308,7 +308,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 		if r, err := leader.proposeBytes(t.Context(), late); err != nil || !errors.Is(r.Err, agreement.ErrBase) || rulesVersion(leader.State()) != version {
 			t.Errorf("have %+v, %v", r, err)
 		}
-		// Of many at once, all worked out for the same rules, each is made.
+		// Of many concurrent writes, all prepared for the same rules, each is made.
 		done := make(chan error)
 		for i := range 10 {
 			go func() {

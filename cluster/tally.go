@@ -13,24 +13,24 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errWay means that a node's state is not what the others have made of the same entries.
+// errWay means that a node's state differs from what a majority has made of the same entries.
 var errWay = errors.New("its state is not the one that a majority has made of the same entries: " +
 	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
 
-// tally is what nodes tell of their states, with requests for authority, while this node leads.
+// tally collects the state hashes that nodes report with requests for authority, while this node leads.
 type tally struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu sync.Mutex
-	// told are the hashes as of an index, for the last keptChecks indices. By bounds it to the nodes of Raft.
+	// told are the hashes by index, for the last keptChecks indices. compare bounds it to the nodes of Raft.
 	told    map[uint64]map[ring.NodeID]agreement.Hash
-	alarmed time.Time // when nodes differed last and no side was a majority; zero: never
+	alarmed time.Time // when nodes last differed without a majority on any side; zero if never
 }
 
 // keptChecks is for how many indices hashes are compared: some seconds of an idle cluster.
 const keptChecks = 4
 
-// note takes in a node's report. It says whether the node differs from a majority of all members, and whether nodes
-// have differed without one, by the time that an index is let go of: all live nodes have reported it.
+// note records a node's report. It reports whether the node differs from a majority of all members, and whether nodes
+// differed without a majority at an index that it now drops; by then all live nodes have reported that index.
 func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, s
 	return 2*votes[most] > members && most != c.Hash, split
 }
 
-// count counts the nodes that tell each hash, and returns one of those that most tell.
+// count counts the nodes behind each hash, and returns a hash with the highest count.
 func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
 	votes = map[agreement.Hash]int{}
 	for _, hash := range told {
@@ -64,8 +64,8 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 	return votes, most
 }
 
-// compare takes in the hash that comes with a request for authority, as the leader. It returns the answer to a node that
-// differs from a majority. Where there is no majority nobody can say who is right: that only raises an alarm.
+// compare checks the hash that comes with a request for authority, as the leader. It returns the answer for a node that
+// differs from a majority. Without a majority it is unknown which side is right: that only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
@@ -81,7 +81,7 @@ func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	return authority.Reply{Differs: true, Why: "the node has made another state of the same entries than a majority"}, true
 }
 
-// alarmEvery is the shortest pause between two log lines that say that nodes differ.
+// alarmEvery is the minimum interval between two log lines about differing nodes.
 const alarmEvery = 30 * time.Second
 
 func (c *crew) alarm(r authority.Request) {
@@ -98,7 +98,7 @@ func (c *crew) alarm(r authority.Request) {
 	}
 }
 
-// Split says whether nodes have lately reported different states to this leader, and no side was a majority.
+// Split reports whether nodes have recently reported different states to this leader without a majority on any side.
 func (c *crew) Split() bool {
 	t := &c.tally
 	t.mu.Lock()
@@ -106,7 +106,8 @@ func (c *crew) Split() bool {
 	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
 }
 
-// goneAstray stops this node, which differs from a majority. A leader hands the lead on first.
+// goneAstray stops this node from applying, because its state differs from a majority's. A leader hands over the lead
+// first.
 func (c *crew) goneAstray(r authority.Request) {
 	c.handLeadOn(c.ctx)
 	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errWay)})

@@ -21,13 +21,13 @@ func TestTally(t *testing.T) {
 		differs, split bool
 	}{
 		{1, 16, a, false, false},
-		{2, 16, b, false, false}, // two of five say little
+		{2, 16, b, false, false}, // two of five prove little
 		{3, 16, a, false, false},
 		{4, 16, a, false, false},
 		{2, 16, b, true, false},
 		{5, 16, c, true, false},
 		{1, 32, a, false, false},
-		{2, 32, a, false, false}, // a hash of one entry says nothing about another
+		{2, 32, a, false, false}, // a hash at one index says nothing about another
 		{3, 32, b, false, false},
 		{4, 32, b, false, false},
 		{5, 32, b, false, false},
@@ -35,9 +35,9 @@ func TestTally(t *testing.T) {
 		{1, 48, a, false, false},
 		{2, 48, b, false, false},
 		{1, 64, a, false, false},
-		{1, 80, a, false, false}, // 16 goes, and had a majority
+		{1, 80, a, false, false}, // 16 is dropped, and had a majority
 		{1, 96, a, false, false},
-		{1, 112, a, false, true}, // 48 goes, and had none
+		{1, 112, a, false, true}, // 48 is dropped, and had none
 		{1, 128, a, false, false},
 	} {
 		differs, split := tl.note(ring.NodeID{step.node}, agreement.Check{Index: step.index, Hash: step.hash}, 5)
@@ -53,7 +53,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// astray makes a node's state another one than what it has applied leads to.
+// astray makes a node's state differ from what its applied entries lead to.
 func (n *node) astray() {
 	m := n.c.Load().machine
 	n.w.until(5*time.Second, "another state", func() bool {
@@ -64,7 +64,7 @@ func (n *node) astray() {
 	})
 }
 
-// TestWhoDiffersFromAMajorityStops: be it a follower or the leader, which hands the lead on.
+// TestWhoDiffersFromAMajorityStops: whether a follower or the leader, which hands over the lead.
 func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		bubble(t, func(t *testing.T, w *world) {
@@ -112,7 +112,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	}
 }
 
-// TestWithoutAMajorityItIsAnAlarm: nobody can say who is right, and to stop both would stop all.
+// TestWithoutAMajorityItIsAnAlarm: it is unknown which side is right, and stopping both would stop everything.
 func TestWithoutAMajorityItIsAnAlarm(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(2, 2)

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// maxPool is how many idle connections to one node Raft keeps: one for heartbeats, one for entries, one for votes.
+	// maxPool bounds Raft's idle connections to one node: one for heartbeats, one for entries, one for votes.
 	maxPool = 3
-	// heldCheck is how often a failure held back is looked at; see transport.
+	// heldCheck is how often a held-back failure is checked; see transport.
 	heldCheck = 100 * time.Millisecond
 )
 
-// transport is Raft's network transport with patience. When entries for a node fail, Raft waits longer with every
-// failure, up to ten seconds, and a node that comes back from a long cut would wait as long for what it missed: it
-// would get no authority meanwhile. Heartbeats, which a goroutine of Raft's own sends, are tried again within 200 ms
-// for ever. So a failure is held back here until a heartbeat to the same node has succeeded: Raft then counts one
-// failure for a cut, however long, and tries again at once.
+// transport is Raft's network transport with held-back failures. When sending entries to a node fails, Raft waits longer
+// after every failure, up to ten seconds. A node that comes back from a long cut would wait as long for the entries it
+// missed, and get no authority meanwhile. Heartbeats, which another goroutine of Raft sends, are retried within 200 ms
+// forever. So transport holds a failure back until a heartbeat to the same node has succeeded: Raft then counts one failure
+// per cut, however long, and retries at once.
 type transport struct {
 	*raft.NetworkTransport
-	// still says whether entries of that term to that node are still wanted from here.
+	// still reports whether this node still has to send entries of that term to that node.
 	still func(to raft.ServerID, term uint64) bool
 
 	// mu guards beats.
 	mu    sync.Mutex
-	beats map[raft.ServerID]uint64 // successful heartbeats to a node, bounded by the nodes there ever were in Raft
+	beats map[raft.ServerID]uint64 // successful heartbeats by node; bounded by the nodes that were ever in Raft
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -56,7 +56,7 @@ func newTransport(cfg *Config, addresses raft.ServerAddressProvider, still func(
 	}
 }
 
-// isHeartbeat is how Raft itself tells a heartbeat from other empty requests.
+// isHeartbeat detects heartbeats the way that Raft does, among other empty requests.
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return r.Term != 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && len(r.Entries) == 0 && r.LeaderCommitIndex == 0
 }
@@ -94,7 +94,7 @@ func (t *transport) beat(id raft.ServerID) uint64 {
 	return t.beats[id]
 }
 
-// hold waits for a heartbeat after those counted before, or until nobody wants the entries any more.
+// hold waits until there is a heartbeat beyond the count before, or the entries are no longer needed.
 func (t *transport) hold(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(heldCheck)
 	defer tick.Stop()
@@ -107,7 +107,7 @@ func (t *transport) hold(id raft.ServerID, term, before uint64) {
 	}
 }
 
-// Close ends all that Raft has open: it reads without a deadline, and waits for those who read.
+// Close closes all of Raft's connections: Raft reads without a deadline, and waits for its readers.
 func (t *transport) Close() error {
 	t.closeOnce.Do(func() { close(t.closing) })
 	err := t.NetworkTransport.Close()
@@ -115,13 +115,13 @@ func (t *transport) Close() error {
 	return err
 }
 
-// streamLayer gives Raft the connections of peer's port.
+// streamLayer gives Raft connections on the peer port.
 type streamLayer struct {
 	peer.RaftLayer
 	closing <-chan struct{}
 }
 
-// Dial connects to another node's Raft. Raft waits for those who dial, too, so nobody begins to when it is closing.
+// Dial connects to another node's Raft. Raft also waits for its dialers, so Dial refuses while closing.
 func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	select {
 	case <-l.closing:
@@ -131,10 +131,10 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	return l.RaftLayer.Dial(string(address), timeout)
 }
 
-// serverID is a node's name in Raft.
+// serverID returns a node's ID in Raft.
 func serverID(id ring.NodeID) raft.ServerID { return raft.ServerID(id.String()) }
 
-// nodeID is the node of that name, or zero.
+// nodeID is the inverse of serverID; zero if id is not a node's.
 func nodeID(id raft.ServerID) ring.NodeID {
 	n, err := ring.ParseNodeID(string(id))
 	if err != nil {

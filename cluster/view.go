@@ -24,7 +24,7 @@ type View struct {
 	Members   []Member // sorted by name
 }
 
-// View puts together what gossip, Raft and the state say.
+// View combines what gossip, Raft and the agreed state say.
 func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
@@ -38,7 +38,7 @@ func (c *Cluster) View() View {
 	return v
 }
 
-// Condition is why this node, though it decides, is not one to send checks to; nil: it is.
+// Condition returns why checks should not be sent to this node although it decides; nil if they may be.
 func (c *Cluster) Condition() error {
 	switch {
 	case c.crew.removed.Load():
@@ -49,8 +49,8 @@ func (c *Cluster) Condition() error {
 	return nil
 }
 
-// Behind says that this node asks for authority and can't be given any, because it is behind in what is agreed. While most
-// nodes are, nobody says so: somebody has to be ready.
+// Behind reports whether this node asks for authority and can't be granted any, because it lags behind what is agreed on.
+// While most nodes do, it is false on all of them: some node must be ready.
 func (c *crew) Behind() bool {
 	list := *c.told.Load()
 	nodes := len(list)
@@ -72,8 +72,8 @@ var (
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
-// Ready is nil once this node knows the rules and the ring, and has had authority, or remembers them and can reach nobody
-// to ask; else the reason.
+// Ready returns nil once this node knows the rules and the ring and has had authority, or relies on its memory because no
+// majority can be reached; otherwise the reason.
 func (c *Cluster) Ready() error {
 	c.follow.mu.Lock()
 	s := c.follow.told
@@ -101,7 +101,7 @@ func (c *Cluster) Ready() error {
 	return c.Condition()
 }
 
-// Suspended is how many nodes were taken out of the ring, though they live, within the last hour.
+// Suspended returns how many nodes were taken out of the ring within the last hour although they are alive.
 func (c *Cluster) Suspended() (n int) {
 	for _, b := range c.Last().Boots {
 		if s := b.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
@@ -111,7 +111,7 @@ func (c *Cluster) Suspended() (n int) {
 	return n
 }
 
-// Figures shows how this node does among others.
+// Figures reports metrics of this node's part in the cluster.
 func (c *Cluster) Figures(s figures.Sink) {
 	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
@@ -143,7 +143,7 @@ func (c *Cluster) Figures(s figures.Sink) {
 	}
 }
 
-// showRaft shows Raft's figures, once it has been started.
+// showRaft reports Raft's metrics. Call it only once Raft has started.
 func (c *core) showRaft(s figures.Sink) {
 	r := c.raft.Load()
 	now := r.State()

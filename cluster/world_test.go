@@ -46,7 +46,7 @@ type node struct {
 	far    *farNet
 	disk   *disk
 	adjust func(*Config)
-	dieAt  int64 // the process dies at this write of its store; 0: it doesn't
+	dieAt  int64 // the process dies at this write of its store; 0: never
 
 	c       atomic.Pointer[Cluster]
 	store   *store
@@ -64,7 +64,7 @@ type world struct {
 	log   *slog.Logger
 	nodes []*node
 	boots uint64
-	away  map[*node]bool // isolated
+	away  map[*node]bool // isolated nodes
 }
 
 func newWorld(t testing.TB) *world {
@@ -75,7 +75,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// add makes a node that does not run yet. Its ID is that of its number, so the first one added is the lowest.
+// add creates a node that is not running yet. IDs follow the node numbers, so the first node added has the lowest.
 func (w *world) add(expect int, join ...*node) *node {
 	n := &node{w: w, expect: expect, disk: newDisk()}
 	i := len(w.nodes) + 1
@@ -88,7 +88,7 @@ func (w *world) add(expect int, join ...*node) *node {
 	return n
 }
 
-// several adds nodes that are to found a cluster together and know all others' addresses.
+// several adds nodes that found a cluster together and know all others' addresses.
 func (w *world) several(count, expect int) []*node {
 	first := len(w.nodes)
 	for range count {
@@ -107,7 +107,7 @@ func (w *world) several(count, expect int) []*node {
 
 const firstRules = "version: 1\nrules:\n  - name: login\n    key: [ip]\n    limits:\n      - limit: 5\n        per: 1m\n"
 
-// run starts the node's process, anew if it ran before.
+// run starts the node's process, or a new one if it ran before.
 func (n *node) run() *node {
 	n.w.t.Helper()
 	w, host := n.w, n.w.net.Host(n.ip)
@@ -151,7 +151,7 @@ func (n *node) run() *node {
 	c.Handle(peers)
 	peers.Start()
 	if n.idle {
-		err = transport.Shutdown() // gossip would have taken it
+		err = transport.Shutdown() // otherwise gossip would have closed it
 	} else {
 		err = c.Start()
 	}
@@ -179,13 +179,13 @@ func (n *node) stop() {
 	}
 }
 
-// crash ends the process as kill -9 would: nobody hears anything more of it.
+// crash ends the process as kill -9 would: no other node hears from it again.
 func (n *node) crash() {
 	n.w.net.Crash(n.ip)
 	n.stop()
 }
 
-// end stops all.
+// end stops all nodes.
 func (w *world) end() {
 	w.net.HealAll()
 	for _, n := range w.nodes {
@@ -215,7 +215,7 @@ func (w *world) until(bound time.Duration, what string, ok func() bool) {
 	}
 }
 
-// ready waits until the nodes are.
+// ready waits until the nodes are ready.
 func (w *world) ready(nodes ...*node) {
 	w.t.Helper()
 	w.until(40*time.Second, "ready nodes", func() bool {
@@ -247,7 +247,7 @@ func (w *world) inRing(nodes ...*node) {
 	})
 }
 
-// leader is a node that leads and is not cut off, or nil.
+// leader returns a node that leads and is not cut off, or nil.
 func (w *world) leader() *node {
 	for _, n := range w.nodes {
 		if c := n.c.Load(); c != nil && c.leads() && !w.away[n] {
@@ -269,14 +269,14 @@ func (w *world) rejoin(n *node) {
 	w.net.Rejoin(n.ip)
 }
 
-// aLeader waits for one.
+// aLeader waits until a node leads.
 func (w *world) aLeader() *node {
 	w.t.Helper()
 	w.until(20*time.Second, "leader", func() bool { return w.leader() != nil })
 	return w.leader()
 }
 
-// document is a rules file that says a number.
+// document returns a rules file with the given limit.
 func document(limit int) rules.Change {
 	return rules.Change{Body: fmt.Appendf(nil,
 		"version: 1\nrules:\n  - name: login\n    key: [ip]\n    limits:\n      - limit: %d\n        per: 1m\n", limit)}
@@ -293,7 +293,7 @@ func (n *node) write(limit int, ifMatch int64) (int64, error) {
 	return n.c.Load().Write(ctx, change, WriteOptions{IfMatch: ifMatch, By: n.name})
 }
 
-// mustWrite writes and fails the test otherwise.
+// mustWrite writes, and fails the test on an error.
 func (n *node) mustWrite(limit int) int64 {
 	n.w.t.Helper()
 	v, err := n.write(limit, 0)

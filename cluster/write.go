@@ -13,40 +13,41 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// retryPause is between two attempts of a write: an election takes some of them.
+// retryPause is how long to wait between two attempts of a write; an election takes several.
 const retryPause = 50 * time.Millisecond
 
-// followedBound is how long a write that the primary has made waits for being followed here.
+// followedBound bounds how long a write waits for this region to follow a version that the primary has made.
 const followedBound = 2 * time.Second
 
-// WriteOptions say on what terms a change is made.
+// WriteOptions are the conditions of a change, and its author.
 type WriteOptions struct {
-	IfMatch int64  // the version that must be in force; 0: any
-	By      string // who makes it
+	IfMatch int64  // the version that must be in force; 0 for any
+	By      string // the author
 }
 
-// Write changes the rules, and returns when the new version is in force on this node. The error is of type
-// [rules.Errors], or wraps [rules.ErrConflict] or [rules.ErrNotFound], or [ErrNoLeader] if nothing was changed because
-// nobody could agree, [ErrNoPrimary] if nothing was changed because the region where rules are written is away, or
-// [ErrUnknown]. It takes Timings.Write at most if ctx has no deadline.
+// Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors];
+// or it wraps [rules.ErrConflict], [rules.ErrNotFound], [ErrNoLeader] if nothing was changed because no leader could agree,
+// [ErrNoPrimary] if nothing was changed because the region where rules are written can't be reached, or [ErrUnknown].
+// Without a deadline in ctx it takes at most Timings.Write.
 //
-// In another region than the primary the change is made there. Then it is waited for only for a moment: the version is the
-// primary's, whether or not it has come here yet.
+// Outside the primary region, Write has the change made in the primary, and waits only briefly for it to arrive here. It
+// returns the primary's version whether or not it has arrived.
 //
-// The entry carries a number that the cluster remembers, so it is safe to propose it again when the outcome of an
+// The entry carries a request ID that the cluster remembers, so it is safe to propose it again when the outcome of an
 // attempt is unknown.
 func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions) (int64, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	when := time.Now()
 	if change.Part == rules.WholeDocument {
-		// A document is wrong or not whatever is in force; a piece depends on it, and the leader decides.
+		// Whether a whole document is valid does not depend on what is in force. A piece does depend on it, so the leader
+		// decides.
 		if _, err := rules.NewHistory().Write(rules.Write{Change: change, By: o.By, When: when}); err != nil {
 			return 0, err
 		}
 	}
 	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, When: when}
-	_, _ = rand.Read(e.Request[:]) // it never fails
+	_, _ = rand.Read(e.Request[:]) // never fails
 	b, err := c.cfg.Build.Encode(e)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -82,7 +83,7 @@ func (c *core) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, c.cfg.Timings.Write)
 }
 
-// inPrimary is what an error of a call to the primary region means.
+// inPrimary translates an error of a call to the primary region.
 func (c *core) inPrimary(err error) error {
 	switch {
 	case !c.secondary():
@@ -94,14 +95,14 @@ func (c *core) inPrimary(err error) error {
 	return err
 }
 
-// follows says whether a state's rules are the primary's.
+// follows reports whether a state's rules are the primary's.
 func (c *core) follows(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
 
-// awaitFollowed waits for a moment until a version of the primary's is in force here.
+// awaitFollowed waits up to followedBound until a version of the primary's is in force here.
 func (c *core) awaitFollowed(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, followedBound)
 	defer cancel()
-	if c.secondary() { // else its own leader has agreed on it
+	if c.secondary() { // otherwise this region's own leader has agreed on it
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, done{}, &done{}); err != nil {
 			c.cfg.Logger.Debug("the leader does not know that there is something to follow", "error", err)
 		}
@@ -112,7 +113,7 @@ func (c *core) awaitFollowed(ctx context.Context, version int64) {
 	}
 }
 
-// serveFollowNow has the leader of a region that is not the primary ask what is new, without waiting for that.
+// serveFollowNow has the leader of a non-primary region ask for news, without waiting for it.
 func (c *governor) serveFollowNow(context.Context, done) (done, error) {
 	if !c.leads() {
 		return done{}, fmt.Errorf("%w here", ErrNoLeader)
@@ -121,15 +122,15 @@ func (c *governor) serveFollowNow(context.Context, done) (done, error) {
 	return done{}, nil
 }
 
-// servePropose proposes a write of rules as the leader, one at a time. What it leads to is worked out beforehand: Raft's
-// goroutine, which authority waits for, would be held up by a large document.
+// servePropose proposes a write of rules as the leader, one at a time. The result is computed beforehand: a large document
+// would hold up Raft's goroutine, which authority waits for.
 func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
 	e, err := c.cfg.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
-		return nil, errBadCall // whatever else is agreed, the leader proposes by itself
+		return nil, errBadCall // only the leader itself proposes other entries
 	}
 	if err := c.governs(); err != nil {
 		return nil, err
@@ -140,13 +141,13 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
-	// Each write waits until a majority of the ring goes by the one before. So however many there are, nobody is left behind who
-	// is no slower than most.
+	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node that
+	// keeps pace with the majority is left behind.
 	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
-	// What is written now is to be shared with the regions that are there now, and not from the next window on. A write
-	// for a certain version is for certain regions, too.
+	// Rules written now must be shared with the regions present now, not only from the next window on. But a write that is
+	// conditional on a version is meant for that version's regions.
 	if write.IfMatch == 0 {
 		if err := c.addRegions(ctx, c.newcomers()); err != nil {
 			c.cfg.Logger.Info("a region is not added before a write", "error", err)
@@ -159,7 +160,7 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	return result.MarshalJSON()
 }
 
-// parseResult reads an agreement.Result. What can't be read was done all the same: its outcome is unknown.
+// parseResult reads an agreement.Result. The request behind an unreadable reply was carried out, so its outcome is unknown.
 func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	if err == nil {
 		if err = json.Unmarshal(b, &r); err != nil {
@@ -169,8 +170,8 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	return r, err
 }
 
-// Catch returns when this node has applied all that had been agreed on when it was called. The error wraps ErrNoLeader,
-// or is the context's. It takes Timings.Write at most if ctx has no deadline.
+// Catch returns when this node has applied everything that had been agreed on when it was called. The error wraps
+// ErrNoLeader, or is the context's. Without a deadline in ctx it takes at most Timings.Write.
 func (c *Cluster) Catch(ctx context.Context) error {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -178,7 +179,7 @@ func (c *Cluster) Catch(ctx context.Context) error {
 	err := c.insist(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
 		if err != nil {
-			err = &agreement.Told{Text: err.Error(), Kind: ErrNoLeader} // it is only a question
+			err = &agreement.Told{Text: err.Error(), Kind: ErrNoLeader} // it is only a query, so nothing can be unknown
 		}
 		return err
 	})
@@ -191,8 +192,8 @@ func (c *Cluster) Catch(ctx context.Context) error {
 	return nil
 }
 
-// begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die
-// between its first entries.
+// begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die between
+// its first entries.
 func (c *Cluster) begin() {
 	c.loop(c.cfg.Timings.Founding, c.found, func() (last bool) {
 		if !c.leads() {
@@ -209,14 +210,14 @@ func (c *Cluster) begin() {
 func (c *Cluster) beginOnce() error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timings.Write)
 	defer cancel()
-	// Only after an entry of its own has been applied does a leader know what there is.
+	// A leader knows the current state only after applying an entry of its own.
 	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
 	if c.State().Cluster.IsZero() {
 		e := agreement.Found{Secret: make([]byte, 32)}
 		if conf, _ := c.configuration(); len(conf.Servers) == 1 {
-			e.Level = c.cfg.Build.Level // there is nobody who could know less
+			e.Level = c.cfg.Build.Level // no other node could know less
 		}
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
 		_, _ = rand.Read(e.Secret)

@@ -10,29 +10,28 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ErrRejected: an entry's conditions don't hold, or it is none. It changed nothing.
+// ErrRejected reports that an entry's conditions don't hold, or that it is invalid. It changed nothing.
 var ErrRejected = errors.New("entry is rejected")
 
-// Result is what became of an entry.
+// Result is the outcome of an entry.
 type Result struct {
-	Version int64 // of the rules, after a Rules entry that was accepted
+	Version int64 // of the rules, after an accepted Rules entry
 	// Err is nil, or wraps ErrRejected, rules.ErrConflict or rules.ErrNotFound, or is of type rules.Errors.
 	Err error
 }
 
-// Apply is [Build.Apply] of this build.
+// Apply calls [Build.Apply] on this build.
 func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
 	return This.Apply(s, index, entry, nil)
 }
 
-// Apply returns the state after an entry, written by Encode, that has this index in Raft's log. An entry that is
-// rejected changes nothing but Index; one whose index is not above State.Index was applied before, and changes nothing
-// at all.
+// Apply returns the state after an entry, written by Encode, with the given index in Raft's log. A rejected entry changes
+// nothing but Index. An entry whose index is not above State.Index has been applied already and changes nothing at all.
 //
-// If the error is an [*Unreadable], nothing has changed, and nothing may be applied any more by this build: those who can
-// read the entry go another way.
+// If the error is an [*Unreadable], nothing has changed, and this build must not apply anything more: nodes that can read
+// the entry have a different state from here on.
 //
-// With p an entry that it was prepared for takes no time. What it leads to is the same.
+// If p was prepared for the entry, applying it takes no time. The result is the same.
 func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
@@ -51,7 +50,7 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	return &next, r
 }
 
-// applyTo makes next, which is s with the entry's index. The error says that s stays.
+// applyTo builds next, which starts as s with the entry's index. On an error, s stays in force.
 func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if err := s.mayBe(w.Entry, w.level); err != nil {
 		return Result{Err: err}, nil
@@ -68,7 +67,7 @@ func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
 	return w.terms.applyOn(s, next, apply)
 }
 
-// Prepared is a change of rules or regions, worked out before its entry is applied.
+// Prepared is a change of rules or regions whose result was computed before its entry is applied.
 type Prepared struct {
 	request RequestID
 	before  *rules.History
@@ -78,14 +77,14 @@ type Prepared struct {
 	refused error
 }
 
-// Refused is why the change can't be made; nil: it can. An entry of it would change nothing, and where another build takes what
-// this one refuses, that would stop.
+// Refused returns why the change can't be made, nil if it can. Don't propose a refused change: here it would change
+// nothing, and a build that accepts it would stop because the results differ.
 func (p *Prepared) Refused() error { return p.refused }
 
-// Holds reports whether rules and regions in s are those that the change was worked out for.
+// Holds reports whether the rules and regions in s are those that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare works out what e will lead to if nothing else is written before it, so that applying it takes no time. It
+// Prepare computes the result of e, provided that nothing else is written before it, so that applying it takes no time. It
 // changes nothing.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
@@ -93,12 +92,12 @@ func (s *State) Prepare(e Rules) *Prepared {
 	return p
 }
 
-// fits reports whether p was made for e, and for s as it is.
+// fits reports whether p was made for e and for the current s.
 func (p *Prepared) fits(s *State, e Rules) bool {
 	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answered(e.Request) == nil
 }
 
-// rejected is for conditions that don't hold. Who returns it has not changed the state.
+// rejected returns the result for conditions that don't hold. Its caller must not have changed the state.
 func rejected(format string, args ...any) Result {
 	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
 }
@@ -117,7 +116,7 @@ func (e Found) apply(next *State) Result {
 
 func (e Empty) apply(*State) Result { return Result{} }
 
-// mayBe rejects what not all members have agreed to know.
+// mayBe rejects an entry above the feature level that the members have agreed on.
 func (s *State) mayBe(e Entry, level Level) error {
 	switch e.(type) {
 	case Raise, Found:
@@ -171,7 +170,7 @@ func (e Ring) apply(next *State) Result {
 	return Result{}
 }
 
-// tooLong names the first text that is.
+// tooLong returns the name of the first text that is too long, or "".
 func (m *Member) tooLong() string {
 	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
 		if len(text[1]) > maxText {
@@ -181,7 +180,7 @@ func (m *Member) tooLong() string {
 	return ""
 }
 
-// mayMove rejects a move to epoch unless it is the next one and the last has ended.
+// mayMove rejects a move to epoch unless it is the next one and the last move has ended.
 func (s *State) mayMove(epoch int64) Result {
 	switch {
 	case s.Epoch == math.MaxInt64 || epoch != s.Epoch+1:
@@ -247,7 +246,7 @@ func (e Ended) apply(next *State) Result {
 	if next.Settled {
 		to = from
 	}
-	// A ring that still has the node had no other member. See the package's comment.
+	// A ring that still contains the node had no other member. See the package comment.
 	switch stillFrom, stillTo := from.Rank(e.Node) >= 0, to.Rank(e.Node) >= 0; {
 	case stillFrom && !stillTo:
 		from = to
@@ -307,7 +306,7 @@ func (e Rules) apply(next *State) Result {
 	return e.conclude(next, history, err)
 }
 
-// write is the long part: a document of 100,000 subjects takes about a second to parse and compile.
+// write is the slow part: parsing and compiling a document of 100,000 subjects takes about a second.
 func (e Rules) write(h *rules.History) (*rules.History, error) {
 	return h.Write(rules.Write{
 		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, When: e.When,

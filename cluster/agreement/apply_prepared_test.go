@@ -8,7 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// What was prepared leads to the same as what was not, and is used only for the entry and the history it was made for.
+// A prepared entry leads to the same result as an unprepared one. It is used only for the entry and the history it was made
+// for.
 func TestApplyPrepared(t *testing.T) {
 	write := func(id byte, body string) Rules {
 		return Rules{

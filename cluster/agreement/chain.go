@@ -8,26 +8,26 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// CheckEvery is how many indices of Raft's log lie between two checks.
+// CheckEvery is the interval between two checks, in indices of Raft's log.
 const CheckEvery = 16
 
-// Hash is SHA-256.
+// Hash is a SHA-256 hash.
 type Hash [sha256.Size]byte
 
-// MarshalText gives hexadecimal digits.
+// MarshalText returns hexadecimal digits.
 func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
 
 // UnmarshalText is the inverse of MarshalText.
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
-// Check is State.Hash as of an index, a multiple of CheckEvery: nodes that have applied different amounts can be compared
-// by it. The zero value is none.
+// Check is State.Hash as of an index that is a multiple of CheckEvery. It makes nodes that have applied different numbers
+// of entries comparable. The zero value is no check.
 type Check struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`
 }
 
-// chained is next with the hash of an entry and of what came of it added to that of s.
+// chained sets next.Hash: the hash of s extended by the entry and its outcome.
 func (next *State) chained(s *State, entry []byte, r Result) {
 	if next.Index/CheckEvery != s.Index/CheckEvery {
 		next.Check = Check{Index: next.Index / CheckEvery * CheckEvery, Hash: s.Hash}
@@ -43,7 +43,7 @@ func (next *State) chained(s *State, entry []byte, r Result) {
 		len(next.Generations), len(next.Answers))
 	for _, t := range []*ring.Table{next.From, next.To} {
 		if t.Equal(s.From) || t.Equal(s.To) {
-			continue // its hash is in there already
+			continue // already hashed
 		}
 		for p := range ring.Partitions {
 			owner, standby := t.Owner(p), t.Standby(p)

@@ -17,57 +17,58 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// An entry is written as
+// An entry is written as:
 //
 //	byte 0    entryMark
 //	byte 1    kind: its place in kinds
 //	byte 2    entryFormat
-//	uvarint   the feature level that it takes to read it
+//	uvarint   the feature level needed to read it
 //	uvarint   length of the release
-//	release   that wrote it, text
-//	byte      1 if it names its terms, else 0
-//	80 bytes  terms, if it does: see Terms; numbers big endian
+//	release   the release that wrote it, text
+//	byte      1 if the entry has terms, else 0
+//	80 bytes  the terms, if any: see Terms; numbers big endian
 //	uvarint   length of the JSON
 //	JSON      the entry
-//	tail      of Rules the change's body, of Adopt the documents, else nothing
+//	tail      for Rules the change's body, for Adopt the documents, else nothing
 //
-// Every release writes it so up to the release, so that one that can't read the rest can say who can.
+// Every release writes everything up to the release in this way, so that a build that can't read the rest can say which
+// can.
 const (
-	entryMark   = 0xe7 // no kind has this number: entries once began with their kind
+	entryMark   = 0xe7 // no kind has this number; entries once began with their kind
 	entryFormat = 2
 
-	maxHead = 64 << 10 // bytes of the JSON of Rules
+	maxHead = 64 << 10 // bounds the JSON of Rules, in bytes
 )
 
-// kinds has an entry of each kind at its number. The numbers are part of the format: new kinds go to the end.
+// kinds has an entry of each kind at its number. The numbers are part of the format: append new kinds.
 var kinds = [...]Entry{
 	1: Found{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, Boot{}, Reign{}, Primary{}, Region{}, Mark{},
 	Adopt{}, Skipped{}, Raise{},
 }
 
-// ErrEntry: an entry can't be written.
+// ErrEntry reports bytes or a value that are not a valid entry.
 var ErrEntry = errors.New("not an entry")
 
-// kindOf is the number of an entry's kind; below 1: it is no entry.
+// kindOf returns the number of an entry's kind; below 1 if e is not an entry.
 func kindOf(e Entry) int {
 	return slices.IndexFunc(kinds[:], func(k Entry) bool { return k != nil && reflect.TypeOf(k) == reflect.TypeOf(e) })
 }
 
-// needs is the feature level that it takes to read an entry.
+// needs returns the feature level needed to read an entry.
 func needs(e Entry) Level {
 	switch e := e.(type) {
 	case Raise:
-		return max(1, e.Level) // who does not know it stops here, and at nothing that comes later
+		return max(1, e.Level) // a node that doesn't know the level stops here rather than at a later entry
 	case Found:
 		return max(1, e.Level)
 	}
 	return 1
 }
 
-// Encode writes an entry. The error wraps [ErrEntry].
+// Encode writes an entry as this build. The error wraps [ErrEntry].
 func Encode(e Entry) ([]byte, error) { return This.Encode(e) }
 
-// Encode writes an entry, signed. The error wraps [ErrEntry].
+// Encode writes an entry, with its signature. The error wraps [ErrEntry].
 func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
 func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
@@ -82,14 +83,14 @@ func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
 	return appendBody(head, e)
 }
 
-// appendBody appends the JSON of an entry, with its length, and its tail.
+// appendBody appends an entry's JSON, with its length, and its tail.
 func appendBody(b []byte, e Entry) ([]byte, error) {
 	var tail []byte
 	most := math.MaxInt
 	switch x := e.(type) {
 	case Rules:
 		if !utf8.ValidString(x.Change.Name) || !utf8.ValidString(x.Change.Attribute) {
-			// JSON would make another name of it.
+			// JSON would turn it into another name.
 			return nil, fmt.Errorf("%w: the name of a piece must be valid UTF-8", ErrEntry)
 		}
 		if tail = x.Change.Body; len(tail) > rules.MaxDocument {
@@ -116,10 +117,10 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	return append(wire.AppendText(b, text), tail...), nil
 }
 
-// inMillis is a time as entries keep it.
+// inMillis rounds a time down to what entries keep: UTC milliseconds.
 func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// Decode is the inverse of [Encode]. The body of a change is a part of b. The error is an [*Unreadable] that wraps [ErrEntry].
+// Decode is the inverse of [Encode]. The body of a change aliases b. The error is an [*Unreadable] that wraps [ErrEntry].
 func Decode(b []byte) (Entry, error) { return This.Decode(b) }
 
 // Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
@@ -128,12 +129,12 @@ func (b *Build) Decode(entry []byte) (Entry, error) {
 	return w.Entry, err
 }
 
-// written is an entry with what stands around it.
+// written is an entry with its signature and terms.
 type written struct {
 	Entry
-	level   Level // that it takes to read it
+	level   Level // needed to read it
 	release string
-	terms   *Terms // nil: none
+	terms   *Terms // nil if there are none
 }
 
 func (b *Build) decode(entry []byte) (written, error) {
@@ -169,8 +170,8 @@ func (b *Build) decode(entry []byte) (written, error) {
 	return w, nil
 }
 
-// Proposes returns why a leader must not propose an entry in a state, or nil: this build, or one that knows no more than
-// the agreed level, could not read it.
+// Proposes returns why a leader must not propose an entry in state s, or nil: this build, or one that knows only the agreed
+// level, could not read it.
 func (b *Build) Proposes(s *State, entry []byte) error {
 	w, err := b.decode(entry)
 	if err != nil {
@@ -179,7 +180,7 @@ func (b *Build) Proposes(s *State, entry []byte) error {
 	return s.mayBe(w.Entry, w.level)
 }
 
-// decodeBody is the inverse of appendBody, for an entry of a kind.
+// decodeBody is the inverse of appendBody, for an entry of the given kind.
 func decodeBody(kind int, b []byte) (Entry, error) {
 	if kind < 1 || kind >= len(kinds) {
 		return nil, fmt.Errorf("%w: unknown kind %d", ErrEntry, kind)
@@ -212,8 +213,8 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	return to.Elem().Interface().(Entry), nil
 }
 
-// strict reads JSON and nothing else: a field that this build doesn't know would mean something to another one, and
-// both would go different ways.
+// strict reads JSON and rejects anything else. A field unknown to this build would mean something to another one, and their
+// states would diverge.
 func strict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -14,22 +14,23 @@ import (
 )
 
 const (
-	// MaxFollow is how many bytes what regions follow has at most: it goes in one message.
+	// MaxFollow bounds what other regions follow, in bytes: it must fit in one message.
 	MaxFollow = 15 << 20
 
-	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bytes of all documents in it
-	deflateFrom = 64 << 10                           // bytes of documents that are written smaller
+	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes
+	deflateFrom = 64 << 10                           // documents of at least this many bytes are compressed
 )
 
-// Adopt takes over what the primary's state says about regions and rules, as [State.AppendFollow] wrote it there. It is
-// accepted from another world, and else if its term, its version and its revision are later than what is here, in this order.
+// Adopt copies the primary's state of regions and rules, as [State.AppendFollow] wrote it there. It is accepted if it comes
+// from another world; otherwise its term, version and revision, compared in this order, must be later than the current
+// ones.
 type Adopt struct {
-	Regions               // of Held the last is the version in force; each has its Text, and no Set
-	InForce rules.Version `json:"in_force"` // as in History; zero without one
+	Regions               // the last in Held is the version in force; each has its Text and no Set
+	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
 }
 
-// AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. They are worked out once, as
-// long as neither rules nor regions change.
+// AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. The bytes are computed once
+// for as long as neither rules nor regions change.
 func (s *State) AppendFollow(b []byte) ([]byte, error) {
 	kept := s.Regions.kept()
 	kept.mu.Lock()
@@ -46,7 +47,7 @@ func (s *State) AppendFollow(b []byte) ([]byte, error) {
 	return append(b, kept.follow...), nil
 }
 
-// follow is what AppendFollow writes.
+// follow returns what AppendFollow writes.
 func (s *State) follow() (Adopt, error) {
 	e := Adopt{Regions: *s.Regions}
 	e.sets, e.Held = nil, slices.Clone(e.Held)
@@ -74,13 +75,13 @@ func ParseFollow(b []byte) (Adopt, error) {
 	return e.(Adopt), nil
 }
 
-// What the documents in an Adopt begin with: how they are written.
+// First byte of the documents in an Adopt: how they are written.
 const (
 	plainTexts = iota
 	deflatedTexts
 )
 
-// packTexts writes the documents of versions, deflated if they are large.
+// packTexts writes the documents of versions, compressed if they are large.
 func packTexts(held []Held) ([]byte, error) {
 	var texts []string
 	for _, h := range held {
@@ -132,14 +133,14 @@ func deflate(b, raw []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// inflate is the inverse of deflate, for as much as there may be.
+// inflate is the inverse of deflate. It reads no more than the documents may hold.
 func inflate(b []byte) ([]byte, error) {
 	const around = 64 * MaxHeld
 	return io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b)), maxTexts+around))
 }
 
-// appendTexts writes texts that are much alike: of each how many bytes it begins and ends with as the one before, and those
-// between, with their length.
+// appendTexts writes texts that are much alike: for each, how many leading and trailing bytes it shares with the one
+// before, then the bytes between with their length.
 func appendTexts(b []byte, texts []string) []byte {
 	before := ""
 	for _, text := range texts {
@@ -159,7 +160,7 @@ func appendTexts(b []byte, texts []string) []byte {
 	return b
 }
 
-// parseTexts is the inverse of appendTexts, for n texts and nothing behind them.
+// parseTexts is the inverse of appendTexts, for exactly n texts and nothing after them.
 func parseTexts(b []byte, n int) ([]string, error) {
 	var texts []string
 	before := ""
@@ -208,15 +209,15 @@ func (e Adopt) apply(next *State) Result {
 	return Result{Version: e.InForce.Number}
 }
 
-// after reports whether e is later than what s says.
+// after reports whether e is later than s.
 func (e Adopt) after(s *State) bool {
 	_, v := s.History.Current()
 	r := s.Regions
 	return slices.Compare([]uint64{uint64(e.Term), uint64(e.InForce.Number), e.Revision}, []uint64{uint64(r.Term), uint64(v.Number), r.Revision}) > 0
 }
 
-// history is that of s with what e has in force. Later versions of the same world are added to what is here; else what is
-// here was never the primary's, or no longer is.
+// history returns the history of s with e's version in force. A later version of the same world is added to the local
+// history. Otherwise the local history never was the primary's, or no longer is, and is replaced.
 func (e Adopt) history(s *State) (*rules.History, error) {
 	if len(e.Held) == 0 {
 		return rules.NewHistory(), nil
@@ -232,7 +233,7 @@ func (e Adopt) history(s *State) (*rules.History, error) {
 	return s.History.Adopt(e.InForce, text, !same || v.Number >= e.InForce.Number)
 }
 
-// compiled is the set of a version that is adopted: the one that is here, if it says the same.
+// compiled returns the set of an adopted version: the local one if its document is the same.
 func (r *Regions) compiled(a *Held) (*rules.Set, error) {
 	for _, h := range r.Held {
 		if h.Version != a.Version {

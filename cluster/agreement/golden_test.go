@@ -15,7 +15,7 @@ import (
 // goldenBuild signs the golden files.
 var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
 
-// goldenEntries are entries of each kind, with everything in them, in an order in which they can be applied.
+// goldenEntries returns entries of each kind, with every field set, in an order in which they can be applied.
 func goldenEntries() []Entry {
 	when := time.UnixMilli(1_800_000_000_000).UTC()
 	return []Entry{
@@ -49,8 +49,8 @@ func goldenEntries() []Entry {
 	}
 }
 
-// TestGolden: entries of each kind, and the snapshot of what they make, are written and read as ever. They also pin what
-// entries lead to: the hash is chained over that.
+// TestGolden: the encoding of entries of each kind, and of the snapshot that they lead to, stays the same. So do the
+// results of entries: the hash is chained over them.
 func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	s := New()
@@ -69,7 +69,7 @@ func TestGolden(t *testing.T) {
 	again := New()
 	for i, e := range goldenEntries() {
 		next, r := goldenBuild.Apply(again, again.Index+1, kept[i], nil)
-		if r.Err != nil && (i != 17 || next == again) { // to raise it to what it is is rejected
+		if r.Err != nil && (i != 17 || next == again) { // raising the level to what it already is is rejected
 			t.Errorf("%s: %v", name(i, e), r.Err)
 		}
 		again = next

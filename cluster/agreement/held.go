@@ -9,13 +9,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// turnSlack is added to the longest window before a recorded version is let go of, in ms: clocks differ.
+// turnSlack is added to the longest window before a recorded version is dropped, in ms, because clocks differ.
 const turnSlack = int64(time.Minute / time.Millisecond)
 
-// errHeld: no more versions can be held.
+// errHeld reports that no more versions can be held.
 var errHeld = errors.New("too many changes of global limits count at once: wait until all regions have followed and windows have turned, or remove a region that is gone")
 
-// hold makes the version in force of h the last one held. r is not shared yet.
+// hold makes h's version in force the last one held. r is not shared yet.
 func (r *Regions) hold(h *rules.History) error {
 	_, v := h.Current()
 	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
@@ -27,11 +27,11 @@ func (r *Regions) hold(h *rules.History) error {
 	}
 	if !divided(held) {
 		for i := range held {
-			held[i].At = 0 // nobody was waited for: what was used before is not known
+			held[i].At = 0 // no region was waited for, so what they used before is unknown
 		}
 	}
 	if last := r.last(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.alike(&fresh) {
-		held = held[:len(held)-1] // who goes by it uses what fresh gives
+		held = held[:len(held)-1] // regions that use it give the same shares as with fresh
 	}
 	r.Held = turned(append(held, fresh), v.When.UnixMilli())
 	size := 0
@@ -44,7 +44,7 @@ func (r *Regions) hold(h *rules.History) error {
 	return nil
 }
 
-// turned is held without recorded versions that no present window began under. now is Unix ms.
+// turned returns held without the recorded versions under which no current window began. now is in Unix ms.
 func turned(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {
@@ -56,11 +56,11 @@ func turned(held []Held, now int64) []Held {
 	return held
 }
 
-// errNotTurned: all that is held still counts.
+// errNotTurned reports that every held version still counts.
 var errNotTurned = errors.New("no version of the rules is held whose windows have turned")
 
-// letGo is r without the versions that do not count any more at now, Unix ms. All are recorded. Without it the last change
-// before a long time would be weighed in every check.
+// letGo returns r without the versions that no longer count at now, in Unix ms. All held versions are recorded. Without
+// letGo, a last change followed by a long quiet time would burden every check.
 func (r *Regions) letGo(now int64) (*Regions, error) {
 	kept := turned(r.Held, now)
 	if len(kept) == len(r.Held) {
@@ -71,7 +71,7 @@ func (r *Regions) letGo(now int64) (*Regions, error) {
 	return changed, nil
 }
 
-// divided reports whether there are limits to divide, and regions to divide them.
+// divided reports whether there are limits to divide, and several regions to divide them between.
 func divided(held []Held) bool {
 	limits := false
 	var names []string
@@ -83,7 +83,7 @@ func divided(held []Held) bool {
 	return limits && len(slices.Compact(names)) > 1
 }
 
-// alike reports whether both give each region the same of every limit.
+// alike reports whether both versions give each region the same share of every limit.
 func (h *Held) alike(other *Held) bool {
 	return slices.Equal(h.Names, other.Names) && h.Set.DividesAs(other.Set)
 }
@@ -103,7 +103,7 @@ func (r *Regions) Refuses(e Mark) error {
 	return err
 }
 
-// mark is r with e in it.
+// mark returns r with e applied.
 func (r *Regions) mark(e Mark) (*Regions, error) {
 	candidate := slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
 	last := r.last()
@@ -131,7 +131,7 @@ func (r *Regions) mark(e Mark) (*Regions, error) {
 	return changed, nil
 }
 
-// record makes Held[candidate] recorded at a time, and lets go of what doesn't matter any more. r is not shared yet.
+// record marks Held[candidate] as recorded at a time, and drops what no longer matters. r is not shared yet.
 func (r *Regions) record(candidate int, at int64) {
 	now := at
 	if candidate > 0 {
@@ -141,7 +141,7 @@ func (r *Regions) record(candidate int, at int64) {
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
 		if h.At == 0 {
-			// What was followed before the candidate, and not asked for, may have been used in the same window.
+			// In the same window, regions may have used an earlier version that they were not asked to honour.
 			h.At = at
 		}
 		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].alike(&h) {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// ErrID: a text is not the ID of a cluster or a request.
+// ErrID reports that a text is not an ID of 32 hexadecimal digits.
 var ErrID = errors.New("not an ID of 32 hexadecimal digits")
 
-// ID names one thing of a kind for good. The zero value names none.
+// ID permanently names one thing of a kind. The zero value names nothing.
 type ID[Kind any] [16]byte
 
 // The kinds of ID.
@@ -17,7 +17,7 @@ type (
 	ClusterID = ID[ofCluster]
 	// WorldID names the regions that follow one another's rules.
 	WorldID = ID[ofWorld]
-	// RequestID tells a write of rules from all others, so that it can be repeated without being made twice.
+	// RequestID distinguishes a write of rules from all others, so that a retry doesn't write twice.
 	RequestID = ID[ofRequest]
 
 	ofCluster struct{}
@@ -25,19 +25,19 @@ type (
 	ofRequest struct{}
 )
 
-// String gives 32 hexadecimal digits.
+// String returns 32 hexadecimal digits.
 func (id ID[Kind]) String() string { return hex.EncodeToString(id[:]) }
 
 // IsZero reports whether id names nothing.
 func (id ID[Kind]) IsZero() bool { return id == ID[Kind]{} }
 
-// MarshalText gives what String gives.
+// MarshalText returns the digits of String.
 func (id ID[Kind]) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
 // UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
 func (id *ID[Kind]) UnmarshalText(text []byte) error { return decodeHex(id[:], text) }
 
-// decodeHex changes to only if text is as many hexadecimal digits as it takes.
+// decodeHex changes to only if text has exactly the hexadecimal digits that fill it.
 func decodeHex(to, text []byte) error {
 	if len(text) != 2*len(to) {
 		return fmt.Errorf("%w: %d bytes", ErrID, len(text))

@@ -18,7 +18,7 @@ type failer interface {
 	Fatalf(string, ...any)
 }
 
-// invariants are true of every state that entries can make.
+// invariants checks what is true of every state that entries can make.
 func invariants(t failer, s *State) {
 	t.Helper()
 	if (s.From == nil) != (s.Epoch == 0) || (s.To == nil) != (s.Epoch == 0) {
@@ -27,7 +27,7 @@ func invariants(t failer, s *State) {
 	if s.Settled != (s.From == s.To) || !s.Settled && s.From.Equal(s.To) {
 		t.Fatalf("settled is %t", s.Settled)
 	}
-	// A few hundred of the partitions: these are looked at after every entry.
+	// Only every 13th partition, because this runs after every entry.
 	for p := 0; p < ring.Partitions; p += 13 {
 		from, to := s.Owner(p)
 		if s.Epoch > 0 && (s.From.Rank(from) < 0 || s.To.Rank(to) < 0) || s.Settled && from != to {
@@ -46,7 +46,7 @@ func invariants(t failer, s *State) {
 	}
 }
 
-// follows is true of a state and the next one.
+// follows checks what is true of a state and the next one.
 func follows(t failer, before, after *State) {
 	t.Helper()
 	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded {
@@ -64,7 +64,7 @@ func follows(t failer, before, after *State) {
 	_, w := after.History.Current()
 	r, q := before.Regions, after.Regions
 	switch {
-	case r.World != q.World && !r.World.IsZero() || r.Term < q.Term: // others' rules, or others' turn to write them
+	case r.World != q.World && !r.World.IsZero() || r.Term < q.Term: // another world's rules, or another term
 	case w.Number < v.Number || w.Number > v.Number+1 && q.Revision <= r.Revision:
 		t.Fatalf("version %d after %d", w.Number, v.Number)
 	case q.Revision < r.Revision || q.Term < r.Term:
@@ -72,7 +72,7 @@ func follows(t failer, before, after *State) {
 	}
 }
 
-// entryFor draws an entry that s takes, or nearly.
+// entryFor draws an entry that s accepts, or nearly.
 func entryFor(t *rapid.T, s *State) Entry {
 	someone := func() ring.NodeID { return node(rapid.IntRange(1, 6).Draw(t, "node")) }
 	epoch := func() int64 { return s.Epoch + rapid.SampledFrom([]int64{1, 1, 1, 1, 0, 2}).Draw(t, "epoch") }
@@ -120,7 +120,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 	return w
 }
 
-// regionEntryFor draws one about regions, or nil.
+// regionEntryFor draws an entry about regions, or nil.
 func regionEntryFor(t *rapid.T, s *State) Entry {
 	name := rapid.SampledFrom([]string{"eu", "us", "ap"})
 	_, v := s.History.Current()
@@ -145,14 +145,14 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 			e.Held = slices.Clone(e.Held)
 			e.Held[n-1].Version += 3
 			e.InForce.Number += 3
-			e.Revision++ // it grows with each version
+			e.Revision++ // it rises with each version
 		}
 		return e
 	}
 	return nil
 }
 
-// Whatever the entries are, the state holds together, and one that was read from a snapshot on the way goes on as the
+// Whatever the entries are, the state stays consistent, and a state that was read from a snapshot on the way behaves like
 // one that never was.
 func TestEntriesKeepTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -190,7 +190,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 	})
 }
 
-// States are shared: what is made from one leaves it as it was.
+// States are shared: making a new state from one leaves it unchanged.
 func TestStatesDoNotChange(t *testing.T) {
 	states, raw := []*State{New()}, [][]byte{snapshotOf(t, New())}
 	s := rich(t)

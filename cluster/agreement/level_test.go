@@ -33,7 +33,7 @@ func TestLevels(t *testing.T) {
 	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.Knows(node(2)) != Newest+1 {
 		t.Errorf("have %v", r.Err)
 	}
-	// A later entry may not be written before the level.
+	// An entry of a later level may not be written before the level is raised.
 	raw := append(next.signature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
 	if err := next.Proposes(s, raw); !errors.Is(err, ErrRejected) {
 		t.Errorf("have %v", err)

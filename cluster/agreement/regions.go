@@ -11,69 +11,69 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of what is agreed about regions.
+// Bounds of what is agreed on about regions.
 const (
 	// MaxRegions bounds Regions.Names.
 	MaxRegions = 32
-	// maxTerm bounds Regions.Term: more than there will ever be, and far from where numbers end.
+	// maxTerm bounds Regions.Term: more than will ever be needed, and far from overflow.
 	maxTerm = 1 << 60
-	// MaxRegionName is how many bytes a region's name has at most.
+	// MaxRegionName bounds a region's name, in bytes.
 	MaxRegionName = 64
 	// MaxHeld bounds Regions.Held.
 	MaxHeld = 64
-	// MaxHeldBytes bounds the documents in Regions.Held, roughly; four are held whatever they weigh.
+	// MaxHeldBytes roughly bounds the documents in Regions.Held; four are held whatever their size.
 	MaxHeldBytes = 64 << 20
 )
 
-// Regions is what is agreed about regions. It is immutable.
+// Regions is what is agreed on about regions. It is immutable.
 type Regions struct {
-	World    WorldID  `json:"world"`    // of the rules' world; zero: no primary has begun one, nor was one followed
-	Term     int64    `json:"term"`     // of the primary: grows each time another region becomes it
+	World    WorldID  `json:"world"`    // of the rules; zero if no primary has begun one and none was followed
+	Term     int64    `json:"term"`     // of the primary: rises each time another region becomes primary
 	Primary  string   `json:"primary"`  // the region where rules are written; "" before the first
-	Names    []string `json:"names"`    // the regions that the primary has committed, in order of name; at most MaxRegions
+	Names    []string `json:"names"`    // the regions that the primary has committed, sorted; at most MaxRegions
 	Held     []Held   `json:"held"`     // versions that still count, oldest first; the last is in force. Empty before the first.
-	Revision uint64   `json:"revision"` // grows with every change of this struct at the primary; copied by followers
+	Revision uint64   `json:"revision"` // rises with every change of this struct at the primary; copied by followers
 
-	sets *sets // nil: none are kept
+	sets *sets // nil: nothing is cached
 }
 
-// Held is a version of the rules that still counts for shares. Those that are recorded come first.
+// Held is a version of the rules that still counts for shares. Recorded versions come first.
 //
-// Where there are no global limits to divide, or only one region to have them, each version counts as recorded as soon as it
-// is written, and the one in force is the only one.
+// Without global limits to divide, or with only one region to use them, each version counts as recorded once it is written,
+// and only the one in force is held.
 type Held struct {
 	Version int64    `json:"version"`
-	Names   []string `json:"names"` // the regions that divide limits in this version, in order of name
-	// At, Unix ms: recorded. From this wall time on no region goes by an older version, or by one that divides limits
-	// otherwise. 0: not recorded.
+	Names   []string `json:"names"` // the regions that divide limits in this version, sorted
+	// At is when the version was recorded, in Unix ms. From this wall time on, no region uses an older version or one that
+	// divides limits differently. 0: not recorded.
 	At        int64 `json:"at,omitempty"`
-	Candidate bool  `json:"candidate,omitempty"` // asked of all regions to be honoured; the next to be recorded
-	// Doubtful: it was not recorded when the primary, or its term, changed. The primary before may have recorded it, and
-	// some region may have gone by that, earlier than At.
+	Candidate bool  `json:"candidate,omitempty"` // all regions were asked to honour it; the next to be recorded
+	// Doubtful: it was not recorded when the primary, or its term, changed. The former primary may have recorded it, and
+	// some region may have used it, earlier than At.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
 	Text     string     `json:"-"` // the document, in an Adopt only
 }
 
-// sets keeps what SetFor returned last for each region that it was asked for, and what AppendFollow wrote.
+// sets caches the last result of SetFor for each region, and the bytes of AppendFollow.
 type sets struct {
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	set    map[string]*rules.Set
-	follow []byte // nil: it was not asked for yet
+	follow []byte // nil: not requested yet
 }
 
 // Primary makes a region the primary: the one where rules are written. It begins the world, if there is none yet, and
-// commits the region. Said again, it changes nothing, but that a later term is taken.
+// commits the region. Repeating it changes nothing, unless its term is later.
 type Primary struct {
 	Region string  `json:"region"`
-	World  WorldID `json:"world"` // taken if there is none yet; not zero
-	// Term is the least that the term is then, for a primary that other regions are ahead of; 0 for whatever it is.
+	World  WorldID `json:"world"` // used if there is none yet; not zero
+	// Term is the least term afterwards, for a primary that other regions are ahead of; 0 if it doesn't matter.
 	Term int64 `json:"term,omitempty"`
 	When int64 `json:"when,omitempty"`
 }
 
-// Region commits a region, or removes one: not the primary. Where there are rules it makes a new version of them, with the
-// same document. Only the primary region's leader proposes it.
+// Region commits a region, or removes one other than the primary. If there are rules, it makes a new version of them with
+// the same document. Only the primary region's leader proposes it.
 type Region struct {
 	Name   string `json:"name"`
 	Remove bool   `json:"remove,omitempty"`
@@ -81,22 +81,22 @@ type Region struct {
 	When   int64  `json:"when,omitempty"` // Unix ms
 }
 
-// Mark asks all regions to honour the version in force, which becomes the candidate, or records that they do. Of a version
-// that is recorded already it lets go of those before it whose windows have turned. Only the primary region's leader
+// Mark asks all regions to honour the version in force, which becomes the candidate, or records that they do. For a version
+// that is already recorded, it drops the earlier versions whose windows have turned. Only the primary region's leader
 // proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// At, Unix ms: at least what any region's clocks showed when it went by Version or a newer one. 0: Version becomes
-	// the candidate.
+	// At, in Unix ms, is at least what any region's clocks showed when it began using Version or a newer one. 0: Version
+	// becomes the candidate.
 	At int64 `json:"at,omitempty"`
 }
 
-// validRegion reports whether name can be a region's.
+// validRegion reports whether name can name a region.
 func validRegion(name string) bool {
 	return name != "" && len(name) <= MaxRegionName && utf8.ValidString(name)
 }
 
-// next is a copy of r that was changed here.
+// next returns a copy of r to change, with the next revision.
 func (r *Regions) next() *Regions {
 	next := *r
 	next.Revision++
@@ -104,7 +104,7 @@ func (r *Regions) next() *Regions {
 	return &next
 }
 
-// kept is where results of r are kept.
+// kept returns the cache of r, or an empty one to discard.
 func (r *Regions) kept() *sets {
 	if r.sets == nil {
 		return &sets{}
@@ -112,7 +112,7 @@ func (r *Regions) kept() *sets {
 	return r.sets
 }
 
-// last is the version in force, nil before the first.
+// last returns the version in force, nil before the first.
 func (r *Regions) last() *Held {
 	if len(r.Held) == 0 {
 		return nil
@@ -120,9 +120,9 @@ func (r *Regions) last() *Held {
 	return &r.Held[len(r.Held)-1]
 }
 
-// SetFor returns the rules in force, compiled, with the shares of a region and the cluster's key for subjects; nil before
-// the first, or while there is no key: nothing is ever counted by another one. It is the same pointer as long as neither
-// rules nor regions change.
+// SetFor returns the compiled rules in force, with the shares of a region and the cluster's key for subjects. It is nil
+// before the first version, and while there is no key: counters never use any other key. It returns the same pointer as
+// long as neither rules nor regions change.
 func (s *State) SetFor(region string) *rules.Set {
 	set, r := s.History.Set(), s.Regions
 	if set == nil || len(s.Secret) == 0 {
@@ -179,7 +179,7 @@ func (e Primary) apply(next *State) Result {
 		changed.World = e.World
 		changed.Names = []string{e.Region}
 		if h := r.last(); h != nil {
-			// Nobody else has followed these rules: there is nothing to wait for.
+			// No other region has followed these rules: there is nothing to wait for.
 			changed.Held = []Held{{Version: h.Version, Names: changed.Names, At: max(1, h.At), Set: h.Set}}
 		}
 		next.Regions = changed
@@ -195,7 +195,7 @@ func (e Primary) apply(next *State) Result {
 	return next.commit(changed, Region{Name: e.Region, When: e.When})
 }
 
-// doubt notes that what is not recorded may have been recorded elsewhere. r is not shared yet.
+// doubt marks that unrecorded versions may have been recorded elsewhere. r is not shared yet.
 func (r *Regions) doubt() {
 	r.Held = slices.Clone(r.Held)
 	for i := range r.Held {
@@ -221,7 +221,7 @@ func (e Region) apply(next *State) Result {
 	return next.commit(r.next(), e)
 }
 
-// commit makes changed the regions, with e in it, and a new version of the rules if there are any.
+// commit applies e to changed, makes it the current regions, and writes a new version of the rules if there are any.
 func (s *State) commit(changed *Regions, e Region) Result {
 	names, what := slices.Clone(changed.Names), "region "+e.Name+" joins"
 	if e.Remove {
@@ -253,7 +253,7 @@ func (s *State) commit(changed *Regions, e Region) Result {
 	return Result{Version: v.Number}
 }
 
-// check holds regions that were read to what entries could have made. number is that of the version in force.
+// check validates regions that were read: entries must be able to produce them. number is that of the version in force.
 func (r *Regions) check(number int64) error {
 	switch {
 	case r.Term < 0 || (r.Term == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):

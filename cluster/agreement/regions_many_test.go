@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded in the end, and there is
-// room for more.
+// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded eventually, and there
+// is room for more.
 func TestManyVersionsAreRecorded(t *testing.T) {
 	s, now := New(), int64(1_000_000_000_000)
 	apply := func(e Entry) error {
@@ -54,7 +54,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 			_ = apply(Mark{Version: last.Version, At: now})
 		}
 	}
-	for range 2 { // the second one lets go of what the first has recorded
+	for range 2 { // the second write drops what the first has recorded
 		now += 10 * time.Minute.Milliseconds()
 		_ = apply(Mark{Version: s.Regions.last().Version})
 		_ = apply(Mark{Version: s.Regions.last().Version, At: now})
@@ -67,7 +67,8 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestALaterTermIsTaken: a primary that others are ahead of begins another term, in the same world, and never goes back.
+// TestALaterTermIsTaken: a primary that other regions are ahead of begins a new term in the same world, and never goes
+// back.
 func TestALaterTermIsTaken(t *testing.T) {
 	s := New()
 	for i, tt := range []struct {

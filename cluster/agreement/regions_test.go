@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// begun is a state with a primary region and others.
+// begun returns a state with the primary region eu, and with other regions.
 func begun(t testing.TB, regions ...string) *State {
 	t.Helper()
 	s := do(t, New(), found, Primary{Region: "eu", World: WorldID{5}})
@@ -23,7 +23,7 @@ func begun(t testing.TB, regions ...string) *State {
 	return s
 }
 
-// global is a write of one global limit, with some parts.
+// global returns a write of one global limit, with some parts.
 func global(limit int, parts string) Rules {
 	return Rules{
 		Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - {name: w, key: [tenant], scope: global%s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", parts, limit)},
@@ -31,7 +31,7 @@ func global(limit int, parts string) Rules {
 	}
 }
 
-// moved is a state in which versions 3 and 4 are in use, of which 3 is the candidate, and 2 is recorded.
+// moved returns a state in which versions 3 and 4 are in use; 3 is the candidate, and 2 is recorded.
 func moved(t testing.TB) *State {
 	t.Helper()
 	const at = int64(1_800_000_000_000)
@@ -39,7 +39,7 @@ func moved(t testing.TB) *State {
 		Mark{Version: 3}, Region{Name: "ap", By: "ap", When: at})
 }
 
-// held shows what is held: versions, r for recorded, c for the candidate.
+// held lists the held versions: r means recorded, c the candidate.
 func held(s *State) string {
 	var out []string
 	for _, h := range s.Regions.Held {
@@ -77,13 +77,13 @@ func TestPrimary(t *testing.T) {
 	if r := s.Regions; r.World != (WorldID{5}) || r.Term != 2 || r.Primary != "us" || held(s) != "1 2" {
 		t.Errorf("have %+v", r)
 	}
-	// One that the old primary had not committed, with rules: a new version of them.
+	// A region that the old primary had not committed, with rules in force: they get a new version.
 	s = do(t, s, Primary{Region: "ap", World: WorldID{7}, When: 5000})
 	_, v := s.History.Current()
 	if r := s.Regions; r.Term != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) || v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
-	// Rules that were there before the first primary keep their number.
+	// Rules from before the first primary keep their number.
 	old := do(t, founded(New()), global(100, ""), Primary{Region: "eu", World: WorldID{5}})
 	if _, v := old.History.Current(); v.Number != 1 || limitIn(t, old, "eu", time.Now()) != 100 || held(old) != "1r" {
 		t.Errorf("version %d, held %s", v.Number, held(old))
@@ -108,7 +108,7 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	if _, v := s.History.Current(); v.What != "region us leaves" || held(s) != "1r 2r 3" || limitIn(t, s, "eu", time.UnixMilli(200_000)) != 45 || limitIn(t, s, "us", time.UnixMilli(200_000)) != 0 {
 		t.Errorf("have %+v, held %s", v, held(s))
 	}
-	// An hour later the old versions matter no more.
+	// An hour later the old versions no longer matter.
 	s = do(t, s, Mark{Version: 3}, Mark{3, 4_000_000})
 	if held(s) != "2r 3r" || limitIn(t, s, "eu", time.UnixMilli(5_000_000)) != 90 {
 		t.Errorf("held %s", held(s))
@@ -132,7 +132,7 @@ func TestWhatIsHeld(t *testing.T) {
 		{write(1, 1), "1r"}, // nothing to divide
 		{write(2, 2), "2r"},
 		{global(100, ""), "2 3"},
-		{global(100, ""), "2 4"}, // which divides as 3, and takes its place
+		{global(100, ""), "2 4"}, // divides as 3 does, and replaces it
 		{Mark{Version: 4}, "2 4c"},
 		{global(60, ""), "2 4c 5"},
 		{write(3, 3), "2 4c 5 6"},
@@ -191,7 +191,7 @@ func TestRejectedRegions(t *testing.T) {
 	}
 }
 
-// Versions that no region can let go of are bounded: a write has to wait.
+// Versions that no region can drop yet are bounded: a write has to wait.
 func TestHeldVersionsAreBounded(t *testing.T) {
 	s := begun(t, "us")
 	at := int64(1_800_000_000_000)
@@ -224,7 +224,7 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	if testing.Short() {
 		return
 	}
-	// Large documents are fewer.
+	// Fewer large documents are held.
 	big := global(1, "")
 	big.Change.Body = append(big.Change.Body, strings.Repeat("# "+strings.Repeat("x", 1000)+"\n", 7000)...)
 	s = begun(t, "us")
@@ -240,7 +240,7 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	}
 }
 
-// followed is what s gives to follow.
+// followed returns what s offers to follow.
 func followed(t testing.TB, s *State) Adopt {
 	t.Helper()
 	b, err := s.AppendFollow(nil)
@@ -254,7 +254,7 @@ func followed(t testing.TB, s *State) Adopt {
 	return e
 }
 
-// ahead follows what s says.
+// ahead applies to the state to what from offers to follow, and returns the outcome.
 func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 	t.Helper()
 	b, err := from.AppendFollow([]byte("x"))
@@ -270,7 +270,7 @@ func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 
 func TestFollow(t *testing.T) {
 	s := moved(t)
-	other := do(t, New(), found, global(7, ""), global(8, "")) // rules of its own, from before
+	other := do(t, New(), found, global(7, ""), global(8, "")) // its own earlier rules
 	for _, to := range []*State{founded(New()), other} {
 		next, r := ahead(t, s, to)
 		if r.Err != nil || r.Version != 4 {
@@ -298,13 +298,13 @@ func TestFollow(t *testing.T) {
 		if again, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) || again.Regions != next.Regions {
 			t.Errorf("again: have %+v", r)
 		}
-		// What comes later is added.
+		// Later versions are added.
 		later := do(t, s, Mark{3, 1_800_000_000_000}, Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Delete: true}})
 		next, r = ahead(t, later, reread(t, next))
 		if r.Err != nil || r.Version != 5 || held(next) != held(later) || len(next.History.Versions()) != 2 {
 			t.Errorf("have %+v, held %s", r, held(next))
 		}
-		// An older state of the same world is nothing new, but one of a new term is.
+		// An older state of the same world is rejected, but one of a new term is accepted.
 		if _, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) {
 			t.Errorf("older: have %+v", r)
 		}
@@ -313,19 +313,19 @@ func TestFollow(t *testing.T) {
 			t.Errorf("another primary: have %+v, version %d", r, v.Number)
 		}
 	}
-	// Before the first rules there is something to follow, too.
+	// Even before the first rules there is something to follow.
 	next, r := ahead(t, begun(t, "us"), founded(New()))
 	if r.Err != nil || next.Regions.Primary != "eu" || next.SetFor("us") != nil || len(next.Regions.Names) != 2 {
 		t.Errorf("have %+v, %+v", r, next.Regions)
 	}
-	// The same rules under another primary are the same history.
+	// The same rules under another primary keep the same history.
 	kept, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), s)
 	if r.Err != nil || kept.History != s.History {
 		t.Errorf("have %+v", r)
 	}
 }
 
-// Whatever a message says, what is adopted holds together.
+// Whatever a message says, the adopted state is consistent.
 func TestContradictoryFollow(t *testing.T) {
 	for name, harm := range map[string]func(*Adopt){
 		"world":           func(e *Adopt) { e.World = WorldID{} },
@@ -382,7 +382,7 @@ func TestContradictoryFollow(t *testing.T) {
 	}
 }
 
-// Large documents that are much alike are followed as one.
+// Large documents that are much alike take little more space than one.
 func TestFollowIsSmall(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("version: 1\nrules:\n  - {name: w, key: [tenant], scope: global, limits: [{limit: 5, per: 1m, algorithm: fixed-window}]}\nsubjects:\n  tenant:\n")

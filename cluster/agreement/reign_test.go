@@ -59,7 +59,7 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 	if have.Was(all) || have.Was(1) || (Booted{}).Was(0) {
 		t.Error("a process is called a former one that isn't among the last")
 	}
-	// Said again it changes nothing, not even the index that has to be applied.
+	// Repeating it changes nothing, not even the index that must be applied.
 	if again := do(t, s, Boot{Node: node(1), Boot: all}); again.Boots[node(1)].Index != have.Index {
 		t.Errorf("have index %d, want %d", again.Boots[node(1)].Index, have.Index)
 	}

@@ -10,23 +10,22 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of an answer that is remembered, in bytes of text: all of them together take at most 32 MiB, and usually less
-// than one.
+// Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than one.
 const (
 	maxAnswer = 4 << 10
-	maxPhrase = 1 << 10 // of a path or a message
+	maxPhrase = 1 << 10 // bounds a path or a message
 )
 
-// answer is what became of a request.
+// answer is the outcome of a request.
 type answer struct {
 	Request RequestID `json:"request"`
 	Result  Result    `json:"result"`
 }
 
-// resultText is a Result as it is remembered and sent.
+// resultText is a Result as it is stored and sent.
 type resultText struct {
 	Version int64        `json:"version,omitempty"`
-	Error   string       `json:"error,omitempty"` // one of the words below, or none
+	Error   string       `json:"error,omitempty"` // one of the words below, or empty
 	Text    string       `json:"text,omitempty"`
 	Wrong   rules.Errors `json:"wrong,omitempty"` // the mistakes in a document
 }
@@ -37,7 +36,7 @@ var errorKinds = []struct {
 	kind error
 }{{"conflict", rules.ErrConflict}, {"not found", rules.ErrNotFound}, {"other", ErrRejected}}
 
-// kindOfError is an error's place in errorKinds.
+// kindOfError returns an error's index in errorKinds.
 func kindOfError(err error) int {
 	for i, e := range errorKinds {
 		if errors.Is(err, e.kind) {
@@ -47,7 +46,7 @@ func kindOfError(err error) int {
 	return len(errorKinds) - 1
 }
 
-// MarshalJSON keeps of the error its text, and whether it is one of rules.Errors, rules.ErrConflict, rules.ErrNotFound or
+// MarshalJSON keeps the error's text, and whether it is one of rules.Errors, rules.ErrConflict, rules.ErrNotFound or
 // ErrRejected.
 func (r Result) MarshalJSON() ([]byte, error) {
 	t := resultText{Version: r.Version}
@@ -79,19 +78,19 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Told is an error that was reported before, or elsewhere.
+// Told is an error that was reported before, or on another node.
 type Told struct {
 	Text string
 	Kind error
 }
 
-// Error is the text as it was reported.
+// Error returns the text as it was reported.
 func (e *Told) Error() string { return e.Text }
 
-// Unwrap is the kind.
+// Unwrap returns the kind.
 func (e *Told) Unwrap() error { return e.Kind }
 
-// answered returns the answer to a request that was answered before, or nil.
+// answered returns the remembered answer to a request, or nil.
 func (s *State) answered(id RequestID) *answer {
 	if id.IsZero() {
 		return nil
@@ -103,7 +102,7 @@ func (s *State) answered(id RequestID) *answer {
 	return s.Answers[i]
 }
 
-// remember adds an answer and lets go of the oldest if there are too many.
+// remember adds an answer and drops the oldest if there are too many.
 func (s *State) remember(id RequestID, r Result) {
 	if id.IsZero() {
 		return
@@ -119,11 +118,11 @@ func (s *State) remember(id RequestID, r Result) {
 	if len(kept) >= KeptRequests {
 		kept = kept[len(kept)-KeptRequests+1:]
 	}
-	// A copy: other states may have the rest in common with this one.
+	// Copy: other states may share the old slice.
 	s.Answers = append(slices.Clone(kept), a)
 }
 
-// first is the first mistakes, as many as an answer has room for, and the number of the others.
+// first returns as many of the first mistakes as an answer has room for, and the number of the others.
 func first(wrong rules.Errors) rules.Errors {
 	size := 0
 	var out rules.Errors
@@ -137,7 +136,7 @@ func first(wrong rules.Errors) rules.Errors {
 	return out
 }
 
-// phrase is what is remembered of a text: the same after it was written as JSON and read.
+// phrase returns the part of a text that is remembered. It survives a JSON round trip unchanged.
 func phrase(s string) string {
 	if len(s) > maxPhrase {
 		s = s[:maxPhrase]

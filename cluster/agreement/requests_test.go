@@ -26,7 +26,7 @@ func TestG9_RepeatedWriteIsAnsweredAsBefore(t *testing.T) {
 	change := func(part rules.Part, name, body string) rules.Change {
 		return rules.Change{Part: part, Name: name, Body: []byte(body)}
 	}
-	// Each fits what comes before it.
+	// Each fits the state before it.
 	writes := []Rules{
 		write(1, 10),
 		{Request: RequestID{2}, Change: rules.Change{Body: document(11)}, IfMatch: 7},
@@ -103,7 +103,7 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 	reread(t, s)
 }
 
-// What a hostile document makes Apply say is told in full once, and remembered in part.
+// The errors that Apply reports for a hostile document are returned in full once, and remembered in part.
 func TestRememberedMistakesAreBounded(t *testing.T) {
 	body := "version: 1\nrules:\n" + strings.Repeat("  - {nam: "+strings.Repeat("ä", 100)+"}\n", 500)
 	w := Rules{Request: RequestID{1}, Change: rules.Change{Body: []byte(body)}}

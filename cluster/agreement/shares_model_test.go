@@ -14,32 +14,32 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The model of shares: regions that follow late and at random, or not at all for a while, that restart and become the primary;
-// in each of them nodes whose clocks differ, that apply late, and lose their authority for a time; and each node takes all
-// that it is given. What the model knows of the versions is what each node goes by at each moment.
+// The model of shares. Its regions follow late and at random, or not at all for a while; they restart and become the
+// primary. Their nodes' clocks differ; nodes apply late, and lose their authority for a time. Each node takes all that it
+// may. What the model knows about the versions is which one each node uses at each moment.
 
 const (
 	modelWindow = 10 * time.Second
 	modelBegin  = int64(1_800_000_000_000) // Unix ms; a window begins then
 )
 
-// world is a model at work.
+// world is a running model.
 type world struct {
 	rand    *rand.Rand
 	now     int64 // Unix ms
 	bucket  bool
 	regions []*region
 	primary *region
-	// forget is what a broken rule leaves out of shares; nil: nothing.
+	// forget removes from shares what a broken rule would leave out; nil: nothing.
 	forget func(*rules.Shares)
-	hasty  bool // a broken primary: it records what not all have honoured
-	// How a broken node knows what its region had not honoured: it remembers nothing of before it restarted, and takes
-	// what it applies then for new; it doesn't look at its authority.
+	hasty  bool // a broken primary: it records versions that not all regions have honoured
+	// How a broken node gets wrong what its region had not honoured. begun: it remembers nothing from before its restart,
+	// and takes what it then applies for new. careless: it ignores its authority.
 	begun, careless bool
 	steps           []string
 
-	limits map[int64]int64 // by window, the largest of a version in force then; unlimited where there was none
-	// Of buckets: what was taken, and the limits that some region went by, in order of time.
+	limits map[int64]int64 // by window: the largest of any version then in force; unlimited without rules
+	// For buckets: what was taken, and the limits that some region used, in order of time.
 	spent   []spending
 	inForce []bound
 }
@@ -53,11 +53,11 @@ type bound struct {
 	algorithms.Limit
 }
 
-// region is one of the model's; the first is the primary at first.
+// region is a region of the model; the first is the primary initially.
 type region struct {
 	name          string
 	state         *State
-	leader, owner int64 // what their clocks are ahead, ms
+	leader, owner int64 // how far ahead their clocks are, ms
 	nodes         [2]*asker
 	honoured      int64 // as last reported, in a term
 	term, clock   int64
@@ -66,16 +66,16 @@ type region struct {
 	gone, cut     bool
 }
 
-// asker is a node that decides by the rules that it has applied, while it has authority.
+// asker is a node that decides by the rules it has applied, while it has authority.
 type asker struct {
-	clock     int64 // what it is ahead, ms
+	clock     int64 // how far ahead it is, ms
 	authority bool
 	set       *rules.Set
 	term      int64
 	opened    rules.Opened
 }
 
-// apply has all nodes of a region that have authority go by its rules: one of them perhaps later.
+// apply makes the nodes of a region that have authority use its rules, one of them perhaps later.
 func (w *world) apply(r *region) {
 	for _, n := range r.nodes {
 		if n.authority && w.rand.IntN(3) > 0 {
@@ -84,7 +84,7 @@ func (w *world) apply(r *region) {
 	}
 }
 
-// use has a node apply the rules of its region.
+// use makes a node apply the rules of its region.
 func (w *world) use(r *region, n *asker) {
 	set := r.state.SetFor(r.name)
 	if set == nil {
@@ -97,8 +97,7 @@ func (w *world) use(r *region, n *asker) {
 	n.set, n.term = n.opened.Note(set, now), r.state.Regions.Term
 }
 
-// turmoil is what happens to nodes: they lose their authority, get it back when they have applied what their region has, or
-// restart.
+// turmoil makes a node lose its authority, get it back once it has applied what its region has, or restart.
 func (w *world) turmoil(r *region) string {
 	n := r.nodes[w.rand.IntN(2)]
 	switch {
@@ -119,7 +118,7 @@ func (w *world) turmoil(r *region) string {
 	return r.name + " restarts"
 }
 
-// current reports whether a region has all that the primary wrote, if not all that it recorded.
+// current reports whether a region has everything that the primary wrote, though perhaps not all that it recorded.
 func (w *world) current(r *region) bool {
 	mine, primary := r.state, w.primary.state
 	_, a := mine.History.Current()
@@ -128,7 +127,7 @@ func (w *world) current(r *region) bool {
 		slices.Contains(mine.Regions.Names, r.name)
 }
 
-// report has a region say what it honours.
+// report makes a region report what it honours.
 func (w *world) report(r *region) {
 	_, v := r.state.History.Current()
 	least := v.Number
@@ -168,7 +167,7 @@ func (w *world) do(r *region, e Entry) error {
 	return result.Err
 }
 
-// document is a limit of some amount, divided somehow; seldom there is none.
+// document returns a limit of a random amount, divided at random; occasionally there is none.
 func (w *world) document() string {
 	if w.rand.IntN(12) == 0 {
 		return "version: 1\n"
@@ -182,7 +181,7 @@ func (w *world) document() string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: r, key: [], scope: global%s, limits: [{limit: %d, per: %s, %s}]}\n", parts, amount, modelWindow, kind)
 }
 
-// step is one thing that happens.
+// step makes one random thing happen.
 func (w *world) step() {
 	primary := w.primary
 	other := w.regions[w.rand.IntN(3)]
@@ -201,7 +200,7 @@ func (w *world) step() {
 		}
 	case 3:
 		if w.rand.IntN(6) == 0 && slices.Contains(primary.state.Regions.Names, other.name) {
-			// The operator's word: it is gone, and comes back as nobody.
+			// An operator declares that the region is gone; it comes back as a new one.
 			err := w.do(primary, Region{Name: other.name, Remove: true, When: w.now})
 			what = fmt.Sprintf("%s leaves: %v", other.name, err)
 			other.gone = err == nil
@@ -224,14 +223,14 @@ func (w *world) step() {
 		what = fmt.Sprintf("%s is cut off: %v", other.name, other.cut)
 	case 14:
 		if w.rand.IntN(3) == 0 && w.current(other) {
-			// What is recorded since is not known there, and may not have been followed anywhere, or everywhere else.
+			// This region does not know what was recorded since. Perhaps no other region followed it, or all others did.
 			err := w.do(other, Primary{Region: other.name, World: primary.state.Regions.World})
 			what = fmt.Sprintf("%s is the primary: %v", other.name, err)
 			w.primary = other
 		}
 	}
 	if w.now-before >= 1000 {
-		for _, r := range w.regions { // nobody who has authority is behind for longer
+		for _, r := range w.regions { // no node with authority is behind for longer
 			for _, n := range r.nodes {
 				if n.authority {
 					w.use(r, n)
@@ -266,10 +265,10 @@ func (w *world) follow(r *region) {
 	if err != nil {
 		panic(err)
 	}
-	_ = w.do(r, e) // refused where there is nothing new
+	_ = w.do(r, e) // refused if there is nothing new
 }
 
-// mark is what the primary's leader does.
+// mark does what the primary's leader does.
 func (w *world) mark() string {
 	primary := w.primary
 	regions := primary.state.Regions
@@ -277,7 +276,7 @@ func (w *world) mark() string {
 		if !h.Candidate {
 			continue
 		}
-		at := w.now + primary.leader + 1000 // what was removed has used something until now
+		at := w.now + primary.leader + 1000 // a removed region has used something until now
 		for _, r := range w.regions {
 			waits := slices.Contains(regions.Names, r.name)
 			for _, held := range regions.Held {
@@ -298,8 +297,8 @@ func (w *world) mark() string {
 	return ""
 }
 
-// limit is what a node of r goes by: its share, and the whole; a whole that is unlimited where there is no limit. share is
-// nil for one that decides nothing.
+// limit returns what a node of r uses: its share, and the whole limit, which is unlimited if there is none. share is nil
+// for a node that decides nothing.
 func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms.Limit) {
 	set := n.set
 	if set == nil || r.gone || !n.authority {
@@ -321,7 +320,7 @@ func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms
 	return m.Hits[0].Limits[0], whole
 }
 
-// spend has everybody take all that he may have.
+// spend makes every node take all that it may.
 func (w *world) spend() {
 	for _, r := range w.regions {
 		number := (w.now + r.owner) / modelWindow.Milliseconds()
@@ -335,7 +334,7 @@ func (w *world) spend() {
 	}
 }
 
-// broken says in which window more was used than any version in force in it had.
+// broken names a window in which more was used than any version in force in it allows.
 func (w *world) broken() string {
 	for number, limit := range w.limits {
 		sum := int64(0)
@@ -353,7 +352,7 @@ func (w *world) broken() string {
 	return ""
 }
 
-// run is a life of the model: what was broken in it, and the steps up to there.
+// run is one life of the model. It returns what was broken, and the steps up to there.
 func (w *world) run(steps int) (string, []string) {
 	_ = w.do(w.regions[0], Primary{Region: "eu", World: WorldID{1}})
 	for range steps {
@@ -370,8 +369,8 @@ func (w *world) run(steps int) (string, []string) {
 	return w.burst(), w.steps
 }
 
-// Whatever is written, whoever follows when, and whatever the clocks say: in no window is more admitted than a version in
-// force in it allows.
+// Whatever is written, whichever region follows when, and whatever the clocks say: no window admits more than some version
+// in force in it allows.
 func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 	lives := 150
 	if testing.Short() {
@@ -384,9 +383,9 @@ func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 	}
 }
 
-// The model finds out when a rule is broken.
+// The model notices when a rule is broken.
 func TestModelOfSharesFindsErrors(t *testing.T) {
-	// What takes many seeds begins with one that finds it.
+	// Cases that take many seeds begin with one that finds the error.
 	first := map[string]int{
 		"what is recorded holds at once":                 61,
 		"bucket: what is recorded holds at once":         611,
@@ -421,7 +420,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 			}
 		},
 		"what not all have honoured is recorded": func(w *world) { w.hasty = true },
-		// A region that honoured a version, and is cut off before it is recorded, believes that nothing has changed.
+		// A region that honoured a version and is cut off before it is recorded believes that nothing has changed.
 		"the old division stays until the record": func(w *world) {
 			w.forget = func(x *rules.Shares) {
 				for i := range x.Views {
@@ -455,7 +454,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 	}
 }
 
-// take has everybody empty his bucket.
+// take makes every node empty its bucket.
 func (w *world) take() {
 	now := algorithms.Now{Steady: w.now * int64(time.Millisecond), Wall: w.now * int64(time.Millisecond)}
 	for _, r := range w.regions {
@@ -477,8 +476,8 @@ func (w *world) take() {
 	}
 }
 
-// burst says over which span more was taken than the largest of the limits in force in it admits: their burst, and what
-// their amount lets drain meanwhile.
+// burst names a span in which more was taken than the largest of the limits in force in it admits: its burst, and what
+// drains meanwhile at its rate.
 func (w *world) burst() string {
 	for i, from := range w.spent {
 		sum, amount, burst := int64(0), int64(0), int64(0)
@@ -497,7 +496,7 @@ func (w *world) burst() string {
 	return ""
 }
 
-// Over any span no more is taken from the buckets of all regions together than from one bucket.
+// Over any span, the buckets of all regions together give no more than one bucket.
 func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
 	lives := 100
 	if testing.Short() {
@@ -510,7 +509,7 @@ func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
 	}
 }
 
-// When all have followed and the windows have turned, each region has its share, whole.
+// Once all regions have followed and the windows have turned, each region has its whole share.
 func TestSharesSettle(t *testing.T) {
 	for seed := range 60 {
 		w := newWorld(uint64(seed), seed%2 == 0)

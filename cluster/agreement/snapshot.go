@@ -13,21 +13,21 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A snapshot is written as a byte for its format, the feature level that it takes to read it and the release that wrote it,
-// as in entries, and four parts, each with its length before it as a uvarint: what is small, as JSON; From and To, of which
-// there are none before the first ring, and To is left out when it is From; the documents of the versions of the rules that
-// are held and not in force. Then come the rules, and a CRC32C of all before, little endian.
+// A snapshot begins with a byte for its format, and, as in entries, the feature level needed to read it and the release
+// that wrote it. Four parts follow, each prefixed with its length as a uvarint: the small fields as JSON; From; To; and the
+// documents of the versions that are held but not in force. From and To are empty before the first ring, and To is also
+// empty if it is the same as From. Then come the rules, and a CRC32C of everything before it, little endian.
 //
-// Every release writes the format, the level, the release and the sum so.
+// Every release writes the format, the level, the release and the sum in this way.
 const snapshotFormat = 4
 
-// ErrSnapshot: these bytes are no snapshot, or a damaged one.
+// ErrSnapshot reports bytes that are no snapshot, or a damaged one.
 var ErrSnapshot = errors.New("not a snapshot")
 
-// AppendBinary is [Build.AppendSnapshot] of this build.
+// AppendBinary calls [Build.AppendSnapshot] on this build.
 func (s *State) AppendBinary(b []byte) ([]byte, error) { return This.AppendSnapshot(b, s) }
 
-// AppendSnapshot appends the whole state to b. Equal states are written with equal bytes by one release.
+// AppendSnapshot appends the whole state to b. One release writes equal states as equal bytes.
 func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	parts := [4][]byte{}
 	var err error
@@ -56,7 +56,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	return wire.AppendSum(b, start), nil
 }
 
-// documents are those of the versions that are held, but for the one in force.
+// documents returns the documents of the held versions except the one in force.
 func (r *Regions) documents() ([]byte, error) {
 	var texts []string
 	for i := range len(r.Held) - 1 {
@@ -86,8 +86,8 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	return err
 }
 
-// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot], and is an [*Unreadable] if the snapshot is
-// whole, and there is something in it that is not known here.
+// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is
+// undamaged but this build can't read it.
 func Parse(b []byte) (*State, error) { return This.Parse(b) }
 
 // Parse is the inverse of AppendSnapshot.
@@ -116,7 +116,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 	return s, nil
 }
 
-// parse reads what stands between the signature and the sum.
+// parse reads the bytes between the signature and the sum.
 func parse(d *wire.Decoder) (_ *State, err error) {
 	var parts [4][]byte
 	for i := range parts {
@@ -156,7 +156,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	return s, nil
 }
 
-// check holds a state that was read to what entries could have made.
+// check validates a state that was read: entries must be able to produce it.
 func (s *State) check() error {
 	_, v := s.History.Current()
 	if err := s.Regions.check(v.Number); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// rich is a state that has something of everything.
+// rich returns a state that has something of everything.
 func rich(t testing.TB) *State {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3), Boot{Node: node(1), Boot: 7}, Boot{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0}, Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
 	for _, e := range []Entry{
@@ -112,8 +112,8 @@ func TestContradictorySnapshots(t *testing.T) {
 	}
 }
 
-// TestUnreadableSnapshots: one that is whole and has something unknown in it says which release it takes; a damaged one does
-// not.
+// TestUnreadableSnapshots: for an undamaged snapshot with unknown content, the error says which release is needed; for a
+// damaged one, it does not.
 func TestUnreadableSnapshots(t *testing.T) {
 	writer := Build{Level: 3, Release: "v9.1.0"}
 	good, err := writer.AppendSnapshot(nil, rich(t))
@@ -155,7 +155,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(b[:len(b)-4])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// Mutations seldom guess a checksum.
+		// Mutations rarely guess a checksum.
 		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {
 			s, err := Parse(b)
 			if err != nil {

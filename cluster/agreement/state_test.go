@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// node is a node that is always the same.
+// node returns the i-th node ID.
 func node(i int) ring.NodeID { return ring.NodeID{0xa0, byte(i >> 8), byte(i), 15: 1} }
 
 func member(i int) Member {
@@ -39,7 +39,7 @@ func encoded(t testing.TB, e Entry) []byte {
 	return b
 }
 
-// do applies entries, each of which has to be accepted.
+// do applies entries, each of which must be accepted.
 func do(t testing.TB, s *State, entries ...Entry) *State {
 	t.Helper()
 	for _, e := range entries {
@@ -77,7 +77,7 @@ func table(t testing.TB, of ...int) *ring.Table {
 	return out
 }
 
-// document is a small rules file whose tier says n.
+// document returns a small rules file whose tier has the limit n.
 func document(n int) []byte {
 	return fmt.Appendf(nil, "version: 1\nrules:\n  - {name: tenant, key: [tenant], tiered: true}\n"+
 		"tiers:\n  free: {limits: [{limit: %d, per: 1h}]}\ndefault_tier: free\n", n)
@@ -92,7 +92,7 @@ func write(request byte, n int) Rules {
 
 var found = Found{Cluster: ClusterID{1, 2, 3}, Secret: bytes.Repeat([]byte{7}, secretBytes)}
 
-// founded is s with what found makes of it, and no entry more.
+// founded returns s as found leaves it, without using up an entry.
 func founded(s *State) *State {
 	next := *s
 	next.Cluster, next.Secret = found.Cluster, found.Secret
@@ -120,7 +120,7 @@ func TestFoundOnce(t *testing.T) {
 	}
 }
 
-// A ring's life: the first is settled at once; another one moves tokens until it is settled.
+// The life of rings: the first is settled at once; a further one moves tokens until it is settled.
 func TestRings(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	if !s.Settled || s.Epoch != 1 || !s.From.Equal(table(t, 1, 2, 3)) || s.From != s.To {
@@ -182,7 +182,7 @@ func TestEndedPromotesInPlace(t *testing.T) {
 	if s.Settled || s.From != from || !s.To.Equal(to.Without(node(2))) || s.Generation(node(2)) != 2 || s.LastEnded != 4 {
 		t.Errorf("in a move: %+v", s)
 	}
-	// Nobody else moves: what is left is what was there.
+	// No other node moves: what remains is as before.
 	s = do(t, s, Ended{Node: node(4), Generation: 0})
 	if s.Settled != s.From.Equal(s.To) {
 		t.Errorf("settled is %t", s.Settled)
@@ -195,7 +195,7 @@ func TestEndedEndsTheMove(t *testing.T) {
 		first    []int
 		then     Entry
 		end      int
-		from, to *ring.Table // to is nil if it has to be settled
+		from, to *ring.Table // to is nil if the state must be settled
 	}{
 		{"leaving node", []int{1, 2, 3}, Leave{Epoch: 2, Node: node(2)}, 2, table(t, 1, 2, 3).Without(node(2)), nil},
 		{"joining node", []int{1, 2}, ringOf(2, 1, 2, 3), 3, table(t, 1, 2), table(t, 1, 2, 3).Without(node(3))},
@@ -228,7 +228,7 @@ func TestForget(t *testing.T) {
 	if _, known := s.Members[node(3)]; known || len(s.Members) != 2 {
 		t.Errorf("have %v", s.Members)
 	}
-	// It may come back, and is not what it was before.
+	// It may come back, but not as what it was before.
 	if s.Generation(node(3)) != 1 {
 		t.Errorf("generation %d", s.Generation(node(3)))
 	}
@@ -251,17 +251,17 @@ func TestBoots(t *testing.T) {
 	for _, e := range []Boot{{Node: node(1)}, {Boot: 1}} {
 		rejects(t, s, encoded(t, e), "named")
 	}
-	for i := range MaxBoots { // nobody else has this state
+	for i := range MaxBoots { // this state is not shared
 		s.Boots[node(10+i)] = Booted{Boot: 1, Index: 1}
 	}
 	rejects(t, s, encoded(t, Boot{Node: node(2), Boot: 1}), "no more can")
 	do(t, s, Boot{Node: node(10), Boot: 2})
 }
 
-// Generations of nodes that are not known are bounded; those of members are not touched.
+// Generations of unknown nodes are bounded; those of members are not touched.
 func TestStrangersAreBounded(t *testing.T) {
 	s := do(t, New(), ringOf(1, 1, 2), Ended{Node: node(1), Generation: 0})
-	for i := range KeptStrangers - 10 { // nobody else has this state
+	for i := range KeptStrangers - 10 { // this state is not shared
 		s.Generations[node(100+i)] = 1
 		s.Strangers = append(s.Strangers, node(100+i))
 	}
@@ -338,7 +338,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestUnreadableEntries: what can't be read changes nothing, not even the index, and says which release it takes.
+// TestUnreadableEntries: an unreadable entry changes nothing, not even the index, and the error says which release is
+// needed.
 func TestUnreadableEntries(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	later := Build{Level: 3, Release: "v9.1.0"}
@@ -378,7 +379,7 @@ func TestUnreadableEntries(t *testing.T) {
 			t.Errorf("%s: have %v, want %q", name, r.Err, test.why)
 		}
 	}
-	// A build that lacks a kind reads the others.
+	// A build that lacks a kind reads the other kinds.
 	lacks := Build{Level: Newest, Lacks: func(kind string) bool { return kind == "agreement.Mark" }}
 	if _, err := lacks.Decode(encoded(t, Mark{Version: 1})); !errors.As(err, new(*Unreadable)) {
 		t.Errorf("have %v", err)
@@ -388,7 +389,7 @@ func TestUnreadableEntries(t *testing.T) {
 	}
 }
 
-// rejects wants an entry to change nothing but the index.
+// rejects checks that an entry changes nothing but the index.
 func rejects(t *testing.T, s *State, raw []byte, why string) {
 	t.Helper()
 	next, r := s.Apply(s.Index+5, raw)
@@ -441,7 +442,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 			t.Errorf("have %+v, %v, want %+v", have, err, want)
 		}
 	}
-	// A large body costs its length.
+	// A large body costs only its length.
 	w.Change.Body = make([]byte, rules.MaxDocument)
 	if n := len(encoded(t, w)); n > rules.MaxDocument+500 {
 		t.Errorf("%d bytes", n)

@@ -7,34 +7,34 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Reason is why a leader takes a node out of the ring that has not asked for it.
+// Reason is why a leader takes a node out of the ring that has not asked to leave.
 type Reason string
 
-// The reasons. An entry without one gives none.
+// The reasons. "" gives none.
 const (
-	Silent      Reason = "silent"      // it asks for no authority
-	Unreachable Reason = "unreachable" // most nodes can't reach it, or only by way of another one
-	Behind      Reason = "behind"      // it asks, and can't be given any
-	Removed     Reason = "removed"     // an operator removes it; its process gets no authority any more
+	Silent      Reason = "silent"      // it does not ask for authority
+	Unreachable Reason = "unreachable" // most nodes can't reach it, or only through another node
+	Behind      Reason = "behind"      // it asks, but can't be granted any
+	Removed     Reason = "removed"     // an operator removes it; its process never gets authority again
 )
 
-// known reports whether r is one of the above, or none.
+// known reports whether r is one of the above, or empty.
 func (r Reason) known() bool {
 	return slices.Contains([]Reason{"", Silent, Unreachable, Behind, Removed}, r)
 }
 
-// Suspension is how often a node was taken out of the ring though its process lives.
+// Suspension records how often a node was taken out of the ring although its process lives.
 type Suspension struct {
 	Times int   `json:"times"` // 1 to 16
 	Last  int64 `json:"last"`  // Unix milliseconds, by the leader's clock
-	// Silent: the last time it was silent. If another process follows, this one was killed, and that does not count.
+	// Silent: it was silent the last time. If another process follows, this one was killed, and that time does not count.
 	Silent bool `json:"silent,omitempty"`
 }
 
 const (
 	// maxSuspended bounds Suspension.Times.
 	maxSuspended = 16
-	// forgiven is how long after the last suspension the count begins anew.
+	// forgiven is how long after the last suspension the count starts over.
 	forgiven = time.Hour
 	// shortest and longest bound Suspension.Patience.
 	shortest = 10 * time.Second
@@ -43,8 +43,8 @@ const (
 	KeptRemoved = 256
 )
 
-// Patience is how long a node has to do well before it is taken into the ring again: 10 s after the first time, twice as
-// long after each further one, at most 10 min; 0 if it was never taken out.
+// Patience returns how long a node must do well before it rejoins the ring: 10 s after the first suspension, doubling with
+// each further one, at most 10 min; 0 if it was never suspended.
 func (s Suspension) Patience() time.Duration {
 	if s.Times == 0 {
 		return 0
@@ -52,7 +52,7 @@ func (s Suspension) Patience() time.Duration {
 	return min(shortest<<(s.Times-1), longest)
 }
 
-// suspend takes note that a member was taken out of the ring.
+// suspend records that a member was taken out of the ring.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	b, booted := s.Boots[id]
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
@@ -66,7 +66,8 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	s.setBoot(id, b)
 }
 
-// restarted is what remains of a suspension for a node's next process: if the last one was silent, it was killed.
+// restarted returns what a node's next process inherits of a suspension. If the node was last suspended for silence, its
+// process was killed, and that time does not count.
 func (s Suspension) restarted() Suspension {
 	if s.Silent {
 		s.Silent = false
@@ -77,7 +78,7 @@ func (s Suspension) restarted() Suspension {
 	return s
 }
 
-// remove takes note that the process of a node was removed.
+// remove records that an operator removed the current process of a node.
 func (s *State) remove(id ring.NodeID) {
 	boot := s.Boot(id)
 	if boot == 0 || s.WasRemoved(boot) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestSuspensions counts how often a node was taken out of the ring though it lives.
+// TestSuspensions: counts how often a node was taken out of the ring although it is alive.
 func TestSuspensions(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	world := func() *State {
@@ -60,7 +60,7 @@ func TestSuspensions(t *testing.T) {
 	})
 }
 
-// TestRemovedProcesses holds that a process that an operator removed is known for long, and no other is.
+// TestRemovedProcesses: a process that an operator removed is remembered for long, and no other is.
 func TestRemovedProcesses(t *testing.T) {
 	s := do(t, New(), found, Boot{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
 	s = do(t, s, Ended{Node: node(2), Generation: 0, Why: Removed})

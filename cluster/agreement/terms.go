@@ -10,24 +10,24 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// ErrBase: what an entry was proposed for is not there any more. It changed nothing and is proposed again, for what is there
-// now. It wraps ErrRejected.
+// ErrBase reports that the state an entry was proposed for has changed. The entry changed nothing, and is proposed again
+// for the new state. ErrBase wraps ErrRejected.
 var ErrBase = fmt.Errorf("%w: the rules, or the regions that share them, have changed since it was proposed", ErrRejected)
 
-// ErrDiffers: an entry leads to something else here than where it was proposed.
+// ErrDiffers reports that an entry has another result here than where it was proposed.
 var ErrDiffers = errors.New("an entry has another result here than where it was proposed")
 
-// Edition names the rules in force and what is agreed about regions: all that the result of a change of either depends on.
+// Edition identifies the rules in force and the agreed regions: everything that the result of changing either depends on.
 type Edition struct {
 	Number int64 // of the version in force
 	Hash   [sha256.Size]byte
 }
 
-// Terms are what an entry that may change rules or regions was proposed for, and what it leads to. Rules are parsed where
-// they are applied: builds that read them differently would go different ways.
+// Terms are the state that an entry which may change rules or regions was proposed for, and its result. Every node parses
+// rules when it applies them: builds that read them differently would diverge.
 type Terms struct{ Base, Result Edition }
 
-// Edition is that of s.
+// Edition returns the edition of s.
 func (s *State) Edition() (Edition, error) {
 	_, v := s.History.Current()
 	document := s.History.Hash()
@@ -46,7 +46,7 @@ func (t *Terms) append(b []byte) []byte {
 	return b
 }
 
-// decodeTerms reads whether there are terms, and those; nil: there are none.
+// decodeTerms reads the terms; nil if there are none.
 func decodeTerms(d *wire.Decoder) *Terms {
 	if !d.Bool() {
 		return nil
@@ -68,8 +68,8 @@ func changesRules(e Entry) bool {
 	return false
 }
 
-// Propose writes an entry as a leader proposes it in a state: one that may change rules or regions names its terms. What comes
-// of that is there, too: applying Rules takes no time then, and what is refused need not be proposed.
+// Propose writes an entry as a leader proposes it in state s: one that may change rules or regions carries its terms.
+// Propose also returns the prepared result: applying Rules then takes no time, and a refused entry need not be proposed.
 func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
@@ -97,7 +97,7 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	return out, p, err
 }
 
-// applyOn applies an entry on terms: next is s with the entry's index. The error that wraps ErrDiffers says that s stays.
+// applyOn applies an entry with terms. next is s with the entry's index. If the error wraps ErrDiffers, s stays in force.
 func (t *Terms) applyOn(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// proposed is an entry as a leader proposes it in a state.
+// proposed returns an entry as a leader proposes it in a state.
 func proposed(t testing.TB, s *State, e Entry) []byte {
 	t.Helper()
 	b, _, err := This.Propose(s, e)
@@ -15,7 +15,7 @@ func proposed(t testing.TB, s *State, e Entry) []byte {
 	return b
 }
 
-// TestAnotherBaseIsRejected: a change that was worked out for other rules is not made, and is made when it is proposed again.
+// TestAnotherBaseIsRejected: a change prepared for other rules is rejected, and is made when it is proposed again.
 func TestAnotherBaseIsRejected(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
 	for _, e := range []Entry{write(7, 7), Primary{Region: "eu", World: WorldID{1}}, followed(t, moved(t))} {
@@ -31,14 +31,14 @@ func TestAnotherBaseIsRejected(t *testing.T) {
 		}
 		s = after
 	}
-	// What changes no rules does not depend on them.
+	// Entries that change no rules do not depend on them.
 	late := proposed(t, s, Reign{5})
 	if _, r := do(t, s, write(99, 1)).Apply(s.Index+2, late); r.Err != nil {
 		t.Error(r.Err)
 	}
 }
 
-// TestAnotherResultStopsTheNode: builds that read one document differently don't go on side by side.
+// TestAnotherResultStopsTheNode: builds that read one document differently don't carry on side by side.
 func TestAnotherResultStopsTheNode(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
 	writer := Build{Level: Newest, Release: "v9.1.0"}
@@ -68,7 +68,7 @@ func TestAnotherResultStopsTheNode(t *testing.T) {
 	} else if have, _ := next.Edition(); have != result {
 		t.Errorf("have %+v, want %+v", have, result)
 	}
-	// A write that is wrong leads to what there was.
+	// A wrong write leaves everything as it was.
 	bad := write(3, 0)
 	bad.IfMatch = 77
 	next, r := s.Apply(s.Index+1, proposed(t, s, bad))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Every decision asks twice whether this node may decide.
+// Every decision calls Valid twice.
 func TestValidAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -21,7 +21,7 @@ func TestValidAllocatesNothing(t *testing.T) {
 		for !h.Valid() {
 			time.Sleep(time.Millisecond)
 		}
-		synctest.Wait() // nobody else runs while no time passes
+		synctest.Wait() // nothing else runs while no time passes
 		if n := testing.AllocsPerRun(1000, func() {
 			if !h.Valid() {
 				t.Error("not valid")

@@ -13,7 +13,7 @@ func TestQuickRestart(t *testing.T) {
 		name  string
 		prior func(d *desk)
 		node  byte
-		after time.Duration // the new process is registered, at the earliest
+		after time.Duration // the earliest time at which the new process is registered
 	}{
 		{"its authority has to run out", func(*desk) {}, 2, Wait},
 		{"the leader itself", func(d *desk) { d.ledger.boot++ }, 1, 0},
@@ -104,7 +104,7 @@ func TestClone(t *testing.T) {
 	if e := d.decide(); e != nil {
 		t.Errorf("have %#v", e)
 	}
-	// When the process that was registered asks no more, the copy takes its place, and that is for good.
+	// Once the registered process stops asking, the copy takes its place, permanently.
 	for range 100 {
 		d.now += tickEvery
 		d.ask(d.request(1))
@@ -128,7 +128,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestNobodyIsEndedInAReignsFirstTerm, not even one who gave its authority up.
+// TestNobodyIsEndedInAReignsFirstTerm: not even a node that gave its authority up.
 func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -142,7 +142,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	d.want(d.run(2*tickEvery, 1, 2), "Ended")
 }
 
-// TestWhoGaveUpIsEndedAtOnce: its authority need not run out.
+// TestWhoGaveUpIsEndedAtOnce: there is no need to wait until its authority expires.
 func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -153,7 +153,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	d.want(d.run(patience+2*tickEvery, 1, 2), "Ended")
 }
 
-// TestAProcessThatAsksIsNotReplaced, not even one that can't be granted anything because it is behind.
+// TestAProcessThatAsksIsNotReplaced: not even one that can't be granted anything because it is behind.
 func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -170,7 +170,7 @@ func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is under way when the old one asks again.
+// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is under way when the old process asks again.
 func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

@@ -6,34 +6,34 @@ import (
 )
 
 const (
-	// Slack is by how much a reading of [Clock] may be behind the true one. A Holder takes it off each term.
+	// Slack is how far a reading of [Clock] may lag behind the true time. A Holder subtracts it from each term.
 	Slack = 25 * time.Millisecond
 
-	// maxDrift is how far the wall clock and the monotonic clock may come apart before the kernel is asked again.
+	// maxDrift is how far the wall clock and the monotonic clock may diverge before the kernel is asked again.
 	maxDrift = 20 * time.Millisecond
-	// maxBracket is how long reading the kernel's clock may take for the reading to be kept.
+	// maxBracket bounds how long reading the kernel's clock may take; a slower reading is not kept.
 	maxBracket = time.Millisecond
-	// anchorLife is how long a reading of the kernel's clock is built upon.
+	// anchorLife is how long one reading of the kernel's clock is reused.
 	anchorLife = time.Second
 )
 
-// Clock reads the time since the machine was started, suspend included: CLOCK_BOOTTIME where there is one.
+// Clock reads the time since the machine booted, including suspend: CLOCK_BOOTTIME where available.
 //
-// The Go runtime does not offer that clock, and asking the kernel costs some 400 ns, too much for each check;
-// time.Now, which costs 60 ns, gives a monotonic reading that stands still in suspend and a wall clock reading
-// that does not. So a Clock asks the kernel once a second and adds the monotonic time since then, as long as both
-// readings of time.Now have advanced alike, within 20 ms; a suspend shows as a difference and the kernel is asked. What
-// it can't see is a suspend of up to 20 ms, which is why readings may be [Slack] behind, and one during which the wall clock
-// was set back by just the time that it lasted, within the same second of the monotonic clock. Slewing is at most
-// 0.05 %, and both clocks run at one rate otherwise.
+// The Go runtime does not expose that clock, and asking the kernel costs about 400 ns, too much for each check. time.Now
+// costs 60 ns; its monotonic reading stands still in suspend, its wall clock reading does not. So a Clock asks the kernel
+// once a second and adds the monotonic time since then, as long as both readings of time.Now have advanced equally, within
+// 20 ms. A suspend shows up as a difference, and the kernel is asked again. Two cases go undetected: a suspend of up to
+// 20 ms, which is why readings may lag by [Slack]; and a suspend during which the wall clock was set back by exactly its
+// length, within the same second of the monotonic clock. Slewing is at most 0.05 %; otherwise both clocks run at the same
+// rate.
 //
-// Readings are never ahead of the true time. Where the platform has no such clock it is the monotonic one.
+// Readings are never ahead of the true time. On platforms without such a clock, Clock uses the monotonic one.
 type Clock struct {
 	start  time.Time
 	anchor atomic.Pointer[anchor]
 }
 
-// anchor is a reading of the kernel's clock, and of time.Now just after.
+// anchor is a reading of the kernel's clock, with a reading of time.Now taken just after it.
 type anchor struct {
 	at   time.Time
 	boot time.Duration
@@ -42,7 +42,7 @@ type anchor struct {
 // NewClock returns a clock.
 func NewClock() *Clock { return &Clock{start: time.Now()} }
 
-// Boottime is the time since the machine (or, without such a clock, the process) was started.
+// Boottime returns the time since the machine (or, without such a clock, the process) started.
 func (c *Clock) Boottime() time.Duration {
 	if a := c.anchor.Load(); a != nil {
 		if passed, ok := a.since(time.Now()); ok && passed < anchorLife {
@@ -54,7 +54,7 @@ func (c *Clock) Boottime() time.Duration {
 	if !ok {
 		return time.Since(c.start)
 	}
-	// The process may stop, or the machine be suspended, between the two readings: such a pair is not kept.
+	// The process may stall, or the machine be suspended, between the two readings: don't keep such a pair.
 	bracket := anchor{at: before}
 	after := time.Now()
 	if took, ok := bracket.since(after); ok && took <= maxBracket {
@@ -63,7 +63,7 @@ func (c *Clock) Boottime() time.Duration {
 	return boot
 }
 
-// since is the monotonic time from a to now, and whether the wall clock says the same.
+// since returns the monotonic time from a to now, and whether the wall clock agrees.
 func (a *anchor) since(now time.Time) (time.Duration, bool) { return a.agrees(now, now.UnixNano()) }
 
 func (a *anchor) agrees(now time.Time, wall int64) (time.Duration, bool) {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boottime asks the kernel.
+// boottime reads CLOCK_BOOTTIME from the kernel.
 func boottime() (time.Duration, bool) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

@@ -4,5 +4,5 @@ package authority
 
 import "time"
 
-// boottime: there is none that this package knows of.
+// boottime reports that this platform has no known boot-time clock.
 func boottime() (time.Duration, bool) { return 0, false }

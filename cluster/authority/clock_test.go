@@ -24,12 +24,12 @@ func TestClockIsNeverAheadAndBarelyBehind(t *testing.T) {
 	}
 }
 
-// TestClockSeesASuspend makes up what a suspend leaves behind: a wall clock that went on alone.
+// TestClockSeesASuspend simulates the effect of a suspend: only the wall clock advances.
 func TestClockSeesASuspend(t *testing.T) {
 	now := time.Now()
 	tests := []struct {
 		name  string
-		alone time.Duration // what the wall clock advanced more than the monotonic one
+		alone time.Duration // how much more the wall clock advanced than the monotonic one
 		want  bool
 	}{
 		{"nothing", 0, true},

@@ -10,14 +10,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// view is what a decision is made from, besides the ledger.
+// view is the input to a decision, besides the ledger.
 type view struct {
 	now   time.Duration
 	wall  time.Time
 	state *agreement.State
-	ruled uint64 // as of which the newest rules are in force
+	ruled uint64 // index as of which the newest rules are in force
 	nodes map[ring.NodeID]Node
-	// members are those of From and To, sorted.
+	// members are the members of From and To, sorted.
 	members []ring.NodeID
 }
 
@@ -32,8 +32,8 @@ func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64
 	return v
 }
 
-// decide brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller tells the
-// outcome with proposed before it asks again, and looks at least every tickEvery.
+// decide brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports the
+// outcome through proposed before it calls decide again, and calls look at least every tickEvery.
 func (l *ledger) decide(v *view) agreement.Entry {
 	l.look(v.now)
 	l.raiseFloor(v)
@@ -51,8 +51,8 @@ func (l *ledger) decide(v *view) agreement.Entry {
 	return nil
 }
 
-// look finds out whether this loop has run meanwhile. If not, requests may lie unread: nobody's silence counts, and
-// a node that was to be ended for its silence is not.
+// look detects whether this loop has stalled. After a stall requests may lie unread, so look discards all evidence against
+// nodes and cancels every pending end.
 func (l *ledger) look(now time.Duration) {
 	if now-l.looked > tickEvery+late {
 		l.trusted = now
@@ -63,8 +63,8 @@ func (l *ledger) look(now time.Duration) {
 	l.looked = now
 }
 
-// observeReports notes since when a majority of the nodes that ask can't reach a node, or only by way of another, and who asks
-// in vain. A node that asks has a voice in what is said of itself.
+// observeReports records since when a majority of the asking nodes can't reach a node, or reach it only through another,
+// and which nodes ask without success. A node's own reports count in the vote about itself.
 func (l *ledger) observeReports(v *view) {
 	cut, relayed, voices := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
@@ -87,7 +87,7 @@ func (l *ledger) observeReports(v *view) {
 			*since = v.now
 		}
 	}
-	// What a leader refuses says nothing while it can't have anything agreed on.
+	// A refusal proves nothing about a node while this leader can't commit anything.
 	proved := l.proves(v.now)
 	l.behind = nil
 	for _, id := range l.sorted() {
@@ -105,7 +105,7 @@ func (l *ledger) observeReports(v *view) {
 	}
 }
 
-// review looks at the evidence against a member of the ring.
+// review weighs the evidence against a member of the ring.
 func (l *ledger) review(v *view, id ring.NodeID) {
 	r := l.record(v.state, id)
 	if r == nil {
@@ -135,12 +135,12 @@ func (l *ledger) review(v *view, id ring.NodeID) {
 	}
 }
 
-// endsInVain reports whether a node is to be ended because it asks in vain, or asks nothing though it can be reached, or holds up a
-// change of the ring that it does not apply, and notes that it is. At most one is in each vainPause, and only while at least
-// half of the ring has authority without it. A leader hands the lead on first.
+// endsInVain reports whether to end a node because it asks without success, because it doesn't ask although it can be
+// reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is ended per
+// vainPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
 func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
-	// A node whose disk hangs may not even learn who leads: Raft waits until its term is saved.
+	// A node whose disk hangs may not even learn which node leads: Raft waits until its term is saved.
 	mute := l.silence(v.now, max(r.asked, r.newerAsked)) >= vainPatience && l.proves(v.now)
 	stale := r.staleSince != never && v.now-r.staleSince >= vainPatience
 	if !vain && !mute && !stale || v.now-l.vainEnded < vainPause || !l.spares(v, id) {
@@ -154,7 +154,7 @@ func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// proves reports whether this leader had something agreed on just now.
+// proves reports whether this leader committed an empty entry less than patience ago.
 func (l *ledger) proves(now time.Duration) bool { return now-l.proved < patience }
 
 // spares reports whether at least half of the ring has authority without id.
@@ -168,7 +168,7 @@ func (l *ledger) spares(v *view, id ring.NodeID) bool {
 	return 2*hold >= len(v.members)
 }
 
-// tidy forgets who is no member and asks no more. Nobody that is forgotten has authority: that ran out long ago.
+// tidy drops nodes that are not members and no longer ask. A dropped node has no authority: it expired long ago.
 func (l *ledger) tidy(v *view) {
 	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
@@ -179,7 +179,7 @@ func (l *ledger) tidy(v *view) {
 	})
 }
 
-// boots registers a node's new process, once the last one certainly has no authority any more.
+// boots registers a node's new process once the previous one certainly has no authority left.
 func (l *ledger) boots(v *view) agreement.Entry {
 	for _, id := range l.sorted() {
 		r := l.record(v.state, id)
@@ -187,7 +187,7 @@ func (l *ledger) boots(v *view) agreement.Entry {
 			continue
 		}
 		gone := r.boot == 0 || r.gaveUp ||
-			id == l.self && r.newer == l.boot || // this process has the lock on the data directory
+			id == l.self && r.newer == l.boot || // this process holds the lock on the data directory
 			l.expired(v.now, r) && l.silence(v.now, r.asked) >= patience
 		if gone {
 			r.replacing = true
@@ -199,8 +199,8 @@ func (l *ledger) boots(v *view) agreement.Entry {
 	return nil
 }
 
-// ends ends who is to be ended and certainly has no authority any more. Before a term has passed since the reign's
-// first entry that is nobody: an earlier leader may have granted some.
+// ends ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the reign's
+// first entry: an earlier leader may have granted authority.
 func (l *ledger) ends(v *view) agreement.Entry {
 	if v.now-l.since < Wait {
 		return nil
@@ -211,7 +211,7 @@ func (l *ledger) ends(v *view) agreement.Entry {
 			return l.end(v, id, r.why)
 		}
 	}
-	// A removed process that is in no ring is noted, so that no leader takes it in.
+	// Record a removed process that is in no ring, so that no leader admits it.
 	for _, id := range l.sorted() {
 		boot := v.state.Boot(id)
 		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
@@ -225,8 +225,8 @@ func (l *ledger) end(v *view, id ring.NodeID, why agreement.Reason) agreement.En
 	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
 }
 
-// settles ends a move when every member has settled it. What one reported before the last end or boot says nothing of
-// the moves that these made.
+// settles ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about the
+// moves that those entries caused.
 func (l *ledger) settles(v *view) agreement.Entry {
 	if v.state.Settled || !l.allHold(v) {
 		return nil
@@ -239,8 +239,8 @@ func (l *ledger) settles(v *view) agreement.Entry {
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHold reports whether every member has authority. If one has not, it comes back or is ended; until then it could
-// hand nothing over, so no ring is begun or settled.
+// allHold reports whether every member has authority. A member without it comes back or is ended; until then it could hand
+// nothing over, so no ring change begins or settles.
 func (l *ledger) allHold(v *view) bool {
 	for _, id := range v.members {
 		if !l.holds(v.now, v.state, id) {
@@ -250,8 +250,8 @@ func (l *ledger) allHold(v *view) bool {
 	return true
 }
 
-// leaves lets one member that wants to go leave the ring, if it isn't the only one; and one that most nodes reach only by way
-// of others, which would carry all of its traffic for ever.
+// leaves lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes reach
+// only through others, which would otherwise carry all of its traffic forever.
 func (l *ledger) leaves(v *view) agreement.Entry {
 	if !v.state.Settled || len(v.members) < 2 || !l.allHold(v) {
 		return nil
@@ -276,7 +276,7 @@ func (l *ledger) leaves(v *view) agreement.Entry {
 	return nil
 }
 
-// observeRing notes when the wanted nodes and the ring changed.
+// observeRing records when the wanted nodes and the ring last changed.
 func (l *ledger) observeRing(v *view) {
 	var wanted []ring.NodeID
 	for id, n := range v.nodes {
@@ -284,7 +284,7 @@ func (l *ledger) observeRing(v *view) {
 		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
-		// Who was taken out has to do well for a while first, and nobody who can't be reached directly comes in.
+		// A new member must be directly reachable. One that was taken out must also do well for a while first.
 		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
@@ -298,8 +298,8 @@ func (l *ledger) observeRing(v *view) {
 	}
 }
 
-// rings takes nodes into the ring, and makes one anew that has had a hole, or other settings, for a while. It never
-// leaves a member out: who goes has left or was ended.
+// rings adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holeLife. It never drops a
+// member: members go by leaving or by being ended.
 func (l *ledger) rings(v *view) agreement.Entry {
 	s := v.state
 	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < settleDown || !l.allHold(v) {
@@ -331,7 +331,7 @@ func (l *ledger) rings(v *view) agreement.Entry {
 	return e
 }
 
-// proposed reports that the outcome of an entry is known: it has been applied or rejected.
+// proposed records that an entry's outcome is known: it was applied or rejected.
 func (l *ledger) proposed(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:
@@ -345,7 +345,7 @@ func (l *ledger) proposed(e agreement.Entry) {
 	}
 }
 
-// sorted returns the nodes in the ledger in order, so that equal ledgers decide alike.
+// sorted returns the ledger's nodes in order, so that equal ledgers decide alike.
 func (l *ledger) sorted() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

@@ -1,21 +1,22 @@
-// Package authority gives nodes their leave to act as owners, and takes it away: never two owners.
+// Package authority grants nodes the authority to act as owners and takes it away again, so that a partition never has two
+// owners.
 //
-// A [Holder] runs on every node. Every [Term]/8 it asks the leader for authority, and it counts the term from when
-// it *sent* the request, on a clock that goes on in suspend ([Clock]). [Holder.Valid] is what an owner looks at
-// after each decision and before it answers.
+// A [Holder] runs on every node. It asks the leader for authority every [Term]/8. The term counts from when the holder
+// *sent* the request, on a clock that keeps running in suspend ([Clock]). An owner checks [Holder.Valid] after each
+// decision and before it answers.
 //
-// A [Giver] runs on every node and works while that node leads. It answers a request after an empty entry that was
-// proposed later than the request arrived has committed; so a leader that was deposed without knowing it grants
-// nothing. To end a node it stops answering it, waits a term and 1 % on its own clock, and only then proposes the
-// entry Ended. The decisions are made by [ledger], which has no clock and no goroutine; [Giver] is a thin loop around it.
+// A [Giver] runs on every node and works while that node leads. It answers a request only after an empty entry, proposed
+// after the request arrived, has committed; so a leader that was deposed without knowing it grants nothing. To end a node's
+// authority, the leader stops answering it, waits a term and 1 % on its own clock, and only then proposes the entry Ended.
+// The decisions are made by [ledger], which has no clock and no goroutine; [Giver] is a thin loop around it.
 //
-// Why nobody is valid when its Ended is applied: let X be valid by a grant, and let Ended{X} be proposed in the reign
-// of leader L. Either L made the grant: then it was decided before L stopped answering X, X had sent the request
-// before that, and L waited for a term and 1 % since. Or another leader made it: the request was sent before an empty
-// entry of that leader committed, and this was before L's first entry, the reign's mark, committed; L waited for a
-// term and 1 % since. An entry of L that is late, because L lost the lead and won it again without knowing, carries
-// the mark of its old reign and is rejected when it is applied.
+// Why a node is never valid when its Ended is applied: let X be valid by a grant, and let Ended{X} be proposed in the reign
+// of leader L. If L made the grant, it did so before it stopped answering X, X sent the request earlier still, and L has
+// since waited a term and 1 %. If another leader made it, X sent the request before an empty entry of that leader
+// committed, hence before L's first entry, the mark of its reign, committed; L has since waited a term and 1 %. If an entry
+// of L is delayed because L lost the lead and won it again without knowing, it carries the mark of the old reign and is
+// rejected when applied.
 //
-// Caveats: two clocks may differ in pace by 1 % and no more. A virtual machine that is paused by its host notices
-// only if the host tells its guest's CLOCK_BOOTTIME.
+// Caveats: two clocks may differ in pace by at most 1 %. A virtual machine that its host pauses notices only if the host
+// advances the guest's CLOCK_BOOTTIME.
 package authority

@@ -17,55 +17,56 @@ import (
 )
 
 const (
-	// tickEvery is how often the leader looks at what there is to do.
+	// tickEvery is how often the leader checks for work.
 	tickEvery = 50 * time.Millisecond
-	// emptyEvery is the shortest pause between two empty entries.
+	// emptyEvery is the minimum interval between two empty entries.
 	emptyEvery = 100 * time.Millisecond
-	// proposeTimeout bounds a proposal.
+	// proposeTimeout bounds one proposal.
 	proposeTimeout = 2 * time.Second
-	// startOver is the pause after a proposal whose outcome is unknown.
+	// startOver is how long to pause after a proposal that was rejected or whose outcome is unknown.
 	startOver = 250 * time.Millisecond
-	// maxWaiting bounds the questions that wait for an empty entry.
+	// maxWaiting bounds the questions waiting for the next empty entry or for a majority of the ring.
 	maxWaiting = 8192
 )
 
-// ErrNotLeading: this node does not lead, or can't prove it.
+// ErrNotLeading reports that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: neither taken into the ring nor for failed.
+// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: it is not added to the ring, and it
+// does not count as failed.
 type Node struct {
 	agreement.Member
 	Boot  uint64
 	State gossip.State
-	// Removed: an operator removes this process, alive or not.
+	// Removed: an operator is removing this process, alive or not.
 	Removed bool
 	// Supports: the node can compute a ring with this build's ring.DefaultSettings.
 	Supports bool
 }
 
-// GiverConfig is what a Giver needs: all of it.
+// GiverConfig configures a Giver. Every field is required.
 type GiverConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Expect is how many nodes the cluster is to begin with: the first ring waits 3 s for them.
+	// Expect is how many nodes the cluster starts with: the first ring waits 3 s for them.
 	Expect int
-	// State is what this node has applied. After Propose has returned it has that entry in it.
+	// State returns what this node has applied. Once Propose returns, it includes that entry.
 	State func() *agreement.State
-	// Propose returns what became of the entry, after it was applied here. An error means that this is not known.
+	// Propose returns the entry's result after it was applied here. An error means that the outcome is unknown.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
-	// Nodes is gossip's view, this node included.
+	// Nodes returns gossip's view, including this node.
 	Nodes func() []Node
-	// Ruled is the index as of which the newest rules that this node has applied are in force. It is called from the one loop and must not block.
+	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from the
+	// Giver's loop and must not block.
 	Ruled func() uint64
-	// HandOn has another node lead, if one can. It must not block.
+	// HandOn transfers the lead to another node, if one can take it. It must not block.
 	HandOn func()
-	// Now is a monotonic clock. It may stand still in suspend.
+	// Now reads a monotonic clock. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
 }
 
-// Giver gives and ends authority while its node leads. State, Nodes and Now are called from its one loop and must not
-// block.
+// Giver grants and ends authority while its node leads. Its one loop calls State, Nodes and Now, which must not block.
 type Giver struct {
 	config    GiverConfig
 	orders    chan bool // true: lead, false: follow
@@ -75,7 +76,7 @@ type Giver struct {
 	cancel    context.CancelFunc
 	group     sync.WaitGroup
 
-	// What follows belongs to run.
+	// run owns the fields below.
 	reign *reign // nil while this node follows
 }
 
@@ -86,28 +87,28 @@ type reign struct {
 	cancel context.CancelFunc
 	ledger *ledger // nil until the mark has been applied
 
-	waiting  []*question // for an empty entry that hasn't been proposed yet
-	asked    []*question // for the one that has been proposed
-	behind   []*question // for a majority of the ring to apply an index; at most maxWaiting
+	waiting  []*question // for an empty entry that has not been proposed yet
+	asked    []*question // for the empty entry under way
+	behind   []*question // for a majority of the ring to apply an index; with waiting, at most maxWaiting
 	emptyAt  time.Duration
-	empty    bool            // one is under way
+	empty    bool            // an empty entry is under way
 	deciding agreement.Entry // under way; nil if none is
 	pause    time.Duration   // no decision before this
-	overAt   time.Duration   // without a ledger: when to begin anew; never while the mark is under way
+	overAt   time.Duration   // without a ledger: when to start over; never while the mark is under way
 }
 
-// question waits for an empty entry.
+// question waits for an empty entry to commit.
 type question struct {
-	request *Request // nil for questions that are not about authority
-	// answer makes the reply when the entry has been applied.
+	request *Request // nil if the question is not about authority
+	// answer builds the reply once the empty entry has been applied.
 	answer func(l *ledger, now time.Duration, s *agreement.State) Reply
-	// followed is the index of a question of Followed, which waits for a majority of the ring instead; else 0.
+	// followed is the index asked about by Followed, which waits for a majority of the ring instead; otherwise 0.
 	followed uint64
-	gone     <-chan struct{} // with followed: closed when nobody waits any more
+	gone     <-chan struct{} // with followed: closed when the caller stops waiting
 	reply    chan Reply      // capacity 1
 }
 
-// outcome is what became of a proposal.
+// outcome is the result of a proposal.
 type outcome struct {
 	reign  *reign
 	entry  agreement.Entry
@@ -115,7 +116,7 @@ type outcome struct {
 	err    error
 }
 
-// NewGiver returns a Giver that follows.
+// NewGiver returns a Giver that starts as a follower.
 func NewGiver(c GiverConfig) *Giver {
 	g := &Giver{
 		config: c, orders: make(chan bool), questions: make(chan *question),
@@ -126,11 +127,11 @@ func NewGiver(c GiverConfig) *Giver {
 	return g
 }
 
-// Lead reports that this node has won the lead. Lead and Follow are called from one goroutine, in order; a lead that was
-// lost and won again is Follow and Lead, or just Lead.
+// Lead reports that this node has won the lead. Call Lead and Follow from one goroutine, in order. A lead that was lost and
+// won again is Follow then Lead, or just Lead.
 func (g *Giver) Lead() { g.order(true) }
 
-// Follow reports that this node has lost the lead. When it has returned nothing is granted any more.
+// Follow reports that this node has lost the lead. After it returns, nothing is granted.
 func (g *Giver) Follow() { g.order(false) }
 
 func (g *Giver) order(lead bool) {
@@ -140,8 +141,7 @@ func (g *Giver) order(lead bool) {
 	}
 }
 
-// Answer waits until an empty entry that was proposed after the call has committed, and grants the request; or it
-// refuses.
+// Answer grants the request after an empty entry that was proposed after the call has committed, or refuses it.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	return g.ask(ctx, &question{request: &r, answer: func(l *ledger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
@@ -150,8 +150,8 @@ func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	}})
 }
 
-// Committed waits in the same way, for one who wants to read what is agreed now: the index to wait for. The error wraps
-// ErrNotLeading or is the context's.
+// Committed waits in the same way for a caller that wants to read what is agreed now, and returns the index to wait for.
+// The error wraps ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	reply := g.ask(ctx, &question{answer: func(_ *ledger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
@@ -162,22 +162,22 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// Honoured reports whether every node that may have authority has applied the entry of an index, which this node has. If so,
-// nobody gets authority any more without having applied it, under this leader or, since what a leader finds applied when
-// it begins includes the newest rules, a later one. It waits as Answer does: what a leader that was deposed knows of the
-// nodes is no answer.
+// Honoured reports whether every node that may have authority has applied the entry at index, which this node has applied.
+// If so, no node gets authority again without having applied it: not from this leader, and not from a later one, since a
+// leader starts with the newest rules that it finds applied. Honoured waits as Answer does, because a deposed leader's
+// knowledge of the nodes proves nothing.
 func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{answer: func(l *ledger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.honoured(now, index)}
 	}}).Granted
 }
 
-// Followed waits until a majority of the ring has applied the entry of an index, and reports whether it has.
+// Followed waits until a majority of the ring has applied the entry at index, and reports whether it has.
 func (g *Giver) Followed(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{followed: index, gone: ctx.Done()}).Granted
 }
 
-// ask has a question answered; it is refused if ctx ends before.
+// ask submits a question and waits for the reply. It is refused if ctx ends first.
 func (g *Giver) ask(ctx context.Context, q *question) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
@@ -196,14 +196,14 @@ func (g *Giver) ask(ctx context.Context, q *question) Reply {
 	return Reply{Why: whyNotLeading}
 }
 
-// Close ends the loop and what it has under way.
+// Close stops the loop and everything it has under way.
 func (g *Giver) Close() error {
 	g.cancel()
 	g.group.Wait()
 	return nil
 }
 
-// run owns the reign.
+// run is the loop that owns the reign.
 func (g *Giver) run() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
@@ -232,7 +232,7 @@ func (g *Giver) run() {
 	}
 }
 
-// lead begins a reign with its mark.
+// lead begins a reign by proposing its mark.
 func (g *Giver) lead() {
 	r := &reign{emptyAt: never, pause: never, overAt: never}
 	var number [8]byte
@@ -254,7 +254,7 @@ func (g *Giver) follow() {
 	r.refuse()
 }
 
-// refuse sends everybody away who waits.
+// refuse answers every waiting question with a refusal.
 func (r *reign) refuse() {
 	for _, q := range slices.Concat(r.waiting, r.asked, r.behind) {
 		q.reply <- Reply{Why: whyNotLeading}
@@ -262,8 +262,8 @@ func (r *reign) refuse() {
 	r.waiting, r.asked, r.behind = nil, nil, nil
 }
 
-// propose starts a proposal of the present reign. There are at most two at once, an empty entry and a decision, and
-// those of earlier reigns, which have been cancelled.
+// propose starts a proposal of the current reign. At most two are under way, an empty entry and a decision, besides
+// cancelled ones of earlier reigns.
 func (g *Giver) propose(e agreement.Entry) {
 	r := g.reign
 	g.group.Go(func() {
@@ -277,7 +277,7 @@ func (g *Giver) propose(e agreement.Entry) {
 	})
 }
 
-// take hears a question. One that comes before the reign's mark has been applied is heard after that.
+// take accepts a question. A question that arrives before the reign's mark has been applied is handled after it.
 func (g *Giver) take(q *question) {
 	r := g.reign
 	switch {
@@ -304,7 +304,7 @@ func (g *Giver) take(q *question) {
 	r.waiting = append(r.waiting, q)
 }
 
-// follows answers who waits for a majority of the ring, and lets go of those that wait no more.
+// follows answers the questions waiting for a majority of the ring, and drops those whose callers stopped waiting.
 func (g *Giver) follows() {
 	r := g.reign
 	if r.ledger == nil {
@@ -325,8 +325,8 @@ func (g *Giver) follows() {
 	})
 }
 
-// flush proposes an empty entry if somebody waits for one and it is time. Otherwise it returns how long to wait, if that
-// is what there is to do.
+// flush proposes an empty entry if a question waits for one and it is time. If it is too early, it returns how long to
+// wait.
 func (g *Giver) flush() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.empty || len(r.waiting) == 0 {
@@ -342,12 +342,12 @@ func (g *Giver) flush() (wait time.Duration, needed bool) {
 	return 0, false
 }
 
-// learn takes a proposal's outcome in. An error, or a mark that isn't the last one in the log, means that what is agreed
-// may be something else than this leader thinks: it begins anew, with a mark, and if it has been deposed that fails.
+// learn handles a proposal's outcome. An error, or a mark that isn't the last one in the log, means that this leader may be
+// wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
 func (g *Giver) learn(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.overAt != never {
-		return // also the other one of two proposals, when the first has failed
+		return // also the second of two proposals, after the first failed
 	}
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
@@ -382,7 +382,7 @@ func (g *Giver) learn(o outcome) {
 	}
 }
 
-// answer grants what waited for the empty entry that has committed.
+// answer replies to the questions that waited for the empty entry that has committed.
 func (g *Giver) answer(state *agreement.State) {
 	r := g.reign
 	r.ledger.proved = g.config.Now()
@@ -392,7 +392,7 @@ func (g *Giver) answer(state *agreement.State) {
 	r.asked, r.empty = nil, false
 }
 
-// decide proposes what is to be done next, one entry at a time.
+// decide proposes the next entry, one at a time.
 func (g *Giver) decide() {
 	r := g.reign
 	if r == nil {

@@ -14,15 +14,15 @@ import (
 
 // sequence is a log that any of several leaders may write, one at a time.
 type sequence struct {
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	state   *agreement.State
 	leader  int
 	entries []agreement.Entry
-	took    time.Duration // that a commit takes
-	held    chan struct{} // if not nil: an outcome is told when this is closed
+	took    time.Duration // how long a commit takes
+	held    chan struct{} // if not nil: outcomes are reported once it is closed
 	lost    bool          // the outcome of empty entries is unknown
-	boot    chan struct{} // if not nil: the outcome of a boot is told when this is closed
-	ruled   uint64        // as of which index the newest rules are in force
+	boot    chan struct{} // if not nil: the outcome of a Boot is reported once it is closed
+	ruled   uint64        // the index as of which the newest rules are in force
 }
 
 func (s *sequence) giver(t *testing.T, n int) *Giver {
@@ -134,7 +134,7 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 			t.Fatalf("have %+v from the leader", have)
 		}
 		s.mu.Lock()
-		s.leader = 2 // one isn't told
+		s.leader = 2 // node 1 isn't told
 		s.mu.Unlock()
 		two.Lead()
 		if have := two.Answer(ctx, s.request(1)); !have.Granted {
@@ -153,8 +153,8 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 	})
 }
 
-// TestALateOutcomeOfAnEarlierReign: the leader's empty entry committed, it was deposed and leads again, and learns of
-// the first only now.
+// TestALateOutcomeOfAnEarlierReign: the leader's empty entry committed, the leader was deposed and leads again, and only
+// then learns of the commit.
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -182,7 +182,7 @@ func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	})
 }
 
-// TestAMarkThatIsNotTheLast: between this leader's first entry and its learning of it another one has led.
+// TestAMarkThatIsNotTheLast: another leader led between this leader's first entry and its learning the outcome.
 func TestAMarkThatIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -283,7 +283,7 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	})
 }
 
-// TestTwoProposalsAndOneFails: the decision's outcome comes after the reign was over because of the empty entry's.
+// TestTwoProposalsAndOneFails: the decision's outcome arrives after the empty entry's failure has ended the reign.
 func TestTwoProposalsAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -313,7 +313,7 @@ func TestTwoProposalsAndOneFails(t *testing.T) {
 	})
 }
 
-// leading says whether g's first entry has been applied.
+// leading reports whether g's first entry has been applied.
 func leading(g *Giver) bool {
 	synctest.Wait()
 	leads := g.reign != nil && g.reign.ledger != nil

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestGolden: requests and replies travel as ever.
+// TestGolden: the encoding of requests and replies stays the same.
 func TestGolden(t *testing.T) {
 	request := Request{
 		Node: id(7), Boot: 3, Generation: 4, Applied: 5, Settled: 6, Unreachable: []ring.NodeID{id(1), id(2)}, Relayed: []ring.NodeID{id(3)}, Leaving: true, Stuck: true,

@@ -13,48 +13,48 @@ import (
 )
 
 const (
-	// askEvery is the pause between two requests; a request is repeated so often before the term is over that
-	// some may be lost.
+	// askEvery is the interval between requests. It is short enough that several requests may be lost before the term is
+	// over.
 	askEvery = Term / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Term / 2
-	// maxAsks bounds the attempts under way: one, and one more that doesn't wait for the first.
+	// maxAsks bounds the attempts under way: one, and a second that doesn't wait for the first.
 	maxAsks = 2
-	// giveUpPause lies between two attempts to tell the leader that authority is given up.
+	// giveUpPause is how long to wait before telling the leader again that authority is given up.
 	giveUpPause = Term / 40
 )
 
-// HolderConfig is what a Holder needs: all of it.
+// HolderConfig configures a Holder. Every field is required.
 type HolderConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Boottime is a clock that goes on in suspend: Clock.Boottime. Its readings may be behind by Slack, and are
-	// never ahead.
+	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its readings may lag by Slack and are never
+	// ahead.
 	Boottime func() time.Duration
-	// Ask sends the request to the leader, and returns when ctx ends at the latest.
+	// Ask sends the request to the leader. It returns when ctx ends at the latest.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status fills in a Request but for Node, Boot, GivingUp and Without, as it is now. It must not block.
+	// Status returns the current Request except for Node, Boot, GivingUp and Without. It must not block.
 	Status func() Request
 	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
 	OnChange func()
 	Logger   *slog.Logger
 }
 
-// Holder keeps a node's authority alive, and knows when it has none.
+// Holder keeps a node's authority alive, and knows when the node has none.
 type Holder struct {
 	config HolderConfig
 
-	// until is the reading of Boottime at which authority ends; 0 without any.
+	// until is the reading of Boottime at which authority ends; 0 without authority.
 	until atomic.Int64
 	once  atomic.Bool
 
-	// mu guards what an answer is judged by, and writes to until.
+	// mu guards the fields that an answer is judged by, and writes to until.
 	mu         sync.Mutex
-	era        uint64        // raised by Revoke: an answer to a question of an earlier era counts for nothing
-	generation int64         // that until was granted for
-	lost       time.Duration // the reading at which authority was dropped last, or this process began
+	era        uint64        // raised whenever authority is dropped; answers to requests of an earlier era are ignored
+	generation int64         // the generation until was granted for
+	lost       time.Duration // the reading at which authority was last dropped, or this process began
 	gaveUp     bool
-	why        string // of the last answer that was no grant; empty after one
+	why        string // of the last refusal or failure; empty after a grant
 
 	poke   chan struct{} // capacity 1
 	turned chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
@@ -63,7 +63,7 @@ type Holder struct {
 	group  sync.WaitGroup
 }
 
-// NewHolder returns a Holder without authority, which asks for it from Start on. Close ends it.
+// NewHolder returns a Holder without authority. Start makes it ask; Close stops it.
 func NewHolder(c HolderConfig) *Holder {
 	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	h.lost = c.Boottime()
@@ -71,26 +71,26 @@ func NewHolder(c HolderConfig) *Holder {
 	return h
 }
 
-// Start begins to ask, at once.
+// Start begins asking, immediately.
 func (h *Holder) Start() { h.group.Go(h.run) }
 
-// Valid reports whether this node may act as an owner at this moment.
+// Valid reports whether this node may act as an owner now.
 func (h *Holder) Valid() bool {
 	until := h.until.Load()
 	return until != 0 && int64(h.config.Boottime()) < until
 }
 
-// Once reports whether there was authority since the process began.
+// Once reports whether this process has ever had authority.
 func (h *Holder) Once() bool { return h.once.Load() }
 
-// Until is the reading of the clock at which authority ends, if it isn't renewed before; 0 without any.
+// Until returns the clock reading at which authority ends unless renewed; 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
-// Poke asks now: the leader has changed, or this node has applied something.
+// Poke asks now, because the leader has changed or this node has applied something.
 func (h *Holder) Poke() { signal(h.poke) }
 
-// Revoke ends authority at once, and what was asked before brings none: this node has applied its own Ended. It is
-// called after Status has the new generation.
+// Revoke ends authority at once and voids the requests under way, because this node has applied its own Ended. Call it
+// after Status returns the new generation.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -100,15 +100,15 @@ func (h *Holder) Revoke() {
 	h.Poke()
 }
 
-// drop ends authority and voids the requests under way. mu is held.
+// drop ends authority and voids the requests under way. The caller holds mu.
 func (h *Holder) drop(now time.Duration) {
 	h.lost = h.without(now)
 	h.era++
 	h.until.Store(0)
 }
 
-// GiveUp ends authority for good: this process will have none again. It returns when the leader knows, so
-// that the node's next process need not wait, or when ctx ends.
+// GiveUp ends authority for good: this process never has any again. It returns once the leader knows, so that the node's
+// next process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -133,7 +133,7 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	}
 }
 
-// Close stops asking. Authority is not given up, it runs out.
+// Close stops asking. It doesn't give authority up; authority expires.
 func (h *Holder) Close() error {
 	h.cancel()
 	h.group.Wait()
@@ -149,7 +149,7 @@ type attempt struct {
 	done   atomic.Bool
 }
 
-// run asks regularly and when poked, and reports changes.
+// run asks regularly and when poked, and reports changes of Valid.
 func (h *Holder) run() {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -189,7 +189,7 @@ func (h *Holder) run() {
 	}
 }
 
-// pending drops the attempts that have ended.
+// pending removes the attempts that have ended.
 func (u attempts) pending() attempts {
 	return slices.DeleteFunc(u, func(a *attempt) bool {
 		done := a.done.Load()
@@ -200,8 +200,8 @@ func (u attempts) pending() attempts {
 	})
 }
 
-// makeRoom gives up the oldest attempt when there is room for no other and it has been under way for long: it may
-// have gone to a leader that is no more.
+// makeRoom cancels the oldest attempt if all slots are taken and it has been under way for at least Term/4: it may have
+// gone to a leader that is gone.
 func (u attempts) makeRoom() {
 	if len(u) == maxAsks && time.Since(u[0].began) >= Term/4 {
 		u[0].cancel()
@@ -220,12 +220,12 @@ func (h *Holder) begin() *attempt {
 	return a
 }
 
-// without is the reading since when there is no authority; now while there is some. mu is held.
+// without returns the reading since when there is no authority; now while there is some. The caller holds mu.
 func (h *Holder) without(now time.Duration) time.Duration {
 	return min(max(h.lost, h.Until()), now)
 }
 
-// request is what to send, but for its being the last word.
+// request returns the request to send, with GivingUp unset.
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
@@ -237,8 +237,8 @@ func (h *Holder) request() Request {
 	return r
 }
 
-// ask makes one attempt. The term counts from before the request is made up: whatever happens later, to this
-// process, the network or the leader, can only make it shorter.
+// ask makes one attempt. The term counts from before the request is built: any later delay, in this process, the network or
+// the leader, can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp
@@ -272,7 +272,7 @@ func (h *Holder) ask(ctx context.Context) {
 	}
 }
 
-// compare drops authority that was granted for a generation that is no more, should nobody have called Revoke.
+// compare drops authority granted for an old generation, in case Revoke was not called.
 func (h *Holder) compare() {
 	present, now := h.config.Status().Generation, h.config.Boottime()
 	h.mu.Lock()
@@ -282,7 +282,7 @@ func (h *Holder) compare() {
 	}
 }
 
-// signal wakes the one who waits on c, a channel of capacity 1.
+// signal wakes the receiver of c, a channel of capacity 1.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

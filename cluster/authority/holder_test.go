@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// asker answers a Holder, after a while, as it is told.
+// asker answers a Holder as told, after a delay.
 type asker struct {
-	mu         sync.Mutex // guards all below
+	mu         sync.Mutex // guards the fields below
 	start      time.Time
 	generation int64
-	there      time.Duration // until the leader has it
-	back       time.Duration // until the reply is here
+	there      time.Duration // delay until the leader gets the request
+	back       time.Duration // delay until the reply arrives
 	reply      Reply
 	err        error
 	hang       bool
@@ -57,7 +57,7 @@ func (a *asker) set(change func()) {
 	change()
 }
 
-// seen are the requests so far, how many there were at once, and the changes that were told.
+// seen returns the requests so far, the most at once, and the number of changes reported.
 func (a *asker) seen() (got []Request, most, changes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,7 +146,7 @@ func TestHangingAsksStopNoLaterOnes(t *testing.T) {
 		h := a.open(t)
 		time.Sleep(1100 * time.Millisecond)
 		a.set(func() { a.hang = true })
-		time.Sleep(200 * time.Millisecond) // one hangs
+		time.Sleep(200 * time.Millisecond) // one request hangs
 		a.set(func() { a.hang = false })
 		time.Sleep(300 * time.Millisecond)
 		if left := h.Until() - time.Hour - time.Since(a.start); left < Term-2*askEvery-Slack {
@@ -172,7 +172,7 @@ func TestAPokeMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{hang: true}
 		h := a.open(t)
-		time.Sleep(600 * time.Millisecond) // both attempts are under way, the first since 600 ms
+		time.Sleep(600 * time.Millisecond) // both attempts are under way, the first for 600 ms
 		a.set(func() { a.hang = false })
 		h.Poke()
 		time.Sleep(time.Millisecond)
@@ -191,7 +191,7 @@ func TestRevoke(t *testing.T) {
 		if !h.Valid() {
 			t.Fatal("not valid")
 		}
-		time.Sleep(150 * time.Millisecond) // at 250 ms the next was sent; its answer is on its way
+		time.Sleep(150 * time.Millisecond) // the next request was sent at 250 ms; its answer is on its way
 		h.Revoke()
 		if h.Valid() || h.Until() != 0 {
 			t.Error("valid after Revoke")
@@ -210,7 +210,7 @@ func TestAuthorityIsForOneGeneration(t *testing.T) {
 		h := a.open(t)
 		time.Sleep(50 * time.Millisecond)
 		a.set(func() { a.generation = 1; a.reply = Reply{Why: "no"} })
-		time.Sleep(100 * time.Millisecond) // the answer for generation 0 is here
+		time.Sleep(100 * time.Millisecond) // the answer for generation 0 has arrived
 		if h.Valid() || h.Once() {
 			t.Error("valid for another generation")
 		}
@@ -220,7 +220,7 @@ func TestAuthorityIsForOneGeneration(t *testing.T) {
 			t.Error("not valid for the new generation")
 		}
 		time.Sleep(5 * time.Millisecond)                                    // away from the tick
-		a.set(func() { a.generation = 2; a.err = errors.New("no leader") }) // and nobody calls Revoke
+		a.set(func() { a.generation = 2; a.err = errors.New("no leader") }) // and Revoke is not called
 		time.Sleep(2 * askEvery)
 		if h.Valid() {
 			t.Error("valid for an old generation")
@@ -232,7 +232,7 @@ func TestGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{back: 30 * time.Millisecond}
 		h := a.open(t)
-		time.Sleep(260 * time.Millisecond) // one is under way
+		time.Sleep(260 * time.Millisecond) // one request is under way
 		a.set(func() { a.err = errors.New("no leader") })
 		var told atomic.Bool
 		var group sync.WaitGroup

@@ -9,7 +9,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// TestHonoured: who has authority, or may have some, has applied the entry, or the answer is no; and who comes later has.
+// TestHonoured: the answer is no unless every node that has or may have authority has applied the entry, and nodes that get
+// authority later have applied it.
 func TestHonoured(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)
@@ -52,7 +53,7 @@ func TestHonoured(t *testing.T) {
 	}
 }
 
-// TestHonouredByANewLeader: what an earlier leader granted has to run out first, and what was the floor then is it now.
+// TestHonouredByANewLeader: what an earlier leader granted must expire first, and the new leader keeps the earlier floor.
 func TestHonouredByANewLeader(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)
@@ -60,7 +61,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	d.lead(3)
-	d.ledger.floor = index // as Giver.learn sets it
+	d.ledger.floor = index // as Giver.learn does
 	begun := d.now
 	if r := d.ask(old); r.Granted || r.Why != whyRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
@@ -78,7 +79,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	}
 }
 
-// TestALeaderBeginsWithTheNewestRules: an earlier leader may have told of them that all go by them.
+// TestALeaderBeginsWithTheNewestRules: an earlier leader may have reported that all nodes use them.
 func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()

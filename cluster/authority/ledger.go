@@ -9,35 +9,36 @@ import (
 )
 
 const (
-	// patience is how long a node asks nothing before that counts as silence.
+	// patience is how long a node must ask nothing to count as silent.
 	patience = time.Second
-	// cutPatience is how long a majority reports a node before that counts though the node asks.
+	// cutPatience is how long a majority must report a node unreachable before it is ended although it still asks.
 	cutPatience = 3 * time.Second
-	// settleDown is how long the nodes that are wanted in the ring stay the same before a ring is proposed.
+	// settleDown is how long the set of wanted nodes must stay the same before a ring is proposed.
 	settleDown = 200 * time.Millisecond
-	// firstRing is how long the first ring waits for the nodes that the cluster expects.
+	// firstRing bounds how long the first ring waits for the nodes that the cluster expects.
 	firstRing = 3 * time.Second
-	// holeLife is how long a ring that a node was taken out of stays before it is made anew.
+	// holeLife is how long a ring with a hole, left by a node that was taken out, stays before it is rebuilt.
 	holeLife = 5 * time.Second
-	// vainPatience is how long a node asks in vain before it is ended, and vainPause how long after that another one is.
+	// vainPatience is how long a node must ask without success before it is ended. vainPause is the minimum time until the
+	// next one is.
 	vainPatience = 5 * time.Second
 	vainPause    = 10 * time.Second
-	// relayedPatience is how long a majority reaches a node only by way of others before it leaves the ring.
+	// relayedPatience is how long a majority must reach a node only through others before it leaves the ring.
 	relayedPatience = 10 * time.Second
-	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. With the term that it
-	// has left by then it goes by the old ones for less than 5 s.
+	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. Including the
+	// rest of its term, it uses the old rules for less than 5 s.
 	followTime = 2500 * time.Millisecond
-	// late is by how much the leader's own loop may be late before it trusts no silence.
+	// late is how late the leader's own loop may run before the leader stops trusting silence.
 	late = 500 * time.Millisecond
 
-	// maxRecords bounds the nodes that a leader knows; a request of a further one is refused.
+	// maxRecords bounds the nodes a leader tracks; requests from further nodes are refused.
 	maxRecords = 8192
-	// recordLife is how long a node that is no member of the ring and asks nothing is remembered.
+	// recordLife is how long the leader remembers a node that is not in the ring and asks nothing.
 	recordLife = 10 * time.Minute
-	// cryEvery is the pause between two complaints about one node.
+	// cryEvery is the minimum interval between two alarms about one node.
 	cryEvery = 10 * time.Second
 
-	// never is a moment before all others, far enough from the end of the scale for differences.
+	// never is a moment before all others, far enough from the minimum that differences don't overflow.
 	never = time.Duration(math.MinInt64 / 4)
 )
 
@@ -62,81 +63,85 @@ const (
 	whyGaveUp     = "the process has given its authority up"
 )
 
-// ledger is what a leader has seen and granted in one reign. Its methods get the time, the state and gossip's
-// view; it has no clock, no lock and no goroutine. Moments are readings of the leader's monotonic clock.
+// ledger is what a leader has seen and granted in one reign. Its methods take the time, the state and gossip's view; it has
+// no clock, no lock and no goroutine. Times are readings of the leader's monotonic clock.
 type ledger struct {
 	self   ring.NodeID
 	boot   uint64 // of self
 	expect int
 	reign  uint64
 
-	since   time.Duration // when the reign's first entry had committed; all before it is unknown
+	since   time.Duration // when the reign's first entry committed; anything earlier is unknown
 	trusted time.Duration // silence counts from here at the earliest. Invariant: trusted >= since
-	looked  time.Duration // when decide ran last
+	looked  time.Duration // when look last ran
 	records map[ring.NodeID]*record
-	// floor is what a node has to have applied before it is granted anything. It never goes back.
+	// floor is the index that a node must have applied to be granted authority. It never decreases.
 	floor uint64
-	// rises are the newest rules that a majority of the ring has applied: when the floor rises to each. Each is looked at for
-	// followTime, and once a tick.
+	// rises are the newest rules that a majority of the ring has applied, and when it had, oldest first. The floor rises to
+	// each after followTime. Each tick adds at most one, so the list is bounded.
 	rises []rise
-	// proved is when an empty entry of this leader's has committed last.
+	// proved is when an empty entry of this leader last committed.
 	proved time.Duration
-	// vainEnded is when a node was last to be ended that asks in vain, or when the lead was handed on instead.
+	// vainEnded is when a node was last marked to be ended for asking without success, or the lead was handed over instead.
 	vainEnded time.Duration
-	// behind are the nodes that ask in vain, sorted; it is replaced and not changed.
+	// behind are the nodes asking without success, sorted. It is replaced, never modified.
 	behind []ring.NodeID
 
-	wanted      []ring.NodeID // who has authority and may be in the ring, sorted
-	wantedSince time.Duration // since when it has been these
-	to          *ring.Table   // State.To as seen last
-	toSince     time.Duration // since when it has been this one
+	wanted      []ring.NodeID // nodes with authority that may be in the ring, sorted
+	wantedSince time.Duration // when wanted last changed
+	to          *ring.Table   // State.To as last seen
+	toSince     time.Duration // when to last changed
 
-	cry    func(msg string, id ring.NodeID) // alarms an operator
-	handOn func()                           // has another node lead
+	cry    func(msg string, id ring.NodeID) // alerts an operator
+	handOn func()                           // transfers the lead to another node
 }
 
-// rise is when a majority of the ring had applied the entry of an index.
+// rise is when a majority of the ring had applied the entry at index.
 type rise struct {
 	index uint64
 	at    time.Duration
 }
 
-// record is what a leader knows of one node.
+// record is what a leader knows about one node.
 type record struct {
-	boot    uint64        // the registered process that the fields down to cutSince are about
+	boot    uint64        // the registered process, which the fields down to cutSince describe
 	asked   time.Duration // its last request; never before the first
 	granted time.Duration // when its last grant was decided
 	gaveUp  bool
-	settled int64  // what its last request reported,
+	settled int64  // as of its last request,
 	applied uint64 // as of this index
 	leaving bool
-	// unreachable and relayed are what the last request reported; without is for how long its process had no authority.
+	// unreachable and relayed are from the last request. without is how long its process had had no authority then.
 	unreachable, relayed []ring.NodeID
 	without              time.Duration
 
-	// vainSince is since when the node has asked in vain; never while it has authority, or was not asked for a reason that counts.
+	// vainSince is when the node began asking without success; never while it has authority, or is refused for reasons that
+	// don't count against it.
 	vainSince time.Duration
-	// staleSince is since when the node has not applied a change of the ring that is not settled; never while it has.
+	// staleSince is when the node began holding up an unsettled ring change by not applying it; never once it has applied
+	// it.
 	staleSince time.Duration
-	// cutSince is since when a majority has reported the node; never while none does. relayedSince: that it can't be reached
-	// directly.
+	// cutSince is when a majority began reporting the node unreachable; never while none does. relayedSince is the same for
+	// not directly reachable.
 	cutSince, relayedSince time.Duration
-	// wellSince is since when the node has had authority and was reached directly.
+	// wellSince is when the node began to have authority and be directly reachable.
 	wellSince time.Duration
-	// ending: the node gets no answer, and will be ended when its authority has run out. endingSince: from when; why: for what.
+	// ending: the node gets no answer, and is ended once its authority has expired. endingSince is when that began, and why
+	// is the reason.
 	ending      bool
 	endingSince time.Duration
 	why         agreement.Reason
-	// ended: the entry that ends the node has been proposed and its outcome is not known. Nothing takes that back.
+	// ended: the entry that ends the node has been proposed and its outcome is unknown. Nothing takes it back.
 	ended bool
 
-	// newer is a process that asks and is not registered, 0 if there is none; since when, and when it asked last.
+	// newer is a process that asks but is not registered, 0 if there is none. newerSince is when it began, newerAsked when
+	// it last asked.
 	newer      uint64
 	newerSince time.Duration
 	newerAsked time.Duration
-	newerStuck bool // as stuck: it is not registered
+	newerStuck bool // it is stuck or knows too low a feature level: don't register it
 	newerBuild agreement.Boot
-	// replacing: an entry that registers newer has been proposed and its outcome is not known.
+	// replacing: an entry that registers newer has been proposed and its outcome is unknown.
 	replacing bool
 	cried     time.Duration
 }
@@ -156,8 +161,7 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// record returns what is known of id, brought in line with the process that is registered. It is nil if the ledger is
-// full.
+// record returns the record of id, reset if another process has been registered since. It is nil if the ledger is full.
 func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 	r := l.records[id]
 	if r == nil {
@@ -179,7 +183,8 @@ func (l *ledger) record(s *agreement.State, id ring.NodeID) *record {
 	return r
 }
 
-// hear notes a request and returns why it is refused; empty if it may be granted once an empty entry has committed.
+// hear records a request and returns the reason for refusing it; empty if it may be granted once an empty entry has
+// committed.
 func (l *ledger) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
@@ -210,7 +215,7 @@ func (l *ledger) hear(now time.Duration, s *agreement.State, q *Request) Reply {
 	return reply
 }
 
-// ask takes note whether the node asks in vain: for a reason that is its own, or though it was granted authority before.
+// ask records whether the node asks without success: for a reason of its own, or although it was granted authority before.
 func (r *record) ask(now time.Duration, why string) {
 	switch why {
 	case whyEnding:
@@ -231,10 +236,10 @@ func (r *record) ask(now time.Duration, why string) {
 	}
 }
 
-// knows is the newest feature level that the asking process knows.
+// knows returns the newest feature level that the asking process knows.
 func (q *Request) knows() agreement.Level { return max(1, q.Level) }
 
-// hearOther notes a request of a process that is not the registered one.
+// hearOther records a request from a process that is not the registered one, and returns the reason for refusing it.
 func (l *ledger) hearOther(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
@@ -277,8 +282,8 @@ func (l *ledger) complain(now time.Duration, r *record, id ring.NodeID) {
 	}
 }
 
-// judge reports why the request can't be granted now; an empty reason if it can. It is asked twice: when the request
-// arrives and when it is granted.
+// judge returns why the request can't be granted now; an empty reason if it can. It runs twice: when the request arrives
+// and when it is granted.
 func (l *ledger) judge(s *agreement.State, q *Request) Reply {
 	r := l.record(s, q.Node)
 	switch {
@@ -306,7 +311,7 @@ func (l *ledger) judge(s *agreement.State, q *Request) Reply {
 	return Reply{}
 }
 
-// grant judges once more, after the empty entry, and if nothing stands against it notes the moment. The reply is
+// grant judges the request again, after the empty entry. If nothing speaks against it, grant records the time. The reply is
 // sent after that.
 func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
@@ -317,8 +322,8 @@ func (l *ledger) grant(now time.Duration, s *agreement.State, q *Request) Reply 
 	return reply
 }
 
-// honoured reports whether nobody may have authority who has not applied index, and sees to it that nobody will. Whoever
-// has some from an earlier leader, and has not asked this one, may have applied less.
+// honoured reports whether every node that may have authority has applied index. If so, it raises the floor to keep it that
+// way. A node with authority from an earlier leader that has not asked this one may have applied less.
 func (l *ledger) honoured(now time.Duration, index uint64) bool {
 	if now-l.since < Wait {
 		return false
@@ -343,8 +348,8 @@ func (l *ledger) followed(s *agreement.State, index uint64) bool {
 	return 2*have > len(members) || len(members) == 0
 }
 
-// raiseFloor has the floor follow the newest rules: it rises when everyone who may have authority has applied them, or a
-// while after a majority of the ring has.
+// raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied them, or
+// followTime after a majority of the ring has.
 func (l *ledger) raiseFloor(v *view) {
 	if v.ruled > l.floor && !l.honoured(v.now, v.ruled) && l.followed(v.state, v.ruled) &&
 		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
@@ -356,18 +361,18 @@ func (l *ledger) raiseFloor(v *view) {
 	}
 }
 
-// holds reports whether id may have authority that this leader granted. A node that may have some from an earlier
-// leader, but hasn't asked since, doesn't count.
+// holds reports whether id may have authority that this leader granted. A node that may have some from an earlier leader
+// but hasn't asked since doesn't count.
 func (l *ledger) holds(now time.Duration, s *agreement.State, id ring.NodeID) bool {
 	r := l.records[id]
 	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.granted < Term &&
 		!r.gaveUp && !r.ending && !r.ended && !r.replacing
 }
 
-// expired reports whether all authority of r's node has run out, whoever granted it.
+// expired reports whether all authority of r's node has expired, whichever leader granted it.
 func (l *ledger) expired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(l.since, r.granted) >= Wait
 }
 
-// silence is for how long a node that asked last at asked has been silent, as far as the leader can tell.
+// silence returns how long a node that last asked at asked has been silent, as far as the leader can tell.
 func (l *ledger) silence(now, asked time.Duration) time.Duration { return now - max(l.trusted, asked) }

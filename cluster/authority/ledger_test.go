@@ -12,7 +12,7 @@ import (
 
 func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 
-// desk is a ledger with a log of its own and a clock that the test turns.
+// desk is a ledger with a log and a clock that the test controls.
 type desk struct {
 	t       *testing.T
 	ledger  *ledger
@@ -23,7 +23,7 @@ type desk struct {
 	ruled   uint64
 	handed  int
 	granted map[byte]time.Duration  // each node's last grant
-	alter   map[byte]func(*Request) // what a node asks with
+	alter   map[byte]func(*Request) // changes a node's requests
 }
 
 const testReign = 77
@@ -56,7 +56,7 @@ func (d *desk) apply(e agreement.Entry) {
 	d.state = next
 }
 
-// member brings a node up, its first process is 100 and its number.
+// node returns a node, creating it if needed; its first process is 100 plus its number.
 func (d *desk) node(n byte) *Node {
 	if d.nodes[n] == nil {
 		d.nodes[n] = &Node{
@@ -67,7 +67,7 @@ func (d *desk) node(n byte) *Node {
 	return d.nodes[n]
 }
 
-// request is what a healthy node sends now.
+// request returns what a healthy node sends now.
 func (d *desk) request(n byte) Request {
 	q := Request{
 		Node: id(n), Boot: d.node(n).Boot, Generation: d.state.Generation(id(n)), Applied: d.state.Index,
@@ -82,7 +82,7 @@ func (d *desk) request(n byte) Request {
 	return q
 }
 
-// ask has a request heard and, if nothing is against it, granted.
+// ask passes a request to the ledger and has it granted unless it is refused.
 func (d *desk) ask(q Request) Reply {
 	if r := d.ledger.hear(d.now, d.state, &q); r.Why != "" {
 		return r
@@ -104,7 +104,7 @@ func (d *desk) decide() agreement.Entry {
 	return d.ledger.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
-// run lets time pass in ticks while the nodes ask and entries are applied as they are decided; it returns them.
+// run lets time pass in ticks while the nodes ask and decided entries are applied; it returns those entries.
 func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 	d.t.Helper()
 	var all []agreement.Entry
@@ -133,7 +133,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 	return all
 }
 
-// up makes a settled ring of the nodes, and forgets how.
+// up makes a settled ring of the nodes, and discards the entries.
 func (d *desk) up(nodes ...byte) {
 	d.t.Helper()
 	for _, n := range nodes {
@@ -167,8 +167,8 @@ func TestFirstRing(t *testing.T) {
 		name   string
 		expect int
 		nodes  []byte
-		within time.Duration // the ring is there then
-		before time.Duration // and wasn't yet then
+		within time.Duration // the ring exists by then
+		before time.Duration // and not yet by then
 	}{
 		{"alone", 1, []byte{1}, 600 * time.Millisecond, 150 * time.Millisecond},
 		{"all that are expected", 3, []byte{1, 2, 3}, 800 * time.Millisecond, 150 * time.Millisecond},
@@ -214,7 +214,7 @@ func TestJoin(t *testing.T) {
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
 	}
-	// A process that gossip says is no more makes no ring, though it had authority a moment ago.
+	// A node whose gossiped process is not the registered one joins no ring, though it had authority a moment ago.
 	d.node(5)
 	d.run(100*time.Millisecond, 1, 2, 3, 4, 5)
 	d.node(5).Boot++
@@ -274,7 +274,7 @@ func TestLeaving(t *testing.T) {
 	if have := d.state.To.Members(); len(have) != 1 || have[0] != id(1) || !d.state.Settled {
 		t.Fatalf("have the members %v, want node 1", have)
 	}
-	// The last one stays, and those who left stay out.
+	// The last member stays, and nodes that left stay out.
 	for range 200 {
 		d.now += tickEvery
 		leave(1)
@@ -294,7 +294,7 @@ func TestEnding(t *testing.T) {
 		state    gossip.State
 		reported bool
 		asks     bool
-		ended    time.Duration // at the earliest after it asked last; 0: not at all
+		ended    time.Duration // at the earliest after its last request; 0: never
 	}{
 		{"gossip says so and it is silent", gossip.Failed, false, false, Wait},
 		{"it left and is silent", gossip.Left, false, false, Wait},
@@ -343,7 +343,7 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// TestTheWaitIsWholeToTheNanosecond pins the term and the 1 %: nobody is ended before, and it is enough.
+// TestTheWaitIsWholeToTheNanosecond pins the term plus 1 %: no node is ended sooner, and no longer wait is needed.
 func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 	const wait = 2020 * time.Millisecond
 	for _, reign := range []bool{false, true} {
@@ -351,7 +351,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 		d.up(1, 2, 3)
 		if reign {
 			d.now += tickEvery
-			d.lead(3) // nothing was granted in it: it waits from its first entry on
+			d.lead(3) // nothing was granted in this reign: the wait starts at its first entry
 		} else {
 			d.ask(d.request(3))
 		}
@@ -404,7 +404,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 		e = d.decide()
 	}
 	d.want([]agreement.Entry{e}, "Ended")
-	// The entry is under way. The node is back, and the leader's loop was stopped for long.
+	// The entry is under way. The node is back, and the leader's loop was stalled for long.
 	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
@@ -437,7 +437,7 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	if have := d.ask(old); have.Why != whyGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
-	// The same process: it was cut off, and has to do well for a while. The ring without it is made anew meanwhile.
+	// The same process was cut off and must do well for a while. Meanwhile the ring without it is rebuilt.
 	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "Settled")
 	if d.inRing(3) {
 		t.Fatal("it is back too soon")
@@ -460,7 +460,7 @@ func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	if !d.ledger.records[id(3)].ending {
 		t.Fatal("it is not being ended")
 	}
-	d.now += 10 * time.Second // the loop stands still
+	d.now += 10 * time.Second // the loop stalls
 	d.node(2).State = gossip.Failed
 	if e := d.decide(); e != nil {
 		t.Fatalf("have %#v right after the loop stood still", e)
@@ -485,13 +485,13 @@ func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.run(Term+Term/10, 1, 2) // 3 is silent and gossip calls it alive
+	d.run(Term+Term/10, 1, 2) // 3 is silent, and gossip says that it is alive
 	d.node(4)
 	d.want(d.run(vainPatience/2, 1, 2, 4), "Boot")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 
-// TestAGrantIsJudgedAgain: what stands against it came up while the empty entry was under way.
+// TestAGrantIsJudgedAgain: the obstacle appeared while the empty entry was under way.
 func TestAGrantIsJudgedAgain(t *testing.T) {
 	tests := []struct {
 		name  string

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newTestGiver fills in what a test doesn't care about.
+// newTestGiver fills in defaults that a test doesn't care about.
 func newTestGiver(c GiverConfig) *Giver {
 	if c.Now == nil {
 		start := time.Now()
@@ -23,7 +23,7 @@ func newTestGiver(c GiverConfig) *Giver {
 	return NewGiver(c)
 }
 
-// newTestHolder fills in what a test doesn't care about.
+// newTestHolder fills in defaults that a test doesn't care about.
 func newTestHolder(c HolderConfig) *Holder {
 	if c.OnChange == nil {
 		c.OnChange = func() {}

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestRequestsAreBounded: what a holder would never send is refused, and leaves nothing behind.
+// TestRequestsAreBounded: requests that no holder would send are refused and leave nothing behind.
 func TestRequestsAreBounded(t *testing.T) {
 	nodes := make([]ring.NodeID, maxReported+1)
 	for name, alter := range map[string]func(*Request){

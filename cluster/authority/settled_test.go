@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
-// What a member reported before a node was ended says nothing of the moves that the end made.
+// What a member reported before a node was ended says nothing about the moves that the end caused.
 func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -17,7 +17,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	}
 	lasting := d.request(4)
 	lasting.Settled = 1
-	for range 60 { // three have done their part, node 4 has not
+	for range 60 { // three nodes have done their part, node 4 has not
 		d.now += tickEvery
 		if lasting.Applied = d.state.Index; d.now/tickEvery%5 == 0 {
 			for n := byte(1); n <= 3; n++ {

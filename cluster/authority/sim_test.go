@@ -22,8 +22,8 @@ var (
 	seedsFlag = flag.Int("seeds", 200, "how many seeds the simulation runs")
 )
 
-// world is a cluster in a bubble: a log that several nodes believe to lead, a network that delays and loses, and
-// processes that stop and go on.
+// world is a cluster in a bubble: a log that several nodes may believe they lead, a network that delays and loses messages,
+// and processes that stop and resume.
 type world struct {
 	t     *testing.T
 	seed  uint64
@@ -31,19 +31,19 @@ type world struct {
 	scale time.Duration // of delays
 	group sync.WaitGroup
 
-	mu      sync.Mutex // guards all below, and what processes say it guards
+	mu      sync.Mutex // guards the fields below, and those of process marked so
 	random  *rand.Rand
 	over    bool
-	leader  *process // who may commit; nil between two leaders
+	leader  *process // the one that may commit; nil between two leaders
 	states  []*agreement.State
-	ended   map[ring.NodeID]int64 // generations below it are ended
-	all     []*process            // dead ones included, as long as they exist
+	ended   map[ring.NodeID]int64 // lower generations are ended
+	all     []*process            // including dead ones, for as long as they exist
 	nodes   []*process            // the newest process of each node
 	counts  map[string]int
 	failure string
 }
 
-// process is one process of a node. What it does stands still while it is stopped; its Boottime goes on.
+// process is one process of a node. It does nothing while it is stopped; its Boottime goes on.
 type process struct {
 	w      *world
 	id     ring.NodeID
@@ -56,14 +56,14 @@ type process struct {
 
 	// guarded by world.mu
 	stopped   time.Time     // until when
-	suspended time.Duration // time that its monotonic clock stood still
-	cut       time.Time     // until when it reaches nobody
-	slander   time.Time     // until when gossip calls it failed and nodes report it, whatever it does
+	suspended time.Duration // how long its monotonic clock stood still
+	cut       time.Time     // until when it can reach no other node
+	slander   time.Time     // until when gossip says it failed and nodes report it, whatever it does
 	applied   int           // index in states
 	seen      []time.Time   // when each entry is applied here
 	settled   int64
-	dead      bool // killed; what it knew is gone
-	copied    bool // it runs on a copy of the data directory of one that may be alive, and wins no election
+	dead      bool // killed; its memory is gone
+	copied    bool // it runs on a copy of a data directory whose owner may be alive, and wins no election
 }
 
 type order struct {
@@ -81,7 +81,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// up to n, exclusive.
+// upTo returns a random duration below n.
 func (w *world) upTo(n time.Duration) time.Duration { return time.Duration(w.random.Int64N(int64(n))) }
 
 func (w *world) delay() time.Duration {
@@ -107,7 +107,7 @@ func (w *world) spawn(id ring.NodeID) *process {
 		// The paces of any two differ by less than 1 %.
 		mono: 1 + (w.random.Float64()-0.5)*0.0098,
 	}
-	p.seen = make([]time.Time, len(w.states)) // it has all of it
+	p.seen = make([]time.Time, len(w.states)) // it has all entries
 	p.applied = len(w.states) - 1
 	w.all = append(w.all, p)
 	w.mu.Unlock()
@@ -123,7 +123,7 @@ func (w *world) spawn(id ring.NodeID) *process {
 	return p
 }
 
-// gate returns when the process runs.
+// gate returns once the process is not stopped.
 func (p *process) gate() {
 	for {
 		p.w.mu.Lock()
@@ -139,14 +139,14 @@ func (p *process) gate() {
 	}
 }
 
-// boottime is behind by up to Slack, as a Clock's readings may be.
+// boottime lags by up to Slack, as a Clock's readings may.
 func (p *process) boottime() time.Duration {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - p.w.upTo(Slack)
 }
 
-// valid asks like an owner whose clock reads as late as it may.
+// valid checks as an owner whose clock lags as far as it may.
 func (p *process) valid() (bool, int64) {
 	now := time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - Slack
 	p.holder.mu.Lock()
@@ -169,7 +169,7 @@ func (p *process) state() *agreement.State {
 	return p.w.states[p.applied]
 }
 
-// apply brings entries in, in order, each a while after it committed.
+// apply applies entries in order, each some time after it committed.
 func (p *process) apply() {
 	for {
 		p.gate()
@@ -200,7 +200,7 @@ func (p *process) apply() {
 	}
 }
 
-// follow tells the giver who leads, late.
+// follow tells the giver about changes of the lead, late.
 func (p *process) follow() {
 	for {
 		select {
@@ -259,7 +259,7 @@ func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Res
 	}
 }
 
-// append puts an entry into the log, and looks whether it may be there. mu is held.
+// append adds an entry to the log and checks that it is allowed there. The caller holds mu.
 func (w *world) append(e agreement.Entry) agreement.Result {
 	b, err := agreement.Encode(e)
 	if err != nil {
@@ -290,8 +290,8 @@ func (w *world) append(e agreement.Entry) agreement.Result {
 	return result
 }
 
-// check holds the world to its promise: nobody is valid whose generation has been ended by anybody, or whose process
-// was replaced. mu is held.
+// check verifies the central promise: no node is valid whose generation was ended, or whose process was replaced. The
+// caller holds mu.
 func (w *world) check() {
 	state := w.states[len(w.states)-1]
 	for _, p := range w.all {
@@ -314,7 +314,7 @@ func (w *world) check() {
 	}
 }
 
-// ask goes over the network, to the node that leads or to another one.
+// ask sends a request over the network, to the leader or to another node.
 func (p *process) ask(ctx context.Context, r Request) (Reply, error) {
 	p.gate()
 	w := p.w
@@ -374,7 +374,7 @@ func (p *process) status() Request {
 	return r
 }
 
-// down tells whether a node looks dead to others. mu is held.
+// down reports whether a node looks dead to others. The caller holds mu.
 func (w *world) down(p *process) bool {
 	now := time.Now()
 	return now.Before(p.stopped) || now.Before(p.cut)
@@ -396,7 +396,7 @@ func (p *process) gossip() []Node {
 	return out
 }
 
-// elect makes somebody the leader; the two learn of it later.
+// elect changes the leader; the old and the new one learn of it later.
 func (w *world) elect(to *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -410,7 +410,7 @@ func (w *world) elect(to *process) {
 		}
 		return w.upTo(20 * time.Millisecond)
 	}
-	if from != nil && w.random.IntN(4) > 0 { // some never learn that they lost
+	if from != nil && w.random.IntN(4) > 0 { // some never learn that they lost the lead
 		from.orders <- order{lead: false, delay: slow()}
 	}
 	w.leader = to
@@ -418,7 +418,7 @@ func (w *world) elect(to *process) {
 	w.counts["elections"]++
 }
 
-// trouble happens.
+// trouble injects a random fault.
 func (w *world) trouble() {
 	w.mu.Lock()
 	i := w.random.IntN(len(w.nodes))
@@ -447,7 +447,7 @@ func (w *world) trouble() {
 	}
 	w.mu.Unlock()
 	switch what {
-	case 6: // a new process, of a node that was killed, or one that is only stopped or cut off for a while
+	case 6: // a new process of a node that was killed, or only stopped or cut off for a while
 		fresh := w.spawn(p.id)
 		w.mu.Lock()
 		if p.dead = !p.copied && w.random.IntN(2) == 0; p.dead {
@@ -516,8 +516,8 @@ func (w *world) run(span time.Duration) {
 	w.group.Wait()
 }
 
-// TestNeverTwoOwners: whenever an Ended has been applied by anybody, the node's authority is not valid, and not valid
-// again for that generation; and a process that was replaced has none.
+// TestNeverTwoOwners: once any node has applied an Ended, the ended node's authority is not valid and never becomes valid
+// again for that generation. A replaced process has none.
 func TestNeverTwoOwners(t *testing.T) {
 	seeds := make([]uint64, 0, *seedsFlag)
 	for s := range *seedsFlag {

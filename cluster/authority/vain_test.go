@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// stays has a node apply nothing more from now on.
+// stays makes a node apply nothing more from now on.
 func (d *desk) stays(n byte) {
 	applied, generation := d.state.Index, d.state.Generation(id(n))
 	d.change(n, func(q *Request) { q.Applied, q.Generation = applied, generation })
@@ -23,13 +23,13 @@ func (d *desk) change(n byte, alter func(*Request)) {
 	d.alter[n] = alter
 }
 
-// rule has new rules come into force.
+// rule brings new rules into force.
 func (d *desk) rule() {
 	d.apply(agreement.Empty{})
 	d.ruled = d.state.Index
 }
 
-// ended lists which of the entries end nodes, and why.
+// ended returns the entries that end nodes.
 func ended(entries []agreement.Entry) (list []agreement.Ended) {
 	for _, e := range entries {
 		if e, ok := e.(agreement.Ended); ok {
@@ -41,7 +41,7 @@ func ended(entries []agreement.Entry) (list []agreement.Ended) {
 
 func (d *desk) inRing(n byte) bool { return d.state.InRing(id(n)) }
 
-// TestWhoAsksInVainIsEnded: each reason that is the node's own ends it after five seconds without authority, and no sooner.
+// TestWhoAsksInVainIsEnded: each reason of the node's own ends it after five seconds without authority, and no sooner.
 func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
@@ -79,7 +79,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsUpAChangeOfTheRingIsEnded: it has authority, as nobody was ended, and without it no move ends.
+// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, as none was ended, but no move can finish without it.
 func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	d := newDesk(t, 4)
 	d.up(1, 2, 3, 4)
@@ -97,7 +97,7 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotEndedForAsking: reasons that are not the node's own, and leaders that have nothing agreed on.
+// TestWhoIsNotEndedForAsking: reasons that are not the node's own, and leaders that can't commit.
 func TestWhoIsNotEndedForAsking(t *testing.T) {
 	t.Run("a leader whose entries do not commit", func(t *testing.T) {
 		d := newDesk(t, 3)
@@ -161,8 +161,8 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 	})
 }
 
-// TestOneInTenSeconds: of many that ask in vain one is ended in ten seconds, and never so many that less than half of the ring
-// has authority.
+// TestOneInTenSeconds: of many nodes asking without success, one is ended every ten seconds, and never so many that less
+// than half of the ring has authority.
 func TestOneInTenSeconds(t *testing.T) {
 	d := newDesk(t, 7)
 	d.up(1, 2, 3, 4, 5, 6, 7)
@@ -194,7 +194,7 @@ func TestOneInTenSeconds(t *testing.T) {
 	}
 }
 
-// TestALeaderHandsOn: a leader that would have to end itself hands the lead on.
+// TestALeaderHandsOn: a leader that would have to end itself hands over the lead.
 func TestALeaderHandsOn(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -208,7 +208,8 @@ func TestALeaderHandsOn(t *testing.T) {
 	}
 }
 
-// TestPatience: who was taken out comes back when it has done well for ten seconds, twice as long after each further time.
+// TestPatience: a node that was taken out comes back after doing well for ten seconds, and twice as long after each further
+// time.
 func TestPatience(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -236,8 +237,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestFloor: who has not applied new rules is refused a while after a majority of the ring has, or as soon as all have;
-// not before.
+// TestFloor: a node that has not applied new rules is refused followTime after a majority of the ring has, or as soon as
+// all others have; not before.
 func TestFloor(t *testing.T) {
 	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
 	t.Run("a majority has", func(t *testing.T) {
@@ -293,8 +294,8 @@ func TestFloor(t *testing.T) {
 	})
 }
 
-// TestReachedOnlyByOthers: a node that most nodes reach only by way of others leaves the ring as planned, once, and is not
-// taken in before they reach it.
+// TestReachedOnlyByOthers: a node that most nodes reach only through others leaves the ring in a planned way, once, and
+// does not rejoin before they reach it directly.
 func TestReachedOnlyByOthers(t *testing.T) {
 	d := newDesk(t, 5)
 	d.up(1, 2, 3, 4, 5)
@@ -311,7 +312,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	d.want(d.run(30*time.Second, 1, 2, 3, 4, 5))
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
-	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // it is made anew without the hole
+	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled") // the ring is rebuilt without the hole
 	if d.inRing(5) || d.state.Boots[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
@@ -326,7 +327,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsReachedByOthersHandsOn: it does not lead for ever where most reach it by way of one of them.
+// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only through another one does not lead forever.
 func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -339,7 +340,7 @@ func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 	}
 }
 
-// TestRemovedByForce: a node that is alive is ended at once, and its process gets no authority any more.
+// TestRemovedByForce: a live node is ended at once, and its process never gets authority again.
 func TestRemovedByForce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

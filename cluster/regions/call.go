@@ -13,13 +13,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// longestCall bounds a call whose caller gave no limit.
+// longestCall bounds a call without a limit of its own, and any longer limit.
 const longestCall = 30 * time.Second
 
-// Go calls an entry node of another region. done runs exactly once: with the reply, which is valid only during done, or with
-// an error: ErrAway or ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a *peer.RemoteError of who was called; or
-// peer.ErrUnreachable or peer.ErrTimeout, where nobody knows whether the call was served. done may run before Go returns, or
-// on a goroutine of Peers, so it must not block. body may be used again after Go returns. A timeout of 0 means 30 s.
+// Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done, or
+// with an error: ErrAway or ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a *peer.RemoteError from the called
+// node; or peer.ErrUnreachable or peer.ErrTimeout if it is unknown whether the call was served. done may run before Go
+// returns, or on a goroutine of Peers, so it must not block. body may be reused after Go returns. A timeout of 0 means
+// 30 s, which is also the maximum.
 func (p *Pool) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
 	if timeout <= 0 || timeout > longestCall {
 		timeout = longestCall
@@ -35,7 +36,7 @@ func (p *Pool) Go(region string, m peer.Method, body []byte, timeout time.Durati
 	p.pass(v, region, m, body, timeout, done)
 }
 
-// Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
+// Call is the blocking form of Go. It takes at most 30 s.
 func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ended(err)
@@ -58,7 +59,7 @@ func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []by
 	}
 }
 
-// ended is what a call fails with when its context has ended.
+// ended returns the error of a call whose context has ended.
 func ended(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return peer.ErrTimeout
@@ -66,8 +67,8 @@ func ended(err error) error {
 	return fmt.Errorf("wait for a reply of another region: %w", err)
 }
 
-// callEntry calls the entry node of a region that was called last, or else another one, and says whether one may have got it.
-// If not, done does not run.
+// callEntry calls the region's last called entry node, or else another one. It reports whether a node may have received the
+// call. If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var last ring.NodeID
 	if id := r.last.Load(); id != nil && slices.Contains(r.entries, *id) {
@@ -76,7 +77,7 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 			return true
 		}
 	}
-	from := rand.IntN(mostEntries) // so that the nodes of a region share the work
+	from := rand.IntN(mostEntries) // spreads the load of this region's nodes
 	for i := range r.entries {
 		id := r.entries[(from+i)%len(r.entries)]
 		if id != last && p.try(id, m, body, timeout, r.judging(id, done)) {
@@ -87,8 +88,8 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 	return false
 }
 
-// judging has the next calls go to another entry node than to one that was late, or did not do what it was asked: it may be
-// gone, which its silence shows only later, or cut off in its own region, and another one is not.
+// judging wraps done. After a node was late or failed a call, it directs the next calls to another entry node: the first
+// may be gone, which shows only after some silence, or cut off in its own region.
 func (r *region) judging(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		var remote *peer.RemoteError
@@ -101,7 +102,7 @@ func (r *region) judging(id ring.NodeID, done func([]byte, error)) func([]byte, 
 	}
 }
 
-// try calls a node and says whether it may have got that. If not, done does not run.
+// try calls a node and reports whether the node may have received the call. If not, done does not run.
 func (p *Pool) try(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	if !p.config.Peers.Reachable(to) {
 		return false
@@ -109,7 +110,7 @@ func (p *Pool) try(to ring.NodeID, m peer.Method, body []byte, timeout time.Dura
 	unsent := false
 	p.config.Peers.Go(to, m, body, timeout, func(reply []byte, err error) {
 		if errors.Is(err, peer.ErrNotSent) || errors.Is(err, peer.ErrBusy) {
-			unsent = true // Go finds that out before it returns
+			unsent = true // set before Go returns
 			return
 		}
 		done(reply, err)

@@ -11,31 +11,31 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Node says who this node is.
+// Node describes this node.
 type Node struct {
 	ID       ring.NodeID
-	Boot     uint64 // of the process: another one after each start
+	Boot     uint64 // of the process: different after each start
 	Name     string // for people
 	Region   string
 	PeerPort int
 }
 
-// Config says who this node is, and where it meets those of other regions.
+// Config describes this node, and where it meets nodes of other regions.
 type Config struct {
 	Self      Node
-	Primary   string              // the region that this node takes for the primary
+	Primary   string              // the region that this node believes to be the primary
 	Bind      string              // IP of the listeners
 	Port      int                 // TCP and UDP
-	AnyPort   bool                // as gossip.Config.AnyPort
+	AnyPort   bool                // see gossip.Config.AnyPort
 	Advertise string              // IP at which other regions reach this node, here and at the peer port
-	Keyring   *memberlist.Keyring // as gossip.Config.Keyring
-	Join      []string            // host[:wan-port] of nodes in other regions, at most 64. Those that are entry nodes answer
+	Keyring   *memberlist.Keyring // see gossip.Config.Keyring
+	Join      []string            // host[:wan-port] of nodes in other regions, at most 64; the entry nodes among them answer
 
-	Remembered []string                 // what Remember was given in an earlier run
-	Remember   func(addresses []string) // gets where entry nodes gossip, when that changes; at most 1,000. It may be nil
+	Remembered []string                 // what an earlier run passed to Remember
+	Remember   func(addresses []string) // receives the entry nodes' gossip addresses when they change; at most 1,000. May be nil
 
 	Peers *peer.Peers // carries the calls
-	// Transport takes the place of the network. It is asked for one each time this node enters the WAN pool.
+	// Transport replaces the network. It is called each time this node enters the WAN pool.
 	Transport func() (memberlist.Transport, error)
 	Logger    *slog.Logger
 }
@@ -50,8 +50,8 @@ func (c Config) validate() error {
 	return c.gossip(0, 0, nil).Validate()
 }
 
-// gossip is the configuration of this node's part in the WAN pool. Each time it enters it is another process to the others:
-// what they remember of the last time, that it left, must not count for this one.
+// gossip returns the configuration for joining the WAN pool. Each time this node joins, it appears as another process: what
+// the others remember about the previous time, namely that it left, must not count now.
 func (c Config) gossip(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,
@@ -64,5 +64,5 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 	}
 }
 
-// mostMembers bounds the number of nodes that a region announces.
+// mostMembers bounds the node count that a region announces.
 const mostMembers = 65535

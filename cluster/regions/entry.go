@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	// enterPause is how long to wait when the WAN pool could not be entered.
+	// enterPause is how long to wait after failing to enter the WAN pool.
 	enterPause = 5 * time.Second
-	// leaveTime bounds how long this node spends on announcing that it leaves.
+	// leaveTime bounds how long this node spends announcing that it leaves.
 	leaveTime = 6 * time.Second
-	// forgetFailed and forgetLeft are how long members of the pool are remembered that are gone.
+	// forgetFailed and forgetLeft are how long to remember pool members that failed or left.
 	forgetFailed = 72 * time.Hour
 	forgetLeft   = time.Hour
-	// mostAddresses bounds what entry nodes tell each other of where entry nodes gossip.
+	// mostAddresses bounds the gossip addresses that entry nodes tell each other.
 	mostAddresses = 64
-	// seeInterval is how often what gossip lists is looked at without news.
+	// seeInterval is how often to look at gossip's list without news.
 	seeInterval = 5 * time.Second
 )
 
-// pool is this node's part in the WAN pool. It belongs to the loop.
+// pool is this node's part in the WAN pool. Only the loop uses it.
 type pool struct {
-	gossip     *gossip.Gossip            // nil: it has none
-	entered    uint64                    // how often
-	again      time.Time                 // not to be tried before
-	cluster    [16]byte                  // as it was announced last
-	members    int                       // as it was announced last
-	remembered []string                  // as Remember got them last
+	gossip     *gossip.Gossip            // nil while this node is not in the pool
+	entered    uint64                    // how many times
+	again      time.Time                 // no attempt before this
+	cluster    [16]byte                  // as last announced
+	members    int                       // as last announced
+	remembered []string                  // as last passed to Remember
 	gone       map[ring.NodeID]time.Time // members that are gone, and since when
-	met        []string                  // as gossip got them last
+	met        []string                  // as last passed to gossip
 	news       bool                      // gossip has changed
-	seen       time.Time                 // when what it lists was last looked at
-	failure    string                    // why the pool could not be entered, as it was said
-	said       []trouble                 // that there are, and were said
+	seen       time.Time                 // when gossip's list was last looked at
+	failure    string                    // why the pool could not be entered, as logged
+	said       []trouble                 // current troubles, all logged
 }
 
-// changed is gossip's; nil without.
+// changed returns gossip's channel; nil outside the pool.
 func (o *pool) changed() <-chan struct{} {
 	if o.gossip == nil {
 		return nil
@@ -51,7 +51,7 @@ func (o *pool) changed() <-chan struct{} {
 	return o.gossip.Changed()
 }
 
-// step does what is due.
+// step does whatever is due.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
 	entry, members, leaving, learned := p.entry, p.members, p.leaving, p.learned
@@ -82,11 +82,11 @@ func (p *Pool) step(now time.Time) {
 	}
 	p.remember(learned)
 	if p.notice() && !p.content() {
-		signal(p.asking) // who else reaches it
+		signal(p.asking) // ask which other entry nodes reach it
 	}
 }
 
-// enter opens the pool's ports. If that fails it is tried again.
+// enter opens the pool's ports. It is retried if that fails.
 func (p *Pool) enter(now time.Time, members int, learned []string) {
 	o := &p.pool
 	o.again = now.Add(enterPause)
@@ -114,7 +114,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	p.log.Info("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
 }
 
-// exit leaves the pool. What is under way may end meanwhile; new calls are passed on by others.
+// exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
 func (p *Pool) exit() {
 	p.log.Info("this node is no entry node of its region any more", "region", p.config.Self.Region)
 	p.view.Store(nowhere)
@@ -126,7 +126,7 @@ func (p *Pool) exit() {
 	p.quit()
 }
 
-// quit closes what enter has opened.
+// quit closes what enter opened.
 func (p *Pool) quit() {
 	p.view.Store(nowhere)
 	p.config.Peers.KnowFar(nil)
@@ -140,7 +140,7 @@ func (p *Pool) quit() {
 	o.gossip, o.again = nil, time.Time{}
 }
 
-// tell has the others know what this node is now.
+// tell announces this node's current cluster and member count.
 func (p *Pool) tell(members int) {
 	o := &p.pool
 	cluster, members := p.config.Peers.Self().Cluster, min(max(members, 0), mostMembers)
@@ -153,7 +153,7 @@ func (p *Pool) tell(members int) {
 	o.cluster, o.members = cluster, members
 }
 
-// see takes over what the pool says.
+// see updates the view from the pool's list.
 func (p *Pool) see(now time.Time) {
 	o := &p.pool
 	o.news, o.seen = false, now
@@ -174,7 +174,7 @@ func (p *Pool) see(now time.Time) {
 	p.view.Store(v)
 }
 
-// addresses are where entry nodes gossip, this one first.
+// addresses returns the entry nodes' gossip addresses, this node's first.
 func (o *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
 	var own []string
 	for _, m := range all {
@@ -186,7 +186,7 @@ func (o *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
 	return own[:min(len(own), mostAddresses)]
 }
 
-// forget drops members that have been gone for long.
+// forget drops members that have been gone for too long.
 func (p *Pool) forget(all []gossip.Member, now time.Time) {
 	o := &p.pool
 	gone := make(map[ring.NodeID]time.Time, len(o.gone))
@@ -211,7 +211,7 @@ func (p *Pool) forget(all []gossip.Member, now time.Time) {
 	o.gone = gone
 }
 
-// remember hands addresses on that are good after a restart.
+// remember reports the addresses to use after a restart.
 func (p *Pool) remember(learned []string) {
 	if p.config.Remember == nil {
 		return

@@ -19,7 +19,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestNothingIsOpenedBeforeItIsTime: a node that is no entry node listens nowhere, and one that is none any more closes all.
+// TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens nowhere, and a node that stops being one
+// closes everything.
 func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -58,7 +59,7 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 	})
 }
 
-// TestThePortIsTaken: the node says so, once, and tries on.
+// TestThePortIsTaken: the node logs it once, and keeps trying.
 func TestThePortIsTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -80,7 +81,7 @@ func TestThePortIsTaken(t *testing.T) {
 	})
 }
 
-// TestEntryNodesOfARegionMeet: only one of them is named by others, and it learns of the rest in its own region.
+// TestEntryNodesOfARegionMeet: others are told of only one of them, which learns about the rest in its own region.
 func TestEntryNodesOfARegionMeet(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nobody := func(c *Config, _ *peer.Config) { c.Join = nil }
@@ -97,7 +98,7 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 			}
 			return true
 		})
-		// One that was none takes over, and the only one that was named is gone.
+		// A new entry node takes over, and the only one that others were told of is gone.
 		last := w.start(0, 4, nobody)
 		w.until(15*time.Second, "it knows", func() bool { return last.pool.Load().Reachable("eu") })
 		for i := 1; i <= 3; i++ {
@@ -109,7 +110,7 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 	})
 }
 
-// TestRemembered: a region that was restarted finds the others although nobody is named, and all have moved.
+// TestRemembered: a restarted region finds the others although it is told of none, and all have moved.
 func TestRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(2)
@@ -129,7 +130,7 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkIsGoneAround: one entry node can't reach a region, and another one of its region can.
+// TestABrokenLinkIsGoneAround: one entry node can't reach a region, but another one of its own region can.
 func TestABrokenLinkIsGoneAround(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(2)
@@ -143,7 +144,7 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 		if !n.pool.Load().Reachable("eu") {
 			t.Error("it says that eu can't be reached")
 		}
-		// Nobody passes on what was passed on: both are cut, and nothing goes in circles.
+		// A call that was passed on is not passed on again: with both cut, nothing goes in circles.
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 1).ip)
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 2).ip)
 		time.Sleep(4 * time.Second)
@@ -203,7 +204,7 @@ func TestLeaveAndClose(t *testing.T) {
 		if err := gone.pool.Load().Leave(ctx); err != nil {
 			t.Error(err)
 		}
-		gone.pool.Load().SetEntry(true) // does nothing any more
+		gone.pool.Load().SetEntry(true) // no longer has any effect
 		time.Sleep(10 * time.Second)
 		if w.node(1, 1).peers.Reachable(gone.id) || !w.node(1, 1).peers.Reachable(stays.id) {
 			t.Error("it has not left, or the other one has")
@@ -235,8 +236,8 @@ func TestLeaveAndClose(t *testing.T) {
 	})
 }
 
-// TestNeverServedTwice breaks links, entry nodes and leave among calls from everywhere: each is served once at most, not at
-// all if its error says so, and once if it was answered.
+// TestNeverServedTwice: breaks links and entry nodes, and makes some leave, during calls from everywhere. Each call is
+// served at most once; not at all if its error says so, and exactly once if it was answered.
 func TestNeverServedTwice(t *testing.T) {
 	seeds := 3
 	if testing.Short() {
@@ -298,7 +299,7 @@ func TestNeverServedTwice(t *testing.T) {
 	}
 }
 
-// disturb breaks something now and then, or mends all.
+// disturb occasionally breaks something, or repairs everything.
 func (w *world) disturb(random *rand.Rand) {
 	a, b := w.nodes[random.IntN(len(w.nodes))], w.nodes[random.IntN(len(w.nodes))]
 	switch random.IntN(300) {

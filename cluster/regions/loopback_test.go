@@ -70,7 +70,7 @@ func poll(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestOverLoopback has three regions of one node, over TCP and UDP.
+// TestOverLoopback: three regions of one node each, over TCP and UDP.
 func TestOverLoopback(t *testing.T) {
 	first := onLoopback(t, 0)
 	nodes := []*real{first, onLoopback(t, 1, first.at), onLoopback(t, 2, first.at)}
@@ -90,7 +90,7 @@ func TestOverLoopback(t *testing.T) {
 	poll(t, "one has left", func() bool { return !nodes[1].Reachable("ap") && len(nodes[1].Regions()) == 1 })
 }
 
-// keyring has one key.
+// keyring returns a keyring with one key.
 func keyring(key []byte) *memberlist.Keyring {
 	k, err := memberlist.NewKeyring(nil, key)
 	if err != nil {

@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// askInterval is how often an entry node of this region is asked, and askSoon while a region can't be reached.
+	// askInterval is how often one entry node of this region is asked; askSoon is used instead while a region can't be
+	// reached.
 	askInterval = time.Second
 	askSoon     = 500 * time.Millisecond
-	askTime     = 500 * time.Millisecond // for one of them to answer
-	// askAll is how often an entry node asks the others although it reaches all regions: that they are one pool.
+	askTime     = 500 * time.Millisecond // bounds the wait for one answer
+	// askAll is how often an entry node asks the others although it reaches all regions, so that they stay one pool.
 	askAll = 10 * time.Second
-	// fresh is how long an answer says what can be reached.
+	// fresh is how long an answer about reachability is trusted.
 	fresh = 3 * time.Second
 )
 
-// hearsay is what entry nodes of this region have said, newest first; at most mostMates answers. It does not change.
+// hearsay is what entry nodes of this region have said, newest first; at most mostMates answers. It is immutable.
 type hearsay []answer
 
-// answer is the reply to MethodRegions: what an entry node knows by itself.
+// answer is the reply to MethodRegions: what an entry node knows first-hand.
 type answer struct {
-	Entry     bool     `json:"entry"`     // it is one
+	Entry     bool     `json:"entry"`     // it is an entry node
 	Regions   []Region `json:"regions"`   // by name; at most mostRegions
 	Addresses []string `json:"addresses"` // where entry nodes gossip; at most mostAddresses
 
@@ -38,7 +39,7 @@ type answer struct {
 	at   time.Time
 }
 
-// reaching are the mates that said, lately, that they reach a region.
+// reaching returns the entry nodes of this region that recently said that they reach the given region.
 func (h hearsay) reaching(region string) (mates []ring.NodeID) {
 	for _, a := range h {
 		says := slices.ContainsFunc(a.Regions, func(r Region) bool { return r.Name == region && r.Reachable })
@@ -49,10 +50,10 @@ func (h hearsay) reaching(region string) (mates []ring.NodeID) {
 	return mates
 }
 
-// regions are all that were named at about the time of the last answer, by name.
+// regions returns every region named at about the time of the latest answer, sorted by name.
 func (h hearsay) regions() []Region {
 	named := make(map[string]Region)
-	for _, a := range slices.Backward(h) { // the newest one counts
+	for _, a := range slices.Backward(h) { // newer answers overwrite older ones
 		if h[0].at.Sub(a.at) > fresh {
 			continue
 		}
@@ -65,7 +66,7 @@ func (h hearsay) regions() []Region {
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
-// age is how old the newest answer is.
+// age returns the age of the newest answer, 0 without any.
 func (h hearsay) age() time.Duration {
 	if len(h) == 0 {
 		return 0
@@ -73,7 +74,7 @@ func (h hearsay) age() time.Duration {
 	return time.Since(h[0].at)
 }
 
-// with is h with another answer. One of a node that is no entry node only replaces what it said before.
+// with returns h with another answer added. An answer from a node that is not an entry node only removes its previous one.
 func (h hearsay) with(a answer) hearsay {
 	var all hearsay
 	if a.Entry {
@@ -87,16 +88,16 @@ func (h hearsay) with(a answer) hearsay {
 	return all
 }
 
-// viaMate says whether an entry node of this region reaches another one for this node.
+// viaMate reports whether an entry node of this region can reach the region for this node.
 func (p *Pool) viaMate(h hearsay, region string) bool {
 	return slices.ContainsFunc(h.reaching(region), p.config.Peers.Reachable)
 }
 
-// ask asks entry nodes of this region, again and again.
+// ask keeps asking the entry nodes of this region.
 func (p *Pool) ask() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last time.Time // when all were asked
+	var last time.Time // when all of them were last asked
 	for {
 		select {
 		case <-p.ctx.Done():
@@ -119,18 +120,18 @@ func (p *Pool) ask() {
 	}
 }
 
-// content says whether every region that this node knows of can be reached.
+// content reports whether every known region can be reached.
 func (p *Pool) content() bool {
 	return !slices.ContainsFunc(p.Regions(), func(r Region) bool { return !r.Reachable })
 }
 
-// askMates asks until an entry node has answered and all regions can be reached, or really all.
+// askMates asks entry nodes until one has answered and all regions can be reached; with all set, it asks every one.
 func (p *Pool) askMates(all bool) {
 	p.mu.Lock()
 	find, last := p.mates, p.lastMate
 	p.mu.Unlock()
 	mates := slices.DeleteFunc(slices.Clone(find()), func(id ring.NodeID) bool { return id == p.config.Self.ID })
-	rand.Shuffle(len(mates), func(i, j int) { mates[i], mates[j] = mates[j], mates[i] }) // that not all ask one
+	rand.Shuffle(len(mates), func(i, j int) { mates[i], mates[j] = mates[j], mates[i] }) // spreads the load
 	if i := slices.Index(mates, last); i > 0 {
 		mates[0], mates[i] = mates[i], mates[0]
 	}
@@ -143,7 +144,7 @@ func (p *Pool) askMates(all bool) {
 	}
 }
 
-// askMate says whether an entry node has answered.
+// askMate asks one node and reports whether it answered as an entry node.
 func (p *Pool) askMate(mate ring.NodeID) bool {
 	ctx, cancel := context.WithTimeout(p.ctx, askTime)
 	defer cancel()
@@ -169,7 +170,7 @@ func (p *Pool) askMate(mate ring.NodeID) bool {
 	return a.Entry
 }
 
-// serveRegions answers what this node knows by itself; what others said is not passed on.
+// serveRegions answers with what this node knows first-hand; it doesn't repeat hearsay.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
 	a := answer{Entry: v.entry, Addresses: v.addresses}
@@ -184,7 +185,7 @@ func (p *Pool) serveRegions(c *peer.Call) {
 	c.Reply(b)
 }
 
-// parseAnswer reads what serveRegions wrote.
+// parseAnswer is the inverse of serveRegions.
 func parseAnswer(b []byte) (a answer, err error) {
 	if err := json.Unmarshal(b, &a); err != nil {
 		return answer{}, fmt.Errorf("%w: %w", errMessage, err)
@@ -200,5 +201,5 @@ func parseAnswer(b []byte) (a answer, err error) {
 	return a, nil
 }
 
-// longestAddress is that of an IPv6 address with zone and port, and more.
+// longestAddress bounds an address: an IPv6 address with zone and port fits.
 const longestAddress = 100

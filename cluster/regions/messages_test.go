@@ -97,7 +97,7 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// TestNonsenseFromWithin: nodes of the own region ask what makes no sense.
+// TestNonsenseFromWithin: nodes of the same region send malformed calls.
 func TestNonsenseFromWithin(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -112,7 +112,7 @@ func TestNonsenseFromWithin(t *testing.T) {
 				t.Errorf("%d %q: have %v", test.m, test.body, err)
 			}
 		}
-		// Nobody who is no entry node passes anything on, and no entry node to its own region.
+		// Only entry nodes pass calls on, and none to its own region.
 		for _, test := range []struct {
 			to     *node
 			region string
@@ -132,7 +132,8 @@ func TestNonsenseFromWithin(t *testing.T) {
 	})
 }
 
-// TestPassingIsBounded has more calls passed on than may be at a time: the rest is away at once, and all places come back.
+// TestPassingIsBounded: of more calls than may be passed on at a time, the excess fails with ErrAway at once, and all slots
+// are freed again.
 func TestPassingIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)

@@ -12,32 +12,32 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of calls inside a region. Those up to 207 belong to this package.
+// Methods of calls inside a region. Methods up to 207 belong to this package.
 const (
-	MethodPass    peer.Method = 200 // a call to another region, for an entry node to pass on
+	MethodPass    peer.Method = 200 // a call to another region for an entry node to pass on
 	MethodRegions peer.Method = 201 // nothing → answer
 )
 
 const (
 	longestRegion = 100
-	// mostPassing bounds the calls that are passed on at a time.
+	// mostPassing bounds the calls being passed on at a time.
 	mostPassing = 4096
-	// mostMates bounds how many entry nodes of this region are asked for something.
+	// mostMates bounds how many entry nodes of this region are asked for one thing.
 	mostMates = 8
 )
 
 var errMessage = errors.New("the message makes no sense")
 
-// What the reply to MethodPass begins with. Then comes the reply of the other region, or the failure.
+// First byte of the reply to MethodPass. The other region's reply, or the failure, follows.
 const (
 	passedReply   = iota // the body
-	passedFailure        // a code, and the detail
+	passedFailure        // a code and the detail
 	passedAway           // nothing was sent
 	passedUnknown        // the link broke
 	passedLate           // no reply in time
 )
 
-// A call to be passed on: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
+// A call to pass on: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
 const (
 	passFormat = 1
 	passHead   = 1 + 1 + 4 + 1
@@ -64,16 +64,17 @@ func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, b
 	return region, m, timeout, d.Rest(), nil
 }
 
-// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was sent.
+// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was
+// sent.
 type passed struct {
 	pool     *Pool
 	request  []byte // for MethodPass
 	deadline time.Time
-	mates    []ring.NodeID // that are left
+	mates    []ring.NodeID // still to ask
 	done     func([]byte, error)
 }
 
-// pass has a call passed on.
+// pass has an entry node of this region pass the call on.
 func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if len(region) > longestRegion || region == "" || region == p.config.Self.Region {
 		done(nil, fmt.Errorf("%w: %q is no other region", ErrAway, region))
@@ -87,7 +88,8 @@ func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout 
 	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), mates: mates, done: done}).next()
 }
 
-// passers are the entry nodes of this region to ask, best first. An entry node asks only those that say they can.
+// passers returns the entry nodes of this region to ask, best first. An entry node asks only those that say they reach the
+// region.
 func (p *Pool) passers(v *view, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.mates, p.lastMate
@@ -112,7 +114,7 @@ func (p *Pool) passers(v *view, region string) []ring.NodeID {
 	return all[:min(len(all), mostMates)]
 }
 
-// next asks the next one that can be asked.
+// next asks the next reachable entry node.
 func (c *passed) next() {
 	for len(c.mates) > 0 {
 		mate := c.mates[0]
@@ -129,11 +131,11 @@ func (c *passed) next() {
 	c.done(nil, ErrAway)
 }
 
-// answered takes what an entry node says.
+// answered handles an entry node's reply.
 func (c *passed) answered(reply []byte, err error) {
 	if err != nil {
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
-			c.next() // it does not pass calls on: it is starting, or of an older version
+			c.next() // it doesn't pass calls on: it is starting, or runs an older version
 			return
 		}
 		c.done(nil, err)
@@ -147,7 +149,7 @@ func (c *passed) answered(reply []byte, err error) {
 	c.done(reply, err)
 }
 
-// appendPassed adds what became of a call that was passed on.
+// appendPassed appends the outcome of a call that was passed on.
 func appendPassed(b, reply []byte, err error) []byte {
 	remote, failed := errors.AsType[*peer.RemoteError](err)
 	switch {
@@ -185,10 +187,10 @@ func parsePassed(b []byte) ([]byte, error) {
 	return nil, errMessage
 }
 
-// CodeMessage is the failure of calls that make no sense.
+// CodeMessage is the failure code for malformed calls.
 const CodeMessage peer.Code = 1
 
-// Handle has the calls of nodes of this region come here.
+// Handle registers the handlers for calls from nodes of this region.
 func (p *Pool) Handle(peers *peer.Peers) {
 	peers.Handle(MethodPass, peer.Near, p.servePass)
 	peers.Handle(MethodRegions, peer.Near, p.serveRegions)

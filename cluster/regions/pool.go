@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	// ErrAway: the region can't be reached, and certainly nothing was sent there.
+	// ErrAway reports that the region can't be reached, and that certainly nothing was sent there.
 	ErrAway = errors.New("the region can't be reached")
-	// ErrClosed means that Close has been called. Nothing was sent.
+	// ErrClosed reports that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
 	errNoEntry   = errors.New("this node is no entry node of its region now")
@@ -31,13 +31,13 @@ var (
 // Region is another region as this node sees it.
 type Region struct {
 	Name      string
-	Primary   bool   // it takes itself for the primary
-	Follows   string // the region that most of its entry nodes take for the primary
+	Primary   bool   // it believes itself to be the primary
+	Follows   string // the region that most of its entry nodes believe to be the primary
 	Reachable bool   // a call would be sent
-	Members   int    // nodes that it has, as they say
+	Members   int    // its node count, by its own account
 }
 
-// Pool is a node's way to other regions.
+// Pool gives a node access to other regions.
 type Pool struct {
 	config  Config
 	log     *slog.Logger
@@ -45,27 +45,27 @@ type Pool struct {
 	cancel  context.CancelFunc
 	group   sync.WaitGroup
 	changed chan struct{} // capacity 1
-	wake    chan struct{} // capacity 1: the loop has something to do
-	asking  chan struct{} // capacity 1: entry nodes of this region are to be asked now
-	out     chan struct{} // closed when this node has left for good
-	passing atomic.Int64  // calls that are passed on for others
-	pool    pool          // the loop's alone
+	wake    chan struct{} // capacity 1: the loop has work
+	asking  chan struct{} // capacity 1: ask entry nodes of this region now
+	out     chan struct{} // closed once this node has left for good
+	passing atomic.Int64  // calls being passed on for others
+	pool    pool          // used only by the loop
 
-	view  atomic.Pointer[view]    // of an entry node; nowhere of others
+	view  atomic.Pointer[view]    // nowhere on nodes that are not entry nodes
 	heard atomic.Pointer[hearsay] // what entry nodes of this region say
 
-	mu       sync.Mutex // guards what follows
-	entry    bool       // this node is to be an entry node
+	mu       sync.Mutex // guards the fields below
+	entry    bool       // this node must be an entry node
 	members  int
 	mates    func() []ring.NodeID
-	learned  []string // where entry nodes gossip, as those of this region say; at most mostAddresses
-	told     []Region // when Changed was signalled last
+	learned  []string // gossip addresses of entry nodes, as told by those of this region; at most mostAddresses
+	told     []Region // as of the last signal on changed
 	leaving  bool     // for good
 	closed   bool
-	lastMate ring.NodeID // the entry node of this region that answered last
+	lastMate ring.NodeID // the entry node of this region that last answered
 }
 
-// Open starts a Pool. Nothing is opened on the network before SetEntry.
+// Open starts a Pool. It opens nothing on the network before SetEntry.
 func Open(c Config) (*Pool, error) {
 	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
@@ -82,7 +82,7 @@ func Open(c Config) (*Pool, error) {
 	return p, nil
 }
 
-// Close leaves the network at once: to other regions this node has failed, unless it has left before. It waits for the
+// Close leaves the network at once: other regions see this node as failed, unless it left before. Close waits for the
 // Pool's goroutines, and may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
@@ -93,9 +93,9 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Leave tells the other regions that this node goes for good, so that they look for it no more, and waits until that is on its
-// way, at most until ctx ends. A node that is only restarted does without: it is found again sooner. SetEntry does nothing
-// afterwards.
+// Leave tells the other regions that this node leaves for good, so that they stop looking for it. It waits until that is on
+// its way, at most until ctx ends. Don't call it for a mere restart: the node is then found again sooner. SetEntry does
+// nothing afterwards.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.entry = true, false
@@ -114,7 +114,7 @@ func (p *Pool) Leave(ctx context.Context) error {
 	}
 }
 
-// SetEntry says whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
+// SetEntry sets whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
 func (p *Pool) SetEntry(yes bool) {
 	p.change(func() bool {
 		if p.leaving || p.entry == yes {
@@ -125,7 +125,7 @@ func (p *Pool) SetEntry(yes bool) {
 	})
 }
 
-// SetMembers says how many nodes this region has.
+// SetMembers sets how many nodes this region has.
 func (p *Pool) SetMembers(n int) {
 	p.change(func() bool {
 		changed := p.members != n
@@ -134,7 +134,7 @@ func (p *Pool) SetMembers(n int) {
 	})
 }
 
-// change wakes both loops if set, which is called with mu held, has changed something.
+// change runs set with mu held, and wakes both loops if set reports a change.
 func (p *Pool) change(set func() bool) {
 	p.mu.Lock()
 	changed := set()
@@ -147,8 +147,8 @@ func (p *Pool) change(set func() bool) {
 
 func nobody() []ring.NodeID { return nil }
 
-// SetMates says how to find the entry nodes of this region that can be reached. They pass calls on for a node that can't reach
-// another region itself. mates must not block.
+// SetMates sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that can't
+// reach another region itself. mates must not block.
 func (p *Pool) SetMates(mates func() []ring.NodeID) {
 	p.mu.Lock()
 	if p.mates = mates; mates == nil {
@@ -158,10 +158,10 @@ func (p *Pool) SetMates(mates func() []ring.NodeID) {
 	signal(p.asking)
 }
 
-// Changed has a value when Regions may have changed since the last one was received.
+// Changed receives a value when Regions may have changed since the last one.
 func (p *Pool) Changed() <-chan struct{} { return p.changed }
 
-// Accept refuses nodes of other regions, for peer.Config.AcceptFar.
+// Accept checks nodes of other regions for peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
 	entry := p.entry && !p.closed
@@ -189,7 +189,8 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// Figures shows how the other regions do. Their names are few, and only nodes of the cluster choose them.
+// Figures reports metrics about the other regions. Region names are safe labels: there are few, and only nodes of the
+// cluster choose them.
 func (p *Pool) Figures(s figures.Sink) {
 	for _, r := range p.Regions() {
 		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
@@ -207,7 +208,7 @@ func (p *Pool) Regions() []Region {
 		all = append(all, one)
 	}
 	for _, r := range h.regions() {
-		// An entry node knows better, unless it has just become one.
+		// An entry node's own view counts, unless it has only just become one.
 		if v.region(r.Name) == nil && len(all) < mostRegions && (!v.entry || h.age() < 3*askAll) {
 			r.Reachable = p.viaMate(*h, r.Name)
 			all = append(all, r)
@@ -217,12 +218,12 @@ func (p *Pool) Regions() []Region {
 	return all
 }
 
-// seen is a region as this node sees it by itself.
+// seen returns a region as this node sees it first-hand.
 func (p *Pool) seen(r *region) Region {
 	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.direct(r)}
 }
 
-// Reachable says whether a call to a region would be sent.
+// Reachable reports whether a call to a region would be sent.
 func (p *Pool) Reachable(region string) bool {
 	if r := p.view.Load().region(region); r != nil && p.direct(r) {
 		return true
@@ -230,12 +231,12 @@ func (p *Pool) Reachable(region string) bool {
 	return p.viaMate(*p.heard.Load(), region)
 }
 
-// direct says whether this node has a link to a region.
+// direct reports whether this node has a link to a region.
 func (p *Pool) direct(r *region) bool {
 	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
 }
 
-// notice signals Changed if Regions has, and says so.
+// notice signals Changed if Regions has changed, and reports that.
 func (p *Pool) notice() bool {
 	now := p.Regions()
 	p.mu.Lock()
@@ -249,12 +250,13 @@ func (p *Pool) notice() bool {
 }
 
 const (
-	// lookInterval is how often it is looked whether links have come or gone, and lookAlone where there are no other regions.
+	// lookInterval is how often to check whether links have come or gone; lookAlone is used instead while there are no
+	// other regions.
 	lookInterval = 200 * time.Millisecond
 	lookAlone    = time.Second
 )
 
-// run owns this node's part in the WAN pool.
+// run is the loop that owns this node's part in the WAN pool.
 func (p *Pool) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -56,7 +56,7 @@ func TestRegionsFindEachOther(t *testing.T) {
 	})
 }
 
-// TestPassedOn: nodes that are no entry nodes call and are told all the same.
+// TestPassedOn: nodes that are not entry nodes call other regions and get answers all the same.
 func TestPassedOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -112,7 +112,7 @@ func TestPassedOn(t *testing.T) {
 	})
 }
 
-// TestEntryNodeKilled kills the entry node that is called, again and again: another one has the calls within 2 s.
+// TestEntryNodeKilled: kills the called entry node, again and again; another one takes the calls within 2 s.
 func TestEntryNodeKilled(t *testing.T) {
 	for name, end := range map[string]func(w *world, n *node){
 		"killed": func(w *world, n *node) { w.kill(n) },
@@ -157,7 +157,7 @@ func TestEntryNodeKilled(t *testing.T) {
 						t.Errorf("%v is answered again after %v", caller, have)
 					}
 					t.Logf("%v is answered again after %v", caller, have)
-					if name == "power" { // what is left of it tells nobody
+					if name == "power" { // its remains notify no other node
 						w.net.Crash(dead.ip)
 						dead.close()
 					}

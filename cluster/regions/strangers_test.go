@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// inCluster has a node belong to another cluster than its region's.
+// inCluster makes a node belong to another cluster than its region's.
 func inCluster(cluster byte) option {
 	return func(_ *Config, pc *peer.Config) {
 		self := pc.Self
@@ -20,7 +20,7 @@ func inCluster(cluster byte) option {
 	}
 }
 
-// asRegion has a node go by the name of another region, in a cluster of its own.
+// asRegion makes a node use the name of another region, in a cluster of its own.
 func asRegion(name string, cluster byte) option {
 	return func(c *Config, pc *peer.Config) {
 		inCluster(cluster)(c, pc)
@@ -38,7 +38,7 @@ func withKey(b byte) option {
 	return func(c *Config, _ *peer.Config) { c.Keyring = keyring(append(make([]byte, 31), b)) }
 }
 
-// TestTwoClustersOfOneName: a second "eu" comes to where there is one. Nobody calls it, and everybody says so.
+// TestTwoClustersOfOneName: a second "eu" appears beside the first. No node calls it, and every node logs an error.
 func TestTwoClustersOfOneName(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -70,7 +70,7 @@ func TestTwoClustersOfOneName(t *testing.T) {
 	})
 }
 
-// TestOneClusterOfTwoNames is a copied data directory, or one that got another --region.
+// TestOneClusterOfTwoNames: a copied data directory, or a node that got another --region.
 func TestOneClusterOfTwoNames(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -108,7 +108,7 @@ func TestAnotherKeyStaysOut(t *testing.T) {
 	})
 }
 
-// TestTLSIsRequired: one region speaks TLS, the others don't. They know of each other and exchange nothing.
+// TestTLSIsRequired: one region uses TLS, the others don't. They know of each other and exchange nothing.
 func TestTLSIsRequired(t *testing.T) {
 	ca := testca.New(t, "all regions")
 	secure := func(_ *Config, pc *peer.Config) { pc.TLS = loadTLS(t, ca) }
@@ -141,7 +141,7 @@ func TestTLSIsRequired(t *testing.T) {
 	})
 }
 
-// TestNobodyCallsAnEntryNodeThatIsNone: a node takes far connections only while it is an entry node.
+// TestNobodyCallsAnEntryNodeThatIsNone: a node accepts far connections only while it is an entry node.
 func TestNobodyCallsAnEntryNodeThatIsNone(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)

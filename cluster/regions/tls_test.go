@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// loadTLS makes a node's certificate.
+// loadTLS creates and loads a node's certificate.
 func loadTLS(t *testing.T, a *testca.Authority) *peer.TLS {
 	t.Helper()
 	cert, key, ca := a.Write(t, t.TempDir())

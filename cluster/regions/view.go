@@ -17,32 +17,32 @@ import (
 const (
 	// mostRegions bounds the other regions. With its own, a node knows 32.
 	mostRegions = 31
-	// mostEntries bounds the entry nodes of a region to which there are links: 5, and some that are being replaced.
+	// mostEntries bounds the linked entry nodes of a region: 5, and some that are being replaced.
 	mostEntries = 8
 )
 
-// view is what an entry node knows of other regions from the WAN pool. It does not change, but for what was called last.
+// view is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.last.
 type view struct {
 	entry     bool                   // this node is in the pool
-	regions   []*region              // by name
-	links     map[ring.NodeID]string // where the entry nodes of all regions are
-	addresses []string               // where entry nodes gossip, this one first; at most mostAddresses
+	regions   []*region              // sorted by name
+	links     map[ring.NodeID]string // addresses of the entry nodes of all regions
+	addresses []string               // gossip addresses of entry nodes, this node's first; at most mostAddresses
 }
 
-// region is another region, as the WAN pool shows it.
+// region is another region as the WAN pool shows it.
 type region struct {
 	name    string
 	follows string
 	cluster [16]byte // zero: not known yet
 	members int
-	alive   bool                         // it has entry nodes that the pool does not take for failed
-	entries []ring.NodeID                // at most mostEntries; those that are alive first
-	last    *atomic.Pointer[ring.NodeID] // the entry node that was called last. The next view has it too
+	alive   bool                         // it has entry nodes that are alive in the pool
+	entries []ring.NodeID                // at most mostEntries; live ones first
+	last    *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
 }
 
 var nowhere = &view{}
 
-// region finds a region by its name.
+// region finds a region by name; nil if there is none.
 func (v *view) region(name string) *region {
 	i, ok := slices.BinarySearchFunc(v.regions, name, func(r *region, name string) int { return cmp.Compare(r.name, name) })
 	if !ok {
@@ -51,10 +51,10 @@ func (v *view) region(name string) *region {
 	return v.regions[i]
 }
 
-// trouble is something that a person has to see to.
+// trouble is a problem that needs a person's attention.
 type trouble string
 
-// look makes the view of what the pool lists. before is the last one.
+// look builds the view from the pool's list. before is the previous view.
 func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	named := make(map[string][]gossip.Member)
 	for _, m := range all {
@@ -84,7 +84,8 @@ func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	return v, troubles
 }
 
-// names orders regions by who comes first if there are too many: those known before, then those that are there, by name.
+// names orders regions by priority in case there are too many: known ones first, then live ones, then the rest, each by
+// name.
 func names(named map[string][]gossip.Member, before *view) []string {
 	rank := func(name string) int {
 		switch {
@@ -98,7 +99,7 @@ func names(named map[string][]gossip.Member, before *view) []string {
 	return slices.SortedFunc(maps.Keys(named), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 }
 
-// lookAt makes a region of its members. They may be of two clusters: then of one of them only.
+// lookAt builds a region from its members. If they belong to several clusters, it uses only one of them.
 func lookAt(name string, all []gossip.Member, before *region) (*region, trouble) {
 	r := &region{name: name, last: new(atomic.Pointer[ring.NodeID])}
 	var known []ring.NodeID
@@ -127,7 +128,7 @@ func lookAt(name string, all []gossip.Member, before *region) (*region, trouble)
 	follows := make(map[string]int)
 	for _, m := range here {
 		if r.alive && m.State != gossip.Alive {
-			break // what those that are alive say counts
+			break // only live members' claims count
 		}
 		r.members = max(r.members, m.Members, 1)
 		follows[m.Primary]++
@@ -139,8 +140,8 @@ func lookAt(name string, all []gossip.Member, before *region) (*region, trouble)
 	return r, two
 }
 
-// chooseCluster decides whose name the region's is: the cluster's that had it before, as long as it is there, else the one's
-// of which most nodes are.
+// chooseCluster decides which cluster owns the region's name: the one that had it before, as long as it is there, otherwise
+// the one with the most nodes.
 func (r *region) chooseCluster(all []gossip.Member) trouble {
 	alive, listed := make(map[[16]byte]int), make(map[[16]byte]int)
 	for _, m := range all {
@@ -177,7 +178,7 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 		r.name, others, r.cluster))
 }
 
-// most is the text that was counted most often; the first in order of those.
+// most returns the text with the highest count; the first in order if several tie.
 func most(counts map[string]int) string {
 	texts := slices.Sorted(maps.Keys(counts))
 	if len(texts) == 0 {

@@ -33,7 +33,7 @@ func says(members int, primary string) func(*gossip.Member) {
 	return func(m *gossip.Member) { m.Members, m.Primary = members, primary }
 }
 
-// text is a view for a table: each region with its entry nodes.
+// text formats a view for a table test: each region with its entry nodes.
 func (v *view) text() string {
 	var all []string
 	for _, r := range v.regions {
@@ -74,7 +74,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestTheFirstOfANameKeepsIt as long as one of its nodes is there, and then the other has it.
+// TestTheFirstOfANameKeepsIt: as long as one of its nodes is there; after that the other cluster gets the name.
 func TestTheFirstOfANameKeepsIt(t *testing.T) {
 	first, _ := look(self, []gossip.Member{member("eu", 1, of(2))}, nowhere)
 	more := []gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(1)), member("eu", 3, of(1))}
@@ -111,7 +111,7 @@ func TestLookIsBounded(t *testing.T) {
 	if again.region("r00") != nil || again.text() != v.text() {
 		t.Errorf("have %s, want %s", again.text(), v.text())
 	}
-	// Links stay where they are when others come, and the last call's node is remembered.
+	// Links stay when other nodes appear, and the node of the last call is remembered.
 	id := v.region("r01").entries[0]
 	v.region("r01").last.Store(&id)
 	more := append([]gossip.Member{member("r01", 0, func(m *gossip.Member) { m.ID = ring.NodeID{} })}, all...)

@@ -29,20 +29,20 @@ const (
 	peerPort = 7947
 	wanPort  = 7948
 
-	methodEcho  peer.Method = 1 // answers with who served it, a space and the body
+	methodEcho  peer.Method = 1 // replies with the serving node, a space and the body
 	methodFail  peer.Method = 2
 	methodNever peer.Method = 3
 )
 
-// world is a network in memory, on which regions of nodes live. Node i of region r is at 10.r.0.i.
+// world is a network in memory with regions of nodes. Node i of region r is at 10.r.0.i.
 type world struct {
 	t     *testing.T
 	net   *memnet.Net
 	nodes []*node
 	boot  uint64
 
-	mu     sync.Mutex     // guards what follows, nodes too where others than the test write or read them
-	served map[string]int // how often a body was served by any node of another region
+	mu     sync.Mutex     // guards the fields below, and nodes where goroutines other than the test's use them
+	served map[string]int // how often nodes of another region served a body
 }
 
 // node is a node of a test.
@@ -83,7 +83,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 
 type option func(*Config, *peer.Config)
 
-// start opens node i of a region, which is no entry node yet. It knows a node of each other region to begin with.
+// start opens node i of a region, which is not an entry node yet. It initially knows a node of each other region.
 func (w *world) start(r, i int, options ...option) *node {
 	w.t.Helper()
 	w.boot++
@@ -140,7 +140,7 @@ func (w *world) start(r, i int, options ...option) *node {
 	return n
 }
 
-// meet has the nodes of a region know each other.
+// meet makes the nodes of a region known to each other.
 func (w *world) meet(r int) {
 	all := make(map[ring.NodeID]string)
 	for _, n := range w.nodes {
@@ -162,7 +162,7 @@ func (w *world) meet(r int) {
 	}
 }
 
-// mates are the entry nodes of this node's region that it can reach.
+// mates returns the entry nodes of this node's region that it can reach.
 func (n *node) mates() (mates []ring.NodeID) {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
@@ -204,7 +204,7 @@ func (n *node) close() {
 	n.peers.Close()
 }
 
-// kill takes a node off the network without a word.
+// kill takes a node off the network without notice.
 func (w *world) kill(n *node) {
 	w.net.Crash(n.ip)
 	w.forget(n)
@@ -217,7 +217,7 @@ func (w *world) forget(n *node) {
 	w.nodes = slices.DeleteFunc(w.nodes, func(o *node) bool { return o == n })
 }
 
-// regions starts three regions of so many nodes, all of them entry nodes, that reach each other.
+// regions starts three regions of that many nodes, all of them entry nodes that reach each other.
 func (w *world) regions(nodes int, options ...option) {
 	w.t.Helper()
 	for r := range 3 {
@@ -228,7 +228,7 @@ func (w *world) regions(nodes int, options ...option) {
 	w.until(10*time.Second, "all regions reach each other", w.whole)
 }
 
-// whole says whether all nodes reach all other regions.
+// whole reports whether all nodes reach all other regions.
 func (w *world) whole() bool {
 	for _, n := range w.nodes {
 		for _, o := range w.nodes {
@@ -268,7 +268,7 @@ func (w *world) until(most time.Duration, what string, ok func() bool) time.Dura
 	return time.Since(began)
 }
 
-// call calls a region and returns who answered.
+// call calls a region and returns which node answered.
 func (n *node) call(region int, body string, timeout time.Duration) (by string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -283,7 +283,7 @@ func (n *node) call(region int, body string, timeout time.Duration) (by string, 
 	return by, nil
 }
 
-// away says whether an error says that certainly nothing was sent.
+// away reports whether an error means that certainly nothing was sent.
 func away(err error) bool { return errors.Is(err, ErrAway) }
 
 // cutRegions cuts the links between two regions.
