@@ -67,8 +67,8 @@ func (k *Keeper) tellAbsent(op, asked *counters.Op) {
 	}
 }
 
-// Forgive takes back what Owe noted of op at a time: the check was refused by another of its limits. What has been told
-// already, and what a counter here has in it, stays: that costs quota, and makes none.
+// Forgive takes back what Owe recorded for op at the given time, because another limit of the check refused it. What has
+// been reported already, and what a counter here includes, stays: that costs quota, and makes none.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

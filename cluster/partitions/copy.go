@@ -12,8 +12,7 @@ import (
 )
 
 // catchUp is how long after a message arrives its receiver waits to learn what the sender already knows. The time runs
-// from arrival, so messages that wait for the same thing wait together, and a message that waits for nothing is held up
-// no longer than that either.
+// from arrival, so messages that wait for the same thing wait together, and no message behind them is held up longer.
 const catchUp = 50 * time.Millisecond
 
 // answer handles one message.

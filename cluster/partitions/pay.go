@@ -178,7 +178,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 			none, touched[p] = k.debit(c.From.Node, s, now, joins)
 		}
 		if !touched[p] || left[p] {
-			left[p], refused = true, append(refused, i) // what is told after it must not be noted before it
+			left[p], refused = true, append(refused, i) // what was reported later must not be noted first
 		}
 		for _, j := range none {
 			full = append(full, entries+j)

@@ -33,7 +33,7 @@ type finding struct {
 	whole bool   // its copy is complete, and can be compared
 	order
 	done bool // its copy is here, or it has none, or it gave no answer
-	vain bool
+	vain bool // it was waited for without success
 }
 
 // holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
