@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What this build can compute a table with.
+// What this build supports in Settings.
 const (
 	hashName    = "xxh3-64"
 	libraryName = "buraksezer/consistent v1.0.0"

@@ -30,7 +30,7 @@ const twinMemory = time.Minute
 // they copy their arguments into the table, log, and signal.
 type events struct{ *Gossip }
 
-// member parses what memberlist knows of a node.
+// member returns the Member that memberlist's node describes.
 func member(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {

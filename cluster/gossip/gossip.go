@@ -233,7 +233,7 @@ func (g *Gossip) keep() {
 	}
 }
 
-// announce tells the others what this node is now, and waits at most wait until the announcement is sent.
+// announce sends the others this node's present description, and waits at most wait until it is sent.
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()

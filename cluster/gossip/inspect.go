@@ -86,12 +86,12 @@ type inspector struct {
 	reachable func(netip.AddrPort) bool
 }
 
-// header returns what precedes each packet and each accepted stream.
+// header returns the bytes that precede each packet and each accepted stream.
 func (in *inspector) header() []byte {
 	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
 }
 
-// packet returns what to pass to memberlist for a packet: a copy, because packets arrive in much larger buffers.
+// packet returns the bytes to pass to memberlist for a packet: a copy, because packets arrive in much larger buffers.
 func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
@@ -243,8 +243,8 @@ func addrPort(ip, port value) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
 }
 
-// stream reads the message of a stream, without its headers, and returns what to pass to memberlist. grow asks for room
-// for that many bytes.
+// stream reads the message of a stream, without its headers, and returns the bytes to pass to memberlist. grow asks for
+// room for that many bytes.
 func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
 	d := &decoder{in: r, grow: grow}
 	if dir == accepted {

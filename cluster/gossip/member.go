@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Member is what a node tells about itself, and how this node sees it.
+// Member is a node's description of itself, and its state as this node sees it.
 type Member struct {
 	ID         ring.NodeID
 	Boot       uint64 // differs at each start of the process

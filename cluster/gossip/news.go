@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// News is what nodes tell each other besides which nodes there are. memberlist calls its methods: they must not block or
+// News is the other information that nodes exchange through gossip. memberlist calls the methods: they must not block or
 // call the Gossip.
 type News interface {
 	// Packets returns messages for some members. With overhead bytes added to each, they take at most limit bytes. It is
@@ -48,7 +48,7 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 	return departures, d.Rest(), nil
 }
 
-// LocalState returns what goes along with the list of members.
+// LocalState returns the state to send along with the list of members.
 func (g events) LocalState(bool) []byte {
 	var news []byte
 	if g.config.News != nil {
@@ -59,7 +59,7 @@ func (g events) LocalState(bool) []byte {
 	return appendState(g.table.departures(), news)
 }
 
-// MergeRemoteState handles what came along with another node's list.
+// MergeRemoteState handles the state that came along with another node's list.
 func (g events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	maxMemberJoins = 16
 	roundTime      = 10 * time.Second // after this long, a round begins no more joins
 	lookupTime     = 5 * time.Second
-	rememberFor    = 72 * time.Hour // how long to keep an address from an earlier run at which nobody was met
+	rememberFor    = 72 * time.Hour // how long to keep an address from an earlier run without meeting a member there
 	maxTroubled    = 1024           // addresses remembered as not joined; beyond this, all are forgotten and may be logged again
 )
 

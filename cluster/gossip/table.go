@@ -20,7 +20,7 @@ type entry struct {
 	since uint64
 }
 
-// table holds what is known of the other members. It has no lock of its own.
+// table holds the other members that this node knows of. It has no lock of its own.
 type table struct {
 	entries map[ring.NodeID]*entry
 	max     int

@@ -188,7 +188,7 @@ const (
 	accepted
 )
 
-// conn is a connection that its transport tracks. What is read from it has been inspected: one message, and no more.
+// conn is a connection that its transport tracks. Reading it yields one inspected message, and no more.
 type conn struct {
 	net.Conn
 	t    *transport

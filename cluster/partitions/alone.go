@@ -46,9 +46,9 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	return verdict
 }
 
-// counts reports whether the next owner of p continues from the counters here, or pushes over them, so that what is
-// admitted here is counted in them. While p moves, and after a restart, they may be replaced or merged, so they are only
-// looked at.
+// counts reports whether the next owner of p continues from the counters here, or pushes over them. If so, costs admitted
+// here are counted in them. While p moves, and after a restart, they may be replaced or merged, so they are only looked
+// at.
 func (k *Keeper) counts(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == held || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
@@ -67,8 +67,8 @@ func (k *Keeper) tellAbsent(op, asked *counters.Op) {
 	}
 }
 
-// Forgive takes back what Owe recorded for op at the given time, because another limit of the check refused it. What has
-// been reported already, and what a counter here includes, stays: that costs quota, and makes none.
+// Forgive takes op's cost, which Owe recorded at the given time, off the debt, because another limit of the check refused
+// it. A debt that has been reported already, or that a counter here includes, stays: that costs quota, and makes none.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

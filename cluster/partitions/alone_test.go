@@ -29,7 +29,7 @@ func (f *fleet) usedIs(keys []int, want int64) bool {
 	return true
 }
 
-// What a node without a copy admits alone reaches the owner one to two seconds after the owner is back, once.
+// A debt of a node without a copy reaches the owner one to two seconds after the owner is back, once.
 func TestG4_FallbackIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -91,8 +91,8 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	}
 }
 
-// A node that has a copy, or counters whose owner it no longer knows, continues from them: together, what they have used
-// and what it admits alone stay within the limit.
+// A node that has a copy, or counters whose owner it no longer knows, continues from them: costs already in them and
+// those it admits alone stay within the limit together.
 func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -123,7 +123,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	})
 }
 
-// What is forgiven is not owed; and forgiving more often than was recorded in full makes no quota.
+// A forgiven debt is not owed; and forgiving more often than was recorded in full makes no quota.
 func TestForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

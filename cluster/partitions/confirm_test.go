@@ -65,7 +65,7 @@ func (f *fleet) closeAll() {
 	}
 }
 
-// G8: what was confirmed is not forgotten, whichever node is killed, and whatever moves meanwhile.
+// G8: a confirmed change is not forgotten, whichever node is killed, and whatever moves meanwhile.
 func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {

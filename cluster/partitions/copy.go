@@ -34,8 +34,8 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	case ended:
 	case !ok && asks:
 		// The sender may be a new process of an owner that this node can't learn of for a long time, for example while
-		// its disk is full. What is here is final: the owner's last process had lost its authority before the new one was
-		// agreed on.
+		// its disk is full. The copies here are final: the owner's last process had lost its authority before the new one
+		// was agreed on.
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
@@ -97,8 +97,8 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	finish(c, d, appendPartitions(nil, refused))
 }
 
-// beginPush reports whether to take what sender sends about a partition: not if the token is here, nor after something
-// newer, nor in the middle of a copy whose beginning is not here.
+// beginPush reports whether to take a section of sender's push: not if the token is here, nor after something newer, nor
+// in the middle of a copy whose beginning is not here.
 func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,7 +131,7 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 }
 
 // put takes one record of a push. A promotion may have brought the token here since the push began: then the counters
-// here are newer than what the last owner says.
+// here are newer than the last owner's.
 func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,8 +144,8 @@ func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counte
 }
 
 // endPush records how new the copy is after a section. It returns false if a whole copy arrived with a gap: it is then
-// sent again. Changes after a gap are newer than what is here, so they are kept, but the copy's order stays what it was
-// before the gap.
+// sent again. Changes after a gap are newer than the counters here, so they are kept, but the copy's order stays as it
+// was before the gap.
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

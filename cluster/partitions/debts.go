@@ -27,11 +27,11 @@ const (
 type owed struct {
 	limit algorithms.Limit
 	taken algorithms.Taken // when the last part of it was taken
-	cost  int64            // at most the capacity is ever debited: see due
+	cost  int64            // debited up to the capacity at most: see due
 }
 
-// due caps a part of the cost at what is debited for it: nobody must be locked out for longer than it takes to regain the
-// capacity.
+// due caps a part of the cost at the limit's capacity: no subject must be locked out for longer than it takes to regain
+// that.
 func (o *owed) due(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
 // lasts returns how long it takes until nothing of the due cost counts any more.
@@ -57,7 +57,7 @@ func (o *owed) of(taken algorithms.Taken) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
 
-// append writes what is owed for a counter.
+// append encodes the debt of a counter.
 func (o *owed) append(b []byte, key counters.Key, now algorithms.Now) []byte {
 	b = o.limit.Append(counters.AppendKey(b, key), 0)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-o.taken.Steady)))
@@ -65,7 +65,7 @@ func (o *owed) append(b []byte, key counters.Key, now algorithms.Now) []byte {
 	return binary.AppendUvarint(b, uint64(o.cost))
 }
 
-// decodeOwed reads what owed.append wrote passed nanoseconds ago.
+// decodeOwed decodes a debt that owed.append encoded passed nanoseconds ago.
 func decodeOwed(d *wire.Decoder, now algorithms.Now, passed int64) (key counters.Key, o owed) {
 	key = counters.DecodeKey(d)
 	o.limit.Decode(d, 0)
@@ -77,7 +77,7 @@ func decodeOwed(d *wire.Decoder, now algorithms.Now, passed int64) (key counters
 	return key, o
 }
 
-// debt is what this node admitted from one counter without its owner, while acting for it or in fallback.
+// debt is the cost that this node admitted from one counter without its owner, while acting for it or in fallback.
 type debt struct {
 	owed
 	// absent is how much of cost is missing in the counter here: there was no counter, or the owner has overwritten it
@@ -100,14 +100,14 @@ func (d *debt) missing(there int64) int64 {
 	return d.absent
 }
 
-// reduce takes cost off the debt, down to what is sealed.
+// reduce takes cost off the debt, down to its sealed part.
 func (d *debt) reduce(cost int64) {
 	d.cost = max(d.sealed, d.cost-cost)
 	d.absent = min(d.absent, d.cost)
 }
 
-// debtLedger holds what owners must be told, by partition and counter. It has no lock of its own. Invariant: n is the
-// number of debts, at most maxDebts.
+// debtLedger holds the debts that owners must be told of, by partition and counter. It has no lock of its own. Invariant:
+// n is the number of debts, at most maxDebts.
 type debtLedger struct {
 	self        ring.NodeID
 	table       *counters.Table
@@ -177,8 +177,8 @@ func (l *debtLedger) replace(p int) {
 	l.changes++
 }
 
-// owe records what was admitted; the counter here has all of it but absent. It returns false if there is no room, which
-// happens only to costs admitted alone, in fallback.
+// owe records the cost of an admitted op; the counter here has all of it but absent. It returns false if there is no
+// room, which happens only to costs admitted alone, in fallback.
 func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, alone bool) bool {
 	known := l.get(op.Key) != nil
 	if !known && alone && l.n >= maxAlone {
@@ -206,7 +206,7 @@ func (l *debtLedger) absent(now algorithms.Now, op *counters.Op) int64 {
 	return d.absent
 }
 
-// forgive takes back what was recorded for op at the given time.
+// forgive takes op's cost, admitted at the given time, off its debt.
 func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	d := l.get(op.Key)
 	if d == nil || !d.of(takenNow(op.Limit, at)) {
@@ -218,8 +218,8 @@ func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	}
 }
 
-// keep drops the debts of a partition whose token is here: this node is their creditor now. It first debits what the
-// counters lack.
+// keep drops the debts of a partition whose token is here: this node is their creditor now. It first debits the parts
+// that the counters lack.
 func (l *debtLedger) keep(p int, now algorithms.Now) {
 	l.debitMissing(p, now, l.there(p, now))
 	for key := range l.debts[p] {
@@ -227,8 +227,8 @@ func (l *debtLedger) keep(p int, now algorithms.Now) {
 	}
 }
 
-// debitMissing debits the debts of p that the counters here lack; there is what another node has already debited from
-// them.
+// debitMissing debits the debts of p that the counters here lack. there holds the parts that another node has already
+// debited from them.
 func (l *debtLedger) debitMissing(p int, now algorithms.Now, there map[counters.Key]int64) {
 	for key, d := range l.debts[p] {
 		if cost := d.missing(there[key]); cost > 0 {
@@ -272,7 +272,7 @@ func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 	return b
 }
 
-// restore adopts what append wrote in an earlier process; see Keeper.RestoreDebts.
+// restore adopts the debts that append encoded in an earlier process; see Keeper.RestoreDebts.
 func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
 		return 0, errors.New("another version of rlnode has written them")

@@ -34,7 +34,7 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	})
 }
 
-// A standby that gives its copies to an owner that lost its memory still owes what a push has overwritten in them.
+// A standby that gives its copies to an owner that lost its memory still owes debts that a push has overwritten in them.
 func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -151,8 +151,8 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	})
 }
 
-// A node that handed a partition over acts while the ring is not settled and the next owner can't be reached. What it
-// admits is debited once: by the next owner when it is back, or by itself if that one is ended.
+// A node that handed a partition over acts while the ring is not settled and the next owner can't be reached. Its debts
+// are debited once: by the next owner when it is back, or by itself if that one is ended.
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

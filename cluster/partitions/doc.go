@@ -12,8 +12,9 @@
 // has. A node that takes over a partition whose other owner is lost asks every node that may have a copy, and fetches the
 // newest. Copies that can't be compared are merged.
 //
-// What a node admits without the owner is a debt to the owner. It reports debts in numbered seals. The owner notes each
-// node's last number beside the counters, and the note goes wherever they go, so no debt is debited twice.
+// Costs that a node admits without the owner are a debt to the owner. The node reports its debts in numbered seals. The
+// owner notes each node's last number beside the counters, and the note travels with them everywhere, so no debt is
+// debited twice.
 //
 // Whether a node that has a token may use it is a separate question: that needs authority (package authority), which is
 // checked after each decision. A partition's gate in the table of counters is open exactly while its token is here and it

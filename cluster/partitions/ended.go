@@ -6,9 +6,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A node that was ended because it stopped applying the log is alive, and may have in memory what nobody else has: it
+// A node that was ended because it stopped applying the log is alive, and may hold counters that no other node has: it
 // kept pushing to the standbys it had when it last applied something. A new owner without a whole copy asks it. It need
-// not know that it was ended: it has had no authority since before that was agreed on, so what it has is final. The new
+// not know that it was ended: it has had no authority since before that was agreed on, so its counters are final. The new
 // owner may be a new process that never saw the ring with the ended node, so it asks every such node that can be reached,
 // whatever it owned.
 
@@ -38,7 +38,7 @@ func (pt *part) complete() bool {
 }
 
 // final returns those of the partitions of which this node had something when it lost its authority. If it has authority
-// again, it has applied its end, and forgotten what it had. The caller holds mu.
+// again, it has applied its end, and forgotten its counters. The caller holds mu.
 func (k *Keeper) final(list []int) []int {
 	if k.cfg.Authority() {
 		return nil

@@ -58,7 +58,7 @@ type sentSection struct {
 	p    int
 	copy bool      // part of a whole copy
 	ends bool      // completes a whole copy
-	of   *progress // the progress it counts toward; nil if the follower is to get the partition anew
+	of   *progress // the progress it counts toward; nil if the follower needs a new copy
 }
 
 // at returns node's follower record, which it creates if needed.
@@ -83,16 +83,16 @@ func (fs followers) synced(p int, node ring.NodeID) bool {
 	return node.IsZero() || pr != nil && pr.whole
 }
 
-// unfollow forgets what others have of p, so they get it anew.
+// unfollow forgets the followers' copies of p, so they get new ones.
 func (fs followers) unfollow(p int) {
 	for _, f := range fs {
 		delete(f.parts, p)
 	}
 }
 
-// take brings the followers of self in line with a new view. It forgets what nodes have of partitions that they no longer
-// follow: if they follow them again, their copies will be out of date. Nodes that restarted or were ended have lost their
-// copies.
+// take brings the followers of self in line with a new view. It forgets the progress of nodes with partitions that they
+// no longer follow: if they follow them again, their copies will be out of date. Nodes that restarted or were ended have
+// lost their copies.
 func (fs followers) take(v, before *view, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
@@ -126,7 +126,7 @@ func (f *follower) begin() uint64 {
 	return f.sent
 }
 
-// end records the answer to a message. Of what the follower has not taken, it needs a whole copy.
+// end records the answer to a message. The follower needs a whole copy of each partition that it has not taken.
 func (f *follower) end(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
 	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
@@ -151,7 +151,7 @@ func (f *follower) end(number uint64, size int, inside []sentSection, refused ma
 }
 
 // following lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
-// other end, so that if either of the two is lost, the other continues from what it has.
+// other end, so that if either of the two is lost, the other continues from its copy.
 func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// takeCopyRequest tells an owner how new the copies here are, or gives it the copies. They include what this node
-// admitted meanwhile.
+// takeCopyRequest tells an owner how new the copies here are, or gives it the copies. They include the costs that this
+// node admitted meanwhile.
 func (k *Keeper) takeCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {

@@ -152,7 +152,7 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 		switch _, to := v.Owner(p); {
 		case pt.phase == flipping && err != nil:
 			pt.attempt++
-			pt.whole = true // what is here is everything as of the freeze
+			pt.whole = true // these are all counters as of the freeze
 			k.setPhase(p, doubtful)
 		case pt.phase == flipping && taken[p]:
 			pt.whole = true // as above
@@ -166,7 +166,7 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 		case taken[p]:
 			k.handed(p, node)
 		default:
-			// If the node that was sent the token says so itself, nobody has had it since it was frozen here.
+			// If the node that was sent the token says so itself, no node has had it since it was frozen here.
 			k.goOn(v, p, pt.own() && !pt.lost(v))
 		}
 	}
@@ -201,7 +201,7 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		// Without authority, this node could not decide the partition, and nobody else would.
+		// Without authority, no node would decide the partition.
 		good := !asks && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self &&
 			from != to && pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
 			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
@@ -229,7 +229,7 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt.passOn()
 	k.followers.unfollow(p)
 	if !k.collecting {
-		// The other node has what is here, so from now on changes are enough for it.
+		// The other node has the same counters, so from now on changes are enough for it.
 		k.followers.at(from).parts[p] = &progress{whole: true}
 	}
 	k.setPhase(p, held)

@@ -87,7 +87,7 @@ type Keeper struct {
 	mu        sync.Mutex // guards the fields below
 	parts     [ring.Partitions]part
 	followers followers
-	changed   chan struct{} // closed and made anew when a phase or the view changes
+	changed   chan struct{} // closed and replaced when a phase or the view changes
 	giving    map[ring.NodeID]*gift
 	errands   map[errand]bool
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
@@ -98,7 +98,7 @@ type Keeper struct {
 	stats     Stats
 	// collecting: changes are being collected for followers, in partitions whose tokens were here when that began.
 	collecting bool
-	// followed: another node has been in a ring since this process began. Before that, nobody needs to hear of changes.
+	// followed: another node has been in a ring since this process began. Before that, changes need not be sent.
 	// Afterwards they are collected even if this node is alone again, because counters that were reset wait for that.
 	followed bool
 	confirms []*confirmation // waiting confirmations
@@ -241,7 +241,7 @@ func (v *view) others(self ring.NodeID) bool {
 	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
 }
 
-// alone reports whether nobody has needed to hear of changes so far.
+// alone reports whether no other node has needed changes so far.
 func (k *Keeper) alone() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -291,7 +291,7 @@ func (k *Keeper) settlePart(v *view, p int) {
 		case from != self:
 			k.giveUp(p)
 		case to != pt.other || pt.lost(v):
-			// The other node can no longer decide. It may have pushed to others what it could not push here.
+			// The other node can no longer decide. It may have pushed to others changes that it could not push here.
 			pt.whole = pt.whole || pt.phase == flipping
 			k.goOn(v, p, false)
 		}

@@ -45,7 +45,7 @@ type Stats struct {
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // partitions held here of which a follower has no whole copy
 	Lagging     int   // followers that can be reached but answer none of this node's messages
-	Debts       int   // counters whose owners must be told what was admitted without them
+	Debts       int   // counters with costs that their owners have yet to be told of
 	Dropped     int64 // checks of fallbacks that owners will never be told of, for want of room
 }
 

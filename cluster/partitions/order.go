@@ -20,5 +20,5 @@ func (o order) after(other order) bool {
 	return o.round > other.round
 }
 
-// passOn records a hand-over of the token: the next owner begins with what is here.
+// passOn records a hand-over of the token: the next owner begins with the counters here.
 func (o *order) passOn() { o.tenure, o.round = o.tenure+1, 0 }

@@ -47,8 +47,7 @@ func (p *payment) add(s *seal, now algorithms.Now) bool {
 	return true
 }
 
-// payDebts tells owners that can be reached again what was admitted without them, until they acknowledge it. It runs in
-// the loop.
+// payDebts reports debts to owners that can be reached again, until they acknowledge them. It runs in the loop.
 func (k *Keeper) payDebts() {
 	v := k.view.Load()
 	now := k.cfg.Now()
@@ -127,7 +126,7 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// paid records what an owner has taken. refused holds the indexes of the seals that it has not taken, full those of
+// paid records which debts an owner has taken. refused holds the indexes of the seals that it refused, full those of
 // single debts for which it has no room.
 func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
 	k.mu.Lock()
@@ -148,11 +147,11 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 	}
 }
 
-// takeDebts debits what others admitted while this node could not be reached, and answers with the indexes of what it
-// can't debit: counters that are not its own. Without authority it takes none: if it has been ended, they would be
-// forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first; standbys that can't
-// be reached are not waited for. A node that this one is asking for copies reports the debts in them, and gets no
-// acknowledgement: a copy from another node may replace the counters here.
+// takeDebts debits the costs that other nodes admitted while this node could not be reached, and answers with the indexes
+// of those it can't debit: counters that are not its own. Without authority it takes none: if it has been ended, they
+// would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first; standbys
+// that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them, and gets
+// no acknowledgement: a copy from another node may replace the counters here.
 func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 	joins := k.gets(c.From.Node)
 	if !k.cfg.Authority() && !joins {
@@ -178,7 +177,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 			none, touched[p] = k.debit(c.From.Node, s, now, joins)
 		}
 		if !touched[p] || left[p] {
-			left[p], refused = true, append(refused, i) // what was reported later must not be noted first
+			left[p], refused = true, append(refused, i) // a later seal must not be noted before it
 		}
 		for _, j := range none {
 			full = append(full, entries+j)
@@ -251,7 +250,7 @@ func (k *Keeper) DebtsChanged() uint64 {
 	return k.debts.changes
 }
 
-// AppendDebts appends to b what owners must be told, for the next process of this node to restore.
+// AppendDebts appends the debts to b, for the next process of this node to restore.
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()

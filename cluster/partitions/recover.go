@@ -15,7 +15,7 @@ const (
 	// pullTimeout bounds how long it may take to give them.
 	pullTimeout = 30 * time.Second
 	// slowPatience is how many times Config.Patience to wait for a reachable node, if this node has no whole copy or the
-	// other's may be newer.
+	// other one has one too.
 	slowPatience = 5
 	// backTimeout bounds one message of a copy.
 	backTimeout = 5 * time.Second
@@ -27,7 +27,7 @@ type search struct {
 	found map[ring.NodeID]finding // by holder
 }
 
-// finding is what one holder has.
+// finding describes one holder's copy.
 type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared

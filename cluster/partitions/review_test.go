@@ -124,7 +124,7 @@ func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
 	return keys
 }
 
-// What a standby admitted while its owner could not be reached is not forgotten if the partition then moves to the
+// Debts of a standby, made while its owner could not be reached, are not forgotten if the partition then moves to the
 // standby, as when the owner leaves.
 func TestDebtsOfTheNextOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

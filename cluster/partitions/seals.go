@@ -67,7 +67,7 @@ func (l *debtLedger) seal(p int, waiting bool) bool {
 	return true
 }
 
-// reopen takes back the last seals of p that nobody was told of: their contents are reported under other numbers.
+// reopen takes back the last seals of p that no owner has been told of: their contents are reported under other numbers.
 func (l *debtLedger) reopen(p int) {
 	list := l.seals[p]
 	for len(list) > 0 && !list[len(list)-1].told {
@@ -137,7 +137,7 @@ func (l *debtLedger) settled(s *seal, told func(i int) bool) {
 	}
 }
 
-// unseal takes an entry out of its seal and, if gone, off the debt: nobody needs to be told.
+// unseal takes an entry out of its seal. If gone is set, it also takes it off the debt: the owner need not be told.
 func (l *debtLedger) unseal(e *sealed, gone bool) {
 	d := l.get(e.key)
 	if d == nil || !d.of(e.taken) {
@@ -152,8 +152,8 @@ func (l *debtLedger) unseal(e *sealed, gone bool) {
 	}
 }
 
-// pruneSeals drops from seals the entries that have drained or left their window. Seals that are in flight stay
-// unchanged.
+// pruneSeals drops from seals the entries that have drained or left their window. It replaces a changed seal, because the
+// old one may be in flight.
 func (l *debtLedger) pruneSeals(now algorithms.Now) {
 	for p, seals := range l.seals {
 		var left []*seal
@@ -209,8 +209,8 @@ func (l *debtLedger) there(p int, now algorithms.Now) map[counters.Key]int64 {
 }
 
 // include makes the copy of p here, which is whole and about to be given to its owner, include all that this node owes
-// it, and say so. If the owner continues from the copy, it debits none of these debts when it is told; if not, it debits
-// them all.
+// it, and note that. If the owner continues from the copy, it debits none of these debts when it is told; if not, it
+// debits them all.
 func (l *debtLedger) include(p int, now algorithms.Now) {
 	if len(l.debts[p]) == 0 {
 		return
@@ -284,7 +284,7 @@ func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	}, until)
 }
 
-// append writes a seal as part of a message, or of what goes to disk.
+// append encodes a seal as part of a message, or for the disk.
 func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendUvarint(b, uint64(s.partition))
 	b = binary.AppendUvarint(b, s.incarnation)
@@ -296,7 +296,7 @@ func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	return b
 }
 
-// decodeSeal reads what seal.append wrote passed nanoseconds ago.
+// decodeSeal decodes a seal that seal.append encoded passed nanoseconds ago.
 func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
 	s := &seal{partition: decodePartition(d), number: number{incarnation: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)

@@ -110,8 +110,8 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	})
 }
 
-// A debtor that is killed after it has reported debts, and before it has written that down, causes no second debit:
-// neither of what the owner was told, nor of what it got with a copy.
+// A debtor that is killed after it has reported debts, and before it has written that down, causes no second debit,
+// whether the owner was told of the debts or got them with a copy.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
 		t.Run(name, func(t *testing.T) {
@@ -186,8 +186,8 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	}
 }
 
-// A restarted owner may have a newer checkpoint than its standby's copy. What the standby admitted meanwhile is added to
-// the checkpoint's counters, once.
+// A restarted owner may have a newer checkpoint than its standby's copy. The standby's debts are added to the
+// checkpoint's counters, once.
 func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -285,7 +285,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		f.net.Cut(a.ip, d.ip)
 		time.Sleep(time.Second)
-		// Reset what is used, so that the newest copy has less than the older one.
+		// Reset the counter, so that the newest copy has less than the older one.
 		if err := d.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -338,8 +338,8 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 	})
 }
 
-// A standby that has reported what it admitted, and does not know that it was debited, takes the owner's place: its copy
-// includes the debt, once.
+// A standby that has reported its debts, and does not know that they were debited, takes the owner's place: its copy
+// includes them, once.
 func TestD8_TheTellerTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

@@ -18,14 +18,14 @@ const (
 	MethodLook                          // "how new are your copies of these?"; answered with findings
 	MethodPull                          // "give me your copies of these"; answered once all of them are sent back
 	MethodBack                          // the copies that MethodPull asked for
-	MethodDebts                         // what was admitted without the owner; answered with what was not taken
+	MethodDebts                         // debts; answered with those that were not taken
 )
 
 // Failure codes of a message.
 const (
 	codeMalformed peer.Code = 1 + iota
 	codeBusy                // too many messages are waiting; try again
-	codeBehind              // the receiver does not yet know what the sender knows
+	codeBehind              // the receiver has an older agreed state than the sender
 	codeRefused
 )
 
@@ -37,7 +37,7 @@ const (
 	sectionMore               // changes only: more of the same round follow
 )
 
-// header begins every message. It says what the sender knows, and identifies it beyond its peer identity.
+// header begins every message. It says which agreed state the sender knows, and identifies it beyond its peer identity.
 type header struct {
 	revision   uint64 // the receiver must know the agreed state up to here
 	generation int64

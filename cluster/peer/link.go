@@ -116,7 +116,7 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 		return
 	}
 	l.replace(ctx, func() bool {
-		// A remote that was paused and resumes is about to send; replacing c would lose what it has not read yet.
+		// A remote that was paused and resumes is about to send; replacing c would lose the messages it has not read yet.
 		sleep(ctx, c.quiet.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// handshakeTime bounds what comes before the first message, at either end: the TLS handshake and the preamble. With a
-	// round-trip time of 300 ms, they take 600 ms.
+	// handshakeTime bounds the exchange before the first message, at either end: the TLS handshake and the preamble. With
+	// a round-trip time of 300 ms, they take 600 ms.
 	handshakeTime = 2 * time.Second
 	// nearDialTime bounds how long a near connection waits for TCP, whose first retry would come only after a second.
 	nearDialTime = 500 * time.Millisecond

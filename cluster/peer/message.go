@@ -44,8 +44,8 @@ var heartbeat = message{kind: messageBeat}.head()
 
 var errMessage = errors.New("the remote sent a message that makes no sense")
 
-// assembler splits what was read into messages. Its memory grows with the data that has arrived, never with the length
-// that a message claims.
+// assembler splits the received bytes into messages. Its memory grows with the data that has arrived, never with the
+// length that a message claims.
 type assembler struct{ partial []byte }
 
 // feed calls visit for every message that b completes. The bodies are valid during visit.

@@ -26,10 +26,10 @@ type notes struct {
 	count int       // notes since then. Invariant: <= mostNotes
 }
 
-// first reports whether what is new, and remembers it.
+// first reports whether the note is new, and remembers it.
 func (n *notes) first(what string) bool { return n.after(what, math.MaxInt64) }
 
-// after reports whether what is new or was last said at least pause ago, and remembers it.
+// after reports whether the note is new, or was last made at least pause ago, and remembers it.
 func (n *notes) after(what string, pause time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,7 +48,7 @@ func (n *notes) after(what string, pause time.Duration) bool {
 	return true
 }
 
-// worthLogging reports whether to log what went wrong with a node: once for each reason, as long as said remembers it. A
+// worthLogging reports whether to log an error with a node: once for each reason, as long as said remembers it. A
 // mismatch of releases is logged once a minute for each node, whichever of the two dials.
 func (p *Peers) worthLogging(err error, node ring.NodeID, said *notes, where string) bool {
 	if errors.As(err, new(*versionError)) {

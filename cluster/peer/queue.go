@@ -46,7 +46,7 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
-// next returns what waits, to be written now. The caller has written what the last call returned.
+// next returns the waiting messages, to be written now. The caller has written those of the last call.
 func (q *queue) next() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,7 +65,7 @@ func (q *queue) empty() bool {
 	return q.waiting.count+q.writing.count == 0
 }
 
-// close drops what waits, and makes put fail.
+// close drops the waiting messages, and makes put fail.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

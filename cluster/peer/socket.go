@@ -17,7 +17,7 @@ type socket struct {
 	greeted   atomic.Bool // the handshake is over, so the fields that are set before it may be read
 	peers     *Peers
 	accepted  bool
-	secure    *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
+	secure    *tls.Config // used for the handshake; nil without TLS. Set before greeted
 	kind      kind        // set before greeted
 	remote    Identity    // set before greeted
 	version   uint8       // of the protocol that both ends use. Set before greeted
@@ -72,7 +72,7 @@ func (s *socket) closeWrite() {
 }
 
 // discard makes Close drop data that is written but not yet sent. It would arrive late, once the way is free again, and
-// after what was sent over a newer connection.
+// after data of a newer connection.
 func (s *socket) discard() {
 	switch c := s.raw.(type) {
 	case *socket: // a tunnel

@@ -133,7 +133,7 @@ func (p *Peers) copy(to, from *socket) {
 	}
 }
 
-// Figures reports what this node carries for others to s.
+// Figures reports to s how much this node carries for others.
 func (p *Peers) Figures(s figures.Sink) {
 	bytes, tunnels := p.Relayed()
 	s.Count("relayed_bytes_total", "Bytes carried between other nodes whose direct way is broken.", bytes)
