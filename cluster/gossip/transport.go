@@ -267,7 +267,7 @@ func (c *conn) receive() ([]byte, error) {
 // errNoAnswer is the error of a node that another one refuses; the other one gives the reason only in its own log.
 var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and has it the same gossip key?")
 
-// take reserves room for a message of bytes in all.
+// take raises the memory reserved for c's message to that many bytes.
 func (c *conn) take(bytes int) error {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()

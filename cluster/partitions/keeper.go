@@ -80,8 +80,8 @@ type Keeper struct {
 	// lineages holds the lineage of each partition held; for the others, the last one they had.
 	lineages [ring.Partitions]atomic.Uint64
 
-	// debiting is held while a message of debts is debited and while changes are collected, so a copy has either all that
-	// was debited under a number, and the number, or nothing of it. It is taken before mu.
+	// debiting is held while a message of debts is debited and while changes are collected, so that a copy has either a
+	// seal's number and everything debited under it, or neither. It is taken before mu.
 	debiting sync.Mutex
 
 	mu        sync.Mutex // guards the fields below
@@ -310,7 +310,7 @@ func (k *Keeper) giveUp(p int) {
 	k.setPhase(p, away)
 }
 
-// claim handles a partition that from assigns to this node, and whose token this node has not had. If an earlier owner
+// claim handles a partition that from assigns to this node, and whose token it is not known to have. If an earlier owner
 // may have flipped it, this node asks the other end; if it has no copy, it asks others for theirs.
 func (k *Keeper) claim(v *view, p int) {
 	pt := &k.parts[p]

@@ -23,7 +23,7 @@
 // connections.
 //
 // Messages queued while others are being written go out right after them: there is no timer. An end that has nothing to
-// say sends a heartbeat, which is an empty message, every fifth of Config.Silence.
+// say sends a heartbeat, which is an empty message, every fifth of Config.Silence, or every 400 ms over a far connection.
 //
 // # Reachable
 //
