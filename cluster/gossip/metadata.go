@@ -16,7 +16,7 @@ import (
 //
 // Each text is preceded by a byte with its length. An extension is a tag, a length byte and that many bytes. Unknown ones
 // are skipped, so that during a rolling upgrade a later version can tell more without being refused by this one; members
-// and primary are left out if empty.
+// and primary are left out if zero or empty.
 const (
 	metadataFormat = 1
 

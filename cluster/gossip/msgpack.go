@@ -78,7 +78,7 @@ func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	return binary.BigEndian.Uint64(wide[:]), nil
 }
 
-// scalar reads a value that contains no other values. Text may have at most most bytes; nil reads as empty text.
+// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil reads as empty text.
 func (d *decoder) scalar(most uint64) (v value, err error) {
 	lead, err := d.byte()
 	if err != nil {
@@ -120,8 +120,8 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 type kind uint8
 
 const (
-	number  kind = iota // 0 to most
-	text                // at most most bytes
+	number  kind = iota // 0 to field.most
+	text                // at most field.most bytes
 	boolean             // true or false
 	address             // an IP, as text of 4 or 16 bytes
 	version             // the versions that a node speaks, as text

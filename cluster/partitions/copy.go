@@ -25,7 +25,7 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 	asks := c.Method == MethodLook || c.Method == MethodPull
 	gives := c.Method == MethodBack || c.Method == MethodDebts
-	ended := asks && d.Bool() // this node was, in the view of the sender, and need not know it
+	ended := asks && d.Bool() // the sender says that this node was ended, which this node need not know
 	v, ok := k.view.Load(), true
 	if !ended {
 		v, ok = k.knows(h.revision, came)

@@ -118,9 +118,9 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	}
 }
 
-// TestDebtsOutliveAnOldTurnAsOwner: a node that could apply nothing was to follow a dead owner, and was ended because it
-// did not. When it catches up, it is the owner for the time of one entry. It still owes the present owner what it
-// admitted alone.
+// TestDebtsOutliveAnOldTurnAsOwner: a node that could apply nothing was to take over from a dead owner, and was ended
+// because it did not. When it catches up, it is the owner for the time of one entry. It still owes the present owner the
+// costs that it admitted alone.
 func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)

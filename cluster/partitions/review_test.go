@@ -190,7 +190,7 @@ func TestDebtsAreToldOnce(t *testing.T) {
 }
 
 // During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached:
-// the old owner refuses checks because it may not decide them, not because nobody does.
+// the old owner refuses checks because the new one decides them, not because nobody can.
 func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
