@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A table is written as
+// A table is encoded as
 //
 //	byte 0     format, 1
 //	byte 1     1 if it is canonical, else 0
@@ -18,20 +18,20 @@ import (
 //	settings   JSON
 //	2 bytes    number of members
 //	members    16 bytes each, ascending
-//	owners     2 bytes for each partition: place among the members
-//	standbys   likewise; 0xffff for none
+//	owners     2 bytes for each partition: index among the members
+//	standbys   likewise; 0xffff if there is none
 //
-// Numbers are little endian. There is no checksum: who keeps a table has one around it.
+// Numbers are little endian. There is no checksum: callers that store a table add their own.
 const (
 	tableFormat = 1
 
 	maxSettings = 1 << 10 // bytes of JSON
 )
 
-// ErrFormat: these bytes are no table.
+// ErrFormat: the bytes are not a valid table.
 var ErrFormat = errors.New("not a ring table")
 
-// AppendBinary appends the assignment of t to b. A nil table has none.
+// AppendBinary appends the encoding of t to b. A nil table is an error.
 func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	if t == nil {
 		return b, fmt.Errorf("%w: it is nil", ErrFormat)
@@ -55,8 +55,8 @@ func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// Parse is the inverse of [Table.AppendBinary]. It computes nothing anew, so it takes tables with settings that this
-// build does not support. The error wraps [ErrFormat].
+// Parse is the inverse of [Table.AppendBinary]. It recomputes nothing, so it accepts tables whose settings this build
+// does not support. The error wraps [ErrFormat].
 func Parse(b []byte) (*Table, error) {
 	t, d := &Table{}, wire.NewDecoder(b)
 	if d.Byte() != tableFormat {
@@ -100,7 +100,7 @@ func parseSettings(b []byte, s *Settings) error {
 	if err := d.Decode(s); err != nil {
 		return fmt.Errorf("%w: settings: %w", ErrFormat, err)
 	}
-	// What is written again must fit as well.
+	// Encoding the table again must give the same bytes.
 	again, err := json.Marshal(*s)
 	if err != nil || !bytes.Equal(again, b) {
 		return fmt.Errorf("%w: settings are not written in the usual way", ErrFormat)
@@ -111,7 +111,7 @@ func parseSettings(b []byte, s *Settings) error {
 	return nil
 }
 
-// valid holds partition p to the invariant.
+// valid reports whether partition p satisfies the invariant of Table.
 func (t *Table) valid(p int) bool {
 	n, owner, standby := len(t.members), int(t.owner[p]), int(t.standby[p])
 	if n == 1 {

@@ -31,7 +31,7 @@ func TestTableIsWrittenAndRead(t *testing.T) {
 	}
 }
 
-// A table of a later build is taken as it is.
+// A table from a later build is accepted as it is.
 func TestUnknownSettingsAreRead(t *testing.T) {
 	table := build(t, nodes(3))
 	table.settings.Library, table.settings.Hash, table.settings.Factor = "another v2", "<&>", 7

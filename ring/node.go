@@ -9,10 +9,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// ErrNodeID: a text is not a node's ID.
+// ErrNodeID: the text is not a node ID.
 var ErrNodeID = errors.New("not a node ID of 32 hexadecimal digits")
 
-// NodeID names a node for as long as its data directory lives. The zero value names none.
+// NodeID names a node for as long as its data directory exists. The zero value names none.
 type NodeID [16]byte
 
 // ParseNodeID is the inverse of [NodeID.String]. The error wraps [ErrNodeID].
@@ -24,22 +24,23 @@ func ParseNodeID(s string) (NodeID, error) {
 	return NodeID(b), nil
 }
 
-// DecodeNodeID reads the bytes of a NodeID.
+// DecodeNodeID reads the 16 bytes of a NodeID.
 func DecodeNodeID(d *wire.Decoder) (id NodeID) {
 	d.Fill(id[:])
 	return id
 }
 
-// String gives 32 hexadecimal digits.
+// String returns 32 hexadecimal digits.
 func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
 
-// Compare orders IDs as their texts are ordered: below 0 if id comes before other, 0 if they are equal.
+// Compare orders IDs as their texts: it returns a value below 0 if id comes before other, 0 if they are equal, above 0
+// otherwise.
 func (id NodeID) Compare(other NodeID) int { return bytes.Compare(id[:], other[:]) }
 
 // IsZero reports whether id names no node.
 func (id NodeID) IsZero() bool { return id == NodeID{} }
 
-// MarshalText gives what String gives.
+// MarshalText returns the bytes of String.
 func (id NodeID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
 // UnmarshalText is the inverse of MarshalText. The error wraps [ErrNodeID].

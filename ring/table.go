@@ -12,32 +12,33 @@ import (
 )
 
 const (
-	// Partitions is how many slices the key space has.
+	// Partitions is the number of slices of the key space.
 	Partitions = 4096
-	// MaxMembers bounds a table. Computing one takes milliseconds up to 50 members, and seconds at this bound.
+	// MaxMembers bounds the members of a table. Computing one takes milliseconds up to 50 members, and seconds at this
+	// bound.
 	MaxMembers = 1024
 
 	partitionBits = 12 // of a hash, from the top
 	nobody        = 0xffff
 )
 
-// ErrMembers: no table has these members.
+// ErrMembers: no table can have these members.
 var ErrMembers = errors.New("members can't form a ring")
 
-// PartitionOf is the partition of a subject whose hash has this upper half.
+// PartitionOf returns the partition of a subject whose hash has this upper half.
 func PartitionOf(hi uint64) int { return int(hi >> (64 - partitionBits)) }
 
-// Table is the assignment of all partitions.
+// Table is the assignment of all partitions to nodes.
 type Table struct {
 	settings  Settings
 	canonical bool
 	members   []NodeID // ascending, at least one, at most MaxMembers
-	// Invariant: owner[p] < len(members); standby[p] too, and differs from owner[p], or is nobody if there is one
-	// member.
+	// Invariant: owner[p] < len(members). standby[p] likewise, and differs from owner[p]; with a single member, it is
+	// nobody.
 	owner, standby [Partitions]uint16
 }
 
-// New computes the table of members, in whatever order they are given. The error wraps [ErrMembers] or [ErrSettings].
+// New computes the table of members, which may be in any order. The error wraps [ErrMembers] or [ErrSettings].
 func New(members []NodeID, s Settings) (*Table, error) {
 	if err := s.Supported(); err != nil {
 		return nil, err
@@ -60,15 +61,15 @@ func New(members []NodeID, s Settings) (*Table, error) {
 	return t, nil
 }
 
-// lately are the tables that New made last. A node that restarts makes its last ones twice, as it reads its log before Raft
-// applies it; nodes of one process, in tests, all make the same.
+// lately caches the last tables that New computed. A restarting node needs its last ones twice, because it reads its log
+// before Raft applies it; in tests, the nodes of one process all need the same ones.
 var lately struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	tables [8]*Table
-	next   int // place of the oldest
+	next   int // index of the oldest
 }
 
-// compute fills in who has what.
+// compute fills in owners and standbys.
 func (t *Table) compute() {
 	named := make([]consistent.Member, len(t.members))
 	for i, id := range t.members {
@@ -83,7 +84,7 @@ func (t *Table) compute() {
 	}
 }
 
-// checkMembers wants at least one, ascending, none zero.
+// checkMembers requires 1 to MaxMembers IDs, ascending, distinct and none zero.
 func checkMembers(members []NodeID) error {
 	switch n := len(members); {
 	case n == 0:
@@ -104,7 +105,8 @@ func checkMembers(members []NodeID) error {
 	return nil
 }
 
-// member is a node as the library knows it. The name makes the places on its ring; the rank saves looking the name up.
+// member is a node as the library knows it. The name determines its points on the library's ring; the rank saves looking
+// the name up.
 type member struct {
 	rank uint16
 	name string
@@ -116,15 +118,15 @@ type hasher struct{}
 
 func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
 
-// best is the rank of p's standby: the member, other than the owner, with the best score. A member that comes or goes
-// changes only the standbys of the partitions where it is the best.
+// best returns the rank of p's standby: the member with the highest score, other than the owner; nobody if there is none.
+// A member that joins or leaves changes only the standbys of the partitions where it scores highest.
 func (t *Table) best(p int) uint16 {
 	rank, most := uint16(nobody), uint64(0)
 	for i, id := range t.members {
 		if uint16(i) == t.owner[p] {
 			continue
 		}
-		// Of equal scores the first member's counts.
+		// Among equal scores, the first member wins.
 		if s := score(p, id); rank == nobody || s > most {
 			rank, most = uint16(i), s
 		}
@@ -132,7 +134,7 @@ func (t *Table) best(p int) uint16 {
 	return rank
 }
 
-// score is how much a member wants to be a partition's standby.
+// score ranks a member as p's standby; the highest wins.
 func score(p int, id NodeID) uint64 {
 	var b [2 + len(id)]byte
 	binary.LittleEndian.PutUint16(b[:], uint16(p))
@@ -140,9 +142,9 @@ func score(p int, id NodeID) uint64 {
 	return xxh3.Hash(b[:])
 }
 
-// Without returns the table after x is gone: x's partitions belong to their standbys, and partitions that lost their
-// standby, in either way, get the next best one. Nothing else moves. It is t itself if x is no member, or the only one:
-// somebody has to own.
+// Without returns the table after x is gone: x's partitions go to their standbys, and partitions that lost their standby,
+// either way, get the next best one. Nothing else moves. It returns t itself if x is no member or the only one: some node
+// must own the partitions.
 func (t *Table) Without(x NodeID) *Table {
 	gone := t.Rank(x)
 	if gone < 0 || len(t.members) == 1 {
@@ -195,10 +197,10 @@ func (t *Table) Members() []NodeID {
 	return t.members
 }
 
-// Canonical reports whether New made the table and nobody was taken out since.
+// Canonical reports whether New computed the table and no member was taken out since.
 func (t *Table) Canonical() bool { return t != nil && t.canonical }
 
-// Settings returns what the table was computed with, zero if t is nil.
+// Settings returns the settings t was computed with; zero if t is nil.
 func (t *Table) Settings() Settings {
 	if t == nil {
 		return Settings{}
@@ -206,7 +208,7 @@ func (t *Table) Settings() Settings {
 	return t.settings
 }
 
-// Rank is the place of x among the members, or -1.
+// Rank returns the index of x among the members, or -1.
 func (t *Table) Rank(x NodeID) int {
 	if t == nil {
 		return -1
@@ -218,7 +220,7 @@ func (t *Table) Rank(x NodeID) int {
 	return i
 }
 
-// Owned counts the partitions that x owns.
+// Owned returns the number of partitions that x owns.
 func (t *Table) Owned(x NodeID) int {
 	rank := t.Rank(x)
 	if rank < 0 {
@@ -233,7 +235,7 @@ func (t *Table) Owned(x NodeID) int {
 	return n
 }
 
-// Equal reports whether both tables have the same members, owners and standbys. How they came about does not count.
+// Equal reports whether both tables have the same members, owners and standbys, however they were computed.
 func (t *Table) Equal(other *Table) bool {
 	if t == nil || other == nil || t == other {
 		return t == other

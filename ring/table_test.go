@@ -13,7 +13,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// nodes are n IDs that are always the same.
+// nodes returns n IDs, always the same ones.
 func nodes(n int) []NodeID {
 	rnd := rand.New(rand.NewPCG(7, 11))
 	out := make([]NodeID, n)
@@ -120,8 +120,8 @@ func TestOrderOfMembersIsNothing(t *testing.T) {
 	}
 }
 
-// Another version of the library, or of the hash, must not go unnoticed: nodes of both builds would own the same
-// partitions. It needs another name in Settings.
+// A change in the library's version or the hash must not go unnoticed: nodes of both builds would own the same
+// partitions. It needs a new name in Settings.
 func TestAssignmentIsWhatItWas(t *testing.T) {
 	for n, want := range map[int]uint64{1: 0xf188cf267c6c9a0f, 3: 0x41ef77bb647c2ff1, 10: 0x7500bb7c316d566b, 50: 0xecadfc2484bcee02} {
 		table, all := build(t, nodes(n)), make([]byte, 0, 32*Partitions)
@@ -145,7 +145,7 @@ func TestAssignmentIsWhatItWas(t *testing.T) {
 func TestJoinMovesItsPart(t *testing.T) {
 	for _, tt := range []struct {
 		members int
-		most    float64 // moved; documented are 25, 18.5, 8.9 and 2.0 %, means over many sets
+		most    float64 // share that moves; the documented 25, 18.5, 8.9 and 2.0 % are means over many sets
 	}{{3, 0.30}, {5, 0.23}, {10, 0.12}, {50, 0.03}} {
 		ids := nodes(tt.members + 1)
 		before, after := build(t, ids[:tt.members]), build(t, ids)
@@ -205,7 +205,7 @@ func TestWithoutMany(t *testing.T) {
 	if have := table.Without(NodeID{1}); have != table {
 		t.Error("without a stranger it is another table")
 	}
-	// In whatever order they go.
+	// The order in which they leave does not matter.
 	one, other := table, table
 	for i := range 6 {
 		one, other = one.Without(ids[i]), other.Without(ids[5-i])
@@ -314,14 +314,14 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// forget makes New make every table anew.
+// forget makes New compute every table anew.
 func forget() {
 	lately.mu.Lock()
 	defer lately.mu.Unlock()
 	clear(lately.tables[:])
 }
 
-// A table that was made a moment ago is not made again, and those that others were made between are the same, if made anew.
+// A recently computed table is not computed again; a table that has dropped out of the cache is equal when computed anew.
 func TestNewRemembers(t *testing.T) {
 	first := build(t, nodes(20))
 	if again := build(t, nodes(20)); again != first {

@@ -16,11 +16,11 @@ import (
 	"github.com/rlnode/rlnode/internal/memnet"
 )
 
-// captured are messages that real nodes sent to each other, without label and checksum.
+// captured holds messages that real nodes sent to each other, without label and checksum.
 type captured struct {
 	packets [][]byte
-	streams [][]byte // what one that dials sends
-	answers [][]byte // and what it gets
+	streams [][]byte // what the dialling node sends
+	answers [][]byte // and what it receives
 }
 
 // capture lets nodes meet, gossip, fail and leave, and keeps one message of each kind and length.
@@ -69,7 +69,7 @@ var capture = sync.OnceValues(func() (captured, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Of these two there is only one where a node lost its packets, or differs from another one.
+	// Nodes send these two only if packets were lost, or if they differ from each other.
 	r.found.streams = append(r.found.streams, slices.Concat([]byte{pingMsg}, pack("SeqNo", 7, "Node", "")))
 	r.found.answers = append(r.found.answers, slices.Concat([]byte{ackMsg}, pack("SeqNo", 7, "Payload", nil)),
 		slices.Concat([]byte{errorMsg}, pack("Error", "no")))
@@ -98,7 +98,7 @@ func (r *recorder) has(kinds []byte) bool {
 	return !slices.ContainsFunc(kinds, func(k byte) bool { return !r.kinds[k] })
 }
 
-// note keeps a message if there is none of its kind and length.
+// note keeps a message if it is the first of its kind and length.
 func (r *recorder) note(to *[][]byte, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *recorder) note(to *[][]byte, b []byte) {
 		b = b[crcHeader:]
 	}
 	r.kinds[b[0]] = true
-	if b[0] == compoundMsg { // suspicions come along with pings, and news with anything
+	if b[0] == compoundMsg { // suspicions travel with pings, and news with anything
 		for parts := b[2+2*int(b[1]):]; len(parts) > 0; parts = parts[1:] {
 			if parts[0] <= userMsg && len(parts) > 1 && (parts[0] == userMsg || parts[1]&0xf0 == 0x80) {
 				r.kinds[parts[0]] = true
@@ -119,7 +119,7 @@ func (r *recorder) note(to *[][]byte, b []byte) {
 	}
 }
 
-// recording is a transport that keeps what it sends.
+// recording is a transport that records what it sends.
 type recording struct {
 	memberlist.Transport
 	r *recorder
@@ -165,7 +165,7 @@ func (c *recordedStream) Close() error {
 	return c.Conn.Close()
 }
 
-// Each kind that nodes send to each other is there, and is inspected without complaint.
+// The capture has every kind of message that nodes send to each other, and the inspector accepts each.
 func TestWhatNodesSendIsPassedOn(t *testing.T) {
 	t.Parallel()
 	c := seeds(t)

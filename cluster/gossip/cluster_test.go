@@ -52,7 +52,7 @@ func TestCrashIsSeenAsFailed(t *testing.T) {
 				default:
 					t.Error("Changed has no value")
 				}
-				// Kept although memberlist forgets it, until it is forgotten here.
+				// It stays listed although memberlist forgets it, until Forget.
 				holds(t, 2*time.Minute, "the failed member is listed", func() bool {
 					return w.nodes[1].sees() == all(n, map[int]State{n: Failed})
 				})
@@ -121,7 +121,7 @@ func TestLeaveEndsWithItsContext(t *testing.T) {
 		if took := time.Since(began); took > 100*time.Millisecond {
 			t.Errorf("took %v", took)
 		}
-		w.nodes[2].Close() // while it still leaves
+		w.nodes[2].Close() // while it is still leaving
 	})
 }
 
@@ -152,7 +152,7 @@ func TestLongCutHeals(t *testing.T) {
 	})
 }
 
-// One without a seed left finds the others by what it remembers.
+// A node without a seed left finds the others by its remembered addresses.
 func TestRememberedMembersAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -169,7 +169,7 @@ func TestRememberedMembersAreJoined(t *testing.T) {
 		w.agree(15*time.Second, all(3, map[int]State{1: Failed, 2: Failed}), 3)
 		w.start(2, func(c *Config) { c.Join, c.Remembered = nil, append(remembered, "nonsense") })
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
-		// The one that was not met is remembered on.
+		// The node that was not met stays remembered.
 		if have, want := fmt.Sprint(w.nodes[2].Addresses()), "[10.0.0.3:7946 10.0.0.1:7946]"; have != want {
 			t.Errorf("addresses: have %s, want %s", have, want)
 		}
@@ -213,7 +213,7 @@ func TestUpdatesReachAll(t *testing.T) {
 	})
 }
 
-// A restart at once, before anyone saw the old process fail.
+// A restart at once, before anyone has seen the old process fail.
 func TestRestartIsTheSameMember(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprintf("moved %v", moved), func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestClonedIDIsRefused(t *testing.T) {
 				t.Errorf("node %d: have %d lines in the log: %q", i, n, nd.log.lines)
 			}
 		}
-		// Leaving is not the clone's to say.
+		// The clone must not announce that the node leaves.
 		if err := clone.Leave(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -302,7 +302,7 @@ func TestACloneTakesOverFromTheDead(t *testing.T) {
 	})
 }
 
-// hasTwin reports whether another process with the node's ID was heard of lately.
+// hasTwin reports whether another process with the node's ID was recently heard of.
 func (n *node) hasTwin() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

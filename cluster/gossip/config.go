@@ -15,57 +15,58 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// ErrConfig means that a Config can't be used as it is.
+// ErrConfig: a Config can't be used as it is.
 var ErrConfig = errors.New("bad gossip settings")
 
-// Config says who this node is, where it gossips and whom it looks for. A duration that is zero has its default.
+// Config says which node this is, where it gossips and which nodes it looks for. Durations that are zero get their
+// defaults.
 type Config struct {
-	Self      Member // State, Address and GossipPort are set by Open
+	Self      Member // Open sets State, Address and GossipPort
 	BindAddr  string // IP of the listeners
 	Port      int    // TCP and UDP; 0 takes a free one
-	AnyPort   bool   // where Port is taken, another one will do
-	Advertise string // IP that others use; BindAddr if that is a certain one
-	WAN       bool   // the pool of entry nodes of all regions; see the package's comment
-	// Keyring has the keys: nothing is sent or taken that is not encrypted with one of them. It may change meanwhile. nil: no
-	// encryption.
+	AnyPort   bool   // if Port is taken, use another one
+	Advertise string // IP that others use; by default BindAddr, unless that is unspecified
+	WAN       bool   // join the pool of entry nodes of all regions; see the package comment
+	// Keyring holds the keys: everything sent or accepted must be encrypted with one of them. It may change at any time.
+	// nil: no encryption.
 	Keyring *memberlist.Keyring
 
-	Join       []string // seeds: host[:port]; names are resolved again at each try. At most 64
+	Join       []string // seeds: host[:port]; names are resolved anew at each try. At most 64
 	Remembered []string // what Addresses returned in an earlier run. At most 1,000 are used
 
-	// Accept may refuse a member. It must not block: memberlist waits for it under a lock.
+	// Accept may refuse a member. It must not block, because memberlist calls it under a lock.
 	Accept func(Member) error
-	// News are told and heard beside; nil: none.
+	// News sends and receives the nodes' other messages; nil: none.
 	News News
-	// Transport takes the place of the network; Close shuts it down.
+	// Transport replaces the network; Close shuts it down.
 	Transport memberlist.Transport
-	// Lookup resolves the names of seeds; the system's resolver by default.
+	// Lookup resolves the names of seeds; by default, the system's resolver does.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	Logger *slog.Logger
 
-	// In a WAN pool the defaults are those in brackets.
-	ProbeInterval  time.Duration // 500 ms (2 s): one other member is probed so often
-	ProbeTimeout   time.Duration // 300 ms (1 s): without an answer for so long, others are asked to probe too
+	// Defaults; those of a WAN pool are in brackets.
+	ProbeInterval  time.Duration // 500 ms (2 s): how often one other member is probed
+	ProbeTimeout   time.Duration // 300 ms (1 s): after this long without an answer, others are asked to probe too
 	GossipInterval time.Duration // 150 ms (300 ms)
-	SyncInterval   time.Duration // 15 s (30 s): the whole list is exchanged with one member so often
-	StreamTimeout  time.Duration // 5 s (10 s): to connect for such an exchange, and again to make it
-	ReclaimAfter   time.Duration // 5 s: so long after it failed, a member may come back with another address
-	RejoinInterval time.Duration // 10 s (5 s): seeds and failed members are joined again so often
+	SyncInterval   time.Duration // 15 s (30 s): how often the whole list is exchanged with one member
+	StreamTimeout  time.Duration // 5 s (10 s): bounds connecting for such an exchange, and again the exchange itself
+	ReclaimAfter   time.Duration // 5 s: how long after it failed a member may return with another address
+	RejoinInterval time.Duration // 10 s (5 s): how often seeds and failed members are joined
 
-	seeds []seed // Join, as withDefaults has read it
+	seeds []seed // Join, parsed by withDefaults
 }
 
 const (
 	maxSeeds      = 64
 	maxRemembered = 1000
 
-	// A label marks our packets, so that other software that uses memberlist on its usual port stays out, and so that the
-	// pools of regions and that between them don't mix.
+	// A label marks this package's packets, to keep out other software that uses memberlist on its usual port, and to
+	// keep the pools of regions and the pool between them apart.
 	label    = "rlnode"
 	labelWAN = "rlnode-wan"
 )
 
-// Validate says what is wrong with c, as Open would. The error wraps ErrConfig or ErrMetadata.
+// Validate returns what is wrong with c, as Open would. The error wraps ErrConfig or ErrMetadata.
 func (c Config) Validate() error {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -75,7 +76,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// withDefaults checks c and fills in what is not said.
+// withDefaults checks c and fills in defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Self.ID.IsZero() {
 		return c, fmt.Errorf("%w: no node ID", ErrConfig)
@@ -154,18 +155,18 @@ func (c Config) label() string {
 	return label
 }
 
-// memberlist is the library's configuration for c; delegates and the transport are the caller's.
+// memberlist returns the library's configuration for c; the caller sets delegates and the transport.
 func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name = c.Self.ID.String() // names are keys: an address may change, or be shared
 	m.BindAddr, m.BindPort = c.BindAddr, c.Port
 	m.AdvertiseAddr, m.AdvertisePort = c.Advertise, c.Port
 	m.Label = c.label()
-	m.SkipInboundLabelCheck = true // the inspector has seen it, and taken it off
+	m.SkipInboundLabelCheck = true // the inspector has checked it, and removed it
 	m.Keyring = c.Keyring
-	// The inspector has verified and decrypted what comes in.
+	// The inspector has verified and decrypted incoming messages.
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = false, true
-	// What is sent is short and random, and what is compressed is refused.
+	// Messages are short and random, and the inspector refuses compressed ones.
 	m.EnableCompression = false
 	m.Logger = logger
 
@@ -174,14 +175,14 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.PushPullInterval = c.SyncInterval
 	m.TCPTimeout = c.StreamTimeout
 	m.DeadNodeReclaimTime = c.ReclaimAfter
-	// A member that nobody confirms to be silent is given twice the time, not six times: a node that is cut off
-	// should not take half a minute to see it.
+	// A suspected member gets twice the minimum time if no other member confirms the suspicion, instead of the default
+	// six times: a node that is cut off must not take half a minute to notice.
 	m.SuspicionMaxTimeoutMult = 2
-	m.AwarenessMaxMultiplier = 4 // and probes at least each 2 s, for the same reason
+	m.AwarenessMaxMultiplier = 4 // so that it probes at least every 2 s, for the same reason
 	return m
 }
 
-// seed is a place to look for members.
+// seed is an address at which to look for members.
 type seed struct {
 	host string
 	port uint16

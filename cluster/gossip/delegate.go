@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Why a member is kept out.
+// Reasons why a member is kept out.
 var (
 	ErrOtherCluster = errors.New("belongs to another cluster")
 	ErrOtherRegion  = errors.New("belongs to another region")
@@ -22,15 +22,15 @@ var (
 	ErrTooMany      = errors.New("there are too many members")
 )
 
-// twinMemory is how long another process with this node's ID is remembered after it was last heard of. Each sync
-// with a member tells of it again.
+// twinMemory is how long another process with this node's ID is remembered after it was last heard of. Each sync with a
+// member reports it again.
 const twinMemory = time.Minute
 
-// events are memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
-// they copy what they are given into the table, log, and signal.
+// events implements memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
+// they copy their arguments into the table, log, and signal.
 type events struct{ *Gossip }
 
-// member reads what memberlist knows of a node.
+// member returns the Member that memberlist's node describes.
 func member(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {
@@ -49,7 +49,7 @@ func member(n *memberlist.Node) (Member, error) {
 	return m, nil
 }
 
-// judge says whether m may be a member beside self.
+// judge returns why m may not be a member beside self, or nil.
 func (c *Config) judge(self, m Member) error {
 	none := [16]byte{}
 	if c.WAN {
@@ -71,7 +71,7 @@ func (c *Config) judge(self, m Member) error {
 	return nil
 }
 
-// admit reads a node and decides whether it may be a member.
+// admit parses a node and decides whether it may be a member.
 func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 	m, err := member(n)
 	if err != nil {
@@ -93,16 +93,16 @@ func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 		text = "a node is kept out of the pool of regions"
 	}
 	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
-		level = slog.LevelError // until someone changes it, the regions don't get on
+		level = slog.LevelError // until someone changes it, the regions can't work together
 	}
 	g.logOnce(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 }
 
-// NotifyAlive decides on every message that says a node is alive, before memberlist looks whether it is news.
+// NotifyAlive decides on every message that says a node is alive, before memberlist checks whether it is new.
 func (g events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == g.name {
-		return nil // this node, or one that takes itself for it: see NotifyConflict
+		return nil // this node, or one that claims its ID: see NotifyConflict
 	}
 	m, err := g.admit(n)
 	g.mu.Lock()
@@ -112,8 +112,8 @@ func (g events) NotifyAlive(n *memberlist.Node) error {
 		err = ErrTooMany
 	}
 	if err != nil {
-		// It may have been a member until it joined, or this node joined, another cluster. Another process with
-		// its ID, at another address, takes nothing from it.
+		// It may have been a member until it, or this node, joined another cluster. A process at another address that
+		// merely claims its ID does not affect it.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
 			g.table.part(known)
 			g.signal(g.changed)
@@ -121,15 +121,14 @@ func (g events) NotifyAlive(n *memberlist.Node) error {
 		g.refuse(n, m, err)
 		return err
 	}
-	if m.State == Left { // maybe no news to memberlist any more: that it would go was overtaken by that it has
+	if m.State == Left { // perhaps no news to memberlist: "it has left" may have overtaken "it is leaving"
 		g.depart(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
 }
 
-// NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; both
-// sides ask. It is refused if that node's list has nobody but strangers: NotifyAlive decides on each one of a
-// list that is mixed.
+// NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; it runs at both
+// ends. It refuses if that node's list contains only strangers. For a mixed list, NotifyAlive decides on each member.
 func (g events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
@@ -152,13 +151,14 @@ func (g events) NotifyMerge(peers []*memberlist.Node) error {
 	return refused
 }
 
-// NotifyConflict hears of a living member whose ID comes from another address too; memberlist keeps the older one.
+// NotifyConflict is called when a living member's ID is also claimed from another address; memberlist keeps the older
+// one.
 func (g events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == g.name {
 		g.twin(other)
 		return
 	}
-	m, _ := member(other) // the ID and the boot make the note; neither needs to be right
+	m, _ := member(other) // the ID and boot only make the note's key; neither needs to be right
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
@@ -167,14 +167,14 @@ func (g events) NotifyConflict(existing, other *memberlist.Node) {
 		"name", m.Name)
 }
 
-// twin notes a process at another address, or what is left of one, that has this node's ID.
+// twin records a process at another address, or traces of one, with this node's ID.
 func (g *Gossip) twin(n *memberlist.Node) {
 	address := n.Address()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
-		return // what was said of this very process, or of its earlier run at the same address
+		return // this is about this very process, or its earlier run at the same address
 	}
 	g.twinHeard = time.Now()
 	g.logOnce(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
@@ -182,11 +182,11 @@ func (g *Gossip) twin(n *memberlist.Node) {
 		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
 
-// NotifyJoin follows a message that a node is alive which was not known, or not alive. Self joins before Create
-// returns.
+// NotifyJoin is called after a node that was unknown, or not alive, was reported alive. This node itself joins before
+// Create returns.
 func (g events) NotifyJoin(n *memberlist.Node) { g.put(n) }
 
-// NotifyUpdate follows a message that changed a living member's metadata.
+// NotifyUpdate is called after a living member's metadata changed.
 func (g events) NotifyUpdate(n *memberlist.Node) { g.put(n) }
 
 func (g events) put(n *memberlist.Node) {
@@ -214,13 +214,13 @@ func (g events) put(n *memberlist.Node) {
 	g.signal(g.changed)
 }
 
-// tell logs what a member has become. The caller holds g.mu.
+// tell logs a member's new state. The caller holds g.mu.
 func (g *Gossip) tell(m Member) {
 	g.config.Logger.Info("a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
-// NotifyLeave follows when a member has left or is given up: memberlist doesn't tell which, so a node that leaves
-// says so in its metadata first.
+// NotifyLeave is called when a member has left or is given up. memberlist doesn't tell which, so a node that leaves says
+// so in its metadata first.
 func (g events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == g.name {
@@ -234,7 +234,7 @@ func (g events) NotifyLeave(n *memberlist.Node) {
 	g.signal(g.changed)
 }
 
-// NodeMeta is asked for when this node announces itself.
+// NodeMeta returns this node's metadata for its announcements.
 func (g events) NodeMeta(int) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()

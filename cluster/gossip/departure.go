@@ -7,11 +7,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Departures go along with each exchange of lists: the processes of which a node knows that they said they leave.
-// memberlist lets the news that a member is gone overtake, and replace, the news that it would go, so one who
-// missed the latter takes it for failed until it hears of it this way.
+// Departures go along with each exchange of lists: the processes that, as far as a node knows, said they were leaving. In
+// memberlist, the news that a member is gone may overtake and replace the news that it is leaving, so a node that missed
+// the latter takes it for failed until it hears of it this way.
 
-// maxDepartures is how many are told, the last ones.
+// maxDepartures bounds how many are told: the most recent ones.
 const maxDepartures = 64
 
 type departure struct {
@@ -19,7 +19,7 @@ type departure struct {
 	boot uint64
 }
 
-// departures lists the members that left last.
+// departures lists the members that left most recently.
 func (t *table) departures() []departure {
 	var left []*entry
 	for _, e := range t.entries {
@@ -35,7 +35,8 @@ func (t *table) departures() []departure {
 	return all
 }
 
-// depart notes that a process has said it leaves, if it is the member's last one, and reports whether that is news.
+// depart records that a process has said it is leaving, if it is the member's current one, and reports whether that is
+// new.
 func (t *table) depart(d departure) (Member, bool) {
 	e := t.entries[d.id]
 	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {
@@ -45,7 +46,7 @@ func (t *table) depart(d departure) (Member, bool) {
 	return e.Member, true
 }
 
-// depart takes the word of others that a process leaves. The caller holds g.mu.
+// depart believes other nodes that a process is leaving. The caller holds g.mu.
 func (g *Gossip) depart(d departure) {
 	if m, news := g.table.depart(d); news {
 		g.tell(m)

@@ -30,7 +30,7 @@ type mutator struct {
 
 var telling = []byte{0, 1, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0xa0, 0xc0, 0xc4, 0xc6, 0xcc, 0xcf, 0xd3, 0xd9, 0xdb, 0xdd, 0xdf, 0xff}
 
-// next mutates one of the messages it has, some times.
+// next mutates one of its messages a few times.
 func (m *mutator) next() []byte {
 	b := slices.Clone(m.from[m.IntN(len(m.from))])
 	for range m.IntN(4) {
@@ -58,10 +58,10 @@ func (m *mutator) mutate(b []byte) []byte {
 		return slices.Delete(b, i, j)
 	case 5: // repeat
 		return slices.Insert(b, j, slices.Clone(b[i:j])...)
-	case 6: // with the end of another message
+	case 6: // append the end of another message
 		other := m.from[m.IntN(len(m.from))]
 		return append(b[:i], other[m.IntN(len(other)):]...)
-	case 7: // a length or number that is something else
+	case 7: // insert a length or number
 		return slices.Insert(b, i, binary.BigEndian.AppendUint32([]byte{0xc6 + byte(m.IntN(25))}, m.Uint32())...)
 	case 8:
 		other := m.from[m.IntN(len(m.from))]
@@ -79,7 +79,7 @@ func (m *mutator) mutate(b []byte) []byte {
 	return b
 }
 
-// A node goes on as before under messages of all kinds that are slightly wrong, and keeps nothing of them.
+// Under a flood of slightly wrong messages of all kinds, a node works as before, and retains nothing of them.
 func TestHostileFlood(t *testing.T) {
 	from := *floodSeed
 	if from == 0 {
@@ -89,18 +89,18 @@ func TestHostileFlood(t *testing.T) {
 	for name, test := range map[string]struct {
 		key  []byte
 		has  bool // the sender has the key
-		part int  // of all messages, in percent
+		part int  // percentage of all messages
 	}{
 		"no key": {nil, true, 45}, "a key, by who has it": {secret, true, 45}, "a key, without it": {secret, false, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFlood(t, from, test.key, test.has)
-			f.wave(*hostile * test.part / 1000) // buffers have grown then
+			f.wave(*hostile * test.part / 1000) // let buffers grow first
 			heap, goroutines := f.rest(0, 1<<30)
 			began := time.Now()
 			f.wave(*hostile * test.part / 100)
 			took := time.Since(began)
-			// The heap is so small that a few buffers of packets, 64 kB each, may be a tenth of it.
+			// The heap is so small that a few packet buffers of 64 kB may be a tenth of it.
 			after, left := f.rest(heap+max(heap/10, 256<<10), goroutines)
 			t.Logf("%d packets and %d streams in %v, %d refused; heap %d kB before, %d kB after; goroutines %d and %d",
 				f.packets, f.streams, took.Round(time.Millisecond), f.first.Refused(), heap>>10, after>>10, goroutines, left)
@@ -109,7 +109,7 @@ func TestHostileFlood(t *testing.T) {
 	}
 }
 
-// flood is two nodes that gossip, and what the first is sent.
+// flood is two nodes that gossip, and the messages to send to the first one.
 type flood struct {
 	t                *testing.T
 	first, second    *target
@@ -122,8 +122,8 @@ type flood struct {
 
 func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 	known := []ring.NodeID{id(1), id(2), id(101)}
-	// One member of the seeds is let in, so that what the messages say of it counts. All others would stay listed, as they should,
-	// and what is sent must not leave this machine.
+	// Accept only one of the seeds' members, so that messages about it count. All others would rightly stay listed, and
+	// nothing may be sent beyond this machine.
 	accept := func(c *Config) {
 		c.Accept = func(m Member) error {
 			if at, err := netip.ParseAddr(m.Address); err != nil || !at.IsLoopback() || !slices.Contains(known, m.ID) {
@@ -138,7 +138,7 @@ func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 		c.Self.ID, c.Self.Name, c.Join = id(2), "n2", []string{f.first.self.gossipAddress().String()}
 	})
 	f.meets(1)
-	// What was logged lately is remembered, up to a bound. Let it be there.
+	// The log of recent events is remembered, up to a bound. Fill it first.
 	f.first.mu.Lock()
 	defer f.first.mu.Unlock()
 	for i := range maxSaid {
@@ -147,7 +147,7 @@ func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 	return f
 }
 
-// meets waits until each of the two nodes hears news of the other one.
+// meets waits until each of the two nodes hears news from the other.
 func (f *flood) meets(expect int) {
 	f.t.Helper()
 	expect %= 60_000
@@ -167,7 +167,7 @@ func (f *flood) meets(expect int) {
 	}
 }
 
-// wave sends so many messages, a tenth of them on streams.
+// wave sends n messages, a tenth of them on streams.
 func (f *flood) wave(n int) {
 	const senders = 4
 	f.seed++
@@ -192,7 +192,7 @@ func (f *flood) sendStreams(m *mutator, n, sender int) {
 		if m.IntN(16) > 0 {
 			b = labeled(b)
 		}
-		// Ports are not free at once again, so there have to be more addresses.
+		// Ports are not free again at once, so several addresses are needed.
 		if _, err := streamFrom(fmt.Sprintf("127.1.%d.%d", sender+1, 1+i/500%250), address, b); err != nil {
 			f.t.Error(err)
 			return
@@ -227,13 +227,13 @@ func (f *flood) sendPackets(m *mutator, n int) {
 	}
 }
 
-// rest waits until the heap and the goroutines are at most so many, or for half a minute.
+// rest waits until heap and goroutines are at most at the given values, or for half a minute.
 func (f *flood) rest(heap uint64, goroutines int) (uint64, int) {
 	f.t.Helper()
 	var m runtime.MemStats
 	var count int
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		for range 3 { // pools keep what they have for one more
+		for range 3 { // pools keep their content for one more collection
 			runtime.GC()
 		}
 		runtime.ReadMemStats(&m)
@@ -272,7 +272,7 @@ func TestNewcomersAreBounded(t *testing.T) {
 	}
 }
 
-// A member is reachable where it was heard of last, until it is forgotten.
+// A member is reachable at the address where it was last heard, until it is forgotten.
 func TestMembersAddresses(t *testing.T) {
 	g := &Gossip{table: newTable(3)}
 	at := func(i int) netip.AddrPort { return netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:7", i)) }
@@ -304,7 +304,7 @@ func TestMembersAddresses(t *testing.T) {
 	check("one of another cluster, and one forgotten", 4)
 }
 
-// Of what nodes say to each other nothing is refused, whatever happens to them.
+// Nothing that nodes send to each other is refused, whatever happens to them.
 func TestNothingOfNodesIsRefused(t *testing.T) {
 	for name, key := range map[string][]byte{"no key": nil, "a key": secret} {
 		t.Run(name, func(t *testing.T) {

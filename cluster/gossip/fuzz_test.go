@@ -4,20 +4,20 @@ import (
 	"testing"
 )
 
-// How a fuzzed message is put on its way.
+// How a fuzzed message is sent.
 const (
-	withLabel  = 1 << iota // else there is none
-	withKey                // to a node that has one
-	withSecret             // encrypted with it
+	withLabel  = 1 << iota // without it, there is no label
+	withKey                // to a node that has a key
+	withSecret             // encrypted with that key
 	withSum                // a packet with a checksum
 )
 
-// fuzzTargets opens a node without a key and one that has it.
+// fuzzTargets opens one node without a key and one with a key.
 func fuzzTargets(f *testing.F) [2]*target {
 	return [2]*target{openTarget(f, nil), openTarget(f, secret)}
 }
 
-// FuzzPacket sends packets to real nodes, which answer afterwards.
+// FuzzPacket sends packets to real nodes, which must still answer afterwards.
 func FuzzPacket(f *testing.F) {
 	nodes := fuzzTargets(f)
 	for _, b := range seeds(f).packets {
@@ -51,7 +51,7 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// FuzzStream sends streams to real nodes, which answer afterwards.
+// FuzzStream sends streams to real nodes, which must still answer afterwards.
 func FuzzStream(f *testing.F) {
 	nodes := fuzzTargets(f)
 	for _, b := range seeds(f).streams {

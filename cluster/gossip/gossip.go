@@ -16,14 +16,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// ErrClosed means that Close has been called.
+// ErrClosed: Close has been called, or the node has left.
 var ErrClosed = errors.New("gossip is closed")
 
 const (
-	announceWait  = time.Second     // until an announcement is on its way; it goes on its way without us
+	announceWait  = time.Second     // how long to wait until an announcement is sent; after that, it goes out in the background
 	announceEvery = 2 * time.Second // while an earlier run of this node is not yet forgotten
-	leaveWait     = 2 * time.Second // for each of the two steps of Leave
-	leaveRounds   = 4               // of gossip between them
+	leaveWait     = 2 * time.Second // bounds each of the two steps of Leave
+	leaveRounds   = 4               // rounds of gossip between them
 )
 
 // Gossip is a node's part in the gossip of its region.
@@ -34,34 +34,35 @@ type Gossip struct {
 	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
 
 	changed chan struct{} // capacity 1
-	meet    chan struct{} // capacity 1: remembered has something new
-	wake    chan struct{} // capacity 1: keep has something to do
+	meet    chan struct{} // capacity 1: remembered has new addresses
+	wake    chan struct{} // capacity 1: keep has work
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	// announcing has its one place taken while this node announces itself: memberlist reads its own address without its lock
-	// there, so two announcements at once would race. It is no mutex: no virtual time passes while one is waited for.
+	// announcing is a semaphore with one place, held while this node announces itself: memberlist then reads its own
+	// address without its lock, so two announcements at once would race. It is not a mutex, because in tests the virtual
+	// clock stands still while a goroutine waits for a mutex.
 	announcing chan struct{}
-	// ending has its one place taken while memberlist leaves or shuts down: to leave after it shut down is a panic. To wait
-	// for a channel, unlike a mutex, is waiting in virtual time too.
+	// ending is a semaphore with one place, held while memberlist leaves or shuts down: it panics if asked to leave after
+	// it has shut down. It is a channel for the same reason.
 	ending chan struct{}
 	shut   bool // guarded by ending
 
 	refused atomic.Uint64 // messages that were not passed on to memberlist
 
-	mu        sync.Mutex // guards what follows; never held while memberlist is called
+	mu        sync.Mutex // guards the fields below; never held while memberlist is called
 	self      Member
 	metadata  []byte // of self
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
 	logged    said[noteKey]
-	twinHeard time.Time // when another process with this node's ID was heard of last; zero: never
-	named     int       // how many nodes the seeds name, at the last look; 0: there was none yet
+	twinHeard time.Time // when another process with this node's ID was last heard of; zero: never
+	named     int       // number of nodes that the seeds named at the last look; 0: not looked yet
 	closed    bool
 }
 
-// Open starts to gossip. That no seed answers is no error: they are tried again until Close.
+// Open starts to gossip. It is no error if no seed answers: seeds are retried until Close.
 func Open(c Config) (*Gossip, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -84,7 +85,7 @@ func Open(c Config) (*Gossip, error) {
 		table: newTable(maxMembers), logged: said[noteKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
-	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has
+	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
 	g.self.Address, g.self.GossipPort, g.self.State = ip.Unmap().String(), c.Port, Alive
 	g.recall()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -103,7 +104,7 @@ func Open(c Config) (*Gossip, error) {
 	return g, nil
 }
 
-// inspector reads what arrives at g.
+// inspector returns the inspector of messages that arrive at g.
 func (g *Gossip) inspector() *inspector {
 	in := &inspector{label: g.config.label(), reachable: g.reachable}
 	if g.config.Keyring != nil {
@@ -112,7 +113,7 @@ func (g *Gossip) inspector() *inspector {
 	return in
 }
 
-// reachable reports whether a member is at an address.
+// reachable reports whether a member has the given address.
 func (g *Gossip) reachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,10 +125,10 @@ func (g *Gossip) reachable(at netip.AddrPort) bool {
 	return false
 }
 
-// Refused is how many messages were thrown away since Open because no node sends such.
+// Refused returns how many messages were dropped since Open because no node sends such messages.
 func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 
-// refuseMessage counts a message that is thrown away, and notes it once an hour for each reason.
+// refuseMessage counts a dropped message, and logs it once an hour for each reason.
 func (g *Gossip) refuseMessage(from net.Addr, err error) {
 	count := g.refused.Add(1)
 	reason, _ := why(err)
@@ -137,7 +138,7 @@ func (g *Gossip) refuseMessage(from net.Addr, err error) {
 		"from", from, "reason", string(reason), "refused", count)
 }
 
-// signal marks a channel of capacity 1.
+// signal sends to a channel of capacity 1 without blocking.
 func (g *Gossip) signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -145,17 +146,17 @@ func (g *Gossip) signal(c chan struct{}) {
 	}
 }
 
-// Members lists this node and all that it knows of, sorted by ID: those that failed or left as well, until Forget.
+// Members lists this node and every member it knows, sorted by ID. It includes those that failed or left, until Forget.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.table.members(g.self)
 }
 
-// Changed has a value when Members may have changed since the last one was received.
+// Changed returns a channel that has a value when Members may have changed since the last one was received.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes what this node tells about itself: its Cluster, Expect, Empty, Version, Members and Primary, nothing else. The
+// Update changes what this node tells about itself: only its Cluster, Expect, Empty, Version, Members and Primary. The
 // others hear of it soon after. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
@@ -183,7 +184,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 		return err
 	}
 	g.self, g.metadata, g.dirty = next, metadata, true
-	for _, e := range g.table.entries { // some may turn out to be another cluster's
+	for _, e := range g.table.entries { // some may turn out to belong to another cluster
 		if g.config.judge(next, e.Member) != nil {
 			g.table.part(e)
 		}
@@ -207,7 +208,7 @@ func (g *Gossip) twinNear(now time.Time) bool {
 	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
 }
 
-// keep announces this node when it has changed.
+// keep announces this node whenever it has changed.
 func (g *Gossip) keep() {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -221,8 +222,8 @@ func (g *Gossip) keep() {
 		case <-g.wake:
 		}
 		g.mu.Lock()
-		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells
-		// when they stop to.
+		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells when
+		// they stop.
 		due := g.dirty || (again && g.twinNear(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
@@ -232,7 +233,7 @@ func (g *Gossip) keep() {
 	}
 }
 
-// announce tells the others what this node is now, and waits at most so long until it is on its way.
+// announce sends the others this node's present description, and waits at most wait until it is sent.
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
@@ -241,8 +242,8 @@ func (g *Gossip) announce(wait time.Duration) {
 	}
 }
 
-// Leave tells the others that this node goes, and waits until that is on its way, at most until ctx ends and never
-// longer than some seconds. The node still answers until Close. To leave twice does nothing more.
+// Leave tells the others that this node is leaving, and waits until that is sent, at most until ctx ends and never longer
+// than some seconds. The node still answers until Close. Leaving twice has no further effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -256,7 +257,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return err
 	}
-	// One that others refuse has nothing to say on behalf of the node that they know.
+	// A process that the others refuse must not speak for the node that they know.
 	silent := g.twinNear(time.Now())
 	g.self, g.metadata = next, metadata
 	g.signal(g.changed)
@@ -276,7 +277,7 @@ func (g *Gossip) leave(silent bool) error {
 		return nil
 	}
 	g.announce(leaveWait)
-	select { // until the others have passed it on: that the node is gone would replace it
+	select { // let the others pass it on first: the news that the node is gone would replace it
 	case <-g.ctx.Done():
 	case <-time.After(leaveRounds * g.config.GossipInterval):
 	}
@@ -291,8 +292,8 @@ func (g *Gossip) leave(silent bool) error {
 	return nil
 }
 
-// Close stops gossiping; to the others the node has failed, unless it has left before. It waits for this package's
-// goroutines; what memberlist has under way ends within some seconds.
+// Close stops gossiping. The others see the node as failed, unless it has left before. Close waits for this package's
+// goroutines; memberlist's own end within some seconds.
 func (g *Gossip) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -300,7 +301,7 @@ func (g *Gossip) Close() error {
 	g.cancel()
 	g.ending <- struct{}{}
 	g.shut = true
-	err := g.list.Shutdown() // closes connections too, so nobody waits for them
+	err := g.list.Shutdown() // closes connections too, so nothing waits for them
 	<-g.ending
 	g.wg.Wait()
 	return err

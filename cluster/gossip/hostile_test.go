@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// target is a real node on loopback, and a socket to send it what nobody should.
+// target is a real node on loopback, with a socket to send it messages that no node sends.
 type target struct {
 	*Gossip
 	t      testing.TB
@@ -51,7 +51,7 @@ func openTarget(t testing.TB, key []byte, options ...func(*Config)) *target {
 	return &target{Gossip: g, t: t, socket: socket, key: key, asked: 1 << 24}
 }
 
-// loopback configures node i with short times.
+// loopback returns a configuration of node i with short times.
 func loopback(i int, key []byte) Config {
 	return Config{
 		Self: Member{ID: id(i), Name: fmt.Sprintf("n%d", i)}, BindAddr: "127.0.0.1", Keyring: ringOf(key),
@@ -68,7 +68,7 @@ func (x *target) packet(b []byte) {
 	}
 }
 
-// stream sends b on a connection of its own and returns what comes back until the node closes it.
+// stream sends b on a new connection and returns what comes back until the node closes it.
 func (x *target) stream(b []byte) []byte {
 	answer, err := streamFrom("127.0.0.1", x.self.gossipAddress().String(), b)
 	if err != nil {
@@ -94,7 +94,7 @@ func streamFrom(ip, address string, b []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// answers waits until the node answers a ping, and so has dealt with all packets before.
+// answers waits until the node answers a ping, which means that it has handled all earlier packets.
 func (x *target) answers() {
 	x.t.Helper()
 	x.asked++
@@ -123,7 +123,7 @@ func (x *target) answers() {
 	x.t.Fatal("the node does not answer any more")
 }
 
-// framed is a packet of one who has the node's key.
+// framed returns b as a packet from a sender that has the node's key.
 func (x *target) framed(b []byte) []byte {
 	if x.key != nil {
 		b = seal(x.key, cipherVersion, b, []byte(label))
@@ -131,7 +131,7 @@ func (x *target) framed(b []byte) []byte {
 	return labeled(b)
 }
 
-// framedStream is the same of a stream.
+// framedStream is framed for streams.
 func (x *target) framedStream(b []byte) []byte {
 	if x.key != nil {
 		b = sealStream(x.key, cipherVersion, b)
@@ -143,7 +143,7 @@ func labeled(b []byte) []byte {
 	return slices.Concat([]byte{labelMsg, byte(len(label))}, []byte(label), b)
 }
 
-// seal encrypts as memberlist does, for any version.
+// seal encrypts as memberlist does, with any version byte.
 func seal(key []byte, version byte, b, additional []byte) []byte {
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -162,7 +162,7 @@ func sealStream(key []byte, version byte, b []byte) []byte {
 	return append(head, seal(key, version, b, append(slices.Clone(head), label...))...)
 }
 
-// pack encodes a map: keys and values in turn.
+// pack encodes a map of alternating keys and values.
 func pack(pairs ...any) []byte {
 	b := []byte{0x80 | byte(len(pairs)/2)}
 	for _, v := range pairs {
@@ -195,7 +195,7 @@ func pack(pairs ...any) []byte {
 	return b
 }
 
-type raw []byte // a value that is encoded already
+type raw []byte // an encoded value
 
 func packBytes(b []byte, s string) []byte {
 	if len(s) < 32 {
@@ -228,7 +228,7 @@ func summed(b []byte) []byte {
 
 func message(kind byte, pairs ...any) []byte { return append([]byte{kind}, pack(pairs...)...) }
 
-// bomb is some 8 kB that unpack to 8 MB.
+// bomb is about 8 kB that unpack to 8 MB.
 var bomb = sync.OnceValue(func() []byte { return compressed(make([]byte, 8<<20)) })
 
 var ours = []byte{1, 5, 2, 0, 0, 0} // versions
@@ -251,7 +251,8 @@ func pushPullBody(join bool, versions ...[]byte) []byte {
 	return b
 }
 
-// hostilePackets are bodies of packets that end a process, take far more than they bring, or are just not what nodes send.
+// hostilePackets returns packet bodies that end a process, take far more memory than they have bytes, or are just not
+// what nodes send.
 func hostilePackets() map[string][]byte {
 	tiny := compressed(nil)
 	deep := compressed([]byte("x"))
@@ -286,7 +287,7 @@ func hostilePackets() map[string][]byte {
 	}
 }
 
-// hostileStreams are the same of streams.
+// hostileStreams is hostilePackets for streams.
 func hostileStreams() map[string][]byte {
 	return map[string][]byte{
 		"23 bytes":                        compressed(nil),
@@ -309,8 +310,8 @@ func hostileStreams() map[string][]byte {
 	}
 }
 
-// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whoever sends it: one who has
-// no key, where there is none and where there is one, and one who has it, such as another build.
+// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whether its sender lacks
+// a key, with or without one being required, or has the key, such as another build.
 func TestHostileMessages(t *testing.T) {
 	for name, test := range map[string]struct {
 		key    []byte
@@ -348,7 +349,7 @@ func TestHostileMessages(t *testing.T) {
 
 func asIs(_ *target, b []byte) []byte { return b }
 
-// costs checks that something is refused, and allocates at most so many bytes.
+// costs checks that the node refuses something, and allocates at most that many bytes.
 func (x *target) costs(what string, most int, do func()) {
 	x.t.(*testing.T).Run(what, func(t *testing.T) {
 		var before, after runtime.MemStats
@@ -365,7 +366,7 @@ func (x *target) costs(what string, most int, do func()) {
 	})
 }
 
-// What only one who has the key can send.
+// Messages that only a sender with the key can make.
 func TestHostileCiphertext(t *testing.T) {
 	x := openTarget(t, secret)
 	x.answers()
@@ -392,7 +393,7 @@ func TestHostileCiphertext(t *testing.T) {
 	}
 }
 
-// With more than one key all open messages, and none but they.
+// With several keys, each opens messages, and no other key does.
 func TestEachKeyOpens(t *testing.T) {
 	keys := [][]byte{bytes.Repeat([]byte{1}, 16), bytes.Repeat([]byte{2}, 32)}
 	in := &inspector{label: label, keys: func() [][]byte { return keys }}
@@ -406,7 +407,7 @@ func TestEachKeyOpens(t *testing.T) {
 			t.Errorf("key %d: have %v and %v", i, err, errStream)
 		}
 	}
-	keys = nil // a ring that has none for a moment does not let plain messages in
+	keys = nil // a keyring that is empty for a moment does not let plain messages in
 	if _, err := in.packet(labeled(nack), &net.UDPAddr{}); err == nil {
 		t.Error("no keys: a plain packet is passed on")
 	}
@@ -415,7 +416,7 @@ func TestEachKeyOpens(t *testing.T) {
 	}
 }
 
-// A node sends nothing to where no member is because a message asks for it.
+// No message makes a node send anything to an address where no member is.
 func TestPingsReachNoStrangers(t *testing.T) {
 	x := openTarget(t, nil)
 	other, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -428,7 +429,7 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	x.packet(labeled(message(pingMsg, "SeqNo", 1, "Node", "", "SourceAddr", loop, "SourcePort", port, "SourceNode", "")))
 	x.packet(labeled(message(indirectPingMsg, "SeqNo", 1, "Node", "", "Target", loop, "Port", port, "Nack", true)))
 	x.answers()
-	other.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // what is sent is there already
+	other.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // anything that was sent has arrived by now
 	if n, from, err := other.ReadFrom(make([]byte, 2000)); err == nil {
 		t.Errorf("have %d bytes from %v, want none", n, from)
 	}
@@ -477,7 +478,7 @@ func TestStreamsShareRoom(t *testing.T) {
 	}
 }
 
-// So many lists are read and answered at once, and those that wait get their turn.
+// A bounded number of lists is read and answered at once, and waiting ones get their turn.
 func TestListsWaitForTheirTurn(t *testing.T) {
 	var asked atomic.Int32
 	release := make(chan struct{})
@@ -500,7 +501,7 @@ func TestListsWaitForTheirTurn(t *testing.T) {
 	}
 }
 
-// stuck are news that are not told until release.
+// stuck is News whose Whole blocks until release.
 type stuck struct {
 	asked   *atomic.Int32
 	release chan struct{}

@@ -15,10 +15,10 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// memberlist 0.6 trusts what it reads: a compressed message that unpacks to nothing, a push without versions or a negative
-// length ends the process, and a small message may take hundreds of MB. So an inspector reads each message first, decrypts it, and
-// passes on nothing but the kinds that nodes send to each other, whole, well-formed and within bounds. What memberlist gets is what
-// was inspected: it decrypts nothing itself.
+// memberlist 0.6 trusts what it reads: a compressed message that unpacks to nothing, a list without versions or a
+// negative length ends the process, and a small message may take hundreds of MB. So an inspector reads each message
+// first, decrypts it, and passes on only the kinds that nodes send to each other, whole, well-formed and within bounds.
+// memberlist gets exactly what was inspected: it decrypts nothing itself.
 
 // refusal is why a message is not passed on.
 type refusal string
@@ -40,7 +40,7 @@ const (
 	errDestination = refusal("it asks for messages to where no member is")
 )
 
-// memberlist's kinds of messages.
+// memberlist's message types.
 const (
 	pingMsg         = 0
 	indirectPingMsg = 1
@@ -66,12 +66,12 @@ const (
 )
 
 const (
-	// maxPacket is beyond what memberlist puts into a packet: 1,400 bytes, its overheads and what comes with a later version.
+	// maxPacket is above what memberlist puts into a packet: 1,400 bytes, its overheads and what a later version may add.
 	maxPacket = 2048
-	// maxStream bounds the message on a stream: 10,000 members with metadata of 512 bytes take less.
+	// maxStream bounds the message on a stream, in bytes: 10,000 members with metadata of 512 bytes fit.
 	maxStream  = 8 << 20
-	maxHeaders = 64 // bytes of what precedes it
-	// maxStates bounds the members of a list: memberlist keeps the dead for a while beside the living.
+	maxHeaders = 64 // bytes of headers before it
+	// maxStates bounds the members in a list: for a while, memberlist keeps the dead along with the living.
 	maxStates = 2 * maxMembers
 	maxText   = 1024 // bytes of a remote error
 	maxID     = 64   // bytes of a node's name, which is its ID
@@ -80,18 +80,18 @@ const (
 // inspector reads messages before memberlist does.
 type inspector struct {
 	label string
-	// keys are those that may have encrypted what arrives; nil: nothing is encrypted.
+	// keys returns the keys that may have encrypted incoming messages; nil: nothing is encrypted.
 	keys func() [][]byte
-	// reachable reports whether a member is at an address.
+	// reachable reports whether a member has an address.
 	reachable func(netip.AddrPort) bool
 }
 
-// header is what precedes each packet, and each stream that is accepted.
+// header returns the bytes that precede each packet and each accepted stream.
 func (in *inspector) header() []byte {
 	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
 }
 
-// packet returns what memberlist may have in place of a packet: a copy, since packets come in buffers that are much larger.
+// packet returns the bytes to pass to memberlist for a packet: a copy, because packets arrive in much larger buffers.
 func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
@@ -115,12 +115,13 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if err := in.packed(b, from, outermost); err != nil {
 		return nil, err
 	}
-	// With a checksum in front memberlist can't take it for encrypted, though it tries that when there is a key.
+	// With a checksum in front, memberlist can't mistake it for an encrypted message, which it would try to decrypt if
+	// there is a key.
 	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
 	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b)), b...), nil
 }
 
-// decrypt returns the text of a message. It never writes to b: each key has to try.
+// decrypt returns the plain text of a message. It never writes to b, since every key may have to be tried.
 func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
 		return nil, errPlain
@@ -145,10 +146,10 @@ type place uint8
 
 const (
 	outermost  place = iota
-	inCompound       // memberlist puts no compound into another
+	inCompound       // memberlist never nests compounds
 )
 
-// packed inspects a message of a packet.
+// packed inspects one message of a packet.
 func (in *inspector) packed(b []byte, from net.Addr, at place) error {
 	if len(b) == 0 {
 		return errCutShort
@@ -166,7 +167,7 @@ func (in *inspector) packed(b []byte, from net.Addr, at place) error {
 		err = d.object(suspectFields)
 	case aliveMsg:
 		err = d.object(aliveFields)
-	case userMsg: // what follows is for News
+	case userMsg: // the rest is for News
 		return nil
 	case compoundMsg:
 		if at == inCompound {
@@ -184,7 +185,8 @@ func (in *inspector) packed(b []byte, from net.Addr, at place) error {
 	return err
 }
 
-// compound inspects each of several messages: their number, a byte; the length of each, two bytes; and then they follow.
+// compound inspects each of several messages: a byte with their number, two bytes with the length of each, then the
+// messages.
 func (in *inspector) compound(b []byte, from net.Addr) error {
 	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
 		return errCutShort
@@ -206,7 +208,7 @@ func (in *inspector) compound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// ping inspects a message that makes this node send others: only to where it came from, or to members.
+// ping inspects a message that makes this node send others: only back to its sender, or to members.
 func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)
@@ -221,7 +223,7 @@ func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
 		return errDestination
 	}
 	if source.bytes == nil || sourcePort.number == 0 {
-		return nil // the answer goes to where it came from
+		return nil // the answer goes back to the sender's address
 	}
 	back := addrPort(source, sourcePort)
 	if u, ok := from.(*net.UDPAddr); ok {
@@ -237,12 +239,12 @@ func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
 }
 
 func addrPort(ip, port value) netip.AddrPort {
-	a, _ := netip.AddrFromSlice(ip.bytes) // the decoder has seen that it has 4 or 16 bytes
+	a, _ := netip.AddrFromSlice(ip.bytes) // the decoder has checked that it has 4 or 16 bytes
 	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
 }
 
-// stream reads the message of a stream, without what precedes it, and returns what memberlist may have in its place. grow asks for
-// room for so many bytes.
+// stream reads the message of a stream, without its headers, and returns the bytes to pass to memberlist. grow asks for
+// room for that many bytes.
 func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
 	d := &decoder{in: r, grow: grow}
 	if dir == accepted {
@@ -300,7 +302,7 @@ func (in *inspector) unseal(d *decoder) ([]byte, error) {
 	return in.decrypt(sealed, additional)
 }
 
-// streamed inspects the message of a stream from behind its kind.
+// streamed inspects the message of a stream after its kind.
 func (in *inspector) streamed(d *decoder, kind byte, dir direction) error {
 	switch {
 	case kind == pushPullMsg:
@@ -319,7 +321,7 @@ func (in *inspector) streamed(d *decoder, kind byte, dir direction) error {
 	return errKind
 }
 
-// pushPull inspects a list of members and what comes along with it.
+// pushPull inspects a list of members and the state that comes with it.
 func pushPull(d *decoder) error {
 	var nodes, length value
 	err := d.object([]field{
@@ -339,8 +341,8 @@ func pushPull(d *decoder) error {
 	return err
 }
 
-// speaksOurs reports whether versions of a node include those that this node speaks, and are those that it uses: memberlist ends
-// all exchanges of lists while it knows of one that doesn't.
+// speaksOurs reports whether a node's versions include, and are set to, those that this node uses: memberlist stops all
+// exchanges of lists while it knows of a node for which that is not so.
 func speaksOurs(v []byte) bool {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
 	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol && v[3] == delegate && v[5] == delegate
@@ -379,7 +381,7 @@ var (
 	}
 )
 
-// pingFields are those of a ping, and some of an indirect one.
+// pingFields returns the fields of a ping, which an indirect one also has.
 func pingFields(source, sourcePort *value) []field {
 	return []field{
 		{name: "SeqNo", kind: number, most: math.MaxUint32},
@@ -390,7 +392,7 @@ func pingFields(source, sourcePort *value) []field {
 	}
 }
 
-// why is the reason of a refusal, if err is one.
+// why returns the reason for a refusal, if err is one.
 func why(err error) (refusal, bool) {
 	var r refusal
 	ok := errors.As(err, &r)

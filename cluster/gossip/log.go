@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	repeatAfter = time.Hour        // what happens at each gossip is said once an hour
-	quietFor    = 10 * time.Minute // and memberlist's own lines so often
-	maxSaid     = 1024             // texts remembered as said; beyond, new ones are dropped until some are old
+	repeatAfter = time.Hour        // recurring events are logged once an hour
+	quietFor    = 10 * time.Minute // and memberlist's own lines once in this time
+	maxSaid     = 1024             // texts remembered; beyond this, new ones are dropped until some expire
 )
 
-// said remembers what was logged when. It has no lock of its own.
+// said remembers when each key was logged. It has no lock of its own.
 type said[K comparable] struct {
 	when  map[K]time.Time
 	every time.Duration
 }
 
-// again reports whether key is to be logged now.
+// again reports whether to log key now, and remembers it.
 func (s *said[K]) again(key K, now time.Time) bool {
 	if t, ok := s.when[key]; ok && now.Sub(t) < s.every {
 		return false
@@ -45,15 +45,15 @@ func (s *said[K]) again(key K, now time.Time) bool {
 	return true
 }
 
-// noteKey is what makes two lines the same.
+// noteKey identifies a line: lines with equal keys are the same.
 type noteKey struct {
 	text string
 	id   ring.NodeID
 	boot uint64
-	name string // as memberlist has it, where it is no ID
+	name string // memberlist's name, if it is not an ID
 }
 
-// logOnce logs what happens again and again. The caller holds g.mu.
+// logOnce logs a recurring event. The caller holds g.mu.
 func (g *Gossip) logOnce(key noteKey, level slog.Level, args ...any) {
 	if g.logged.again(key, time.Now()) {
 		g.config.Logger.Log(context.Background(), level, key.text, args...)
@@ -71,7 +71,7 @@ func newAdapter(l *slog.Logger) *log.Logger {
 	return log.New(&adapter{logger: l, said: said[string]{every: quietFor}}, "", 0)
 }
 
-// ownWords begin the lines about what this package notes itself, once and with more to it.
+// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail.
 var ownWords = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting an alive ",
 	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
@@ -79,8 +79,8 @@ var ownWords = [...]string{
 }
 
 // Write takes one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address.
-// memberlist's errors are troubles of the network or of others, never of this node, so they are warnings here.
-// A line that was written not long ago goes to the debug level.
+// memberlist's errors are problems of the network or of other nodes, never of this node, so they become warnings here. A
+// line that was written recently goes to the debug level.
 func (a *adapter) Write(line []byte) (int, error) {
 	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
 	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
@@ -106,7 +106,7 @@ func (a *adapter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// first reports whether text has not been written for a while; the port that it came from makes no difference.
+// first reports whether text has not been written for a while. The port it came from makes no difference.
 func (a *adapter) first(text string) bool {
 	key := text
 	if head, from, ok := strings.Cut(text, " from="); ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Real sockets, and times short enough to wait for.
+// Real sockets, with times short enough to wait for.
 func TestOverLoopback(t *testing.T) {
 	var nodes []*Gossip
 	var seeds []string
@@ -64,7 +64,7 @@ func TestOverLoopback(t *testing.T) {
 	}
 }
 
-// nodes0 is the first of nodes, or g if there is none yet.
+// nodes0 returns the first of nodes, or g if there is none yet.
 func nodes0(nodes []*Gossip, g *Gossip) *Gossip {
 	if len(nodes) > 0 {
 		return nodes[0]
@@ -84,7 +84,7 @@ func TestAPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// A seed's name is resolved at each try, and what can't be resolved or joined now is tried again.
+// A seed's name is resolved at each try, and a seed that can't be resolved or joined now is retried.
 func TestNamesAreResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -119,7 +119,7 @@ func TestTooManyStreams(t *testing.T) {
 		var open []net.Conn
 		for i := range maxStreams + 10 {
 			host := w.net.Host(ip(9))
-			if i >= maxStreamsFrom+5 { // 5 more than it may have
+			if i >= maxStreamsFrom+5 { // 5 more than one address may have
 				host = w.net.Host(ip(10))
 			}
 			c, err := host.Dial(t.Context(), ip(1)+":7946")
@@ -148,7 +148,7 @@ func TestTooManyStreams(t *testing.T) {
 	})
 }
 
-// keyring has one key.
+// keyring returns a keyring with one key.
 func keyring(key []byte) *memberlist.Keyring {
 	k, err := memberlist.NewKeyring(nil, key)
 	if err != nil {
@@ -157,7 +157,7 @@ func keyring(key []byte) *memberlist.Keyring {
 	return k
 }
 
-// ringOf is keyring, or none without a key.
+// ringOf is keyring, or nil without a key.
 func ringOf(key []byte) *memberlist.Keyring {
 	if len(key) == 0 {
 		return nil

@@ -8,39 +8,39 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Member is what a node tells about itself, and how it is seen from here.
+// Member is a node's description of itself, and its state as this node sees it.
 type Member struct {
 	ID         ring.NodeID
-	Boot       uint64 // differs with each start of the process
+	Boot       uint64 // differs at each start of the process
 	Name       string // for people
 	Address    string // IP
 	Region     string
 	Zone       string
 	GossipPort int
 	PeerPort   int
-	Cluster    [16]byte // zero: belongs to none yet
+	Cluster    [16]byte // zero: none yet
 	Expect     int      // bootstrap-expect; 0: none
-	Empty      bool     // nothing in its Raft log yet
-	Version    uint8    // newest settings it supports
-	Members    int      // how many nodes its region has; told in a WAN pool
-	Primary    string   // the region that it takes for the primary; told in a WAN pool
+	Empty      bool     // its Raft log is empty
+	Version    uint8    // newest version of the settings it supports
+	Members    int      // number of nodes in its region; told in a WAN pool
+	Primary    string   // the region that it believes to be primary; told in a WAN pool
 	State      State
 }
 
-// State is how a member is seen from here.
+// State is a member's state as this node sees it.
 type State uint8
 
 const (
 	Alive   State = iota
 	Suspect       // not used: see the package's caveats
-	Left          // said itself that it goes
+	Left          // has announced that it leaves
 	Failed        // does not answer
 )
 
-// states are the words of the API.
+// states holds the names used in the API.
 var states = [...]string{Alive: "alive", Suspect: "suspect", Left: "left", Failed: "failed"}
 
-// String is the word of the API.
+// String returns the name used in the API.
 func (s State) String() string {
 	if int(s) < len(states) {
 		return states[s]
@@ -48,10 +48,10 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// MarshalText writes the word of the API.
+// MarshalText returns the name used in the API.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads the word of the API.
+// UnmarshalText parses the name used in the API.
 func (s *State) UnmarshalText(text []byte) error {
 	i := slices.Index(states[:], string(text))
 	if i < 0 {
@@ -61,7 +61,7 @@ func (s *State) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// gossipAddress is where the member gossips; not valid if its address is none.
+// gossipAddress returns where the member gossips; it is not valid if Address is not an IP.
 func (m Member) gossipAddress() netip.AddrPort {
 	ip, err := netip.ParseAddr(m.Address)
 	if err != nil {

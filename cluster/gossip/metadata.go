@@ -14,13 +14,13 @@ import (
 //
 //	format 1 | flags | version | boot 8 | peer port 2 | expect 2 | cluster 16 | name | region | zone | extensions
 //
-// Texts have their length in a byte before them. An extension is a tag, a length byte and so many bytes. Unknown ones are
-// skipped, so that a later version can tell more without being refused by this one during a rolling upgrade; members and
-// primary are left out where they say nothing.
+// Each text is preceded by a byte with its length. An extension is a tag, a length byte and that many bytes. Unknown ones
+// are skipped, so that during a rolling upgrade a later version can tell more without being refused by this one; members
+// and primary are left out if zero or empty.
 const (
 	metadataFormat = 1
 
-	maxMetadata = 512 // memberlist's bound
+	maxMetadata = 512 // memberlist's limit
 	maxName     = 253 // the longest host name
 	maxRegion   = 100
 	maxZone     = 100
@@ -32,10 +32,10 @@ const (
 	extensionPrimary = 2 // a region
 )
 
-// ErrMetadata means that a member's description of itself is malformed, or does not fit.
+// ErrMetadata: a member's description of itself is malformed, or too long.
 var ErrMetadata = errors.New("bad metadata")
 
-// appendMetadata adds m's metadata to b, or says what of m does not fit.
+// appendMetadata appends m's metadata to b, or returns what of m does not fit.
 func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.PeerPort < 0 || m.PeerPort > 65535 {
 		return nil, fmt.Errorf("%w: peer port %d is not between 0 and 65535", ErrMetadata, m.PeerPort)
@@ -76,7 +76,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	return b, nil
 }
 
-// parseMetadata fills in a member from its metadata; its ID, address and gossip port come from elsewhere.
+// parseMetadata fills in a member from its metadata. Its ID, address and gossip port come from elsewhere.
 func parseMetadata(b []byte) (Member, error) {
 	if len(b) > maxMetadata {
 		return Member{}, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
@@ -116,7 +116,7 @@ func parseMetadata(b []byte) (Member, error) {
 	return m, nil
 }
 
-// checkTexts keeps out what would garble logs and answers.
+// checkTexts refuses texts that would garble logs and answers.
 func checkTexts(m Member) error {
 	if m.Name == "" {
 		return fmt.Errorf("%w: the name is empty", ErrMetadata)

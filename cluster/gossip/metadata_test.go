@@ -52,7 +52,7 @@ func TestMetadata(t *testing.T) {
 			if err != nil || m != test.have {
 				t.Errorf("have %+v, %v\nwant %+v", m, err, test.have)
 			}
-			// A later version may have more to say.
+			// A later version may append more.
 			more := append(b, 200, 2, 'x', 'y', 201, 0)
 			if m, err := parseMetadata(more); len(more) <= maxMetadata && (err != nil || m != test.have) {
 				t.Errorf("with extensions: have %+v, %v", m, err)
@@ -101,7 +101,7 @@ func FuzzMetadata(f *testing.F) {
 		if n, err := parseMetadata(again); err != nil || n != m {
 			t.Fatalf("have %+v, %v, want %+v", n, err, m)
 		}
-		m.Members, m.Primary = 0, "" // extensions may stand among unknown ones
+		m.Members, m.Primary = 0, "" // extensions may be among unknown ones
 		if again, err = appendMetadata(nil, m); err != nil || !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)
 		}

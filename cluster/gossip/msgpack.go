@@ -6,23 +6,23 @@ import (
 	"slices"
 )
 
-// memberlist's messages are maps of msgpack. Its decoder takes far more than its encoder writes: arrays in place of maps, nested
-// values, repeated keys, a length without the bytes. The decoder here takes only what the encoder writes, so that both read the
-// same from it.
+// memberlist's messages are msgpack maps. Its decoder accepts far more than its encoder writes: arrays in place of maps,
+// nested values, repeated keys, lengths without the bytes. The decoder here accepts only what the encoder writes, so that
+// both decoders read the same from it.
 
-// decoder reads a message, which is all there or comes from a stream.
+// decoder reads a message, which is either complete in buf or continues in a stream.
 type decoder struct {
 	buf []byte
-	at  int       // where the next byte is in buf
-	in  io.Reader // gives what follows buf; nil: nothing does
-	// grow asks for so many bytes of memory before buf gets them.
+	at  int       // position of the next byte in buf
+	in  io.Reader // what follows buf; nil: nothing
+	// grow asks permission for buf to take that many bytes of memory.
 	grow func(int) error
 }
 
-// chunk is how much is read from a stream at once at least.
+// chunk is the minimum size of a read buffer for a stream, in bytes.
 const chunk = 4096
 
-// need makes sure that n bytes are there. It makes room only as they arrive, whatever length the message claims.
+// need makes sure that n bytes are in buf. It allocates only as they arrive, whatever length the message claims.
 func (d *decoder) need(n int) error {
 	for len(d.buf)-d.at < n {
 		switch {
@@ -67,7 +67,7 @@ func (d *decoder) byte() (byte, error) {
 	return b[0], nil
 }
 
-// bigEndian reads a number of so many bytes, at most 8.
+// bigEndian reads a number of that many bytes, at most 8.
 func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	b, err := d.take(bytes)
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	return binary.BigEndian.Uint64(wide[:]), nil
 }
 
-// scalar reads a value that has no values in it. Text may have so many bytes; what is nil has none.
+// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil reads as empty text.
 func (d *decoder) scalar(most uint64) (v value, err error) {
 	lead, err := d.byte()
 	if err != nil {
@@ -120,20 +120,20 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 type kind uint8
 
 const (
-	number  kind = iota // 0 to most
-	text                // at most so many bytes
+	number  kind = iota // 0 to field.most
+	text                // at most field.most bytes
 	boolean             // true or false
-	address             // an IP, as text
+	address             // an IP, as text of 4 or 16 bytes
 	version             // the versions that a node speaks, as text
 )
 
-// field is one of a message's map.
+// field is an entry of a message's map.
 type field struct {
 	name     string
 	kind     kind
 	most     uint64
 	optional bool
-	into     *value // nil: it is well-formed, and that is enough
+	into     *value // nil: only check that it is well-formed
 }
 
 type value struct {
@@ -147,7 +147,8 @@ const (
 	maxKey    = 32
 )
 
-// object reads a map that has each of these fields once, but those that are optional at most once.
+// object reads a map that has each of these fields exactly once, or, if optional, at most once. Unknown fields are
+// skipped.
 func (d *decoder) object(fields []field) error {
 	lead, err := d.byte()
 	if err != nil {
@@ -191,7 +192,7 @@ func (d *decoder) object(fields []field) error {
 	return nil
 }
 
-// has reports whether a value is one of the field's.
+// has reports whether the field accepts a value.
 func (f *field) has(v value) bool {
 	switch f.kind {
 	case number:

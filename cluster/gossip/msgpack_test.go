@@ -139,7 +139,7 @@ func TestDecoderObjects(t *testing.T) {
 	}
 }
 
-// What comes in pieces is read as if it were there, and takes no more room than twice what has come.
+// Data that arrives in pieces decodes like complete data, and takes at most twice as much memory as has arrived.
 func TestDecoderOfStreams(t *testing.T) {
 	body := pushPullBody(true, ours, ours, ours)
 	body = slices.Concat(body[:1], pack("Nodes", 3, "UserStateLen", 100_000, "Join", true), body[1+len(pack("Nodes", 3, "UserStateLen", 0, "Join", true)):], make([]byte, 100_000))

@@ -8,22 +8,23 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// News is what the nodes tell each other beside who is there. Its methods are called by memberlist: they must not block, and
-// not call the Gossip.
+// News is the other information that nodes exchange through gossip. memberlist calls the methods: they must not block or
+// call the Gossip.
 type News interface {
-	// Packets returns messages for some members, which are at most limit bytes together, each with so many bytes of overhead.
-	// It is asked for every GossipInterval.
+	// Packets returns messages for some members. With overhead bytes added to each, they take at most limit bytes. It is
+	// called every GossipInterval.
 	Packets(overhead, limit int) [][]byte
-	// Whole returns all that there is to tell, for a member that joins, and every SyncInterval for some member.
+	// Whole returns everything there is to tell. It is called for a member that joins, and every SyncInterval for some
+	// member.
 	Whole() []byte
-	// Hear takes a message, which is only valid until it returns.
+	// Hear takes a message, which is valid only until it returns.
 	Hear([]byte) error
 }
 
-// What goes along with a list of members:
+// The state that goes along with a list of members:
 //
 //	format 3 | number of departures, a byte | ID 16, boot 8 | … | news
-const stateFormat = 3 // 1 and 2: of versions that wrote departures otherwise
+const stateFormat = 3 // 1 and 2 belong to versions that encoded departures differently
 
 func appendState(departures []departure, news []byte) []byte {
 	b := []byte{stateFormat, byte(len(departures))}
@@ -47,7 +48,7 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 	return departures, d.Rest(), nil
 }
 
-// LocalState is what goes along with the list of members.
+// LocalState returns the state to send along with the list of members.
 func (g events) LocalState(bool) []byte {
 	var news []byte
 	if g.config.News != nil {
@@ -58,7 +59,7 @@ func (g events) LocalState(bool) []byte {
 	return appendState(g.table.departures(), news)
 }
 
-// MergeRemoteState takes what came along with another node's list.
+// MergeRemoteState handles the state that came along with another node's list.
 func (g events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {
@@ -75,7 +76,7 @@ func (g events) MergeRemoteState(b []byte, _ bool) {
 	}
 }
 
-// NotifyMsg takes a message of another node.
+// NotifyMsg handles another node's message.
 func (g events) NotifyMsg(b []byte) {
 	if g.config.News == nil {
 		return
@@ -85,7 +86,7 @@ func (g events) NotifyMsg(b []byte) {
 	}
 }
 
-// GetBroadcasts is asked for messages to other nodes.
+// GetBroadcasts returns messages for other nodes.
 func (g events) GetBroadcasts(overhead, limit int) [][]byte {
 	if g.config.News == nil {
 		return nil

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// board is news that are words.
+// board is News made of words.
 type board struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	words map[string]int
 }
 
@@ -58,7 +58,7 @@ func (b *board) has(word string) bool {
 	return known
 }
 
-// What one node tells is heard by all, and by one that joins later, from whoever it joins.
+// What one node tells reaches all, and also a node that joins later, whichever member it joins.
 func TestNewsReachAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5
@@ -80,14 +80,14 @@ func TestNewsReachAll(t *testing.T) {
 			return !slices.ContainsFunc(boards[1:n+1], func(b *board) bool { return !b.has("hello") })
 		})
 		t.Logf("took %v", took)
-		time.Sleep(time.Second) // it is told no more
+		time.Sleep(time.Second) // by now, packets no longer carry it
 		w.nodes[n+1] = w.start(n+1, with(n+1))
 		until(t, 2*time.Second, "one that joins has heard", func() bool { return boards[n+1].has("hello") })
 		w.agree(15*time.Second, all(n+1, nil))
 	})
 }
 
-// What goes along with a list is read as it was written; nonsense is refused.
+// What goes along with a list decodes as it was encoded; nonsense is refused.
 func TestState(t *testing.T) {
 	departures := []departure{{id: id(1), boot: 7}}
 	have, news, err := parseState(appendState(departures, []byte("news")))

@@ -68,7 +68,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 	}
 }
 
-// Nodes that were one pool while none had a cluster, and then founded two.
+// Nodes that formed one pool while none had a cluster, and then founded two clusters.
 func TestOneThatJoinsAnotherClusterIsHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

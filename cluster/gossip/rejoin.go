@@ -14,21 +14,21 @@ import (
 
 const (
 	joinsAtOnce    = 8
-	maxSeedJoins   = 64 // addresses of seeds joined in a round, and of other members; chosen at random if there are more
+	maxSeedJoins   = 64 // seed addresses joined in one round, and those of other members; if there are more, a random choice
 	maxMemberJoins = 16
-	roundTime      = 10 * time.Second // no join begins later in a round
+	roundTime      = 10 * time.Second // after this long, a round begins no more joins
 	lookupTime     = 5 * time.Second
-	rememberFor    = 72 * time.Hour // an address from an earlier run at which nobody was met
-	maxTroubled    = 1024           // addresses remembered as not joined; beyond, all are forgotten and may be logged again
+	rememberFor    = 72 * time.Hour // how long to keep an address from an earlier run without meeting a member there
+	maxTroubled    = 1024           // addresses remembered as not joined; beyond this, all are forgotten and may be logged again
 )
 
-// firstRounds are the pauses before the first rounds; those after them are Config.RejoinInterval. In each, one member
-// that is met already is joined as well: of many nodes that start at once some miss the news of others, and memberlist
-// makes up for it only at its next syncs.
+// firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. In each of these rounds, one
+// member that is already met is joined as well: when many nodes start at once, some miss the news of others, and
+// memberlist makes up for it only at its next syncs.
 var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	4 * time.Second}
 
-// recall takes over the addresses of an earlier run.
+// recall adopts the addresses of an earlier run.
 func (g *Gossip) recall() {
 	for _, s := range g.config.Remembered {
 		if at, ok := parseAddress(s); !ok {
@@ -39,14 +39,14 @@ func (g *Gossip) recall() {
 	}
 }
 
-// parseAddress reads an ip:port.
+// parseAddress parses ip:port.
 func parseAddress(s string) (at netip.AddrPort, ok bool) {
 	at, err := netip.ParseAddrPort(s)
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
-// Meet says where members may be that this node has not met, each as ip:port. They are joined at once if they are news, and
-// remembered as Config.Remembered is.
+// Meet names addresses, each as ip:port, where members may be that this node has not met. New ones are joined at once,
+// and remembered like Config.Remembered.
 func (g *Gossip) Meet(addresses []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,8 +68,8 @@ func (g *Gossip) Meet(addresses []string) {
 	}
 }
 
-// Addresses returns where members gossip that are alive or have failed, and those of an earlier run that were not met
-// yet: what to give Open as Config.Remembered the next time. At most 1,000, those alive first.
+// Addresses returns the gossip addresses of members that are alive or have failed, and those of an earlier run that were
+// not met yet: pass them to Open as Config.Remembered the next time. There are at most 1,000, those alive first.
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,8 +96,8 @@ func (g *Gossip) Addresses() []string {
 	return all
 }
 
-// rejoin joins seeds and members that are not alive, again and again: memberlist forgets the dead, so the two sides
-// of a long cut would never meet again.
+// rejoin keeps joining seeds and members that are not alive: memberlist forgets the dead, so the two sides of a long cut
+// would never meet again.
 func (g *Gossip) rejoin() {
 	troubled := make(map[netip.AddrPort]bool)
 	for round := 0; ; round++ {
@@ -105,7 +105,7 @@ func (g *Gossip) rejoin() {
 		if round < len(firstRounds) {
 			pause, more = min(pause, firstRounds[round]), 1
 		}
-		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // by a fifth, so that nodes don't keep step
+		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't keep step
 		select {
 		case <-g.ctx.Done():
 			return
@@ -116,8 +116,8 @@ func (g *Gossip) rejoin() {
 	}
 }
 
-// round joins whom it should, and so many more, several at once, and waits for them. troubled has the addresses
-// that could not be joined the last time, so that only what is new is logged.
+// round joins the targets, including up to more members that are alive, several at once, and waits for them. troubled
+// holds the addresses that could not be joined the last time, so that only changes are logged.
 func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
@@ -155,7 +155,7 @@ func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 
 var errNotTried = errors.New("no time was left")
 
-// reason is why a join of one address failed, without the list that memberlist makes of it.
+// reason returns why a join of one address failed, without memberlist's list around it.
 func reason(err error) error {
 	var list interface{ WrappedErrors() []error }
 	if errors.As(err, &list) && len(list.WrappedErrors()) == 1 {
@@ -164,7 +164,7 @@ func reason(err error) error {
 	return err
 }
 
-// targets are the addresses to join now: those of seeds first, and at last so many of members that are alive.
+// targets returns the addresses to join now: those of seeds first, and at the end up to more of members that are alive.
 func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	lists := g.lookup(ctx)
 	found := slices.Concat(lists...)
@@ -174,7 +174,7 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	if g.self.State == Left {
 		return nil
 	}
-	skip := map[netip.AddrPort]bool{g.self.gossipAddress(): true} // met, or chosen already
+	skip := map[netip.AddrPort]bool{g.self.gossipAddress(): true} // met, or already chosen
 	var met []netip.AddrPort
 	for _, e := range g.table.entries {
 		if at := e.gossipAddress(); e.State == Alive && !e.hidden {
@@ -213,13 +213,13 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	return append(targets, met[:min(more, len(met))]...)
 }
 
-// countNamed is how many nodes seeds name, which have these addresses, and self. A name may stand for several nodes; one that has
-// no address now stands for one, and so does one that has an address of each family.
+// countNamed returns how many nodes the seeds, resolved to these addresses, name, with self. A name may stand for several
+// nodes; one without an address now counts as one node, and so does one with an address of each family.
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1
 	for _, list := range seeds {
-		var fresh [2]int // of IPv4, of IPv6
+		var fresh [2]int // IPv4, IPv6
 		for _, at := range list {
 			if !known[at] {
 				known[at] = true
@@ -238,21 +238,21 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	return n
 }
 
-// Named is how many nodes Config.Join names, this one included; 0: that is not known yet.
+// Named returns how many nodes Config.Join names, including this one; 0 if that is not known yet.
 func (g *Gossip) Named() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.named
 }
 
-// lookup finds the present addresses of each seed.
+// lookup resolves the present addresses of each seed.
 func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found := make([][]netip.AddrPort, len(g.config.seeds))
 	var lookups sync.WaitGroup
 	for i, s := range g.config.seeds {
-		s.port = cmp.Or(s.port, uint16(g.config.Port)) // which was found since, if it was to be a free one
+		s.port = cmp.Or(s.port, uint16(g.config.Port)) // the port is known by now, even if a free one was to be found
 		if ip, err := netip.ParseAddr(s.host); err == nil {
 			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
 			continue

@@ -7,37 +7,37 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxMembers bounds the table: failed and left members are kept until they are forgotten, and at the bound the one
+// maxMembers bounds the table. Failed and left members stay until they are forgotten; once the table is full, the one
 // that went first makes room for a new one.
 const maxMembers = 10_000
 
-// entry is one member of the table.
+// entry is a member in the table.
 type entry struct {
 	Member
-	// hidden: memberlist still counts it, but it has become a member of another cluster.
+	// hidden: memberlist still lists it, but it now belongs to another cluster.
 	hidden bool
-	// since numbers the changes of the table; the entry's last change of state.
+	// since is the number of the table's change at which the entry last changed its state.
 	since uint64
 }
 
-// table is what is known of the other members. It has no lock of its own.
+// table holds the other members that this node knows of. It has no lock of its own.
 type table struct {
 	entries map[ring.NodeID]*entry
 	max     int
 	changes uint64
-	alive   int       // entries whose State is Alive
-	settled time.Time // when newcomers will have used up no part of their rate
+	alive   int       // number of entries whose State is Alive
+	settled time.Time // when newcomers will have used up none of their rate
 }
 
 func newTable(max int) *table {
 	return &table{entries: make(map[ring.NodeID]*entry), max: max}
 }
 
-// newcomersTime is how long it takes until as many members may be new again as the table has places. memberlist keeps the dead
-// for a while, so those who come and go would fill the memory, though not the table.
+// newcomersTime is how long it takes until as many new members may be admitted again as the table has places. memberlist
+// keeps the dead for a while, so members that come and go would fill the memory, though not the table.
 const newcomersTime = time.Hour
 
-// newcomer reports whether there may be one more member that is not known.
+// newcomer reports whether one more unknown member may be admitted, and counts it.
 func (t *table) newcomer(now time.Time) bool {
 	if t.settled.Before(now) {
 		t.settled = now
@@ -50,10 +50,10 @@ func (t *table) newcomer(now time.Time) bool {
 	return true
 }
 
-// full means that there is no place for a member that is not known, even if one that has gone made room.
+// full reports whether there is no place for an unknown member, even if one that has gone made room.
 func (t *table) full() bool { return t.alive >= t.max }
 
-// put sets what is known of a member that memberlist has accepted.
+// put records a member that memberlist has accepted.
 func (t *table) put(m Member) {
 	e := t.entries[m.ID]
 	if e == nil {
@@ -80,7 +80,7 @@ func (t *table) setState(e *entry, s State) {
 	e.State, e.since = s, t.changes
 }
 
-// gone notes that memberlist has given a member up. One that said it would go has left, any other has failed.
+// gone records that memberlist has given a member up. If it said it was leaving, it has left; otherwise it has failed.
 func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
 	e := t.entries[id]
 	if e == nil || e.State != Alive {
@@ -94,8 +94,7 @@ func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
 	return e.Member, true
 }
 
-// part takes a member out of the list that has turned out to be another cluster's. While memberlist counts it, it is
-// hidden.
+// part removes a member that turned out to belong to another cluster. While memberlist lists it, it is hidden.
 func (t *table) part(e *entry) {
 	if e.State == Alive {
 		e.hidden = true
@@ -127,7 +126,7 @@ func (t *table) forget(id ring.NodeID) bool {
 	return true
 }
 
-// members lists all that is not hidden, and self, sorted by ID.
+// members lists self and all entries that are not hidden, sorted by ID.
 func (t *table) members(self Member) []Member {
 	all := make([]Member, 0, len(t.entries)+1)
 	all = append(all, self)

@@ -57,7 +57,7 @@ func TestPartedMembers(t *testing.T) {
 	if n := len(tab.members(Member{})); n != 1 {
 		t.Errorf("have %d members, want only this node", n)
 	}
-	tab.put(Member{ID: id(1)}) // back again
+	tab.put(Member{ID: id(1)}) // it is back
 	if _, failed := tab.gone(id(2)); failed {
 		t.Error("one that was hidden is said to have failed")
 	}
@@ -72,7 +72,7 @@ func TestDepartures(t *testing.T) {
 	for i := 1; i <= n; i++ {
 		tab.put(Member{ID: id(i), Boot: 7})
 		if i%2 == 0 {
-			tab.gone(id(i)) // that it is gone came first
+			tab.gone(id(i)) // the news that it is gone arrived first
 		}
 		if _, news := tab.depart(departure{id(i), 6}); news {
 			t.Error("an earlier process of it has left: taken for this one")
@@ -97,7 +97,7 @@ func TestDepartures(t *testing.T) {
 	}
 }
 
-// One that heard only that a member is gone learns later that it had left.
+// A node that heard only that a member is gone learns later that it had left.
 func TestLeavingIsHeardOfLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// maxStreams bounds the connections that others have open here; one more is closed at once. memberlist itself
+	// maxStreams bounds the open connections accepted from others; further ones are closed at once. memberlist itself
 	// bounds only how many of them it answers.
 	maxStreams = 256
-	// maxStreamsFrom is how many of them one address may have, so that it does not keep all others out.
+	// maxStreamsFrom bounds those from one address, so that it can't keep out all others.
 	maxStreamsFrom = maxStreams * 3 / 4
-	// streamRoom is the memory that each of them may use to receive a message; beyond it they share sharedRoom, which is that of
-	// four of the largest messages, or of two that are encrypted.
+	// streamRoom is the memory in bytes that each of them may use to receive a message. Beyond it, they share sharedRoom,
+	// which is enough for four of the largest messages, or for two that are encrypted.
 	streamRoom = 64 << 10
 	sharedRoom = 4 * maxStream
-	// maxSyncs bounds the lists that memberlist reads and answers at once: an answer is as long as this node's own list, however
-	// short the question was. More wait for syncWait at most.
+	// maxSyncs bounds the lists that memberlist reads and answers at once: an answer is as long as this node's own list,
+	// however short the request was. Further ones wait, at most for syncWait.
 	maxSyncs = 16
 	syncWait = 2 * time.Second
 
-	bindTries = 10 // to find a port that is free for both TCP and UDP
+	bindTries = 10 // tries to find a port that is free for both TCP and UDP
 )
 
-// sockets are the real network. Its dials end with it.
+// sockets is the real network. Shutdown ends its dials.
 type sockets struct {
 	*memberlist.NetTransport
 	ctx context.Context
@@ -51,11 +51,11 @@ func (s sockets) Shutdown() error {
 	return s.NetTransport.Shutdown()
 }
 
-// listen opens the real network for c; with port 0 it sets the port that was found.
+// listen opens the real network for c. If c.Port is 0, it sets it to the port it found.
 func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	tries := 1
 	if c.Port == 0 {
-		tries = bindTries // the port that is free for TCP may be taken for UDP
+		tries = bindTries // a port that is free for TCP may be taken for UDP
 	}
 	var last error
 	for try := 0; try < tries; try++ {
@@ -75,24 +75,24 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	return nil, fmt.Errorf("listen for gossip: %w", last)
 }
 
-// transport passes what was inspected on to memberlist, and everything else on to another transport. It knows which connections
-// are open: memberlist leaves them to their deadlines when it shuts down.
+// transport passes inspected messages to memberlist, and everything else to another transport. It keeps track of open
+// connections, because memberlist leaves them to their deadlines when it shuts down.
 type transport struct {
 	memberlist.Transport
 	inspector *inspector
-	// refused notes a message that is not passed on. It must not block.
+	// refused records a message that is not passed on. It must not block.
 	refused func(from net.Addr, err error)
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	syncs   chan struct{}   // has an element for each list that memberlist reads and answers
+	syncs   chan struct{}   // one element for each list that memberlist is reading and answering
 	ctx     context.Context // ends when Shutdown begins
 	cancel  context.CancelFunc
 	down    chan struct{} // closed when the inner transport has ended
 	done    chan struct{} // closed when pass has ended
 
-	mu     sync.Mutex         // guards what follows
+	mu     sync.Mutex         // guards the fields below
 	open   map[*conn]struct{} // nil once shut down
-	shared int                // how many bytes of sharedRoom are taken
+	shared int                // bytes of sharedRoom in use
 }
 
 func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, error)) *transport {
@@ -112,8 +112,8 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 	return w
 }
 
-// pass hands packets and accepted connections on to memberlist. While the inner transport ends it throws them away: that waits until
-// what it has received is taken.
+// pass passes packets and accepted connections to memberlist. During shutdown it drops them, because the inner transport
+// waits until everything it has received is taken.
 func (t *transport) pass() {
 	defer close(t.done)
 	for {
@@ -149,7 +149,7 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
 func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	if timeout <= 0 { // to some dialers zero means for ever
+	if timeout <= 0 { // some dialers take zero to mean no limit
 		return nil, fmt.Errorf("dial %s: no time is left", addr)
 	}
 	if t.ctx.Err() != nil {
@@ -188,22 +188,22 @@ const (
 	accepted
 )
 
-// conn is a connection that is known to its transport. What is read from it has been inspected: one message, and no more.
+// conn is a connection that its transport tracks. Reading it yields one inspected message, and no more.
 type conn struct {
 	net.Conn
 	t    *transport
 	dir  direction
-	from string // the IP of one that was accepted
+	from string // IP of the remote, if accepted
 
 	once    sync.Once
 	message *bytes.Reader // set by once
 	err     error         // set by once
 
-	taken   int  // guarded by t.mu: bytes of room for the message
-	syncing bool // guarded by t.mu: has an element of t.syncs
+	taken   int  // guarded by t.mu: bytes of room taken for the message
+	syncing bool // guarded by t.mu: holds an element of t.syncs
 }
 
-// track notes c as open, or closes it.
+// track registers c as open, or closes it.
 func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -228,7 +228,7 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	return tracked, nil
 }
 
-// Read reads the message to its end first, within the deadline that memberlist sets.
+// Read first receives the whole message, within the deadline that memberlist sets.
 func (c *conn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
 		var body []byte
@@ -264,10 +264,10 @@ func (c *conn) receive() ([]byte, error) {
 	return body, err
 }
 
-// errNoAnswer is what a node gets that another one refuses, which says why in its own log only.
+// errNoAnswer is the error of a node that another one refuses; the other one gives the reason only in its own log.
 var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and has it the same gossip key?")
 
-// take takes room for a message of so many bytes.
+// take raises the memory reserved for c's message to that many bytes.
 func (c *conn) take(bytes int) error {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
@@ -304,7 +304,7 @@ func (c *conn) sync() error {
 	return nil
 }
 
-// Write closes the connection if it fails: memberlist forgets to where it sends no more than a label.
+// Write closes the connection if it fails: memberlist leaks a connection on which it fails to send a label.
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestWANHasAllRegions(t *testing.T) {
 	})
 }
 
-// TestWANIsNoRegionsPool: the two kinds of pools never mix, whatever ports and keys they share.
+// TestWANIsNoRegionsPool: the two kinds of pools never mix, even with the same ports and keys.
 func TestWANIsNoRegionsPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -96,7 +96,7 @@ func TestRegionsAreCalledByOneNameEach(t *testing.T) {
 	}
 }
 
-// TestOneThatTurnsOutToBeASecondEU was let in before it knew its cluster.
+// TestOneThatTurnsOutToBeASecondEU: a node was let in before it knew its cluster.
 func TestOneThatTurnsOutToBeASecondEU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

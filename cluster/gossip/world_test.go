@@ -38,7 +38,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// count is the number of lines at a level, or above, that contain text.
+// count returns the number of lines at level or above that contain text.
 func (j *journal) count(level slog.Level, text string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *world) start(i int, options ...func(*Config)) *node {
 	return n
 }
 
-// startAt opens a node with the ID of node i somewhere. The caller closes it.
+// startAt opens a node with the ID of node i at ip. The caller closes it.
 func (w *world) startAt(i int, ip string, options ...func(*Config)) *node {
 	w.t.Helper()
 	n := &node{log: &journal{}, ip: ip}
@@ -112,7 +112,7 @@ func (w *world) startAt(i int, ip string, options ...func(*Config)) *node {
 	return n
 }
 
-// crash takes node i off the network without a word.
+// crash takes node i off the network without notice.
 func (w *world) crash(i int) {
 	n := w.nodes[i]
 	delete(w.nodes, i)
@@ -120,7 +120,7 @@ func (w *world) crash(i int) {
 	n.Close()
 }
 
-// sees is what node i lists, such as "1 alive, 2 failed".
+// sees summarizes what node i lists, such as "1 alive, 2 failed".
 func (n *node) sees() string {
 	var parts []string
 	for _, m := range n.Members() {
@@ -129,7 +129,7 @@ func (n *node) sees() string {
 	return strings.Join(parts, ", ")
 }
 
-// all is what a node lists that knows nodes 1 to n alive, but those in other.
+// all returns what sees returns if nodes 1 to n are alive, except those in other.
 func all(n int, other map[int]State) string {
 	var parts []string
 	for i := 1; i <= n; i++ {
@@ -146,7 +146,7 @@ func until(t *testing.T, most time.Duration, what string, ok func() bool) time.D
 		if time.Since(began) > most {
 			t.Fatalf("not within %v: %s", most, what)
 		}
-		time.Sleep(10 * time.Millisecond) // virtual in a bubble, else the pause of a poll
+		time.Sleep(10 * time.Millisecond) // virtual in a bubble; a polling pause elsewhere
 	}
 	return time.Since(began)
 }
@@ -171,7 +171,7 @@ func (w *world) agree(most time.Duration, want string, nodes ...int) time.Durati
 	return time.Since(began)
 }
 
-// holds checks for so long that a condition stays.
+// holds checks that a condition stays true for a time.
 func holds(t *testing.T, long time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < long; time.Sleep(50 * time.Millisecond) {

@@ -9,16 +9,16 @@ import (
 // Absence is why an owner does not decide.
 type Absence uint8
 
-// The ways of an owner to be absent.
+// Reasons for an owner's absence.
 const (
-	Unreachable Absence = iota // it can't be reached from here
-	Powerless                  // it was asked, and said that it has no authority
+	Unreachable Absence = iota // this node can't reach it
+	Powerless                  // it answered that it has no authority
 )
 
-// Act decides ops as a standby whose owner does not, or as the node that has handed them over to it while the ring moves: from
-// the copy here, and within shares, which are the
-// limits cut down to what one node may spend (an Amount of 0 is no share at all). The answer is Shut where this node
-// has no business to act. All ops are of partitions whose owner is the same.
+// Act decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed the
+// partition over. It decides from the copy here and within shares, which are the limits cut down to what one node may
+// spend (a share with Amount 0 allows nothing). It returns Shut if this node must not act. All ops must be of partitions
+// with the same owner.
 func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -59,7 +59,7 @@ func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.
 	return verdict
 }
 
-// mayAct reports whether this node may act for the owner of ops.
+// mayAct reports whether this node may act for the owner of ops. The caller holds mu.
 func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 	if len(ops) == 0 || k.debts.n+len(ops) > maxDebts || !k.cfg.Authority() {
 		return false

@@ -7,12 +7,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Every check asks where its subject is.
+// Every check asks for the route of its subject.
 func TestRouteAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		keeper, p := f.nodes[0].keeper, 0
-		synctest.Wait() // nobody else runs while no time passes
+		synctest.Wait() // no other goroutine runs while no time passes
 		if n := testing.AllocsPerRun(1000, func() {
 			p = (p + 1) % ring.Partitions
 			if r := keeper.Route(p); r.Owner.IsZero() || r.Place == Held && keeper.Lineage(p) == 0 {

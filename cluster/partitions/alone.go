@@ -5,10 +5,10 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Owe is for what this node admits by itself, in fallback, within shares that are not the Keeper's business. Where there
-// are counters of ops here, of an owner that lost its authority, a standby, or a checkpoint, they have to admit it too,
-// under the whole limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner,
-// once it is known who that is. An op without a cost is asked, and owes nothing. The verdict is never Shut.
+// Owe admits ops by this node alone, in fallback; the caller has applied the shares. If counters of ops are here, from an
+// owner that lost its authority, a standby or a checkpoint, they must admit the ops too, under the whole limits;
+// otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner, once it is known which
+// node that is. An op without a cost is only a question, and owes nothing. The verdict is never Shut.
 func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -27,7 +27,7 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	if verdict == counters.Admitted {
 		verdict = k.cfg.Table.Act(now, take)
 	} else {
-		k.cfg.Table.Look(now, take) // what they have left
+		k.cfg.Table.Look(now, take) // fills in what they have left
 	}
 	for i := range ops {
 		op, absent := &ops[i], int64(0)
@@ -46,15 +46,15 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	return verdict
 }
 
-// counts reports whether the next owner of p goes on from the counters here, or pushes over them: then what is admitted
-// here is counted in them. While p moves, and after a restart, they may be replaced or merged, and
-// are only looked at.
+// counts reports whether the next owner of p continues from the counters here, or pushes over them. If so, costs admitted
+// here are counted in them. While p moves, and after a restart, they may be replaced or merged, so they are only looked
+// at.
 func (k *Keeper) counts(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == held || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
 }
 
-// tellAbsent takes over what was said to a cost that had the debt in it.
+// tellAbsent copies to op the decision on asked, which is op with the absent debt added to its cost.
 func (k *Keeper) tellAbsent(op, asked *counters.Op) {
 	absent := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full
@@ -67,8 +67,8 @@ func (k *Keeper) tellAbsent(op, asked *counters.Op) {
 	}
 }
 
-// Forgive takes back what Owe noted of op at a time: the check was refused by another of its limits. What has been told
-// already, and what a counter here has in it, stays: that costs quota, and makes none.
+// Forgive takes op's cost, which Owe recorded at the given time, off the debt, because another limit of the check refused
+// it. A debt that has been reported already, or that a counter here includes, stays: that costs quota, and makes none.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

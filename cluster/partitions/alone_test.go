@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// owe admits one check at n by itself.
+// owe admits one check at n alone.
 func owe(t *testing.T, n *node, i int, want counters.Verdict) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
@@ -19,7 +19,7 @@ func owe(t *testing.T, n *node, i int, want counters.Verdict) {
 	}
 }
 
-// usedIs says whether all keys have that much used at their owners.
+// usedIs reports whether every key has want used at its owner.
 func (f *fleet) usedIs(keys []int, want int64) bool {
 	for _, i := range keys {
 		if f.used(keyOf(i)) != want {
@@ -29,7 +29,7 @@ func (f *fleet) usedIs(keys []int, want int64) bool {
 	return true
 }
 
-// What a node with no copy admits by itself comes to the owner one to two seconds after that is back, once.
+// A debt of a node without a copy reaches the owner one to two seconds after the owner is back, once.
 func TestG4_FallbackIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -59,7 +59,7 @@ func TestG4_FallbackIsOwed(t *testing.T) {
 	})
 }
 
-// An owner without authority goes on from its own counters. If it was not ended these are what there is; if it was, the
+// An owner without authority continues from its own counters. If it was not ended, they are all there is; if it was, the
 // next owner is told.
 func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	for _, ended := range []bool{false, true} {
@@ -91,8 +91,8 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	}
 }
 
-// A node that has a copy, or counters of which it does not know any more whose they are, goes on from there: what is used
-// there and what it admits by itself stay within the limit together.
+// A node that has a copy, or counters whose owner it no longer knows, continues from them: costs already in them and
+// those it admits alone stay within the limit together.
 func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -123,7 +123,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	})
 }
 
-// What is taken back is not owed; and taking back more often than was noted in full makes no quota.
+// A forgiven debt is not owed; and forgiving more often than was recorded in full makes no quota.
 func TestForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -148,7 +148,7 @@ func TestForgiven(t *testing.T) {
 	})
 }
 
-// Beyond the bound nothing more is noted, and checks are still decided; what is over makes room.
+// Beyond the bound, no more debts are recorded, and checks are still decided; debts that are over make room.
 func TestDebtsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -174,7 +174,7 @@ func TestDebtsAreBounded(t *testing.T) {
 	})
 }
 
-// What is owed outlives the process, and is told by the next one, once.
+// Debts outlive the process, and the next one reports them, once.
 func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -208,7 +208,7 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	})
 }
 
-// Whatever was written down, reading it ends, and gives nothing out of bounds.
+// Whatever was written, reading it ends, and yields nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
 		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}

@@ -12,28 +12,28 @@ import (
 
 // Errors of Confirm.
 var (
-	// ErrNotOwner: the token of the partition is not here, or not any more.
+	// ErrNotOwner: the token of the partition is not here, or no longer is.
 	ErrNotOwner = errors.New("the partition is not decided here")
-	// ErrUnconfirmed: nobody who would go on with the partition has acknowledged what changed.
+	// ErrUnconfirmed: no node that would take over the partition has acknowledged the changes.
 	ErrUnconfirmed = errors.New("no standby and no disk has what changed")
-	// ErrBusy: too much waits to be confirmed.
+	// ErrBusy: too many confirmations are waiting.
 	ErrBusy = errors.New("too much waits to be confirmed")
 )
 
-// maxConfirms bounds what waits to be confirmed; of debts, maxBackups does.
+// maxConfirms bounds the waiting confirmations; maxBackups bounds those for debts.
 const maxConfirms = 4096
 
-// confirmation waits until all that follow a partition have what changed in it before.
+// confirmation waits until all followers of a partition have the changes made before it.
 type confirmation struct {
 	p       int
 	lineage uint64
-	marks   map[*progress]uint64 // up to which message a follower has to acknowledge; nil before the changes were sent
+	marks   map[*progress]uint64 // the last message each follower must acknowledge; nil until the changes are sent
 	done    chan error           // capacity 1
-	debts   bool                 // maxConfirms is not for them
-	struck  bool                 // nobody waits any more
+	debts   bool                 // it is for debts, so maxConfirms does not apply
+	struck  bool                 // nobody is waiting for it any more
 }
 
-// errAlone ends a confirmation of a partition that nobody follows.
+// errAlone ends a confirmation of a partition without followers.
 var errAlone = errors.New("nobody follows the partition")
 
 // Backed reports whether a change in p can be confirmed now, as far as this node knows.
@@ -53,9 +53,9 @@ func (k *Keeper) Backed(p int) bool {
 	return len(nodes) > 0 || k.cfg.Save != nil
 }
 
-// Confirm returns when all that changed in p before the call is where p would go on from if this process were lost: at
-// its standby, to which it is pushed at once, or, where it has none, on disk. It fails with ErrNotOwner, ErrUnconfirmed
-// or ErrBusy, or with ctx; then that is not known.
+// Confirm returns once every change made in p before the call is where p would continue from if this process were lost:
+// at its standby, to which it is pushed at once, or, without a standby, on disk. It fails with ErrNotOwner,
+// ErrUnconfirmed or ErrBusy, or with ctx's error or that of Config.Save; the outcome is then unknown.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	c, err := k.enlist(p, false)
 	if err != nil {
@@ -74,8 +74,8 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return nil
 }
 
-// backUp returns when all that changed in partitions before the call is at their standbys, or after debtsBackup, or when that
-// is not to be had.
+// backUp returns once every change made in partitions before the call is at their standbys, or after debtsBackup, or when
+// that is impossible.
 func (k *Keeper) backUp(partitions map[int]bool) {
 	var list []*confirmation
 	for p := range partitions {
@@ -91,7 +91,7 @@ func (k *Keeper) backUp(partitions map[int]bool) {
 	}
 }
 
-// await returns when a confirmation is over, and how.
+// await waits for a confirmation and returns its result.
 func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	k.hasten()
 	select {
@@ -104,10 +104,10 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	}
 }
 
-// hasten has the loop go on with confirmations.
+// hasten makes the loop work on confirmations.
 func (k *Keeper) hasten() { signal(k.haste) }
 
-// enlist has the loop look after a confirmation.
+// enlist adds a confirmation for the loop to work on.
 func (k *Keeper) enlist(p int, debts bool) (*confirmation, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -138,10 +138,10 @@ func (k *Keeper) strike(list ...*confirmation) {
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.struck })
 }
 
-// confirmAll pushes what new confirmations are about, and ends those that are over. It runs in the loop.
+// confirmAll pushes the changes that new confirmations wait for, and ends those that are decided. It runs in the loop.
 func (k *Keeper) confirmAll() {
 	k.mu.Lock()
-	waiting := slices.Clone(k.confirms) // those that come from here on wait for the next time
+	waiting := slices.Clone(k.confirms) // later ones wait for the next run
 	k.mu.Unlock()
 	if len(waiting) == 0 {
 		return
@@ -159,13 +159,14 @@ func (k *Keeper) confirmAll() {
 		if over, err := k.confirmed(v, c); over {
 			select {
 			case c.done <- err:
-			default: // it was ended before, and is about to be struck
+			default: // it has its result already, and is about to be struck
 			}
 		}
 	}
 }
 
-// marksOf is up to where the followers of p have to acknowledge all that was sent to them. It is called under mu.
+// marksOf returns, for each follower of p, the last message sent to it, up to which it must acknowledge. The caller holds
+// mu.
 func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	marks := map[*progress]uint64{}
@@ -177,8 +178,8 @@ func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
 	return marks
 }
 
-// confirmed reports whether c is over, and how. All who follow the partition must have it whole, and have acknowledged
-// what was sent before c's mark. A copy begun after the mark has it all. It is called under mu.
+// confirmed reports whether c is decided, and its result. All followers of the partition must have it whole, and have
+// acknowledged the messages up to c's marks. A copy begun after the mark includes everything. The caller holds mu.
 func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != held || pt.lineage != c.lineage {
 		return true, ErrNotOwner
@@ -204,16 +205,16 @@ func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
 	return true, nil
 }
 
-// saving lets those who wait for the disk share checkpoints.
+// saving lets calls that wait for the disk share checkpoints.
 type saving struct {
-	turn  chan struct{} // holds a token for who saves
-	begun atomic.Uint64 // checkpoints; grows with the turn
-	saved uint64        // number of the last one that succeeded; with the turn
+	turn  chan struct{} // holds a token while a call saves
+	begun atomic.Uint64 // checkpoints begun; written by the holder of turn
+	saved uint64        // number of the last successful checkpoint; guarded by turn
 }
 
 func newSaving() saving { return saving{turn: make(chan struct{}, 1)} }
 
-// save returns when a checkpoint that began after the call has succeeded.
+// save returns once a checkpoint that began after the call has succeeded.
 func (k *Keeper) save(ctx context.Context) error {
 	if k.cfg.Save == nil {
 		return ErrUnconfirmed

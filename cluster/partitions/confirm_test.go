@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// confirmTaken takes one of key at its owner and has it confirmed.
+// confirmTaken takes one of key at its owner and has that confirmed.
 func (f *fleet) confirmTaken(key int) (by *node, err error) {
 	from := f.all()[key%len(f.all())]
 	if !from.alive.Load() {
@@ -27,12 +27,12 @@ func (f *fleet) confirmTaken(key int) (by *node, err error) {
 	return by, by.keeper.Confirm(ctx, ring.PartitionOf(keyOf(key).Hi))
 }
 
-// What is confirmed is pushed at once, and the standby has it.
+// A confirmation pushes the change at once, and the standby has it.
 func TestConfirmIsQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		defer f.closeAll()
-		time.Sleep(time.Second) // all copies are whole
+		time.Sleep(time.Second) // let all copies become whole
 		var wg sync.WaitGroup
 		for i := range 300 {
 			wg.Go(func() {
@@ -65,7 +65,7 @@ func (f *fleet) closeAll() {
 	}
 }
 
-// G8: what was confirmed is not forgotten, whichever one node is killed, and whatever moves meanwhile.
+// G8: a confirmed change is not forgotten, whichever node is killed, and whatever moves meanwhile.
 func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,8 @@ func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	}
 }
 
-// Without a standby the disk confirms: a checkpoint that began after the change, and that others may share.
+// Without a standby, the disk confirms: a checkpoint that began after the change, and that several confirmations may
+// share.
 func TestConfirmAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -175,7 +176,7 @@ func TestConfirmAlone(t *testing.T) {
 	})
 }
 
-// Where the standby can't be reached, where the token isn't, and without a disk, nothing is confirmed.
+// Nothing is confirmed if the standby can't be reached, if the token is elsewhere, or without a disk.
 func TestNotConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

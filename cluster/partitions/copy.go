@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// catchUp is how long after a message has come its receiver waits for what the sender knows and it does not know yet. Messages
-// that wait for the same wait together, so one that asks for something else is not held up for longer either.
+// catchUp is how long after a message arrives its receiver waits to learn what the sender already knows. The time runs
+// from arrival, so messages that wait for the same thing wait together, and no message behind them is held up longer.
 const catchUp = 50 * time.Millisecond
 
 // answer handles one message.
@@ -25,7 +25,7 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 	asks := c.Method == MethodLook || c.Method == MethodPull
 	gives := c.Method == MethodBack || c.Method == MethodDebts
-	ended := asks && d.Bool() // this node was, in the view of the sender, and need not know it
+	ended := asks && d.Bool() // the sender says that this node was ended, which this node need not know
 	v, ok := k.view.Load(), true
 	if !ended {
 		v, ok = k.knows(h.revision, came)
@@ -33,8 +33,9 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	switch {
 	case ended:
 	case !ok && asks:
-		// A new process of an owner, which this node may not learn of for long, as with a full disk. What is here is final: the last
-		// process had no authority any more when the new one was agreed on.
+		// The sender may be a new process of an owner that this node can't learn of for a long time, for example while
+		// its disk is full. The copies here are final: the owner's last process had lost its authority before the new one
+		// was agreed on.
 	case !ok:
 		c.Fail(codeBehind, "what was agreed on is not known here yet")
 		return
@@ -58,7 +59,7 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 }
 
-// knows returns the newest view, as soon as it has revision, and whether it has.
+// knows waits until came+catchUp for a view with revision. It returns the newest view, and whether it has the revision.
 func (k *Keeper) knows(revision uint64, came time.Time) (v *view, ok bool) {
 	ctx, cancel := context.WithDeadline(k.ctx, came.Add(catchUp))
 	defer cancel()
@@ -96,8 +97,8 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	finish(c, d, appendPartitions(nil, refused))
 }
 
-// beginPush reports whether what from sends of a partition is to be taken: not where the token is here, nor after
-// something newer, nor in the middle of a copy whose beginning is not here.
+// beginPush reports whether to take a section of sender's push: not if the token is here, nor after something newer, nor
+// in the middle of a copy whose beginning is not here.
 func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -109,8 +110,8 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	case pt.pusher == sender.Boot && seq < pt.seq:
 		return false
 	}
-	// A whole copy that is sent again, since the last one's changes were not all acknowledged, stays until it is
-	// replaced: it is better than none.
+	// A whole copy that is sent again, because not all changes to the last one were acknowledged, does not clear the one
+	// here: an outdated copy is better than none.
 	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
 		k.debts.replace(s.p)
@@ -129,8 +130,8 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	return true
 }
 
-// put takes one record of a push. The token may have come here since the push began, by a promotion: then the counters
-// here are newer than what the last owner says.
+// put takes one record of a push. A promotion may have brought the token here since the push began: then the counters
+// here are newer than the last owner's.
 func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,12 +140,12 @@ func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counte
 		return
 	}
 	k.debts.replaceOne(rec.Key)
-	k.cfg.Table.Put(now, rec) // where there is no room, the copy is less
+	k.cfg.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
-// endPush notes how new the copy is after a section. It reports false if a whole copy has come with a hole: then it is
-// sent again. Changes after a hole are newer than what is here, and better than nothing, but the copy counts as
-// what it was before the hole.
+// endPush records how new the copy is after a section. It returns false if a whole copy arrived with a gap: it is then
+// sent again. Changes after a gap are newer than the counters here, so they are kept, but the copy's order stays as it
+// was before the gap.
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

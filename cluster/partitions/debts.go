@@ -13,27 +13,28 @@ import (
 )
 
 const (
-	// maxDebts bounds the counters for which an owner that can't be reached has debts here. Where there is no room
-	// for one more, this node doesn't act.
+	// maxDebts bounds the counters for which this node owes an unreachable owner debts. If there is no room for one more,
+	// this node does not act.
 	maxDebts = 1 << 16
-	// maxAlone is how many there may be for those of a fallback still to be added: the rest is for acting. Beyond it the
-	// check is decided all the same, and its debt dropped.
+	// maxAlone bounds the debts up to which those of a fallback may still be added: the rest is for acting. Beyond it,
+	// the check is decided all the same, and its debt is dropped.
 	maxAlone = maxDebts / 4 * 3
 	// maxOwed keeps sums from overflowing.
 	maxOwed = 1 << 60
 )
 
-// owed is a cost that was admitted without the owner, and under what.
+// owed is a cost that was admitted without the owner, and the limit it was admitted under.
 type owed struct {
 	limit algorithms.Limit
-	taken algorithms.Taken // of the last of it
-	cost  int64            // at most as much of it as the capacity is ever debited: see due
+	taken algorithms.Taken // when the last part of it was taken
+	cost  int64            // debited up to the capacity at most: see due
 }
 
-// due is what is debited of a part of the cost. Nobody is to be locked out for longer than it takes to get the capacity back.
+// due caps a part of the cost at the limit's capacity: no subject must be locked out for longer than it takes to regain
+// that.
 func (o *owed) due(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
-// lasts is how long it takes until nothing is left of what is due.
+// lasts returns how long it takes until nothing of the due cost counts any more.
 func (o *owed) lasts(now algorithms.Now) time.Duration {
 	if o.limit.Kind == algorithms.SlidingLog {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
@@ -48,15 +49,15 @@ func (o *owed) lasts(now algorithms.Now) time.Duration {
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
 }
 
-// over reports whether it would drain or leave its window before anyone could be told.
+// over reports whether the cost no longer counts: it has drained or left its window.
 func (o *owed) over(now algorithms.Now) bool { return o.lasts(now) <= 0 }
 
-// of reports whether the cost is of the window of taken, where that matters.
+// of reports whether the cost belongs to the window of taken, for the one kind of limit where that matters.
 func (o *owed) of(taken algorithms.Taken) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
 
-// append writes what is owed of a counter.
+// append encodes the debt of a counter.
 func (o *owed) append(b []byte, key counters.Key, now algorithms.Now) []byte {
 	b = o.limit.Append(counters.AppendKey(b, key), 0)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-o.taken.Steady)))
@@ -64,7 +65,7 @@ func (o *owed) append(b []byte, key counters.Key, now algorithms.Now) []byte {
 	return binary.AppendUvarint(b, uint64(o.cost))
 }
 
-// decodeOwed reads what owed.append wrote so many nanoseconds ago.
+// decodeOwed decodes a debt that owed.append encoded passed nanoseconds ago.
 func decodeOwed(d *wire.Decoder, now algorithms.Now, passed int64) (key counters.Key, o owed) {
 	key = counters.DecodeKey(d)
 	o.limit.Decode(d, 0)
@@ -76,21 +77,22 @@ func decodeOwed(d *wire.Decoder, now algorithms.Now, passed int64) (key counters
 	return key, o
 }
 
-// debt is what was admitted from one counter without its owner: while acting for it, and in fallback.
+// debt is the cost that this node admitted from one counter without its owner, while acting for it or in fallback.
 type debt struct {
 	owed
-	// absent is how much of cost the counter here does not have in it: because there was none, or because the owner has
-	// pushed it since, or the copy was dropped. Invariant: 0 <= absent <= cost.
+	// absent is how much of cost is missing in the counter here: there was no counter, or the owner has overwritten it
+	// since, or the copy was dropped. Invariant: 0 <= absent <= cost.
 	absent int64
-	waits  bool // nothing of it comes from acting: it is told a while after the owner is back
+	waits  bool // none of it comes from acting: report it a while after the owner is back
 	// sealed is how much of cost is in seals. Invariant: 0 <= sealed <= cost.
 	sealed int64
-	// former: an earlier process noted it. Joining the counters here with a copy may lose what they have of it, so the next
-	// owner debits all of it.
+	// former: an earlier process recorded it. Merging the counters here with a copy may lose their part of it, so the
+	// next owner debits all of it.
 	former bool
 }
 
-// missing is how much of the debt must still be debited in the counters here; there is how much of it an owner has debited.
+// missing returns how much of the debt must still be debited from the counters here; there is how much of it an owner has
+// already debited.
 func (d *debt) missing(there int64) int64 {
 	if d.former {
 		return max(0, d.cost-there)
@@ -98,25 +100,25 @@ func (d *debt) missing(there int64) int64 {
 	return d.absent
 }
 
-// reduce takes cost off the debt, but nothing that is sealed.
+// reduce takes cost off the debt, down to its sealed part.
 func (d *debt) reduce(cost int64) {
 	d.cost = max(d.sealed, d.cost-cost)
 	d.absent = min(d.absent, d.cost)
 }
 
-// debtLedger has what owners are to be told, by partition and counter. It has no lock of its own.
-// Invariant: n is how many debts there are, at most maxDebts.
+// debtLedger holds the debts that owners must be told of, by partition and counter. It has no lock of its own. Invariant:
+// n is the number of debts, at most maxDebts.
 type debtLedger struct {
 	self        ring.NodeID
 	table       *counters.Table
 	log         *slog.Logger
-	incarnation uint64 // the entry that named this process
+	incarnation uint64 // the entry that registered this process
 
 	debts   map[int]map[counters.Key]*debt
-	seals   map[int][]*seal // by partition that has debts, in the order of their numbers
-	numbers uint64          // given so far
+	seals   map[int][]*seal // by partition that has debts, in ascending order of their numbers
+	numbers uint64          // the last one given
 	n       int
-	changes uint64 // so that they are written down only when there is something new
+	changes uint64 // rises with every change, so debts are written to disk only when there is something new
 }
 
 func newDebtLedger(cfg *Config) debtLedger {
@@ -126,10 +128,10 @@ func newDebtLedger(cfg *Config) debtLedger {
 	}
 }
 
-// get returns the debt of a counter; nil: there is none.
+// get returns the debt of a counter, or nil if there is none.
 func (l *debtLedger) get(key counters.Key) *debt { return l.debts[key.Partition()][key] }
 
-// at returns the debt of a counter, an empty one if there was none.
+// at returns the debt of a counter, and adds an empty one if there was none.
 func (l *debtLedger) at(key counters.Key) *debt {
 	p := key.Partition()
 	if l.debts[p] == nil {
@@ -156,7 +158,7 @@ func (l *debtLedger) remove(key counters.Key) {
 	l.n--
 }
 
-// replaceOne takes note that the counter here was replaced.
+// replaceOne records that the counter here was overwritten.
 func (l *debtLedger) replaceOne(key counters.Key) {
 	if d := l.get(key); d != nil {
 		d.absent = d.cost
@@ -164,7 +166,7 @@ func (l *debtLedger) replaceOne(key counters.Key) {
 	}
 }
 
-// replace takes note that the copy of p was dropped.
+// replace records that the copy of p was dropped.
 func (l *debtLedger) replace(p int) {
 	for _, d := range l.debts[p] {
 		d.absent = d.cost
@@ -175,8 +177,8 @@ func (l *debtLedger) replace(p int) {
 	l.changes++
 }
 
-// owe notes what was admitted; the counter here has all of it but absent. It returns false if there is no room, which
-// happens only to what was admitted alone, in fallback.
+// owe records the cost of an admitted op; the counter here has all of it but absent. It returns false if there is no
+// room, which happens only to costs admitted alone, in fallback.
 func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, alone bool) bool {
 	known := l.get(op.Key) != nil
 	if !known && alone && l.n >= maxAlone {
@@ -185,7 +187,7 @@ func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, a
 	d := l.at(op.Key)
 	d.waits = alone && (d.waits || !known)
 	if d.limit = *op.Limit; !d.of(from) {
-		d.cost, d.absent, d.sealed = 0, 0, 0 // of a window that is over
+		d.cost, d.absent, d.sealed = 0, 0, 0 // they belong to a window that is over
 	}
 	d.taken = from
 	d.cost = min(d.cost+op.Cost, maxOwed)
@@ -194,8 +196,8 @@ func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, a
 	return true
 }
 
-// absent is how much this node admitted in op's current window that the counter here lacks. Buckets and sliding windows
-// drain, while the debt as noted does not: for them it is 0.
+// absent returns how much this node admitted in op's current window that the counter here lacks. It is 0 for buckets and
+// sliding windows, which drain while the recorded debt does not.
 func (l *debtLedger) absent(now algorithms.Now, op *counters.Op) int64 {
 	d := l.get(op.Key)
 	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.of(takenNow(op.Limit, now)) {
@@ -204,7 +206,7 @@ func (l *debtLedger) absent(now algorithms.Now, op *counters.Op) int64 {
 	return d.absent
 }
 
-// forgive takes back what was noted of op at a time.
+// forgive takes op's cost, admitted at the given time, off its debt.
 func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	d := l.get(op.Key)
 	if d == nil || !d.of(takenNow(op.Limit, at)) {
@@ -216,8 +218,8 @@ func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	}
 }
 
-// keep drops the debts of a partition whose token is here: this node is their creditor now. What its counters lack is
-// debited first.
+// keep drops the debts of a partition whose token is here: this node is their creditor now. It first debits the parts
+// that the counters lack.
 func (l *debtLedger) keep(p int, now algorithms.Now) {
 	l.debitMissing(p, now, l.there(p, now))
 	for key := range l.debts[p] {
@@ -225,7 +227,8 @@ func (l *debtLedger) keep(p int, now algorithms.Now) {
 	}
 }
 
-// debitMissing debits what the counters here don't have of the debts of p; there is what somebody else has debited in them.
+// debitMissing debits the debts of p that the counters here lack. there holds the parts that another node has already
+// debited from them.
 func (l *debtLedger) debitMissing(p int, now algorithms.Now, there map[counters.Key]int64) {
 	for key, d := range l.debts[p] {
 		if cost := d.missing(there[key]); cost > 0 {
@@ -248,9 +251,9 @@ func (l *debtLedger) prune(now algorithms.Now) {
 	}
 }
 
-// Debts written down are a byte for the format, the wall clock in nanoseconds as a varint, and how many they are as a uvarint;
-// then each debt: 1 if it waits, absent as a uvarint, and the rest as in a message; then the seals, as in a message.
-const debtsFormat = 3 // 1 and 2: of versions that wrote limits otherwise
+// Debts on disk are a format byte, the wall clock in nanoseconds as a varint, and the number of debts as a uvarint. Then
+// each debt: 1 if it waits, absent as a uvarint, and the rest as in a message. Then the seals, as in a message.
+const debtsFormat = 3 // 1 and 2 belong to versions that encoded limits differently
 
 func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendVarint(append(b, debtsFormat), now.Wall)
@@ -269,7 +272,7 @@ func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 	return b
 }
 
-// restore takes up what append wrote in an earlier process; see Keeper.RestoreDebts.
+// restore adopts the debts that append encoded in an earlier process; see Keeper.RestoreDebts.
 func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
 		return 0, errors.New("another version of rlnode has written them")
@@ -293,7 +296,7 @@ func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	}
 	for d.More() {
 		if s := decodeSeal(d, now, passed); s != nil {
-			s.told = true // by the process before, perhaps
+			s.told = true // perhaps by the process before
 			l.restoreSeal(s, restored)
 		}
 	}

@@ -34,13 +34,13 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	})
 }
 
-// A standby that is asked for its copies by an owner that lost its memory still owes what a push took out of them.
+// A standby that gives its copies to an owner that lost its memory still owes debts that a push has overwritten in them.
 func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
-		f.net.Isolate(a.ip) // or there would be a path
+		f.net.Isolate(a.ip) // otherwise there would be a path
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
 			act(t, b, i)
@@ -50,7 +50,7 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.keeper.mu.Lock()
-		b.keeper.errands[errand{a.id, MethodDebts}] = true // the payment is on its way when a is killed
+		b.keeper.errands[errand{a.id, MethodDebts}] = true // the payment is in flight when a is killed
 		b.keeper.mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
@@ -76,9 +76,9 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	})
 }
 
-// What an owner has acknowledged of debts outlives it: whoever told it forgets them then.
+// Debts that an owner has acknowledged outlive it, because the debtor then drops them.
 func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
-	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // of the owner's rhythm
+	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // relative to the owner's interval
 		synctest.Test(t, func(t *testing.T) {
 			f := three(t)
 			defer f.closeAll()
@@ -124,7 +124,8 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 	})
 }
 
-// An owner that is ended while it waits for its standby has forgotten the debts, and says so: they are told to the next.
+// An owner that is ended while it waits for its standby has forgotten the debts, and says so: they are reported to the
+// next owner.
 func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -138,9 +139,9 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 		}
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
-		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // to acknowledge takes twice as long
+		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // an acknowledgement takes twice as long
 		f.eventually("the debts are told", func() bool { return a.keeper.backups.Load() > 0 })
-		f.net.Isolate(b.ip) // what a pushes does not arrive
+		f.net.Isolate(b.ip) // a's pushes do not arrive
 		f.end(a)
 		f.net.Rejoin(b.ip)
 		time.Sleep(5 * time.Second)
@@ -150,8 +151,8 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	})
 }
 
-// Who has handed a partition over acts while the ring is not settled and the next owner can't be reached. What it admits is debited
-// once: by the next owner when it is back, or by itself, when that is ended.
+// A node that handed a partition over acts while the ring is not settled and the next owner can't be reached. Its debts
+// are debited once: by the next owner when it is back, or by itself if that one is ended.
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -176,7 +177,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 					t.Fatalf("it acts for an owner that can be reached: %v", v)
 				}
 			}
-			time.Sleep(200 * time.Millisecond) // pushed
+			time.Sleep(200 * time.Millisecond) // time to push
 			if f.net.Isolate(d.ip); ends {
 				d.kill()
 			}

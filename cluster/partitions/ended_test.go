@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestTheEndedAreAsked: a node that is ended though it lives, since its disk hangs, gives what it has to who goes on without a
-// whole copy. It does not even know that it was ended.
+// TestTheEndedAreAsked: a node that is ended while alive, because its disk hangs, gives its counters to a new owner
+// without a whole copy. It does not even know that it was ended.
 func TestTheEndedAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -26,7 +26,7 @@ func TestTheEndedAreAsked(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		// The owner applies nothing more. Its standby dies, and another one takes its place; the owner does not know that.
+		// The owner applies nothing more. Its standby dies and is replaced; the owner does not know that.
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		c.kill()
@@ -54,8 +54,8 @@ func TestTheEndedAreAsked(t *testing.T) {
 	})
 }
 
-// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be ended has another process, which takes up what
-// was agreed before it may own anything, or only after the end. All that was admitted meanwhile is with the ended node.
+// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be ended restarts, and catches up on what was
+// agreed before it may own anything, or only after the end. Only the ended node has what was admitted meanwhile.
 func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	for name, starts := range map[string]func(f *fleet, owner, standby *node){
 		"before the end": func(f *fleet, owner, standby *node) {
@@ -118,8 +118,9 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	}
 }
 
-// TestDebtsOutliveAnOldTurnAsOwner: a node that could apply nothing was to follow a dead owner, and was ended for not doing so.
-// When it takes up what was agreed, it is the owner for one entry. What it admitted alone is still owed to who owns it now.
+// TestDebtsOutliveAnOldTurnAsOwner: a node that could apply nothing was to take over from a dead owner, and was ended
+// because it did not. When it catches up, it is the owner for the time of one entry. It still owes the present owner the
+// costs that it admitted alone.
 func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)

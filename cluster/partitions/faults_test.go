@@ -16,7 +16,7 @@ var (
 	seeds = flag.Uint64("seeds", 2, "how many random runs; with -short half of them")
 )
 
-// runs is how many random runs there are to be.
+// runs returns the number of random runs.
 func runs() uint64 {
 	if testing.Short() {
 		return (*seeds + 1) / 2
@@ -24,7 +24,7 @@ func runs() uint64 {
 	return *seeds
 }
 
-// steps is n, or fewer with -short.
+// steps returns n, or fewer with -short.
 func steps(n int) int {
 	if testing.Short() {
 		return n / 3
@@ -32,16 +32,16 @@ func steps(n int) int {
 	return n
 }
 
-// Nodes are killed, ended, restarted, taken out and put in, one after another, under load: never two owners, every
-// partition has one again afterwards, and what is forgotten is at most what a killed owner had not pushed yet.
+// Nodes are killed, ended, restarted, removed and added, one after another, under load. There are never two owners, every
+// partition has one again afterwards, and at most what a killed owner had not pushed yet is forgotten.
 func TestG5_KillsForgetOnlyTheTail(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { randomRun(t, s) })
 	}
 }
 
-// tail is how old what was admitted by an owner may be when it is killed and still be forgotten: an interval, and the
-// time of a message.
+// tail bounds the age of an owner's admissions that may be forgotten when it is killed: an interval, plus the time of a
+// message.
 const tail = 150 * time.Millisecond
 
 func randomRun(t *testing.T, seed uint64) {
@@ -73,7 +73,7 @@ func randomRun(t *testing.T, seed uint64) {
 			n.restart()
 			f.bring(n)
 			f.ring(f.nodes...)
-		case 1: // killed, back before anyone ended it
+		case 1: // killed, back before it is ended
 			f.forget(l, n)
 			n.kill()
 			time.Sleep(time.Duration(rnd.IntN(1000)) * time.Millisecond)
@@ -124,7 +124,7 @@ func randomRun(t *testing.T, seed uint64) {
 	}
 }
 
-// forget notes that what n admitted just now may be forgotten, since it will be killed.
+// forget records that n's latest admissions may be forgotten, because it is about to be killed.
 func (f *fleet) forget(l *load, n *node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,7 @@ func (f *fleet) living() (list []*node) {
 	return list
 }
 
-// restart starts a killed node again, with no counters: its checkpoint is lost as well.
+// restart starts a killed node again, without counters: its checkpoint is lost as well.
 func (n *node) restart() {
 	n.table.Close()
 	n.fleet.mu.Lock()
@@ -155,7 +155,7 @@ func (n *node) restart() {
 	n.start(n.boots)
 }
 
-// deficit tells how much is forgotten so far.
+// deficit logs how much has been forgotten so far.
 func (f *fleet) deficit(l *load, step int) {
 	most, may, key := int64(0), int64(0), 0
 	lost := map[string]int64{}

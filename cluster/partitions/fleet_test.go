@@ -26,14 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const port = 7947
 
-// fleet is some keepers, and the log that they would agree on.
+// fleet is a set of keepers, and the log that they would agree on.
 type fleet struct {
 	t     *testing.T
 	net   *memnet.Net
 	nodes []*node
-	save  func(context.Context) error // of the nodes added from then on; nil: they have no disk
+	save  func(context.Context) error // for nodes added from then on; nil: they have no disk
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	state *agreement.State
 	index uint64
 }
@@ -50,8 +50,8 @@ type node struct {
 	keeper    *Keeper
 	authority atomic.Bool
 	alive     atomic.Bool
-	mute      atomic.Bool  // it answers no calls, and can be reached all the same
-	lag       atomic.Int64 // how late it takes up states; those that come meanwhile are one, the newest
+	mute      atomic.Bool  // it answers no calls, but can be reached
+	lag       atomic.Int64 // how late it adopts states; of those that arrive meanwhile, only the newest counts
 	told      chan *agreement.State
 	stop      chan struct{}
 	done      sync.WaitGroup
@@ -80,7 +80,7 @@ func (f *fleet) all() []*node {
 	return slices.Clone(f.nodes)
 }
 
-// add starts a node that nobody knows yet.
+// add starts a node that no other node knows yet.
 func (f *fleet) add() *node {
 	i := len(f.nodes)
 	n := &node{fleet: f, id: idOf(i), ip: fmt.Sprintf("10.0.0.%d", i+1), table: newTable(), boots: 1}
@@ -140,7 +140,7 @@ func (n *node) start(boot uint64) {
 	f.mu.Unlock()
 }
 
-// listen takes up states a little late, each node at its own pace.
+// listen adopts states a little late, each node at its own pace.
 func (n *node) listen() {
 	for {
 		select {
@@ -153,7 +153,7 @@ func (n *node) listen() {
 	}
 }
 
-// late is the state to take up after s has come: s, or after a lag the newest that came meanwhile.
+// late returns the state to adopt after s has arrived: s, or after a lag the newest that arrived meanwhile.
 func (n *node) late(s *agreement.State) *agreement.State {
 	lag := time.Duration(n.lag.Load())
 	if lag == 0 {
@@ -172,7 +172,7 @@ func (n *node) late(s *agreement.State) *agreement.State {
 	}
 }
 
-// kill ends the process; what it had in memory is gone.
+// kill ends the process, which loses what it had in memory.
 func (n *node) kill() {
 	n.authority.Store(false)
 	n.alive.Store(false)
@@ -221,7 +221,7 @@ func (f *fleet) bring(nodes ...*node) {
 	}
 }
 
-// ring moves to the ring of nodes, without waiting.
+// ring begins to move to the ring of nodes, and does not wait.
 func (f *fleet) ring(nodes ...*node) {
 	var members []agreement.Member
 	for _, n := range nodes {
@@ -230,7 +230,7 @@ func (f *fleet) ring(nodes ...*node) {
 	f.agree(agreement.Ring{Epoch: f.state.Epoch + 1, Members: members, Settings: ring.DefaultSettings()})
 }
 
-// settle waits until all that live have settled the epoch, and agrees on that.
+// settle waits until all live nodes have settled the epoch, and agrees on that.
 func (f *fleet) settle() {
 	f.t.Helper()
 	f.waitSettled()
@@ -263,13 +263,13 @@ func (f *fleet) eventually(what string, ok func() bool) {
 	f.t.Fatalf("%s: not within 30 s", what)
 }
 
-// end ends a node as a leader would: when its authority has run out.
+// end ends a node as a leader would: once its authority has run out.
 func (f *fleet) end(n *node) {
 	n.authority.Store(false)
 	f.agree(agreement.Ended{Node: n.id, Generation: f.state.Generation(n.id)})
 }
 
-// watchInterval is how often it is looked for two owners: all partitions of all nodes.
+// watchInterval is how often to check all partitions of all nodes for two owners.
 func watchInterval() time.Duration {
 	if testing.Short() {
 		return 10 * time.Millisecond
@@ -277,13 +277,13 @@ func watchInterval() time.Duration {
 	return time.Millisecond
 }
 
-// living is a node that may decide, with the table that it has now.
+// living is a node that may decide, with its present table.
 type living struct {
 	*node
 	gates *counters.Table
 }
 
-// watch looks again and again whether a partition has two owners, until stop is closed.
+// watch checks repeatedly, until stop is closed, that no partition has two owners.
 func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 	done.Go(func() {
 		for {
@@ -306,7 +306,7 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 				for _, n := range nodes {
 					switch {
 					case !n.gates.IsOpen(p):
-					case first.node != nil && owns(n, p) && owns(first, p): // first still does: it was not handed over between the two looks
+					case first.node != nil && owns(n, p) && owns(first, p): // first still owns it: not a hand-over in between
 						f.t.Errorf("partition %d has two owners, %s and %s", p, first.ip, n.ip)
 						return
 					default:
@@ -326,7 +326,7 @@ func keyOf(i int) counters.Key {
 	return counters.Key{Hi: uint64(i) * 0x9e3779b97f4a7c15, Lo: uint64(i)}
 }
 
-// take asks whoever decides a key, as a check that begins at node at would.
+// take asks the node that decides a key, as a check that begins at node at would.
 func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err error) {
 	p := ring.PartitionOf(key.Hi)
 	for range 2000 {
@@ -360,7 +360,7 @@ func (f *fleet) byID(id ring.NodeID) *node {
 	return nil
 }
 
-// used is what the owner of key says.
+// used returns what the owner of key has as used.
 func (f *fleet) used(key counters.Key) int64 {
 	p := ring.PartitionOf(key.Hi)
 	for _, n := range f.all() {
@@ -372,13 +372,13 @@ func (f *fleet) used(key counters.Key) int64 {
 	return -1
 }
 
-// load asks about keys from all nodes until stop, and counts what was admitted.
+// load takes from keys at all nodes until stop, and counts what was admitted.
 type load struct {
 	admitted []atomic.Int64
 	lost     []atomic.Int64 // what may be forgotten
-	mu       sync.Mutex     // guards what follows
-	recent   []admission    // the last ones
-	victim   *node          // will be killed now
+	mu       sync.Mutex     // guards the fields below
+	recent   []admission    // the latest
+	victim   *node          // about to be killed
 
 	victimSince time.Time
 	failed      atomic.Int64
@@ -393,7 +393,7 @@ type admission struct {
 	at  time.Time
 }
 
-// note keeps the admissions of the last moments.
+// note keeps recent admissions.
 func (l *load) note(a admission) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

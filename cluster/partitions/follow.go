@@ -12,55 +12,56 @@ import (
 )
 
 const (
-	// messageSize is from how many bytes on a message to a follower is sent.
+	// messageSize is the size in bytes from which a message to a follower is sent.
 	messageSize = 128 << 10
-	// maxUnacked bounds the bytes that a follower has not acknowledged before copies wait.
+	// maxUnacked bounds the bytes that a follower has not acknowledged; beyond it, copies wait.
 	maxUnacked = 4 << 20
-	// maxBehind bounds them before changes are no longer sent: the follower gets whole copies instead.
+	// maxBehind bounds the same bytes for changes; beyond it, the follower gets whole copies instead.
 	maxBehind = 32 << 20
-	// pushTimeout is how long an acknowledgement may take.
+	// pushTimeout bounds how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
-	// probeInterval is how often a follower is sent a message, though there is nothing to tell it: so that each owner knows
-	// whether it takes copies, also while nothing changes.
+	// probeInterval is how long a follower goes without a message before it is sent an empty one, so that each owner
+	// knows whether its followers take copies even while nothing changes.
 	probeInterval = time.Second
-	// lagTime is how long a follower may answer nothing before it lags.
+	// lagTime is how long a follower may leave messages unanswered before it counts as lagging.
 	lagTime = 5 * time.Second
 )
 
-// followers are the nodes that get copies of partitions whose tokens are here. What is not the loop's is guarded by Keeper.mu.
+// followers are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards all but the loop's
+// fields.
 type followers map[ring.NodeID]*follower
 
 type follower struct {
 	node    ring.NodeID
 	parts   map[int]*progress
 	unacked int // bytes
-	// sent is the number of the last message, flying those of messages that are not acknowledged, in order.
+	// sent is the number of the last message; flying are the numbers of unacknowledged messages, in order.
 	sent   uint64
 	flying []uint64
-	// probed is when the last message was sent; since, when one was sent that it has not answered, with no answer since. Zero:
-	// all were answered.
+	// probed is when the last message was sent. since is when the follower's present silence began: at its last answer
+	// or, if it had answered everything by then, with the next message. Zero if nothing is unanswered.
 	probed, since time.Time
 
-	// The message being put together; used by the loop alone.
+	// The message being assembled; only the loop uses it.
 	message []byte
-	inside  []sentSection // what is in it
+	inside  []sentSection // the sections in it
 }
 
 // progress is how far a follower is with one partition. It has none before its copy is begun.
 type progress struct {
-	whole  bool // it has acknowledged all of the copy
-	flying int  // messages about the partition that are not acknowledged
+	whole  bool // it has acknowledged the whole copy
+	flying int  // unacknowledged messages about the partition
 }
 
 // sentSection is a section of a message to a follower.
 type sentSection struct {
 	p    int
-	copy bool      // of a whole copy
-	ends bool      // it completes one
-	of   *progress // what the section is a part of; nil: the follower gets the partition anew
+	copy bool      // part of a whole copy
+	ends bool      // completes a whole copy
+	of   *progress // the progress it counts toward; nil if the follower needs a new copy
 }
 
-// at is what is known of node, as follower.
+// at returns node's follower record, which it creates if needed.
 func (fs followers) at(node ring.NodeID) *follower {
 	if fs[node] == nil {
 		fs[node] = &follower{node: node, parts: map[int]*progress{}}
@@ -68,7 +69,7 @@ func (fs followers) at(node ring.NodeID) *follower {
 	return fs[node]
 }
 
-// of is how far node is with p; nil: no copy was begun.
+// of returns how far node is with p; nil if no copy was begun.
 func (fs followers) of(p int, node ring.NodeID) *progress {
 	if f := fs[node]; f != nil {
 		return f.parts[p]
@@ -76,21 +77,22 @@ func (fs followers) of(p int, node ring.NodeID) *progress {
 	return nil
 }
 
-// synced reports whether node has a whole copy of p.
+// synced reports whether node has a whole copy of p; true if node is zero.
 func (fs followers) synced(p int, node ring.NodeID) bool {
 	pr := fs.of(p, node)
 	return node.IsZero() || pr != nil && pr.whole
 }
 
-// unfollow forgets what others have of p: they get it anew.
+// unfollow forgets the followers' copies of p, so they get new ones.
 func (fs followers) unfollow(p int) {
 	for _, f := range fs {
 		delete(f.parts, p)
 	}
 }
 
-// take brings the followers of self in line with a new view. What nodes have of partitions that they follow no more is forgotten: if
-// they follow them again, their copies will not be what they were. Those that are other processes have lost theirs.
+// take brings the followers of self in line with a new view. It forgets the progress of nodes with partitions that they
+// no longer follow: if they follow them again, their copies will be out of date. Nodes that restarted or were ended have
+// lost their copies.
 func (fs followers) take(v, before *view, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
@@ -107,7 +109,7 @@ func (fs followers) take(v, before *view, self ring.NodeID) {
 	})
 }
 
-// begin takes note that f's message is sent, and returns its number.
+// begin records that f's message is being sent, and returns its number.
 func (f *follower) begin() uint64 {
 	for i := range f.inside {
 		one := &f.inside[i]
@@ -124,7 +126,7 @@ func (f *follower) begin() uint64 {
 	return f.sent
 }
 
-// end takes note of the answer to a message: of what the follower has not taken, it needs a whole copy.
+// end records the answer to a message. The follower needs a whole copy of each partition that it has not taken.
 func (f *follower) end(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
 	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
@@ -148,21 +150,21 @@ func (f *follower) end(number uint64, size int, inside []sentSection, refused ma
 	}
 }
 
-// following lists the nodes that should have copies of p while its token is here: the standby, and while it moves the
-// other end, so that whichever of the two is lost, the other goes on from what it has.
+// following lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
+// other end, so that if either of the two is lost, the other continues from its copy.
 func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}
 	switch {
 	case from == to:
-		both[0] = v.From.Standby(p) // which is the one to go on until the ring is settled
+		both[0] = v.From.Standby(p) // it takes over until the ring is settled
 	case from == self:
 		both = [2]ring.NodeID{to, v.From.Standby(p)}
 	}
 	return others(self, buf, both[:]...)
 }
 
-// others appends nodes to buf that are not self, each once.
+// others appends to buf the nodes that are neither zero nor self, each once.
 func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
 	for _, id := range nodes {
 		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
@@ -172,13 +174,13 @@ func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.No
 	return buf
 }
 
-// owns reports whether what changes in p is to be sent to others.
+// owns reports whether changes in p must be sent to others.
 func (k *Keeper) owns(p int) bool {
 	ph := phase(k.phases[p].Load())
 	return ph == held || ph == freezing
 }
 
-// pushChanges sends what changed since the last time to all that follow. It runs in the loop.
+// pushChanges sends the changes since the last call to all followers. It runs in the loop.
 func (k *Keeper) pushChanges() {
 	if k.alone() {
 		return
@@ -199,7 +201,7 @@ func (k *Keeper) pushChanges() {
 	k.flushAll()
 }
 
-// pushTo adds what changed in p to the messages for those that have the copy before.
+// pushTo adds changes in p to the messages for followers that already have, or are getting, the copy before them.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
@@ -239,7 +241,7 @@ func (k *Keeper) pushCopies() {
 	k.flushAll()
 }
 
-// copyTo sends node, a follower in v, a whole copy of p, unless it has one or has too much to do.
+// copyTo sends a whole copy of p to node, a follower in v, unless node already has one or has too much unacknowledged.
 func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Lock()
 	f := k.followers.at(node)
@@ -247,7 +249,7 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 		k.mu.Unlock()
 		return
 	}
-	// From here on changes are sent as well; those before are in the copy.
+	// From here on changes are sent as well; earlier ones are in the copy.
 	f.parts[p] = &progress{}
 	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
@@ -261,8 +263,8 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.add(f, &s, nil)
 }
 
-// add puts records of s.p into the message for f, as s and as many more sections as it takes, and sends it when it is long
-// enough. s is then the beginning of what follows it.
+// add puts records of s.p into the message for f, as s and as many further sections as needed, and sends the message once
+// it is long enough. Afterwards s is the start of the section that follows.
 func (k *Keeper) add(f *follower, s *section, records []counters.Record) {
 	now := k.cfg.Now()
 	for more := true; more; more = len(records) > 0 {
@@ -313,7 +315,7 @@ func (k *Keeper) flush(f *follower) {
 			k.failed(f.node)
 		}
 		k.mu.Unlock()
-		// What waits for changes alone, while nothing moves, is confirmations.
+		// While nothing moves, only confirmations wait for an acknowledgement of changes.
 		k.hasten()
 		if !plain || !all {
 			k.wake()
@@ -322,14 +324,14 @@ func (k *Keeper) flush(f *follower) {
 	f.message, f.inside = f.message[:0], nil
 }
 
-// answers reports whether a follower whose call ended with err takes messages. One that does not know yet what was agreed
-// answers, too.
+// answers reports whether a follower whose call ended with err is answering messages. One that has not yet learned the
+// agreed state answers too.
 func answers(err error) bool {
 	var remote *peer.RemoteError
 	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// probe sends an empty message to each follower that was sent none for a while. It runs in the loop.
+// probe sends an empty message to each follower that has not been sent one for a while. It runs in the loop.
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*follower
@@ -345,8 +347,8 @@ func (k *Keeper) probe() {
 	}
 }
 
-// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for five
-// seconds. If that is most of those that can be reached, the fault is here, and the list is empty.
+// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for
+// five seconds. If more than half of the reachable followers lag, the fault is here, and the list is empty.
 func (k *Keeper) Lagging() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -366,7 +368,7 @@ func (k *Keeper) Lagging() []ring.NodeID {
 	return list
 }
 
-// receive takes what other keepers send, in order.
+// receive handles messages from other keepers, in order.
 func (k *Keeper) receive() {
 	for {
 		select {
@@ -378,14 +380,14 @@ func (k *Keeper) receive() {
 	}
 }
 
-// Handle has p bring the messages of other keepers here.
+// Handle registers this Keeper with p for the messages of other keepers.
 func (k *Keeper) Handle(p *peer.Peers) {
 	for m := MethodPush; m <= MethodDebts; m++ {
 		p.Handle(m, peer.Near, k.serve)
 	}
 }
 
-// serve takes a message of another keeper. It does not block.
+// serve queues a message from another keeper. It does not block.
 func (k *Keeper) serve(c *peer.Call) {
 	c.Keep()
 	select {

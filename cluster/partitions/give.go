@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// takeCopyRequest tells an owner how new the copies here are, or gives it the copies. What was admitted here meanwhile is in them.
+// takeCopyRequest tells an owner how new the copies here are, or gives it the copies. They include the costs that this
+// node admitted meanwhile.
 func (k *Keeper) takeCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {
@@ -46,8 +47,8 @@ func (k *Keeper) takeCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Deco
 	k.done.Go(func() { k.giveBack(c, list, orders) })
 }
 
-// notTheirs reports whether one of the partitions is not node's to go on with, as far as is known here. It is called under
-// mu.
+// notTheirs reports whether, as far as this node knows, node is not the one to continue some of the partitions. The
+// caller holds mu.
 func (k *Keeper) notTheirs(v *view, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
 		from, _ := v.Owner(p)
@@ -55,7 +56,7 @@ func (k *Keeper) notTheirs(v *view, node ring.NodeID, list []int) bool {
 	})
 }
 
-// giveBack sends the copies here to the node that has asked for them, and answers when it has them.
+// giveBack sends the copies here to the node that asked for them, and answers once it has them.
 func (k *Keeper) giveBack(c *peer.Call, list []int, orders []order) {
 	k.tellFirst(c.From.Node, list)
 	var message []byte
@@ -105,7 +106,7 @@ func (k *Keeper) giveBack(c *peer.Call, list []int, orders []order) {
 	c.Reply(nil)
 }
 
-// gift is a copy that is coming from a node. What is here stays until it is complete.
+// gift is a copy that is arriving from a node. The counters here stay until it is complete.
 type gift struct {
 	section
 	records []counters.Record
@@ -131,7 +132,7 @@ func (k *Keeper) takeBack(c *peer.Call, d *wire.Decoder) {
 	finish(c, d, nil)
 }
 
-// receiveGift takes one section of a copy, and with the last one the copy.
+// receiveGift takes one section of a copy and, with the last one, the whole copy.
 func (k *Keeper) receiveGift(from ring.NodeID, s section, records []counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,8 +157,8 @@ func (k *Keeper) receiveGift(from ring.NodeID, s section, records []counters.Rec
 	}
 }
 
-// join puts a copy in the place of the one here if it is newer. Copies without an order are merged: the more used of both.
-// It is called under mu.
+// join replaces the copy here with a newer one. Copies without a common lineage are merged: of each counter, the more
+// used one stays. The caller holds mu.
 func (k *Keeper) join(from ring.NodeID, g *gift) {
 	now := k.cfg.Now()
 	pt := &k.parts[g.p]

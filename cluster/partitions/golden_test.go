@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// TestGolden: what messages of keepers are made of is written and read as ever.
+// TestGolden: the parts of keepers' messages keep their encoding.
 func TestGolden(t *testing.T) {
 	at := algorithms.Now{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	records := []counters.Record{

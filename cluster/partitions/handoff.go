@@ -12,11 +12,11 @@ import (
 const (
 	// maxFrozen bounds the partitions that are frozen at once: their checks wait.
 	maxFrozen = 256
-	// flipTimeout is how long the answer to a flip or a question may take.
+	// flipTimeout bounds how long the answer to a flip or a question may take.
 	flipTimeout = 2 * time.Second
 )
 
-// handOver moves tokens to where the ring wants them, as far as their copies are there. It runs in the loop.
+// handOver moves tokens to where the ring wants them, once their copies are there. It runs in the loop.
 func (k *Keeper) handOver() {
 	v := k.view.Load()
 	if !v.member || v.Settled || v.From == nil {
@@ -29,7 +29,7 @@ func (k *Keeper) handOver() {
 	k.sendTokens(k.flips(v))
 }
 
-// freeze shuts the gates of partitions whose copies are where they should go, and returns them.
+// freeze shuts the gates of partitions whose receivers have whole copies, and returns them.
 func (k *Keeper) freeze(v *view) (frozen []int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,13 +52,14 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 	return frozen
 }
 
-// tokens is a message about tokens to one process of a node: it offers some, or asks for those that it may have taken.
+// tokens is a message about tokens to one process of a node: it either offers tokens, or asks which ones the process has
+// taken.
 type tokens struct {
 	boot     uint64
 	asks     bool
-	list     []int // of partitions
+	list     []int // partitions
 	attempts []uint64
-	body     []byte // of each of them
+	body     []byte // one entry for each partition
 }
 
 // addToken adds a partition to the message for node.
@@ -89,8 +90,8 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokens) {
 	}
 }
 
-// flips are the frozen partitions whose last changes are acknowledged, by where they go. They count as flipping from
-// here on.
+// flips returns offers of the frozen partitions whose last changes are acknowledged, by receiver. It sets their phase to
+// flipping.
 func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +113,7 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	return offers
 }
 
-// askAround asks the other ends of moves whether they have taken the tokens that this node is in doubt about.
+// askAround asks the other ends of moves whether they took the tokens that this node is in doubt about.
 func (k *Keeper) askAround() {
 	v := k.view.Load()
 	questions := map[ring.NodeID]*tokens{}
@@ -132,7 +133,7 @@ func (k *Keeper) askAround() {
 	k.sendTokens(questions)
 }
 
-// answered takes note of the answer to an offer or a question. Without one it is not known whether the tokens were taken.
+// answered handles the answer to an offer or a question. If there is none, it is unknown whether the tokens were taken.
 func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,12 +147,12 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 	for i, p := range t.list {
 		pt := &k.parts[p]
 		if pt.attempt != t.attempts[i] {
-			continue // offered or asked again, to whom it may concern now
+			continue // offered or asked again since
 		}
 		switch _, to := v.Owner(p); {
 		case pt.phase == flipping && err != nil:
 			pt.attempt++
-			pt.whole = true // what is here is all there was when it froze
+			pt.whole = true // these are all counters as of the freeze
 			k.setPhase(p, doubtful)
 		case pt.phase == flipping && taken[p]:
 			pt.whole = true // as above
@@ -165,13 +166,13 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 		case taken[p]:
 			k.handed(p, node)
 		default:
-			// Nobody has had the token since it was frozen here, if the one that was sent it says so itself.
+			// If the node that was sent the token says so itself, no node has had it since it was frozen here.
 			k.goOn(v, p, pt.own() && !pt.lost(v))
 		}
 	}
 }
 
-// handed takes note that node has the token of p, and will push its changes here while the ring is not settled.
+// handed records that node has the token of p. Until the ring is settled, node pushes its changes here.
 func (k *Keeper) handed(p int, node ring.NodeID) {
 	pt := &k.parts[p]
 	v := k.view.Load()
@@ -183,8 +184,8 @@ func (k *Keeper) handed(p int, node ring.NodeID) {
 	k.setPhase(p, handed)
 }
 
-// takeFlips takes tokens, or answers which of those asked for are here. Offers of tokens that are not here afterwards are void: their
-// sender is told so.
+// takeFlips takes offered tokens, or answers which of the asked-for tokens are here. An offer of a token that is not here
+// afterwards becomes void, and its sender is told so.
 func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
 	boot, asks := d.Uint64(), d.Bool()
 	var taken []int
@@ -200,7 +201,7 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		// Without authority it would be decided by nobody here.
+		// Without authority, no node would decide the partition.
 		good := !asks && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self &&
 			from != to && pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
 			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
@@ -221,21 +222,21 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
 	finish(c, d, appendPartitions(nil, taken))
 }
 
-// takeToken makes this node the owner of p, which from was. It is called under mu.
+// takeToken makes this node the owner of p in from's place. The caller holds mu.
 func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
 	pt.source, pt.whole = ring.NodeID{}, false
 	pt.passOn()
 	k.followers.unfollow(p)
 	if !k.collecting {
-		// What the other has is what is here: changes are enough from now on.
+		// The other node has the same counters, so from now on changes are enough for it.
 		k.followers.at(from).parts[p] = &progress{whole: true}
 	}
 	k.setPhase(p, held)
 	k.debts.keep(p, k.cfg.Now())
 }
 
-// refuse makes flips up to an attempt void: their sender is told that they were not taken.
+// refuse voids flips up to an attempt: their sender is told that they were not taken.
 func (pt *part) refuse(boot, attempt uint64) {
 	if pt.void.boot != boot {
 		pt.void = void{boot: boot}

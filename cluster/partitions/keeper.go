@@ -17,36 +17,36 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Calls is how a Keeper speaks with other nodes. *peer.Peers is one.
+// Calls is how a Keeper talks to other nodes. *peer.Peers implements it.
 type Calls interface {
 	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
 	Reachable(to ring.NodeID) bool
 }
 
-// Config says what a Keeper stands on.
+// Config holds a Keeper's dependencies and settings.
 type Config struct {
 	Self  ring.NodeID
-	Boot  uint64          // of this process
-	Table *counters.Table // its gates are the Keeper's
+	Boot  uint64          // of this process; changes at each start
+	Table *counters.Table // the Keeper opens and shuts its gates
 	Now   func() algorithms.Now
 	Calls Calls
 	// Authority reports whether this node may act as an owner or a standby now.
 	Authority func() bool
-	// Interval is from one push to the standbys to the next; 100 ms by default.
+	// Interval is the time between pushes to the standbys; 100 ms by default.
 	Interval time.Duration
-	// Patience is how long a node that lost its memory waits for its standbys before it goes on with what its last
-	// checkpoint had; 2 s by default.
+	// Patience is how long a node that lost its memory waits for its standbys before it continues from its last
+	// checkpoint; 2 s by default.
 	Patience time.Duration
 	// Shares bounds the counters kept while acting as a standby; 65,536 by default.
 	Shares int64
-	// Save writes the table's counters to disk and returns when they are there. Confirm needs it where a partition has no
+	// Save writes the table's counters to disk and returns once they are there. Confirm needs it for partitions without a
 	// standby. It may be nil.
 	Save   func(ctx context.Context) error
 	Logger *slog.Logger
 }
 
-// DefaultConfig is a Config with all set that has a default.
+// DefaultConfig returns a Config with every default set.
 func DefaultConfig() Config {
 	return Config{
 		Interval: 100 * time.Millisecond, Patience: 2 * time.Second, Shares: 1 << 16, Logger: slog.Default(),
@@ -54,7 +54,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names what is missing.
+// Validate returns an error that names what is missing or out of range.
 func (c *Config) Validate() error {
 	switch {
 	case c.Self.IsZero():
@@ -67,127 +67,127 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Keeper keeps this node's part of the ring. All methods may be called concurrently.
+// Keeper manages this node's part of the ring. All methods may be called concurrently.
 type Keeper struct {
 	cfg    Config
-	shares *counters.Table // what was admitted while acting, under shares of the limits
+	shares *counters.Table // costs admitted while acting, under shares of the limits
 
-	// view and phases are what checks look at. Both are written under mu.
+	// view and phases are what checks read. Both are written under mu.
 	view   atomic.Pointer[view]
 	phases [ring.Partitions]atomic.Uint32
-	// learned holds the revision in which a reply told that the token had moved to the new owner.
+	// learned holds the revision in which a reply said that the token had moved to the new owner.
 	learned [ring.Partitions]atomic.Uint64
-	// lineages are those of the partitions held; of others what they were.
+	// lineages holds the lineage of each partition held; for the others, the last one they had.
 	lineages [ring.Partitions]atomic.Uint64
 
-	// debiting is held while a message of debts is debited, and while changes are collected: a copy has all of what was
-	// debited under a number, and the number, or nothing of it. It is taken before mu.
+	// debiting is held while a message of debts is debited and while changes are collected, so that a copy has either a
+	// seal's number and everything debited under it, or neither. It is taken before mu.
 	debiting sync.Mutex
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	parts     [ring.Partitions]part
 	followers followers
-	changed   chan struct{} // closed and made anew when a phase or the view changes
+	changed   chan struct{} // closed and replaced when a phase or the view changes
 	giving    map[ring.NodeID]*gift
 	errands   map[errand]bool
 	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
-	contact   map[ring.NodeID]time.Time // owners that debts are for: from when on they are told those of fallbacks
+	contact   map[ring.NodeID]time.Time // when an owner of debts may be told about its fallback debts
 	debts     debtLedger
-	checked   time.Time // when those that were over were forgotten last
-	drops     bool      // partitions that are of no concern here any more may still have counters
+	checked   time.Time // when debts that are over were last pruned
+	drops     bool      // partitions that no longer concern this node may still have counters
 	stats     Stats
-	// collecting: what changed is being collected for followers, in partitions whose tokens were here when that began.
+	// collecting: changes are being collected for followers, in partitions whose tokens were here when that began.
 	collecting bool
-	// followed: since this process began there has been another node in a ring. Before, nobody is to hear of changes.
-	// Afterwards they are collected even if this node is alone again: counters that were reset wait for that.
+	// followed: another node has been in a ring since this process began. Before that, changes need not be sent.
+	// Afterwards they are collected even if this node is alone again, because counters that were reset wait for that.
 	followed bool
-	confirms []*confirmation // that wait
+	confirms []*confirmation // waiting confirmations
 	backups  atomic.Int64    // messages about debts that wait for standbys
-	loans    int             // how many of them are not of debts: at most maxConfirms
+	loans    int             // confirmations that are not for debts: at most maxConfirms
 
 	saving saving
-	haste  chan struct{} // capacity 1: there may be confirmations to go on with
-	seq    uint64        // of the last message to a follower; used by the loop alone
-	kick   chan struct{} // capacity 1: there may be something to do before the next tick
+	haste  chan struct{} // capacity 1: there may be confirmations to work on
+	seq    uint64        // number of the last message to a follower; only the loop uses it
+	kick   chan struct{} // capacity 1: there may be work before the next tick
 	inbox  chan message
 	stop   context.CancelFunc
 	ctx    context.Context
 	done   sync.WaitGroup
 }
 
-// The table and the ring cut the key space into the same slices: this does not compile otherwise.
+// The table and the ring must cut the key space into the same partitions: otherwise this does not compile.
 var _ [counters.Partitions]struct{} = [ring.Partitions]struct{}{}
 
-// message is what another keeper has sent.
+// message is a message from another keeper.
 type message struct {
 	*peer.Call
 	came time.Time
 }
 
-// inboxSize bounds the messages of other keepers that wait; the sender of one more is told to try again.
+// inboxSize bounds the waiting messages of other keepers; beyond it, senders are told to try again.
 const inboxSize = 256
 
-// phase is how a partition stands with this node.
+// phase is the state of a partition on this node.
 type phase uint32
 
 const (
 	away       phase = iota // the token is not here, or is not known to be
-	held                    // the token is here, the gate open
-	freezing                // being handed over: the gate is shut, the last changes are on their way
-	flipping                // being handed over: whether the other has taken it is not known
-	handed                  // the other has taken it
-	doubtful                // this node may have the token: the other end of the move is asked
-	recovering              // the token is here, the counters are being looked for
+	held                    // the token is here and the gate is open
+	freezing                // being handed over: the gate is shut and the last changes are on their way
+	flipping                // being handed over: it is not known whether the other node took the token
+	handed                  // the other node took the token
+	doubtful                // this node may have the token: it asks the other end of the move
+	recovering              // the token is here, but this node is still looking for the counters
 )
 
-// errand is a message that is under way, of which a node gets one at a time. Of MethodFlip these are questions.
+// errand is a kind of message to a node, of which at most one is in flight. For MethodFlip it covers only questions.
 type errand struct {
 	node   ring.NodeID
 	method peer.Method
 }
 
-// part is what is known of a partition here.
+// part is this node's state of a partition.
 type part struct {
 	phase   phase
-	order               // of the counters here, as owner or as copy
-	other   ring.NodeID // freezing, flipping, handed, doubtful: to whom, zero if this node flipped nothing
-	boot    uint64      // of other
-	ends    int64       // how often other had been ended
-	attempt uint64      // number of the last flip or question about it
-	void    void        // which flips are not accepted here
-	began   time.Time   // freezing: when
+	order               // how new the counters here are, as owner or as copy
+	other   ring.NodeID // freezing, flipping, handed, doubtful: the receiver; zero if this node flipped nothing
+	boot    uint64      // of other, at the time
+	ends    int64       // how often other had been ended by then
+	attempt uint64      // number of the last flip, or question about it
+	void    void        // flips that this node no longer accepts
+	began   time.Time   // freezing: since when
 
-	source ring.NodeID // whose pushes the copy here is made of; zero: no copy
+	source ring.NodeID // node whose pushes made the copy here; zero if there is no copy
 	whole  bool        // the copy is complete
 	pusher uint64      // boot of the process that pushed last
-	seq    uint64      // of its last push
-	parts  uint64      // sections of the whole copy that is coming, so far
+	seq    uint64      // number of its last push
+	parts  uint64      // sections received so far of a whole copy in progress
 
-	search *search // recovering: who has a copy
+	search *search // recovering: the nodes that have copies
 }
 
-// own reports whether the counters here are all that there was when this node, as the owner, froze the partition.
+// own reports whether the counters here are complete as of when this node, as the owner, froze the partition.
 func (pt *part) own() bool { return pt.whole && pt.source.IsZero() }
 
-// lost reports whether the node that this one has sent a flip was ended since, even if it is back by now, or has lost its
-// memory.
+// lost reports whether the node that this one sent a flip to has since been ended, even if it is back by now, or has lost
+// its memory.
 func (pt *part) lost(v *view) bool {
 	return v.Boot(pt.other) != pt.boot || v.Generation(pt.other) != pt.ends
 }
 
-// void says that flips up to an attempt of a process are not accepted any more: it was told so.
+// void says that flips of a process up to an attempt are no longer accepted: the process was told so.
 type void struct {
-	boot    uint64 // of the one that flips; boots are random
+	boot    uint64 // of the process that flips; boots are random
 	attempt uint64
 }
 
-// view is the agreed state as the keeper has taken it up.
+// view is the agreed state as the keeper last adopted it.
 type view struct {
 	*agreement.State
 	member bool // this process may have tokens: its boot is the registered one
 }
 
-// Open starts a Keeper. All gates are shut until the agreed state gives this node tokens.
+// Open starts a Keeper. All gates stay shut until the agreed state gives this node tokens.
 func Open(cfg Config) (*Keeper, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func Open(cfg Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Close ends all work and waits for it. The gates are shut.
+// Close stops all work, waits for it, and shuts the gates.
 func (k *Keeper) Close() error {
 	k.stop()
 	k.done.Wait()
@@ -215,7 +215,7 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-// Use takes up what has been agreed. Calls must come in the order of the states; some may be left out.
+// Use adopts an agreed state. Calls must follow the order of the states; states may be skipped.
 func (k *Keeper) Use(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -235,20 +235,20 @@ func (k *Keeper) Use(s *agreement.State) {
 	k.announce()
 }
 
-// others reports whether a ring has more members than self.
+// others reports whether a ring has members other than self.
 func (v *view) others(self ring.NodeID) bool {
 	is := func(id ring.NodeID) bool { return id != self }
 	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
 }
 
-// alone reports whether nobody has had to hear of changes so far.
+// alone reports whether no other node has needed changes so far.
 func (k *Keeper) alone() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.followed
 }
 
-// forgetAll gives up every token and copy: this node was ended, and others go on from their copies.
+// forgetAll gives up every token and copy: this node was ended, and others continue from their copies.
 func (k *Keeper) forgetAll() {
 	for p := range k.parts {
 		if k.parts[p].phase == held {
@@ -276,12 +276,12 @@ func (k *Keeper) settlePart(v *view, p int) {
 	switch pt.phase {
 	case held, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != held) {
-			// Settled meanwhile, or promoted away while it was in doubt: the token is not here.
+			// Settled meanwhile, or promoted away while in doubt: the token is not here.
 			k.giveUp(p)
 			return
 		}
 		if pt.phase == freezing && to != pt.other {
-			k.setPhase(p, held) // the other end is another one now, and was not sent the flip
+			k.setPhase(p, held) // the other end has changed, and the new one was not sent the flip
 		}
 		if pt.phase == doubtful && to == self {
 			k.goOn(v, p, false)
@@ -291,7 +291,7 @@ func (k *Keeper) settlePart(v *view, p int) {
 		case from != self:
 			k.giveUp(p)
 		case to != pt.other || pt.lost(v):
-			// The other cannot decide any more. It may have pushed to others what it could not push here.
+			// The other node can no longer decide. It may have pushed to others changes that it could not push here.
 			pt.whole = pt.whole || pt.phase == flipping
 			k.goOn(v, p, false)
 		}
@@ -302,7 +302,7 @@ func (k *Keeper) settlePart(v *view, p int) {
 	}
 }
 
-// giveUp is for a partition whose token is not here any more. What this node had of its own is no copy of anybody's.
+// giveUp marks a partition whose token is no longer here. This node's own counters are not a copy of anyone's.
 func (k *Keeper) giveUp(p int) {
 	if pt := &k.parts[p]; pt.source.IsZero() {
 		pt.whole = false
@@ -310,8 +310,8 @@ func (k *Keeper) giveUp(p int) {
 	k.setPhase(p, away)
 }
 
-// claim is for a partition that is this node's by from, and whose token it was not seen to have. Where it may have
-// been flipped before, the other end is asked; where there is no copy, others are asked for theirs.
+// claim handles a partition that from assigns to this node, and whose token it is not known to have. If an earlier owner
+// may have flipped it, this node asks the other end; if it has no copy, it asks others for theirs.
 func (k *Keeper) claim(v *view, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {
@@ -320,11 +320,11 @@ func (k *Keeper) claim(v *view, p int) {
 		k.setPhase(p, doubtful)
 		return
 	}
-	k.goOn(v, p, pt.whole) // of a partition that does not move there is no second copy
+	k.goOn(v, p, pt.whole) // a partition that does not move has no second copy
 }
 
-// goOn is for a partition whose token is certainly here. Unless the copy here is surely the newest, the others are asked for
-// theirs.
+// goOn continues a partition whose token is certainly here. Unless the copy here is surely the newest, it asks the others
+// for theirs.
 func (k *Keeper) goOn(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
 	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
@@ -335,15 +335,15 @@ func (k *Keeper) goOn(v *view, p int, newest bool) {
 	k.setPhase(p, recovering)
 }
 
-// begin makes this node the owner of p, with a lineage of its own: what was given or taken in the last one may be
-// unknown here.
+// begin makes this node the owner of p, in a new lineage: this node may not know all that was given or taken in the old
+// one.
 func (k *Keeper) begin(p int) {
 	pt := &k.parts[p]
 	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
 	k.followers.unfollow(p)
 	k.setPhase(p, held)
-	// Without authority, a later entry may already have ended this node, and the debts would go with its counters. payDebts
-	// keeps them once there is authority.
+	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
+	// payDebts keeps them once there is authority.
 	if k.cfg.Authority() {
 		k.debts.keep(p, k.cfg.Now())
 	}
@@ -370,25 +370,25 @@ func (k *Keeper) setPhase(p int, next phase) {
 	k.announce()
 }
 
-// ready reports whether node may be asked something now. It is called under mu.
+// ready reports whether node may be sent something now. The caller holds mu.
 func (k *Keeper) ready(node ring.NodeID) bool {
 	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.pauses[node])
 }
 
-// failed takes note that node did not take something: the next try waits for an interval. It is called under mu.
+// failed records that node did not take something: the next try waits for an interval. The caller holds mu.
 func (k *Keeper) failed(node ring.NodeID) { k.pauses[node] = time.Now().Add(k.cfg.Interval) }
 
-// announce wakes those who wait for a change, and the loop.
+// announce wakes the loop and everyone waiting for a change.
 func (k *Keeper) announce() {
 	close(k.changed)
 	k.changed = make(chan struct{})
 	k.wake()
 }
 
-// wake has the loop look whether there is something to do.
+// wake makes the loop check for work.
 func (k *Keeper) wake() { signal(k.kick) }
 
-// signal marks a channel of capacity 1.
+// signal sends to a channel of capacity 1 without blocking.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// alone brings up three nodes with a settled ring.
+// three brings up three nodes with a settled ring.
 func three(t *testing.T) *fleet {
 	f := newFleet(t)
 	a, b, c := f.add(), f.add(), f.add()
@@ -17,8 +17,7 @@ func three(t *testing.T) *fleet {
 	return f
 }
 
-// Joining and leaving, as it is planned: nothing is forgotten, nobody decides beside another, and every check is
-// decided.
+// Planned joins and leaves: nothing is forgotten, no two nodes decide the same partition, and every check is decided.
 func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A node that can be reached and takes no copies lags after five seconds, for each owner that it follows, also for those where
-// nothing changes. One that does not know yet what was agreed does not lag.
+// A node that can be reached but takes no copies lags after five seconds, for each owner that it follows, even one
+// without changes. A node that has not yet learned what was agreed does not lag.
 func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -42,21 +42,21 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		}
 		b.mute.Store(true)
 		time.Sleep(7 * time.Second)
-		lagging(a) // it is the fault of a, as far as a can tell
+		lagging(a) // as far as a can tell, the fault is its own
 		b.mute.Store(false)
 		c.mute.Store(false)
 		time.Sleep(3 * time.Second)
 		lagging(a)
 		lagging(b)
 		c.lag.Store(int64(time.Minute))
-		f.ring(a, b, c) // a revision that c hears of late
+		f.ring(a, b, c) // a revision that c learns late
 		time.Sleep(8 * time.Second)
 		lagging(a)
 	})
 }
 
-// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once, while the disk of a standby is full, so that
-// it does not learn of the new process.
+// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once, while a standby's disk is full, so
+// that the standby does not learn of the new process.
 func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -97,8 +97,8 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	})
 }
 
-// A node that does not know yet what was agreed waits for that once, not for each message that speaks of it: what it is asked
-// meanwhile would be answered too late.
+// A node that has not yet learned what was agreed waits for that once, not for each message that refers to it: otherwise
+// it would answer messages queued behind them too late.
 func TestWhoIsBehindAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// collectable is how many counters changed that were not collected for others.
+// collectable counts the counters that changed and were not collected for others.
 func (n *node) collectable(t *testing.T) (count int) {
 	err := n.table.Replicate(func(int) bool { return true }, func(_ int, records []counters.Record) error {
 		count += len(records)
@@ -21,8 +21,8 @@ func (n *node) collectable(t *testing.T) (count int) {
 	return count
 }
 
-// As long as a node was never in a ring with others, nothing that changes is collected for them; who comes then gets all of
-// it, and from then on it is collected, also when the node is alone again.
+// While a node has never been in a ring with others, its changes are not collected. The first node that joins gets all
+// counters, and from then on changes are collected, even when the node is alone again.
 func TestNothingIsCollectedForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 300
@@ -79,13 +79,13 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 	})
 }
 
-// A node that came back lacks copies until the owners have sent them; not where no owner can be reached.
+// A node that came back lacks copies until the owners have sent them, but not while no owner can be reached.
 func TestLacking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		a, b := f.nodes[0], f.nodes[1]
 		f.eventually("all copies are there", func() bool { return !a.keeper.Lacking() && !b.keeper.Lacking() })
-		f.net.Delay(30 * time.Millisecond) // copies take their time
+		f.net.Delay(30 * time.Millisecond) // make copies take their time
 		b.kill()
 		b.restart()
 		f.bring(b)

@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// run is the keeper's loop: what changed goes out at each tick, or when somebody waits for that; hand-offs go on whenever
-// something was acknowledged that may matter to them.
+// run is the keeper's loop. Changes go out at each tick, or when a confirmation waits for them; hand-offs continue
+// whenever an acknowledgement or a new view may concern them.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
@@ -34,22 +34,22 @@ func (k *Keeper) run() {
 	}
 }
 
-// Stats tells how a keeper is doing.
+// Stats are a keeper's current figures.
 type Stats struct {
 	Held        int           // partitions whose tokens are here
-	Copies      int           // partitions of which there is a whole copy
-	Frozen      time.Duration // in all, that partitions were frozen for hand-offs since the process began
+	Copies      int           // partitions of which there is a whole copy here
+	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
-	Begun       int64         // lineages begun anew
+	Begun       int64         // lineages begun
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
 	Behind      int   // partitions held here of which a follower has no whole copy
-	Lagging     int   // followers that answer none of this node's messages, though they can be reached
-	Debts       int   // counters whose owners are to be told what was admitted without them
-	Dropped     int64 // checks of fallbacks that owners will not be told of, for want of room
+	Lagging     int   // followers that can be reached but answer none of this node's messages
+	Debts       int   // counters with costs that their owners have yet to be told of
+	Dropped     int64 // checks of fallbacks that owners will never be told of, for want of room
 }
 
-// Figures shows the present figures.
+// Figures reports the current figures to s.
 func (k *Keeper) Figures(s figures.Sink) {
 	st := k.Stats()
 	const here = "Partitions whose counters are here, as their owner or as a standby."
@@ -66,7 +66,7 @@ func (k *Keeper) Figures(s figures.Sink) {
 	s.Count("debts_dropped_total", "Checks in fallback that owners will not be told of, for want of room.", st.Dropped)
 }
 
-// Stats returns the present figures.
+// Stats returns the current figures.
 func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,11 +1,11 @@
 package partitions
 
-// order says how new a copy of a partition is. Copies of one lineage can be compared; those of different lineages can't.
+// order says how new a copy of a partition is. Only copies of the same lineage can be compared.
 type order struct {
 	lineage uint64
 	// tenure counts the hand-overs of the lineage's token. Each owner numbers its own rounds.
 	tenure uint64
-	// round is the last round of changes that the copy has, with all rounds before it.
+	// round is the last round of changes in the copy, which has all rounds before it.
 	round uint64
 }
 
@@ -20,5 +20,5 @@ func (o order) after(other order) bool {
 	return o.round > other.round
 }
 
-// passOn is for a token that is handed over: what is here is what the next owner begins with.
+// passOn records a hand-over of the token: the next owner begins with the counters here.
 func (o *order) passOn() { o.tenure, o.round = o.tenure+1, 0 }

@@ -12,29 +12,31 @@ import (
 )
 
 const (
-	// contactPause is from when an owner is back to when it is told what was admitted in fallback, at least; at most it
-	// is twice as long. All nodes have something to tell it then, and it has its standbys to bring up to date.
+	// contactPause is how long after an owner returns it is told about fallback debts; up to twice as long, at random.
+	// Every node has something to tell it then, and it has its standbys to bring up to date.
 	contactPause = time.Second
-	// debtsCheck is from one search for debts that nobody needs to be told any more to the next.
+	// debtsCheck is the time between searches for debts that are over.
 	debtsCheck = 10 * time.Second
-	// debtsTimeout is how long an owner may take to acknowledge its debts.
+	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// debtsBackup is how long an owner waits until its standbys have debts that it was told of. It is below debtsTimeout.
+	// debtsBackup bounds how long an owner waits until its standbys have the debts it was told of. It is below
+	// debtsTimeout.
 	debtsBackup = time.Second
-	// maxBackups bounds the messages about debts that wait for standbys; one more is turned away, and comes again.
+	// maxBackups bounds the messages about debts that wait for standbys; the next one is refused, and retried by its
+	// sender.
 	maxBackups = 64
-	// debtsPerMessage bounds a message of them.
+	// debtsPerMessage bounds the debts in one message.
 	debtsPerMessage = 4096
 )
 
-// payment is a message about debts.
+// payment is a message that reports debts.
 type payment struct {
 	body    []byte
 	seals   []*seal
 	entries int
 }
 
-// add adds a seal, if there is room for it.
+// add adds a seal if there is room for it, and reports whether there was.
 func (p *payment) add(s *seal, now algorithms.Now) bool {
 	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
 		return false
@@ -45,8 +47,7 @@ func (p *payment) add(s *seal, now algorithms.Now) bool {
 	return true
 }
 
-// payDebts tells owners that can be reached again what was admitted meanwhile, until they acknowledge it. It runs in the
-// loop.
+// payDebts reports debts to owners that can be reached again, until they acknowledge them. It runs in the loop.
 func (k *Keeper) payDebts() {
 	v := k.view.Load()
 	now := k.cfg.Now()
@@ -77,7 +78,7 @@ func (k *Keeper) payDebts() {
 				payments[owner] = &payment{body: k.appendHeader(nil, 0)}
 			}
 			if !payments[owner].add(s, now) {
-				break // the seals of a partition are told in order
+				break // a partition's seals are reported in order
 			}
 		}
 	}
@@ -97,8 +98,8 @@ func (k *Keeper) payDebts() {
 	}
 }
 
-// tooSoon reports whether an owner is away, or not back for long enough to be told about fallbacks. It is called under
-// mu.
+// tooSoon reports whether an owner is away, or has not been back for long enough to be told about fallbacks. The caller
+// holds mu.
 func (k *Keeper) tooSoon(owner ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(owner) {
 		delete(k.contact, owner)
@@ -112,11 +113,10 @@ func (k *Keeper) tooSoon(owner ring.NodeID) bool {
 	return time.Now().Before(at)
 }
 
-// forgetDebts forgets those that are over, now and then: of a cut that lasts, only the end matters. It is called under
-// mu.
+// forgetDebts occasionally forgets debts that are over: of a long cut, only the end matters. The caller holds mu.
 func (k *Keeper) forgetDebts(now algorithms.Now) {
 	if k.debts.n == 0 {
-		clear(k.contact) // of the next cut nothing is known yet
+		clear(k.contact) // the next cut starts from scratch
 		return
 	}
 	if time.Since(k.checked) < debtsCheck {
@@ -126,8 +126,8 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// paid takes note of what an owner has taken; refused are the places of the seals that it has not, full those of single
-// debts for which it has no room.
+// paid records which debts an owner has taken. refused holds the indexes of the seals that it refused, full those of
+// single debts for which it has no room.
 func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,17 +147,18 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 	}
 }
 
-// takeDebts debits what others admitted while this node could not be reached, and answers with the places of what it
-// can't: counters that are not its own. Without authority it takes none: if it is ended, they would be forgotten. Who is
-// answered forgets them, so the standbys have to have them first; those that can't be reached are not waited for. A node
-// whose copies are asked for tells what is in them, and is not answered: another copy may take the place of what is here.
+// takeDebts debits the costs that other nodes admitted while this node could not be reached, and answers with the indexes
+// of those it can't debit: counters that are not its own. Without authority it takes none: if it has been ended, they
+// would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first; standbys
+// that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them, and gets
+// no acknowledgement: a copy from another node may replace the counters here.
 func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 	joins := k.gets(c.From.Node)
 	if !k.cfg.Authority() && !joins {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
-	if k.backups.Load() >= maxBackups { // only what runs here adds one
+	if k.backups.Load() >= maxBackups { // only this goroutine adds one
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
@@ -176,7 +177,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 			none, touched[p] = k.debit(c.From.Node, s, now, joins)
 		}
 		if !touched[p] || left[p] {
-			left[p], refused = true, append(refused, i) // what is told after it must not be noted before it
+			left[p], refused = true, append(refused, i) // a later seal must not be noted before it
 		}
 		for _, j := range none {
 			full = append(full, entries+j)
@@ -195,7 +196,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 	k.done.Go(func() {
 		defer k.backups.Add(-1)
 		k.backUp(touched)
-		// A node that was ended meanwhile has forgotten them, and others go on without.
+		// A node that was ended meanwhile has forgotten them, and others continue without them.
 		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
@@ -204,8 +205,8 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a seal of node once. It reports false where this node is not the owner, or can't note the number. With joins, an
-// owner that still looks for its counters debits it as well.
+// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. With joins,
+// an owner that is still looking for its counters debits it as well.
 func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool) (full []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
@@ -218,8 +219,9 @@ func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool
 	return full, err == nil
 }
 
-// tellFirst tells node the debts that are in the copies it is about to get. It debits them in what it has of its own, which may be
-// newer, so that the more used of both has them in any case. The debts stay here until its standbys have them, too: see payDebts.
+// tellFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
+// counters, which may be newer, so that a merge of both, which keeps the more used, includes them in any case. The debts
+// stay here until its standbys have them too: see payDebts.
 func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
 	now := k.cfg.Now()
 	var payments []*payment
@@ -241,25 +243,25 @@ func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
 	}
 }
 
-// DebtsChanged is a number that is another one when the debts are.
+// DebtsChanged returns a number that changes whenever the debts do.
 func (k *Keeper) DebtsChanged() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.debts.changes
 }
 
-// AppendDebts writes down what owners are to be told, for the next process of this node.
+// AppendDebts appends the debts to b, for the next process of this node to restore.
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load().member { // or numbers could be those of the process before
+	if k.view.Load().member { // otherwise numbers could repeat those of the process before
 		k.debts.sealToWrite()
 	}
 	return k.debts.append(b, k.cfg.Now())
 }
 
-// RestoreDebts takes up what an earlier process of this node wrote down. Debts that are noted already stay as they are.
-// It reports how many were taken up; those before an error are.
+// RestoreDebts adopts the debts that an earlier process of this node wrote. Debts already recorded stay as they are. It
+// returns how many it adopted, which on an error are those before it.
 func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,41 +10,41 @@ import (
 )
 
 const (
-	// lookTimeout bounds how long a node may take to tell how new its copies are.
+	// lookTimeout bounds how long a node may take to say how new its copies are.
 	lookTimeout = 2 * time.Second
 	// pullTimeout bounds how long it may take to give them.
 	pullTimeout = 30 * time.Second
-	// slowPatience is how many times Config.Patience a node has that can be reached, if there is no whole copy here or a newer
-	// one there.
+	// slowPatience is how many times Config.Patience to wait for a reachable node, if this node has no whole copy or the
+	// other one has one too.
 	slowPatience = 5
 	// backTimeout bounds one message of a copy.
 	backTimeout = 5 * time.Second
 )
 
-// search is what this node knows about copies of a partition that it goes on with.
+// search is what this node knows about the copies of a partition whose counters it is looking for.
 type search struct {
 	since time.Time
-	found map[ring.NodeID]finding // of holders
+	found map[ring.NodeID]finding // by holder
 }
 
-// finding is what one of them has.
+// finding describes one holder's copy.
 type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
 	order
-	done bool // its copy is here, or it has none, or it was waited for in vain
-	vain bool
+	done bool // its copy is here, or it has none, or it gave no answer
+	vain bool // it was waited for without success
 }
 
-// holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one of them was ended, those
-// that have taken its place are what was its standbys.
+// holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
+// former standbys are now in its place.
 func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	return others(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
 }
 
-// recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then gets
-// the newest. It goes on with what there is when each has answered or was waited for in vain. It runs in the loop.
+// recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
+// fetches the newest. Once every holder has answered or timed out, it continues with what it has. It runs in the loop.
 func (k *Keeper) recover() {
 	v := k.view.Load()
 	requests := map[errand][]int{}
@@ -81,8 +81,8 @@ func (k *Keeper) recover() {
 	}
 }
 
-// recovered reports whether nothing is left to wait for before p is decided here. Otherwise it adds p to what is to be asked
-// now. It is called under mu.
+// recovered reports whether p can be decided here without further waiting. Otherwise it adds p to the requests to send
+// now. The caller holds mu.
 func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[errand][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
@@ -118,7 +118,7 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[err
 	return false
 }
 
-// patient reports whether node is still to be waited for. It is called under mu.
+// patient reports whether to keep waiting for node. The caller holds mu.
 func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
@@ -127,8 +127,9 @@ func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
 	return k.errands[errand{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
 }
 
-// newest is the node whose copy is to be got next, zero if there is none. Of each lineage that is the newest copy, and only
-// if it is newer than the one here. Copies that can't be compared, as what a checkpoint had, count only where there is no other.
+// newest returns the node whose copy to fetch next, zero if there is none: the newest copy of each lineage, provided that
+// it is newer than the one here. Copies that can't be compared, such as those from a checkpoint, count only if there is
+// no other.
 func (s *search) newest(pt *part, nodes []ring.NodeID) ring.NodeID {
 	given := pt.whole
 	for i, node := range nodes {
@@ -152,7 +153,7 @@ func (s *search) newest(pt *part, nodes []ring.NodeID) ring.NodeID {
 	return ring.NodeID{}
 }
 
-// outcome reports whether some node was waited for in vain, and whether some gave its copy.
+// outcome reports whether some node was waited for without success, and whether some node gave its copy.
 func (s *search) outcome() (vain, given bool) {
 	for _, f := range s.found {
 		vain = vain || f.vain
@@ -161,13 +162,13 @@ func (s *search) outcome() (vain, given bool) {
 	return vain, given
 }
 
-// request asks a node how new its copies are, or gets them, which come before the answer.
+// request asks a node how new its copies are, or fetches them; the copies arrive before the answer.
 func (k *Keeper) request(v *view, e errand, list []int) {
 	boot, timeout := v.Boot(e.node), lookTimeout
 	if e.method == MethodPull {
 		timeout = pullTimeout
 	}
-	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(e.node)) // it was ended, and may not know that
+	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(e.node)) // if not, it was ended, and may not know it
 	k.cfg.Calls.Go(e.node, e.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
 		if err == nil && e.method == MethodLook {
@@ -222,7 +223,7 @@ func parseFindings(b []byte) (map[int]finding, error) {
 	return found, d.Err()
 }
 
-// dropOthers drops the counters of partitions that are neither this node's nor its to keep copies of.
+// dropOthers drops the counters of partitions that this node neither owns nor keeps copies of.
 func (k *Keeper) dropOthers() {
 	k.mu.Lock()
 	v := k.view.Load()
@@ -234,8 +235,8 @@ func (k *Keeper) dropOthers() {
 	}
 }
 
-// dropOther drops the counters of p if they are of no concern here, unless there is another view than v: then a copy of p may
-// just be coming.
+// dropOther drops the counters of p if they don't concern this node. It returns false and does nothing if v is no longer
+// the view: a copy of p may just be arriving.
 func (k *Keeper) dropOther(v *view, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Moves under broken links, frozen nodes and states that come late and as one: without a kill or an end nothing is
-// forgotten and nothing is counted twice.
+// Moves under broken links, with frozen nodes and with states that arrive late and several at once: unless a node is
+// killed or ended, nothing is forgotten and nothing is counted twice.
 func TestG6_MovesUnderFaultsForgetNothing(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, false) })
 	}
 }
 
-// The same with nodes that are ended while they can't notice, and with kills: never two owners, and every partition has
-// one again.
+// The same with nodes that are ended while they can't notice, and with kills: there are never two owners, and every
+// partition has one again.
 func TestNeverTwoOwners_UnderFaults(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, true) })
@@ -111,7 +111,7 @@ func (s *storm) step(seed uint64, step int) {
 	s.calm()
 	s.settle()
 	if s.rnd.IntN(2) == 0 {
-		s.ring(s.nodes...) // at once; maybe there is nothing to move
+		s.ring(s.nodes...) // at once; there may be nothing to move
 		s.settle()
 	}
 }
@@ -146,7 +146,7 @@ func (s *storm) calm() {
 func (s *storm) strike() {
 	n := s.any()
 	switch s.rnd.IntN(4) {
-	case 0: // frozen for long: ended, and it hears of that late
+	case 0: // frozen for long: it is ended, and learns that late
 		s.t.Logf("%s is frozen and ended", n.ip)
 		s.net.Freeze(n.ip)
 		n.lag.Store(int64(4 * time.Second))

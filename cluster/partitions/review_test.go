@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// fill takes from keys, once each and times over, as many as are admitted.
+// fill takes once from each key in [from, to), all of which must be admitted, and counts that in l.
 func (f *fleet) fill(t *testing.T, l *[]int64, from, to int) {
 	t.Helper()
 	for len(*l) < to {
@@ -40,8 +40,8 @@ func (f *fleet) same(t *testing.T, admitted []int64) {
 	}
 }
 
-// A node that was a follower, was none for a while and is one again gets what changed meanwhile, even if it did not
-// notice the time between.
+// A node that was a follower, stopped being one for a while and is one again gets the changes made meanwhile, even if it
+// did not notice the time between.
 func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -50,7 +50,7 @@ func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 		f.fill(t, &admitted, 0, 300)
 		f.leave(b)
 		f.waitSettled()
-		b.lag.Store(int64(time.Second)) // b will see the end of this move and the begin of the next as one
+		b.lag.Store(int64(time.Second)) // b will see the end of this move and the beginning of the next as one
 		f.settleBut(b)
 		f.fill(t, &admitted, 0, 300)
 		time.Sleep(300 * time.Millisecond)
@@ -69,11 +69,11 @@ func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 	})
 }
 
-// settleBut is settle where one node hears of it late.
+// settleBut is settle while one node learns of it late.
 func (f *fleet) settleBut(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
 
-// A partition at rest whose standby goes to another node and comes back: the old standby has dropped its copy
-// meanwhile, and gets it anew.
+// The standby of a partition at rest changes to another node and back: the old standby has dropped its copy meanwhile,
+// and gets a new one.
 func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -113,7 +113,7 @@ func act(t *testing.T, n *node, i int) {
 	}
 }
 
-// keysOf lists keys whose owner and standby, as agreed, are these.
+// keysOf returns keys that have this owner and standby in the agreed state.
 func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
 	for i := 0; len(keys) < n; i++ {
 		p := ringPartition(i)
@@ -124,8 +124,8 @@ func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
 	return keys
 }
 
-// What a standby admitted while its owner could not be reached is not forgotten where the standby is also the one that
-// the partition moves to, as when the owner leaves.
+// Debts of a standby, made while its owner could not be reached, are not forgotten if the partition then moves to the
+// standby, as when the owner leaves.
 func TestDebtsOfTheNextOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -142,7 +142,7 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		f.net.Isolate(a.ip) // or there would be a path
+		f.net.Isolate(a.ip) // otherwise there would be a path
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
 			act(t, b, i)
@@ -167,13 +167,13 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 	})
 }
 
-// One debt that its owner can't take does not have the others told again and again.
+// One debt that its owner can't take does not make the others be reported again and again.
 func TestDebtsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 10)
-		f.net.Isolate(a.ip) // or there would be a path
+		f.net.Isolate(a.ip) // otherwise there would be a path
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
 			act(t, b, i)
@@ -190,7 +190,7 @@ func TestDebtsAreToldOnce(t *testing.T) {
 }
 
 // During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached:
-// the old one asks others because it may not decide, not because nobody does.
+// the old owner refuses checks because the new one decides them, not because nobody can.
 func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -198,7 +198,7 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 		d := f.add()
 		f.bring(d)
 		f.ring(f.nodes...)
-		f.waitSettled() // all is handed over, the leader has not said so yet
+		f.waitSettled() // all is handed over, but the leader has not said so yet
 		acted := 0
 		for i := range 2000 {
 			p := ringPartition(i)

@@ -6,28 +6,28 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Place says where a partition's token is, as seen from a node.
+// Place says where a partition's token is, as seen from this node.
 type Place uint8
 
-// The places of a token.
+// Places of a token.
 const (
 	Nowhere   Place = iota // no ring is known
-	Held                   // here, and the gate is open
-	Frozen                 // here, but being handed over, or looked for: [Keeper.Wait]
+	Held                   // here, with the gate open
+	Frozen                 // here, but being handed over or still without its counters: see [Keeper.Wait]
 	Elsewhere              // at Route.Owner
 )
 
-// Route says whom to ask about a partition.
+// Route says which node to ask about a partition.
 type Route struct {
 	Epoch    int64
-	Revision int64 // of what this is drawn from; a node that knows less may say otherwise
+	Revision int64 // of the state that the route comes from; a node with an older one may differ
 	Place    Place
-	Owner    ring.NodeID // who has the token, as far as is known here
-	Other    ring.NodeID // the other end of a move under way; zero without one
-	Standby  ring.NodeID // of the owner; zero without one
+	Owner    ring.NodeID // the node that has the token, as far as this node knows
+	Other    ring.NodeID // the other end of a move under way; zero if there is none
+	Standby  ring.NodeID // of the owner; zero if there is none
 }
 
-// Route tells whom to ask about partition p. It takes no lock.
+// Route returns the route of partition p. It takes no lock.
 func (k *Keeper) Route(p int) Route {
 	ph := phase(k.phases[p].Load())
 	v := k.view.Load()
@@ -38,7 +38,7 @@ func (k *Keeper) Route(p int) Route {
 	}
 	r.Owner = from
 	switch {
-	case ph == held && k.cfg.Table.IsOpen(p): // between the two, a change is under way: Wait returns after it
+	case ph == held && k.cfg.Table.IsOpen(p): // if only one holds, a change is under way: Wait returns after it
 		r.Place, r.Owner = Held, k.cfg.Self
 	case ph == handed:
 		r.Place, r.Owner = Elsewhere, to
@@ -64,7 +64,7 @@ func (k *Keeper) Route(p int) Route {
 	return r
 }
 
-// Learn takes note that a node that knows as much as this one said that owner has the token of p.
+// Learn records that a node with the same revision as this one said that owner has the token of p.
 func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 	v := k.view.Load()
 	from, to := v.Owner(p)
@@ -82,7 +82,8 @@ func (k *Keeper) Wait(ctx context.Context, p int) {
 	k.until(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// until waits for a change of a phase or the view after which good holds. It returns when ctx or the Keeper ends, too.
+// until returns once good holds; it checks again after each change of a phase or the view. It also returns when ctx or
+// the Keeper ends.
 func (k *Keeper) until(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
@@ -101,11 +102,11 @@ func (k *Keeper) until(ctx context.Context, good func() bool) {
 	}
 }
 
-// Lineage is that of p's counters, while their token is here.
+// Lineage returns the lineage of p's counters. It is current while their token is here.
 func (k *Keeper) Lineage(p int) uint64 { return k.lineages[p].Load() }
 
-// Settled is the epoch that this node has settled: each token that the ring moves to or from it has moved, and each
-// of its partitions' standbys has a whole copy.
+// Settled returns the last epoch that this node has settled: every token that the ring moves to or from this node has
+// moved, and the standby of each of its partitions has a whole copy.
 func (k *Keeper) Settled() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,10 +130,10 @@ func (k *Keeper) unsettled(v *view) bool {
 	return !v.member
 }
 
-// Used is the Raft index of the state taken up last, as far as owners are concerned.
+// Used returns the Raft index of the last change of owners in the adopted state.
 func (k *Keeper) Used() uint64 { return k.view.Load().Revision }
 
-// Recovering reports whether partitions of this node wait for what their standbys have of them. It ends by itself: see
+// Recovering reports whether partitions of this node are waiting for their standbys' copies. It ends by itself: see
 // Config.Patience.
 func (k *Keeper) Recovering() bool {
 	for p := range k.phases {
@@ -143,8 +144,8 @@ func (k *Keeper) Recovering() bool {
 	return false
 }
 
-// Lacking reports whether this node has no whole copy yet of a partition that it is the standby of, whose owner can be
-// reached: until then the owner's death costs more than the last moment.
+// Lacking reports whether this node still lacks a whole copy of a partition that it is the standby of and whose owner can
+// be reached. Until it has one, the owner's death costs more than the last moment.
 func (k *Keeper) Lacking() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Between the moment at which a gate is shut and the one at which the phase changes, a partition counts as frozen: who finds the
-// gate shut waits for the end of the change instead of asking again and again.
+// Between the shutting of a gate and the change of phase, a partition counts as frozen: a check that finds the gate shut
+// waits for the end of the change instead of asking again and again.
 func TestRouteGoesByTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

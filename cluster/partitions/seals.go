@@ -13,17 +13,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A seal is what a node tells of its debts in a partition, in one piece that never changes, under a number that is never
-// used again. The owner debits it once, and notes the number of the last one of each node beside the counters of the
-// partition: the note goes to standbys, in hand-overs and to disk as they do. So a seal that is told again, to the next owner that goes on
-// from these counters, is debited no second time.
+// A seal reports a node's debts in a partition in one piece that never changes, under a number that is never reused. The
+// owner debits it once, and notes each node's last number beside the counters of the partition: the note goes to
+// standbys, in hand-overs and to disk as they do. So if a seal is sent again, to a later owner that continues from these
+// counters, it is not debited twice.
 
-// maxSeals bounds those of a partition.
+// maxSeals bounds the seals of a partition.
 const maxSeals = 16
 
-// number is that of a seal. A node's numbers in a partition rise, also from one of its processes to the next.
+// number is the number of a seal. A node's numbers in a partition rise, also from one of its processes to the next.
 type number struct {
-	incarnation uint64 // the entry that named the process
+	incarnation uint64 // the entry that registered the process
 	n           uint64
 }
 
@@ -35,17 +35,17 @@ type seal struct {
 	number
 	partition int
 	entries   []sealed
-	present   bool // the counters here have all of it, and that is not among what is absent
-	told      bool // it may have been debited under its number, so it stays as it is
+	present   bool // the counters here have all of it, and absent includes none of it
+	told      bool // it may have been debited under its number, so it must not change
 }
 
-// sealed is a debt, or a part of one, in a seal.
+// sealed is a debt, or part of one, in a seal.
 type sealed struct {
 	key counters.Key
 	owed
 }
 
-// seal seals the debts of p that are in no seal, as many as a message may have; those of fallbacks only if they need not
+// seal puts the unsealed debts of p in a new seal, as many as fit in a message. While waiting, it leaves out debts that
 // wait. It reports whether there were any.
 func (l *debtLedger) seal(p int, waiting bool) bool {
 	s := &seal{partition: p}
@@ -67,7 +67,7 @@ func (l *debtLedger) seal(p int, waiting bool) bool {
 	return true
 }
 
-// reopen takes back the last seals of p that nobody was told of: what is in them is told under other numbers.
+// reopen takes back the last seals of p that no owner has been told of: their contents are reported under other numbers.
 func (l *debtLedger) reopen(p int) {
 	list := l.seals[p]
 	for len(list) > 0 && !list[len(list)-1].told {
@@ -91,8 +91,8 @@ func (l *debtLedger) sealAll(p int) {
 	}
 }
 
-// sealToWrite seals what is written down. If this process tells it, and is killed before that is written, the next one tells it
-// once more: under a number that is not above the one under which it was debited.
+// sealToWrite seals the debts that are about to be written to disk. If this process reports such a debt and is killed
+// before the next write, its successor reports it again, under a number no higher than the one it was debited under.
 func (l *debtLedger) sealToWrite() {
 	changes := l.changes
 	for p := range l.debts {
@@ -101,13 +101,13 @@ func (l *debtLedger) sealToWrite() {
 	l.changes = changes
 }
 
-// put notes a seal, the last one of its partition.
+// put adds a seal as the last one of its partition.
 func (l *debtLedger) put(s *seal) {
 	l.seals[s.partition] = append(l.seals[s.partition], s)
 	l.changes++
 }
 
-// restoreSeal takes up a seal of debts that were restored.
+// restoreSeal adopts a seal of restored debts.
 func (l *debtLedger) restoreSeal(s *seal, restored map[counters.Key]bool) {
 	s.entries = slices.DeleteFunc(s.entries, func(e sealed) bool {
 		return !restored[e.key] || l.get(e.key).cost-l.get(e.key).sealed < e.cost
@@ -121,12 +121,12 @@ func (l *debtLedger) restoreSeal(s *seal, restored map[counters.Key]bool) {
 	l.put(s)
 }
 
-// settled takes a seal's debts off, those of the places that are told: they are in the owner's counters. What is left is told
-// under another number.
+// settled takes the debts of a seal for which told is true off the ledger: the owner's counters include them. The rest is
+// reported under another number.
 func (l *debtLedger) settled(s *seal, told func(i int) bool) {
 	i := slices.IndexFunc(l.seals[s.partition], func(have *seal) bool { return have.number == s.number })
 	if i < 0 {
-		return // the debts of the partition were over, or have become history here
+		return // the partition's debts are over, or this node has become its owner
 	}
 	l.changes++
 	if l.seals[s.partition] = slices.Delete(l.seals[s.partition], i, i+1); len(l.seals[s.partition]) == 0 {
@@ -137,11 +137,11 @@ func (l *debtLedger) settled(s *seal, told func(i int) bool) {
 	}
 }
 
-// unseal takes what is in a seal out of it, and off the debt, if nobody has to be told.
+// unseal takes an entry out of its seal. If gone is set, it also takes it off the debt: the owner need not be told.
 func (l *debtLedger) unseal(e *sealed, gone bool) {
 	d := l.get(e.key)
 	if d == nil || !d.of(e.taken) {
-		return // it was of a window that is over, and is not in the debt any more
+		return // it belonged to a window that is over, and the debt no longer includes it
 	}
 	cost := min(e.cost, d.sealed)
 	if d.sealed -= cost; !gone {
@@ -152,8 +152,8 @@ func (l *debtLedger) unseal(e *sealed, gone bool) {
 	}
 }
 
-// pruneSeals takes out of seals what would drain or leave its window before anyone could be told. Seals that are on their way
-// stay as they are.
+// pruneSeals drops from seals the entries that have drained or left their window. It replaces a changed seal, because the
+// old one may be in flight.
 func (l *debtLedger) pruneSeals(now algorithms.Now) {
 	for p, seals := range l.seals {
 		var left []*seal
@@ -180,8 +180,8 @@ func (l *debtLedger) pruneSeals(now algorithms.Now) {
 	}
 }
 
-// there returns how much of the debts of p the counters here have in them since somebody else has debited it, and corrects
-// what is noted as absent. The debts stay: the counters here may be replaced by others that have nothing of it.
+// there returns how much of the debts of p the counters here include because another node has debited it, and corrects
+// absent. The debts stay: the counters here may be replaced by others that include none of it.
 func (l *debtLedger) there(p int, now algorithms.Now) map[counters.Key]int64 {
 	if len(l.seals[p]) == 0 {
 		return nil
@@ -208,8 +208,9 @@ func (l *debtLedger) there(p int, now algorithms.Now) map[counters.Key]int64 {
 	return there
 }
 
-// include makes the copy of p here, which is whole and will be given to its owner, have all that this node owes it, and
-// say so: if the owner goes on from the copy, it debits none of it when it is told. If it does not, it debits all.
+// include makes the copy of p here, which is whole and about to be given to its owner, include all that this node owes
+// it, and note that. If the owner continues from the copy, it debits none of these debts when it is told; if not, it
+// debits them all.
 func (l *debtLedger) include(p int, now algorithms.Now) {
 	if len(l.debts[p]) == 0 {
 		return
@@ -217,7 +218,7 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 	l.sealAll(p)
 	seals, there := l.seals[p], l.there(p, now)
 	if len(seals) == 0 || l.note(l.self, seals[len(seals)-1], now) != nil {
-		return // it is debited twice, at worst
+		return // at worst, it is debited twice
 	}
 	l.debitMissing(p, now, there)
 	for _, d := range l.debts[p] {
@@ -229,8 +230,8 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 	l.changes++
 }
 
-// debit debits a seal of node once. It fails where it can't note the number, and returns the places of debts for which there is no
-// room. A seal that was debited before is not again.
+// debit debits a seal of node once: not at all if it was debited before. It fails if it can't note the number. It returns
+// the indexes of the debts for which there is no room.
 func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, err error) {
 	if last, some := l.told(s.partition, node, now); some && s.upTo(last) {
 		return nil, nil
@@ -247,31 +248,32 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 	return full, nil
 }
 
-// noteKey is where the last number of a node's seals in p is noted.
+// noteKey is the key under which the last number of a node's seals in p is noted.
 func noteKey(p int, node ring.NodeID) counters.Key {
 	h := xxh3.Hash128Seed(node[:], noteSeed)
 	return counters.Key{Hi: uint64(p)<<(64-partitionBits) | h.Hi>>partitionBits, Lo: h.Lo}
 }
 
 const (
-	noteSeed = 0x6465627473 // so that they are no subjects' keys
-	// partitionBits is how many bits of a key say in which partition it is.
+	noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
+	// partitionBits is how many bits of a key name its partition.
 	partitionBits = 12
 )
 
 var _ [1 << partitionBits]struct{} = [ring.Partitions]struct{}{}
 
-// told is the number of node's last seal that the counters of p have in them.
+// told returns the number of node's last seal that the counters of p include, and whether there is one.
 func (l *debtLedger) told(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
 	n := counters.Note{Key: noteKey(p, node)}
 	some = l.table.Noted(now, &n)
 	return number{incarnation: uint64(n.At), n: uint64(n.Count)}, some
 }
 
-// noteSlack is for how much longer than a debt lasts it may still be told.
+// noteSlack is how much longer than a debt lasts it may still be reported.
 const noteSlack = debtsCheck + debtsTimeout + 10*time.Second
 
-// note notes a seal as the last one of node that the counters of its partition have in them, until it is told no more.
+// note records a seal as the last one of node that its partition's counters include. The note lasts until the seal is no
+// longer reported.
 func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	until := int64(0)
 	for i := range s.entries {
@@ -282,7 +284,7 @@ func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	}, until)
 }
 
-// append writes a seal as a part of a message, or of what is written down.
+// append encodes a seal as part of a message, or for the disk.
 func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendUvarint(b, uint64(s.partition))
 	b = binary.AppendUvarint(b, s.incarnation)
@@ -294,7 +296,7 @@ func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	return b
 }
 
-// decodeSeal reads what seal.append wrote so many nanoseconds ago.
+// decodeSeal decodes a seal that seal.append encoded passed nanoseconds ago.
 func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
 	s := &seal{partition: decodePartition(d), number: number{incarnation: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)
@@ -315,5 +317,5 @@ func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
 	return s
 }
 
-// maxIncarnation is what a note can hold.
+// maxIncarnation is the largest incarnation that a note can hold.
 const maxIncarnation = 1 << 39

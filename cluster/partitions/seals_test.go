@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// unheard has c owe a something for each of some keys of a, and a debit it; c does not hear of that, and can't reach a.
+// unheard makes c owe a something for some keys of a, and a debit it; c does not hear of that, and can't reach a.
 func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	f = three(t)
 	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
@@ -29,11 +29,11 @@ func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	if n := c.keeper.Stats().Debts; n != len(keys) {
 		t.Fatalf("have %d debts, want %d", n, len(keys))
 	}
-	time.Sleep(500 * time.Millisecond) // copies
+	time.Sleep(500 * time.Millisecond) // time for copies
 	return f, a, b, c, keys
 }
 
-// paidOnce checks that the debts are told, and were debited once.
+// paidOnce checks that the debts are reported, and were debited once.
 func (f *fleet) paidOnce(t *testing.T, teller *node, keys []int) {
 	t.Helper()
 	f.eventually("all debts are told", func() bool { return teller.keeper.Stats().Debts == 0 })
@@ -45,14 +45,14 @@ func (f *fleet) paidOnce(t *testing.T, teller *node, keys []int) {
 	}
 }
 
-// Debts that were debited, and whose teller does not know, are debited once: told again to their owner, to the one that the
-// partition was handed to, or to the standby that took the owner's place.
+// Debts that were debited without their debtor knowing are debited once when it reports them again: to their owner, to
+// the node that the partition was handed to, or to the standby that took the owner's place.
 func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	for name, next := range map[string]func(f *fleet, a, c *node){
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.mu.Lock()
-			c.keeper.errands[errand{a.id, MethodDebts}] = true // c tells a nothing more
+			c.keeper.errands[errand{a.id, MethodDebts}] = true // c reports nothing more to a
 			c.keeper.mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
@@ -88,7 +88,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	}
 }
 
-// The same where the teller is another process meanwhile, which goes by what was written down.
+// The same if the debtor has restarted meanwhile, and relies on what was written to disk.
 func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, _, c, keys := unheard(t)
@@ -99,7 +99,7 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
-		owe(t, c, keys[0], counters.Admitted) // more of the same, which is not in the seal
+		owe(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the seal
 		f.bring(c)
 		f.net.Rejoin(c.ip)
 		f.settle()
@@ -110,8 +110,8 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	})
 }
 
-// A teller that is killed after it has told, and before it has written that down, tells no debt a second time: neither what the
-// owner was told, nor what it got with a copy.
+// A debtor that is killed after it has reported debts, and before it has written that down, causes no second debit,
+// whether the owner was told of the debts or got them with a copy.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
 		t.Run(name, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	}
 }
 
-// An owner that lost its memory and gets its copy from a standby that owes it something has that in it, once, whether or not it
-// had been told before.
+// An owner that lost its memory and gets its copy from a standby that owes it something has that debt in it, once,
+// whether or not it had been told before.
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	for _, told := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -186,8 +186,8 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	}
 }
 
-// An owner that restarts may have a newer checkpoint than the copy that its standby has. What the standby admitted meanwhile counts
-// beside what the checkpoint has, once.
+// A restarted owner may have a newer checkpoint than its standby's copy. The standby's debts are added to the
+// checkpoint's counters, once.
 func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -217,7 +217,7 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	})
 }
 
-// A whole copy that comes with a hole is sent again, and changes after a hole don't make a copy newer.
+// A whole copy that arrives with a gap is sent again, and changes after a gap don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -261,7 +261,8 @@ func TestCopiesWithHoles(t *testing.T) {
 	})
 }
 
-// Of two copies of one lineage the newest goes on, whatever an older one has more of; copies of others are merged.
+// Of two copies of one lineage, the newer one wins, even where the older one has more used; copies of different lineages
+// are merged.
 func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -284,7 +285,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		f.net.Cut(a.ip, d.ip)
 		time.Sleep(time.Second)
-		// What is used is given back: the newest copy has less than the older one.
+		// Reset the counter, so that the newest copy has less than the older one.
 		if err := d.table.Amend(now(), &counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +299,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	})
 }
 
-// What would drain before anyone could be told is told no more, and the rest of a seal stays under its number.
+// Entries that have drained are no longer reported, and the rest of a seal keeps its number.
 func TestSealsForgetWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -337,8 +338,8 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 	})
 }
 
-// A standby that has told what it admitted, and does not know that it was debited, takes the owner's place: it has that in its
-// copy, once.
+// A standby that has reported its debts, and does not know that they were debited, takes the owner's place: its copy
+// includes them, once.
 func TestD8_TheTellerTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -372,7 +373,8 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 	})
 }
 
-// A copy that was given and did not arrive, even twice, takes no debts: an owner that goes on without it debits all of them.
+// A copy that was given and did not arrive, even twice, settles no debts: an owner that continues without it debits all
+// of them.
 func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)

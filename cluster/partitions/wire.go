@@ -11,40 +11,40 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The messages between keepers.
+// Messages between keepers.
 const (
-	MethodPush  peer.Method = 48 + iota // copies and changes; answered by the partitions that were not taken
-	MethodFlip                          // tokens, offered and asked for; answered by the partitions whose tokens are there
-	MethodLook                          // "how new are your copies of these?"; answered by findings
-	MethodPull                          // "give me what you have of these", answered when all of it was given back
-	MethodBack                          // what MethodPull asked for
-	MethodDebts                         // what was admitted without the owner; answered by what was not taken
+	MethodPush  peer.Method = 48 + iota // copies and changes; answered with the partitions that were not taken
+	MethodFlip                          // tokens, offered or asked for; answered with the partitions whose tokens are there
+	MethodLook                          // "how new are your copies of these?"; answered with findings
+	MethodPull                          // "give me your copies of these"; answered once all of them are sent back
+	MethodBack                          // the copies that MethodPull asked for
+	MethodDebts                         // debts; answered with those that were not taken
 )
 
-// How a message can fail.
+// Failure codes of a message.
 const (
 	codeMalformed peer.Code = 1 + iota
-	codeBusy                // too much is waiting; try again
-	codeBehind              // the receiver does not know yet what the sender knows
+	codeBusy                // too many messages are waiting; try again
+	codeBehind              // the receiver has an older agreed state than the sender
 	codeRefused
 )
 
 // Flags of a section.
 const (
-	sectionCopy   = 1 << iota // belongs to a whole copy
-	sectionBegins             // the first of one
-	sectionEnds               // the last of one
-	sectionMore               // of changes: more of the same round follow
+	sectionCopy   = 1 << iota // part of a whole copy
+	sectionBegins             // the first section of a copy
+	sectionEnds               // the last section of a copy
+	sectionMore               // changes only: more of the same round follow
 )
 
-// header begins every message: what the sender knows at least, and who it is beyond its identity.
+// header begins every message. It says which agreed state the sender knows, and identifies it beyond its peer identity.
 type header struct {
-	revision   uint64 // the receiver has to know this much of what was agreed
+	revision   uint64 // the receiver must know the agreed state up to here
 	generation int64
 	seq        uint64 // rises from message to message of one process
 }
 
-// header appends this node's. It runs in the loop.
+// header appends this node's header with the next number. It runs in the loop.
 func (k *Keeper) header(b []byte) []byte {
 	k.seq++
 	return k.appendHeader(b, k.seq)
@@ -63,10 +63,10 @@ func decodeHeader(d *wire.Decoder) header {
 
 func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 1)) }
 
-// decodeCount reads how many things follow, of which each takes at least a byte.
+// decodeCount reads how many things follow, each of at least one byte.
 func decodeCount(d *wire.Decoder) int { return d.Count(math.MaxInt, 1) }
 
-// finish answers a call that d has read to its end.
+// finish answers a call whose message d has been read to the end.
 func finish(c *peer.Call, d *wire.Decoder, reply []byte) {
 	if err := d.Done("message"); err != nil {
 		c.Fail(codeMalformed, err.Error())
@@ -75,16 +75,16 @@ func finish(c *peer.Call, d *wire.Decoder, reply []byte) {
 	c.Reply(reply)
 }
 
-// section is a partition's part of a message.
+// section is one partition's part of a message.
 type section struct {
 	p int
 	order
 	flags uint8
-	parts uint64 // how many sections of the copy there are so far, with this one
+	parts uint64 // sections of the copy up to and including this one
 }
 
-// append writes s with as many of the records as make up a message, at least one if there are any, and returns those that are
-// left. They are for sections that follow s, which s is then the beginning of. A log may have tens of thousands of entries.
+// append writes s with as many of the records as fill a message, at least one if there are any, and returns the rest. s
+// then becomes the head of the next section, for the rest. A log may have tens of thousands of entries.
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Now) ([]byte, []counters.Record) {
 	s.parts++
 	b = binary.AppendUvarint(b, uint64(s.p))
@@ -116,7 +116,8 @@ func decodeOrder(d *wire.Decoder) order {
 	return order{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
 }
 
-// decodeSection reads a section and hands its records to each.
+// decodeSection reads a section. It calls begin with its head and, if begin returns true, each with every record of the
+// partition.
 func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
 	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d), parts: d.Uvarint()}
 	n := d.Uint32()
@@ -151,7 +152,7 @@ func decodePartitions(d *wire.Decoder) []int {
 	return list
 }
 
-// decodePlaces reads a list of places below n.
+// decodePlaces reads a list of indexes below n.
 func decodePlaces(d *wire.Decoder, n int) map[int]bool {
 	list := map[int]bool{}
 	for range d.Count(n, 1) {

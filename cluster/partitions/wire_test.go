@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// The owner debits a debt under the limit that it was admitted under: calendar, delay and all. A calendar is looked up once,
-// however many debts have it.
+// The owner debits a debt under the limit that it was admitted under, including calendar and delay. A calendar is looked
+// up once, however many debts use it.
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 	}
 }
 
-// Whatever comes, reading it ends, and gives nothing out of bounds.
+// Whatever arrives, reading it ends, and yields nothing out of bounds.
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
 	b, _ := (&section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())

@@ -43,7 +43,7 @@ func benchPair(b *testing.B, serve func(*Call)) (near *Peers, far ring.NodeID) {
 	return p, nodeID(2)
 }
 
-// BenchmarkCall is a round trip over TCP on this machine, both ends in one process.
+// BenchmarkCall measures a round trip over TCP on this machine, with both ends in one process.
 func BenchmarkCall(b *testing.B) {
 	for _, callers := range []int{1, 16, 256} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
@@ -73,7 +73,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkSend is one-way messages.
+// BenchmarkSend measures one-way messages.
 func BenchmarkSend(b *testing.B) {
 	for _, size := range []int{64, 64 << 10} {
 		b.Run(fmt.Sprint("bytes=", size), func(b *testing.B) {

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Method says what a message asks for; its user gives the meanings.
+// Method says what a message asks for; the users of this package define the meanings.
 type Method uint8
 
-// Code says in what way a call failed; its user gives the meanings, except for CodeTooLarge and CodeNoMethod.
+// Code says how a call failed; the users of this package define the meanings, except for CodeTooLarge and CodeNoMethod.
 type Code uint8
 
-// CodeTooLarge: there was a reply, but it was larger than a message may be.
+// CodeTooLarge: there was a reply, but it exceeded the size of a message.
 const CodeTooLarge Code = 255
 
 var (
-	// ErrUnreachable: there is no connection to the node, or it is silent, or it broke before the reply came.
+	// ErrUnreachable: there is no connection to the node, or it is silent, or it broke before the reply arrived.
 	ErrUnreachable = errors.New("the node is unreachable")
-	// ErrNotSent is in failures of calls of which certainly nothing has left this node. ErrBusy and ErrTooLarge say that by
-	// themselves. Any other failure leaves open whether the call was served.
+	// ErrNotSent is wrapped by failures of calls that certainly never left this node. ErrBusy and ErrTooLarge imply it.
+	// After any other failure, the call may or may not have been served.
 	ErrNotSent = errors.New("nothing was sent")
 	// ErrBusy: a queue is full; nothing was sent.
 	ErrBusy = errors.New("too much is queued for the node")
-	// ErrTimeout: no reply came in time.
+	// ErrTimeout: no reply arrived in time.
 	ErrTimeout = errors.New("no reply in time")
 	// ErrTooLarge: the body is larger than 16 MiB.
 	ErrTooLarge = errors.New("the message is too large")
@@ -35,7 +35,7 @@ var (
 // errAway: there is no connection.
 var errAway = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
 
-// RemoteError is what the node that was called answered with Fail.
+// RemoteError is the failure that the called node answered with Fail.
 type RemoteError struct {
 	Code   Code
 	Detail string
@@ -45,8 +45,8 @@ func (e *RemoteError) Error() string {
 	return fmt.Sprintf("the remote failed (%d): %s", e.Code, e.Detail)
 }
 
-// Call is a message that has come in. Reply or Fail answers it, once, from any goroutine and at any time; they do nothing
-// for one-way messages, for a second answer, and when the connection is gone.
+// Call is an incoming message. Reply or Fail answers it, once, from any goroutine and at any time. They do nothing for
+// one-way messages, for a second answer, and once the connection is gone.
 type Call struct {
 	From   Identity
 	Method Method
@@ -57,10 +57,10 @@ type Call struct {
 	answered atomic.Bool
 }
 
-// Keep makes Body a copy that stays valid.
+// Keep replaces Body with a copy that stays valid.
 func (c *Call) Keep() { c.Body = append([]byte(nil), c.Body...) }
 
-// Reply answers. body may be used again afterwards.
+// Reply answers the call. body may be reused afterwards.
 func (c *Call) Reply(body []byte) {
 	if len(body) > largestMessage {
 		c.Fail(CodeTooLarge, "the reply is too large")
@@ -69,7 +69,7 @@ func (c *Call) Reply(body []byte) {
 	c.answer(message{kind: messageReply, id: c.id, body: body})
 }
 
-// longestDetail is how many bytes of a failure's detail are sent.
+// longestDetail bounds the bytes of a failure's detail that are sent.
 const longestDetail = 4 << 10
 
 // Fail answers that there is no reply, and why.
@@ -96,7 +96,7 @@ type outgoing struct {
 	done  func(reply []byte, err error)
 }
 
-// expire is the timer's.
+// expire is called by the timer.
 func (o *outgoing) expire() {
 	if o.conn.claim(o.id, true) != nil {
 		defer o.conn.ending.Done()

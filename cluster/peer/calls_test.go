@@ -57,7 +57,7 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 					t.Errorf("%d bytes: have %d bytes, %v", size, len(have), err)
 				}
 			})
-			clear(body) // it may be used again
+			clear(body) // it may be reused
 		}
 		wait.Wait()
 		if _, err := a.Call(t.Context(), b.id, methodEcho, make([]byte, largestMessage+1)); !errors.Is(err, ErrTooLarge) {
@@ -108,7 +108,7 @@ func TestCallsTimeOut(t *testing.T) {
 			t.Errorf("without a limit: have %v after %v", err, time.Since(began))
 		}
 		for _, c := range b.kept() {
-			c.Reply([]byte("too late")) // is nobody's
+			c.Reply([]byte("too late")) // dropped
 		}
 		w.echo(a, b, "goes on")
 	})
@@ -161,7 +161,7 @@ func TestCallAt(t *testing.T) {
 	})
 }
 
-// TestCloseEndsEveryCallOnce closes either end in the middle of calls: each done runs once, and none after Close.
+// TestCloseEndsEveryCallOnce closes either end while calls are in flight: each done runs once, and none after Close.
 func TestCloseEndsEveryCallOnce(t *testing.T) {
 	for _, mine := range []bool{true, false} {
 		t.Run(fmt.Sprintf("mine=%v", mine), func(t *testing.T) {

@@ -14,16 +14,16 @@ import (
 const (
 	// mostPending bounds the calls of a connection that wait for a reply.
 	mostPending = 1 << 16
-	// longestCall bounds a call whose caller gave no limit.
+	// longestCall bounds a call whose caller set no limit.
 	longestCall = 30 * time.Second
-	// longestSilence is when a silent connection is closed.
+	// longestSilence is how long a connection may be silent before it is closed.
 	longestSilence = 5 * time.Second
-	// besideAfter is after how many times the silence that makes a connection unreachable another one is tried.
+	// besideAfter: a second connection is tried after this many multiples of the unreachable timeout.
 	besideAfter = 2
-	// readSize is how much is read at once. A connection begins with firstRead, and has the other when that was once full: most
-	// connections of a large cluster carry little.
+	// readSize and firstRead are read buffer sizes in bytes. A connection begins with firstRead, and switches to readSize
+	// once a read fills the buffer: most connections of a large cluster carry little.
 	readSize, firstRead = 32 << 10, 2 << 10
-	// retireTime is how long calls that are under way may still end on a connection that was replaced.
+	// retireTime is how long calls in flight may still finish on a connection that was replaced.
 	retireTime = 2 * time.Second
 )
 
@@ -34,40 +34,41 @@ var (
 	errReplaced = errors.New("it was replaced")
 )
 
-// farSilence makes a far connection unreachable, and ends it: a new one is there sooner than what TCP, after a cut, sends
-// again.
+// farSilence is how long a far connection may be silent before it is unreachable and closed. After a cut, a new
+// connection is up sooner than TCP retransmits.
 const farSilence = 2 * time.Second
 
-// quiet is what silence is to a connection: after when it is unreachable, and when it is closed.
+// quiet holds a connection's limits of silence: after which it is unreachable, and after which it is closed.
 type quiet struct{ after, most time.Duration }
 
-// conn is one end of a connection that carries messages: the one that calls (the node that dialled) or the one that serves.
+// conn is one end of a connection that carries messages: the end that calls (the node that dialled) or the end that
+// serves.
 type conn struct {
 	peers  *Peers
 	remote Identity
 	done   chan struct{} // closed when run has ended
 	socket *socket
-	calls  bool      // this is the end that calls
-	serves *handlers // of what the other end asks
-	quiet  quiet     // what silence is here
+	calls  bool      // this end calls
+	serves *handlers // handlers for the other end's messages
+	quiet  quiet     // limits of silence
 	queue  *queue
-	link   *link // that has dialled it directly; nil: it is another connection
+	link   *link // set on a link's direct connection, which it dialled; nil otherwise
 
-	heard   atomic.Int64 // when something came last, as Peers.now
-	silent  atomic.Bool  // nothing came for Config.Silence
-	dropped sync.Once    // says that replies are dropped
+	heard   atomic.Int64 // when something last arrived, as Peers.now
+	silent  atomic.Bool  // the connection is silent or broken
+	dropped sync.Once    // for the log message about dropped replies
 
-	// The watcher's alone.
-	watched int64         // heard, at the last look
-	silence time.Duration // how long nothing has come, as far as this process was running
+	// Only the watcher uses these.
+	watched int64         // heard at the last look
+	silence time.Duration // how long nothing has arrived while this process was running
 
-	mu      sync.Mutex           // guards what follows
+	mu      sync.Mutex           // guards the fields below
 	pending map[uint64]*outgoing // Invariant: empty while down is set
 	next    uint64
-	down    error // why new calls fail at once, unsent: silent, or broken; nil while all is well
-	broken  error // why it is over for good
+	down    error // why new calls fail at once, unsent: silent or broken; nil while all is well
+	broken  error // why the connection is over for good
 
-	ending sync.WaitGroup // who runs done beside the reader; added to with mu held, and not once it is broken
+	ending sync.WaitGroup // done callbacks that run outside the reader; added to with mu held, and not once broken is set
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
@@ -80,8 +81,8 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 	return n
 }
 
-// run moves messages in both directions until the connection breaks or ctx ends, and says why. The reader is the caller's
-// goroutine.
+// run moves messages in both directions until the connection breaks or ctx ends, and returns why. It reads on the
+// caller's goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
@@ -97,7 +98,7 @@ func (c *conn) run(ctx context.Context) error {
 	return c.why()
 }
 
-// breakOff ends the connection and fails what waits. Only the first reason counts.
+// breakOff ends the connection and fails the waiting calls. Only the first reason counts.
 func (c *conn) breakOff(err error) {
 	if first := c.fail(err, true); first {
 		c.queue.close()
@@ -108,7 +109,8 @@ func (c *conn) breakOff(err error) {
 	}
 }
 
-// fail makes the calls that wait fail, and new ones until the connection is well again, if it ever is.
+// fail makes waiting calls fail, and new ones until the connection recovers. With forGood it never does. It reports
+// whether the connection was not yet broken.
 func (c *conn) fail(why error, forGood bool) (first bool) {
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.lose(c)
@@ -136,7 +138,7 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 	return true
 }
 
-// hear notes that something has come.
+// hear records that something has arrived.
 func (c *conn) hear() {
 	c.heard.Store(c.peers.now())
 	if c.silent.Load() {
@@ -149,7 +151,7 @@ func (c *conn) hear() {
 	}
 }
 
-// look is the watcher's: gap is the time since its last look, but no more than there should be between two.
+// look is called by the watcher only. gap is the time since its last look, but at most the watcher's interval.
 func (c *conn) look(gap time.Duration) {
 	if heard := c.heard.Load(); heard != c.watched {
 		c.watched, c.silence = heard, 0
@@ -169,14 +171,14 @@ func (c *conn) look(gap time.Duration) {
 
 var errQuiet = errors.New("silent")
 
-// write sends what is queued, and a heartbeat where that is nothing for a while.
+// write sends what is queued, and a heartbeat whenever it has sent nothing for a fifth of quiet.after.
 func (c *conn) write(ctx context.Context) error {
 	every := c.quiet.after / 5
 	idle := time.NewTimer(every)
 	defer idle.Stop()
 	for {
 		if b := c.queue.next(); len(b) > 0 {
-			if _, err := c.socket.Write(b); err != nil { // it waits while the remote doesn't read
+			if _, err := c.socket.Write(b); err != nil { // blocks while the remote does not read
 				return fmt.Errorf("send: %w", err)
 			}
 			idle.Reset(every)
@@ -186,12 +188,12 @@ func (c *conn) write(ctx context.Context) error {
 		case <-ctx.Done():
 			return ErrClosed
 		case <-c.queue.wake:
-			// Others that are about to send go into the same batch.
+			// Let other goroutines that are about to send join the same batch.
 			runtime.Gosched()
 		case <-idle.C:
 			idle.Reset(every)
 			if c.peers.finishing.Load() || !c.calls && c.peers.now()-c.heard.Load() > int64(c.quiet.after/2) {
-				continue // see Reachable in the package's comment
+				continue // see Reachable in the package comment
 			}
 			if _, err := c.socket.Write(heartbeat[:]); err != nil {
 				return fmt.Errorf("send a heartbeat: %w", err)
@@ -200,7 +202,7 @@ func (c *conn) write(ctx context.Context) error {
 	}
 }
 
-// read handles the messages that come.
+// read handles incoming messages.
 func (c *conn) read() error {
 	var parts assembler
 	handle := c.serve
@@ -234,7 +236,7 @@ func (c *conn) read() error {
 	}
 }
 
-// serve hands a message to the user.
+// serve passes a message to its handler.
 func (c *conn) serve(m message) error {
 	if c.peers.finishing.Load() {
 		return nil
@@ -254,7 +256,7 @@ func (c *conn) serve(m message) error {
 	return nil
 }
 
-// settle ends a call with what the remote answered. An answer that nobody waits for came too late.
+// settle ends a call with the remote's answer. If no call waits for it, the answer came too late and is dropped.
 func (c *conn) settle(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
@@ -272,8 +274,8 @@ func (c *conn) settle(m message) error {
 	return nil
 }
 
-// claim takes a call out of those that wait. Its caller runs done, so done runs once. beside is for the timer, which runs it
-// beside the reader and calls c.ending.Done afterwards.
+// claim removes a call from the waiting ones; nil if it is not among them. Only the claimer runs done, so done runs once.
+// The timer sets beside, because it runs done outside the reader; it calls c.ending.Done afterwards.
 func (c *conn) claim(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,7 +287,7 @@ func (c *conn) claim(id uint64, beside bool) *outgoing {
 	return o
 }
 
-// start sends a call. With an error, done is not run; without one it is, once.
+// start sends a call. On an error, done never runs; otherwise it runs once.
 func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]byte, error)) (*outgoing, error) {
 	if timeout <= 0 {
 		timeout = longestCall
@@ -322,7 +324,7 @@ func (c *conn) put(m message) error {
 	return err
 }
 
-// call sends a call and waits for its end.
+// call sends a call and waits for its result.
 func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ended(err)
@@ -353,7 +355,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 	return a.reply, a.err
 }
 
-// ended is what a call fails with when its context has ended.
+// ended returns the error of a call whose context has ended with err.
 func ended(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ErrTimeout
@@ -371,21 +373,21 @@ func (c *conn) post(m Method, body []byte) error {
 
 func (c *conn) reachable() bool { return !c.silent.Load() }
 
-// whyDown is why nothing can be sent.
+// whyDown returns why nothing can be sent.
 func (c *conn) whyDown() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.down == nil { // it is well again, a moment later
+	if c.down == nil { // it has just recovered
 		return errAway
 	}
 	return c.down
 }
 
-// retire ends the connection after retireTime, in which what is under way on it may end. Another one has taken its place: nobody begins
-// anything here but those who have looked at it already, and these look again.
+// retire ends the connection after retireTime, in which calls in flight may finish. Another one has taken its place: only
+// senders that had already picked this connection still start calls on it, and they retry on the other.
 func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
-// why is why the connection is over for good; nil: it is not.
+// why returns why the connection is over for good, or nil if it is not.
 func (c *conn) why() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// inRegion puts a node into a region, and into a cluster of the same number. It takes calls of all other regions; far counts
-// them.
+// inRegion puts a node into a region, and into a cluster with the given number. It accepts calls from all other regions;
+// far counts them.
 func inRegion(region string, cluster byte, far *atomic.Int64) option {
 	return func(c *Config, n *node) {
 		withCluster(cluster)(c, n)
@@ -54,7 +54,7 @@ func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 		if i, ok := a.Remote(b.id); !ok || i.Region != "us" {
 			t.Errorf("have %+v, %v", i, ok)
 		}
-		a.knows() // is not about far ones, and the other way round
+		a.knows() // does not affect far connections, and vice versa
 		a.knowsFar(b)
 		w.echo(a, b, "still there")
 		a.KnowFar(nil)
@@ -64,7 +64,7 @@ func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 	})
 }
 
-// TestWhoIsRefusedWhere has node 1 in region eu, cluster 1, dial others in all ways.
+// TestWhoIsRefusedWhere makes node 1, in region eu and cluster 1, dial others in all ways.
 func TestWhoIsRefusedWhere(t *testing.T) {
 	var far atomic.Int64
 	open := inRegion("us", 2, &far)
@@ -72,7 +72,7 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		name string
 		to   option
 		far  bool
-		want string // in the log of who dials; "": connected
+		want string // in the dialling node's log; "": connected
 	}{
 		{name: "far to another region", to: open, far: true},
 		{name: "near to another region", to: open, want: `it is in region "eu", this node in "us"`},
@@ -124,7 +124,7 @@ func TestRaftStaysNear(t *testing.T) {
 		if _, err := a.Raft().Dial(b.address, time.Second); !errors.Is(err, ErrRefused) {
 			t.Errorf("have %v, want %v", err, ErrRefused)
 		}
-		// A stranger that calls itself far gets no Raft either.
+		// A stranger that opens a far connection gets no access to Raft either.
 		c := w.dialer()(b.address)
 		if _, _, err := greet(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, speaks); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestFarOverALongWay(t *testing.T) {
 	}
 }
 
-// TestNearComesBeforeFar: a node of this region is never called as one of another.
+// TestNearComesBeforeFar: a node of this region is never called as one of another region.
 func TestNearComesBeforeFar(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
@@ -218,7 +218,7 @@ func TestNearComesBeforeFar(t *testing.T) {
 	})
 }
 
-// TestUnsentIsToldFromUnknown fails calls before and after they went out.
+// TestUnsentIsToldFromUnknown fails calls before and after they were sent.
 func TestUnsentIsToldFromUnknown(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
@@ -234,14 +234,15 @@ func TestUnsentIsToldFromUnknown(t *testing.T) {
 		if _, err := a.Call(t.Context(), nodeID(9), methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
 			t.Errorf("what was not sent to a stranger: have %v", err)
 		}
-		time.Sleep(10 * time.Second) // the connection is closed
+		time.Sleep(10 * time.Second) // the connection gets closed
 		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
 			t.Errorf("what was not sent without a connection: have %v", err)
 		}
 	})
 }
 
-// TestFarConnectionsLeaveRoom: however many come from other regions, near ones get in, and places come back.
+// TestFarConnectionsLeaveRoom: however many connections come from other regions, near ones get in, and places become free
+// again.
 func TestFarConnectionsLeaveRoom(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
@@ -249,7 +250,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		dial := w.dialer()
 		refused := 0
 		for i := range mostFar + 5 {
-			synctest.Wait() // until it is handed over: only so many may wait for that
+			synctest.Wait() // until it is handed over: the number of half-open ones is bounded
 			if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, speaks); errors.Is(err, ErrRefused) {
 				refused++
 			} else if err != nil {
@@ -261,7 +262,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		}
 		a.knows(b)
 		w.connected(a, b)
-		time.Sleep(2 * handshakeTime) // nothing came over those
+		time.Sleep(2 * handshakeTime) // nothing arrived over those
 		if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, speaks); err != nil {
 			t.Errorf("have %v", err)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestSilenceIsNoticed breaks a link in many ways and looks when each end says so.
+// TestSilenceIsNoticed breaks a link in many ways and checks when each end notices.
 func TestSilenceIsNoticed(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -68,7 +68,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 }
 
-// After a cut TCP goes on with what it had only after as long again. A new connection is there before.
+// After a cut, TCP retransmits only after as long again. A new connection is up before that.
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
 		within := 600 * time.Millisecond
@@ -146,7 +146,7 @@ func TestRestart(t *testing.T) {
 			w.connected(a, b)
 			w.connected(b, a)
 			if have := time.Since(began); have > 200*time.Millisecond {
-				t.Errorf("reachable again after %v", have) // its own connection tells us that it is there
+				t.Errorf("reachable again after %v", have) // the connection it makes itself shows that it is up
 			}
 			if have, _ := a.Remote(b.id); have.Boot != 2 {
 				t.Errorf("have boot %d", have.Boot)
@@ -156,7 +156,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRestartBehindACut: the first that is heard of a crash is the new process.
+// TestRestartBehindACut: the first sign of a crash is the new process.
 func TestRestartBehindACut(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
@@ -213,7 +213,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 	})
 }
 
-// TestRemoteThatNeverReads fills the queues: callers learn it at once, and memory is bounded.
+// TestRemoteThatNeverReads fills the queues: callers notice at once, and memory is bounded.
 func TestRemoteThatNeverReads(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
@@ -243,7 +243,7 @@ func TestRemoteThatNeverReads(t *testing.T) {
 	})
 }
 
-// inTransit is how many small messages the network may hold.
+// inTransit bounds the small messages that the network may hold.
 const inTransit = 1 << 20
 
 func TestManySmallMessagesAreBounded(t *testing.T) {

@@ -3,29 +3,29 @@ package peer
 // Scope says whose messages a handler answers.
 type Scope uint8
 
-// The scopes.
+// Scopes.
 const (
-	Near   Scope = iota // of nodes of this region
-	Far                 // of nodes of other regions
+	Near   Scope = iota // from nodes of this region
+	Far                 // from nodes of other regions
 	scopes = 2
 )
 
-// CodeNoMethod: the node knows no such method from there, and has done nothing.
+// CodeNoMethod: the node has no such method for callers of that scope, and has done nothing.
 const CodeNoMethod Code = 201
 
-// handlers answer messages, by method; nil: nobody does.
+// handlers answer messages, by method; nil if there is no handler.
 type handlers [1 << 8]func(*Call)
 
-// Handle has a function answer the messages of one method that come from nodes of a scope. It runs on the connection's
-// reader and must not block. Handlers are registered between New and Start, one for each method and scope.
+// Handle registers the handler of one method for messages from nodes of a scope. It runs on the connection's reader and
+// must not block. Handlers must be registered between New and Start, one for each method and scope.
 func (p *Peers) Handle(m Method, s Scope, handler func(*Call)) {
 	if p.handlers[s][m] != nil {
-		panic("peer: two handlers for one method") // a mistake in the source, which each start of a node shows
+		panic("peer: two handlers for one method") // a programming error that shows at every start
 	}
 	p.handlers[s][m] = handler
 }
 
-// serve brings a message to its handler.
+// serve passes a message to its handler.
 func (h *handlers) serve(call *Call) {
 	handler := h[call.Method]
 	if handler == nil {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A method that nobody answers fails, and says that nothing was done; one that only this region may call, too, to another region.
+// A call of a method without a handler fails, and says that nothing was done; so does a call from another region of a
+// method that only this region may call.
 func TestMethodsWithoutHandler(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b, c := w.node(1, inRegion("eu", 1, nil)), w.node(2, inRegion("eu", 1, nil)), w.node(3, inRegion("us", 2, nil))

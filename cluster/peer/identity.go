@@ -8,27 +8,27 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// How many bytes of a name, and of the name of a release, go into a preamble; and of that of a region, which has no more.
+// Limits in bytes of the texts in a preamble. Longer names and releases are cut; a region is never longer.
 const (
 	longestName    = 255
 	longestRegion  = 100
 	longestRelease = 64
 )
 
-// Identity says who a node is.
+// Identity says which node, and which process of it, is at the end of a connection.
 type Identity struct {
 	Node    ring.NodeID
-	Boot    uint64   // of the process: another one after each start
+	Boot    uint64   // of the process: differs at each start
 	Name    string   // for people
-	Region  string   // at most 100 bytes; "" of a node that knows of no regions
-	Cluster [16]byte // zero: none yet
+	Region  string   // at most 100 bytes; "" if the node knows of no regions
+	Cluster [16]byte // zero if there is none yet
 	Release string   // for people
 }
 
 var errIdentity = errors.New("not an identity")
 
-// appendBinary adds node, boot and cluster; then name, region and release, each behind a byte with its length. Later releases
-// may add something at the end.
+// appendBinary appends node, boot and cluster; then name, region and release, each preceded by a length byte. Later
+// releases may add fields at the end.
 func (i Identity) appendBinary(b []byte) []byte {
 	b = append(b, i.Node[:]...)
 	b = binary.BigEndian.AppendUint64(b, i.Boot)

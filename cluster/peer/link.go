@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	firstPause = 100 * time.Millisecond // and at least half of it
+	firstPause = 100 * time.Millisecond // jitter takes off up to half of it
 	lastPause  = time.Second
-	// lastFarPause is less, since what comes before and after it takes longer.
+	// lastFarPause is shorter than lastPause, because a far dial itself takes longer.
 	lastFarPause = 500 * time.Millisecond
-	// settled is how long a connection must have held for the pauses to begin anew.
+	// settled is how long a connection must have lasted for the pauses to start over.
 	settled = time.Second
 )
 
@@ -25,19 +25,19 @@ type link struct {
 	node    ring.NodeID
 	address string
 	kind    kind            // kindPeer or kindFar
-	ctx     context.Context // ends when the node is known here no more
+	ctx     context.Context // ends when the node is no longer known here
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
 	conn    atomic.Pointer[conn] // the direct one; nil: none at present
 	tunnel  atomic.Pointer[conn] // nil: none
-	around  atomic.Bool          // the direct one is not to be used: it is silent, or broken, or was a moment ago
-	trust   atomic.Int64         // how long it must be well to be used again
-	back    atomic.Int64         // when it was used again last, as Peers.now
-	seeking atomic.Bool          // findPath runs
-	round   int                  // findPath's: where to go on asking for relays
-	aside   atomic.Bool          // a dial beside the connection is under way
-	boot    atomic.Uint64        // of the process that was reached directly last; 0: none was
+	around  atomic.Bool          // don't use the direct one: it is silent or broken, or was recently
+	trust   atomic.Int64         // how long the direct one must be well before it is used again
+	back    atomic.Int64         // when it was last taken back into use, as Peers.now
+	seeking atomic.Bool          // findPath is running
+	round   int                  // used by findPath only: where to continue asking for relays
+	aside   atomic.Bool          // a second connection is being dialled
+	boot    atomic.Uint64        // of the process last reached directly; 0: none yet
 }
 
 // run dials, and dials again, until ctx ends.
@@ -61,7 +61,7 @@ func (l *link) run(ctx context.Context) {
 			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
-		case l.peers.worthLogging(err, l.node, &said, ""): // not for each try
+		case l.peers.worthLogging(err, l.node, &said, ""): // not at every try
 			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > settled {
@@ -77,7 +77,7 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// once makes a connection and returns when it is over, and whatever has taken its place, or when there was none.
+// once makes a connection and returns when it and any replacements are over, or when it could not be made.
 func (l *link) once(ctx context.Context) (connected bool, err error) {
 	l.drain()
 	s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
@@ -93,13 +93,13 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 	return true, err
 }
 
-// carry carries messages over a socket that was dialled, until that is over. Where there is a connection, the new one takes its
-// place first; then end is called with the old one.
+// carry carries messages over a dialled socket until the connection is over. If there already is a connection, the new
+// one first takes its place; then end is called with the old one.
 func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
 	if l.boot.Swap(c.remote.Boot) != c.remote.Boot {
-		l.trust.Store(0) // the way was lost with the process before, or there was nobody yet: nothing speaks against it
+		l.trust.Store(0) // the way was lost with the last process, or never used: nothing speaks against it
 	}
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
@@ -109,21 +109,21 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 	return c.run(ctx)
 }
 
-// dialBeside dials while c is silent, unless that is under way. After a cut TCP sends again only after a pause that has grown
-// with the cut; a new connection, if there is one before c is heard of again, takes its place.
+// dialBeside dials a second connection while c is silent, unless that is under way. After a cut, TCP retransmits only
+// after a pause that grows with the cut; if the new connection is up before c recovers, it takes c's place.
 func (l *link) dialBeside(ctx context.Context, c *conn) {
 	if c.why() != nil {
 		return
 	}
 	l.replace(ctx, func() bool {
-		// A remote that was paused, and goes on, is about to be heard of; what it has not read yet would be lost.
+		// A remote that was paused and resumes is about to send; replacing c would lose the messages it has not read yet.
 		sleep(ctx, c.quiet.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
 
-// replace dials beside the connection that there is, unless that is under way, and puts the new one in its place if that is
-// still wanted then. end ends the old one.
+// replace dials a second connection, unless that is under way, and puts it in the place of the present one if wanted
+// still says so by then. end ends the old one.
 func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *conn)) {
 	if l.aside.Swap(true) {
 		return
@@ -131,13 +131,13 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	if !l.peers.spawn(func() {
 		s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
 		if err != nil {
-			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is tried again
+			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is retried
 		}
 		wanted := err == nil && wanted()
 		l.aside.Store(false)
 		switch {
 		case wanted:
-			_ = l.carry(ctx, s, end) // once says why it was lost
+			_ = l.carry(ctx, s, end) // once reports why it was lost
 		case err == nil:
 			s.Close()
 		}
@@ -146,15 +146,15 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 	}
 }
 
-// renew replaces the connection if it does not stand on the credentials in force. Calls go on meanwhile. A node where
-// no new one can be made keeps the old one.
+// renew replaces the connection if it was made with credentials that are no longer in force. Calls continue meanwhile. If
+// no new connection can be made, the old one stays.
 func (l *link) renew(ctx context.Context) {
 	if c := l.conn.Load(); c != nil && !c.socket.current() {
 		l.replace(ctx, func() bool { return true }, (*conn).retire)
 	}
 }
 
-// drain forgets that someone wanted a dial.
+// drain discards a pending wake-up.
 func (l *link) drain() {
 	select {
 	case <-l.wake:
@@ -171,7 +171,7 @@ func expectNode(node ring.NodeID, remote Identity) error {
 	return nil
 }
 
-// heardOf is told that a process of the node has just connected to us: so it is there.
+// heardOf is called when a process of the node has just connected to this one, so the node is up.
 func (l *link) heardOf(remote Identity) {
 	if c := l.conn.Load(); c != nil && !c.reachable() {
 		switch {
@@ -184,7 +184,7 @@ func (l *link) heardOf(remote Identity) {
 	signal(l.wake)
 }
 
-// sleep returns after a time, or when ctx ends.
+// sleep returns after d, or when ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -192,7 +192,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// signal marks a channel of capacity 1.
+// signal sends to a channel of capacity 1 without blocking.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

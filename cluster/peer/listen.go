@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// handshakeTime bounds what comes before the first message, at either end: the TLS handshake and the preamble. Over a round
-	// trip of 300 ms they take 600 ms.
+	// handshakeTime bounds the exchange before the first message, at either end: the TLS handshake and the preamble. With
+	// a round-trip time of 300 ms, they take 600 ms.
 	handshakeTime = 2 * time.Second
-	// nearDialTime bounds how long a near connection waits for TCP, which would try again only after a second.
+	// nearDialTime bounds how long a near connection waits for TCP, whose first retry would come only after a second.
 	nearDialTime = 500 * time.Millisecond
-	// farDialTime bounds how long a far connection waits for TCP. After a cut, TCP by itself would wait twice as long
-	// each time; a new dial each one to two seconds does not.
+	// farDialTime bounds how long a far connection waits for TCP. After a cut, TCP's own retries would back off, each
+	// twice as long as the last; a new dial every one to two seconds does not.
 	farDialTime  = 1500 * time.Millisecond
 	mostHalfOpen = 256
 	mostAccepted = 4096
-	mostFar      = 512 // of those, from other regions: 8 entry nodes of 31 are 248. Near ones always find room
+	mostFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. Near ones always find room
 	raftWaiting  = 64
-	acceptPause  = 50 * time.Millisecond // after an error, as without a free file descriptor
+	acceptPause  = 50 * time.Millisecond // after an error, such as no free file descriptor
 )
 
-// accept takes connections until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (p *Peers) accept() {
 	for {
 		select {
@@ -52,8 +52,8 @@ func (p *Peers) accept() {
 	}
 }
 
-// welcome goes through the handshake with a connection that came in and hands it over. It gives the place among the
-// half-open ones back.
+// welcome takes an incoming connection through the handshake and hands it over. It then frees its place among the
+// half-open ones.
 func (p *Peers) welcome(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 	host := hostOf(raw.RemoteAddr())
@@ -105,7 +105,7 @@ func (p *Peers) handshake(s *socket) error {
 	return s.SetDeadline(time.Time{})
 }
 
-// examine says why the connection that begins with a preamble is refused; nil: it is welcome.
+// examine returns why to refuse the connection that begins with a preamble, or nil if it is welcome.
 func (p *Peers) examine(s *socket, got preamble) (err error) {
 	if s.remote, err = parseIdentity(got.body); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (p *Peers) examine(s *socket, got preamble) (err error) {
 	return err
 }
 
-// handTo gives a connection to Raft, or serves what comes over it, or carries it on.
+// handTo gives a connection to Raft, serves its messages, or relays it.
 func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindRaft {
 		if !p.giveRaft(s) {
@@ -141,13 +141,13 @@ func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindTunnel {
 		serve = func() { p.relay(s) }
 	}
-	if !p.spawn(serve) { // the other end says why it is over
+	if !p.spawn(serve) { // the other end reports why it is over
 		return ErrClosed
 	}
 	return nil
 }
 
-// refuse tells the dialling side why. That it can't be told matters to nobody.
+// refuse tells the dialling side why. If that fails, nothing is lost.
 func (p *Peers) refuse(s *socket, reason string) {
 	_ = preamble{p.config.speaks, answerRefused, []byte(reason[:min(len(reason), longestReason)])}.write(s)
 }
@@ -156,8 +156,8 @@ func refused(remote Identity, why error) error {
 	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable(remote.Name), why)
 }
 
-// dial makes a connection and goes through the handshake. expected says whether the right node is there. Over a near
-// connection, both together have handshakeTime.
+// dial makes a connection and completes the handshake. expected checks that the right node answers. A near connection has
+// handshakeTime for both together.
 func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(Identity) error) (*socket, error) {
 	dialTime, whole := nearDialTime, handshakeTime
 	if k == kindFar {
@@ -176,7 +176,7 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 	return p.begin(ctx, s, func() error { return p.introduce(s, expected) })
 }
 
-// begin goes through a handshake on a connection that was dialled, until ctx ends.
+// begin runs the handshake on a dialled connection, until ctx ends.
 func (p *Peers) begin(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()

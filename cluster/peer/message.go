@@ -7,9 +7,10 @@ import (
 )
 
 const (
-	// largestMessage bounds the body of a message.
+	// largestMessage bounds the body of a message, in bytes.
 	largestMessage = 16 << 20
-	// messageHead is the length of the body, the kind, the method or code, and the number of the call.
+	// messageHead is the size of a header: the length of the body, the kind, the method or code, and the number of the
+	// call.
 	messageHead = 4 + 1 + 1 + 8
 )
 
@@ -20,10 +21,10 @@ const (
 	messageSend
 	messageReply
 	messageFailure
-	messageBeat // says that the end that sends it is there; it has nothing else in it
+	messageBeat // a heartbeat: shows that its sender is alive, and is otherwise empty
 )
 
-// message is one of those that a connection carries.
+// message is a message on a connection.
 type message struct {
 	kind messageKind
 	what uint8  // the method of calls, the code of failures
@@ -38,13 +39,13 @@ func (m message) head() (h [messageHead]byte) {
 	return h
 }
 
-// heartbeat is the message that says nothing.
+// heartbeat is an encoded empty message.
 var heartbeat = message{kind: messageBeat}.head()
 
 var errMessage = errors.New("the remote sent a message that makes no sense")
 
-// assembler finds the messages in what was read. What it holds grows with what has come, never with what a
-// message says of itself.
+// assembler splits the received bytes into messages. Its memory grows with the data that has arrived, never with the
+// length that a message claims.
 type assembler struct{ partial []byte }
 
 // feed calls visit for every message that b completes. The bodies are valid during visit.
@@ -70,14 +71,14 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 	}
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
-		a.partial = slices.Clone(rest) // one large message doesn't hold memory for ever
+		a.partial = slices.Clone(rest) // one large message must not hold memory for ever
 	case !held || len(rest) < len(b):
 		a.partial = append(a.partial[:0], rest...)
 	}
 	return nil
 }
 
-// parseMessage gives the message that b begins with and its length, which is 0 if b has only a part of it.
+// parseMessage returns the message at the start of b and its length, which is 0 if b holds only a part of it.
 func parseMessage(b []byte) (m message, n int, err error) {
 	if len(b) < messageHead {
 		return m, 0, nil

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// So much is said, and remembered, in notesTime at most; then all is forgotten. A stranger can make up reasons without
-	// end, and must not fill the disk with them.
+	// At most mostNotes notes are logged and remembered within notesTime; then all are forgotten. A stranger can make up
+	// reasons without end, and must not fill the disk with them.
 	mostNotes = 256
 	notesTime = time.Minute
 )
 
 // notes remembers what has been logged, so that it is logged once and not at every try.
 type notes struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	said  map[string]time.Time
-	began time.Time // of what follows
-	count int       // of what was said since. Invariant: <= mostNotes
+	began time.Time // when said was last emptied
+	count int       // notes since then. Invariant: <= mostNotes
 }
 
-// first says whether this is new.
+// first reports whether the note is new, and remembers it.
 func (n *notes) first(what string) bool { return n.after(what, math.MaxInt64) }
 
-// after says whether this is new, or was said so long ago.
+// after reports whether the note is new, or was last made at least pause ago, and remembers it.
 func (n *notes) after(what string, pause time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,8 +48,8 @@ func (n *notes) after(what string, pause time.Duration) bool {
 	return true
 }
 
-// worthLogging says whether what went wrong with a node is logged: once for each reason, in so far as said remembers it. That
-// two releases don't understand each other is said once a minute for each node, whichever of the two dials.
+// worthLogging reports whether to log an error with a node: once for each reason, as long as said remembers it. A
+// mismatch of releases is logged once a minute for each node, whichever of the two dials.
 func (p *Peers) worthLogging(err error, node ring.NodeID, said *notes, where string) bool {
 	if errors.As(err, new(*versionError)) {
 		return p.notes.after("versions "+node.String(), notesTime)
@@ -57,15 +57,15 @@ func (p *Peers) worthLogging(err error, node ring.NodeID, said *notes, where str
 	return said.first(where + causeOf(err))
 }
 
-// forget lets everything that begins with a host be said again.
+// forget lets every note that begins with a host be logged again.
 func (n *notes) forget(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	maps.DeleteFunc(n.said, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
-// causeOf tells reasons apart: it is the text of the error at the bottom, which has no port of a single connection in it;
-// a refusal has none anywhere.
+// causeOf tells reasons apart. It returns the text of the innermost error, which does not contain the port of a single
+// connection; a refusal contains none anywhere, so its whole text is returned.
 func causeOf(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return err.Error()

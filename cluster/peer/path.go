@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// firstTrust is how long a direct way must have been well before it is taken again. It doubles for one that does not
-	// hold for flapTime, up to lastTrust. To another process than before it is taken at once.
+	// firstTrust is how long a direct way must have been well before it is used again. It doubles, up to lastTrust, if
+	// the way did not last for flapTime the last time. A direct way to a new process is used at once.
 	firstTrust = 5 * time.Second
 	lastTrust  = 5 * time.Minute
 	flapTime   = time.Minute
@@ -25,15 +25,16 @@ const (
 	relaysAsked = 3
 	// lastSeekPause is the longest pause between two searches for a path.
 	lastSeekPause = 2 * time.Second
-	// hearWait is how long a node that is asked so may take to answer.
+	// hearWait is how long such a node may take to answer.
 	hearWait = 100 * time.Millisecond
 )
 
-// A link's path is the direct connection, or a tunnel through another node while that is silent or broken. Nobody above knows
-// which. The search begins when nothing has come for half of Config.Silence, so that a tunnel is usually there when the direct
-// connection counts as silent; it goes on, with growing pauses, until there is a path. The direct way is tried all the while.
+// A link's path is the direct connection or, while that is silent or broken, a tunnel through another node. Callers can't
+// tell which. The search begins when nothing has arrived for half of Config.Silence, so that a tunnel is usually ready
+// when the direct connection counts as silent; it goes on, with growing pauses, until there is a path. Meanwhile the
+// direct way is retried all the time.
 
-// current is the connection that calls take; nil: there is none.
+// current returns the connection that calls use, or nil if there is none.
 func (l *link) current() *conn {
 	if l.around.Load() {
 		if t := l.tunnel.Load(); t != nil && t.reachable() {
@@ -43,13 +44,14 @@ func (l *link) current() *conn {
 	return l.conn.Load()
 }
 
-// hears says whether something has come from the node just now, on the direct way.
+// hears reports whether something has just arrived from the node directly.
 func (l *link) hears() bool {
 	c := l.conn.Load()
 	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.quiet.after*2/5)
 }
 
-// quiet is the watcher's: nothing has come over the direct connection c for at least half of what counts as silence.
+// quiet is called by the watcher when nothing has arrived over the direct connection c for at least half of what counts
+// as silence.
 func (l *link) quiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
@@ -60,8 +62,8 @@ func (l *link) quiet(c *conn) {
 	}
 }
 
-// lose takes the direct way out of use, whose connection c is silent or broken; nil: none could be made. Calls that fail for it
-// find the path that there may be.
+// lose takes the direct way out of use because its connection c is silent or broken, or, if c is nil, could not be made.
+// Calls that fail for that reason are retried over a path, if there is one.
 func (l *link) lose(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
@@ -76,13 +78,13 @@ func (l *link) lose(c *conn) {
 	}
 	l.trust.Store(int64(trust))
 	l.around.Store(true)
-	// Raft would wait for each of its connections for seconds. It dials again, and gets a path.
+	// Raft would wait for seconds on each of its connections. If they are closed, it redials and gets a path.
 	l.peers.closeSockets(func(s *socket) bool {
 		return s.isRaft() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
 	})
 }
 
-// seek sees to it that there is a path, until the direct way can be trusted again. It returns at once.
+// seek makes sure that there is a path until the direct way can be trusted again. It returns at once.
 func (l *link) seek() {
 	if l.kind != kindPeer || l.seeking.Swap(true) {
 		return
@@ -98,7 +100,7 @@ func (l *link) seek() {
 func (l *link) findPath() {
 	tick := l.peers.config.Silence / 5
 	pause, next := tick, time.Now()
-	var well time.Time // since when the direct way is; zero: it isn't
+	var well time.Time // since when the direct way is well; zero if it is not
 	for l.ctx.Err() == nil {
 		now := time.Now()
 		switch hears := l.hears(); {
@@ -107,7 +109,7 @@ func (l *link) findPath() {
 		case well.IsZero():
 			well = now
 		}
-		trust := time.Second // the direct way was slow for a moment, and never out of use
+		trust := time.Second // if the direct way was only slow for a moment, and never out of use
 		if l.around.Load() {
 			trust = time.Duration(l.trust.Load())
 		}
@@ -133,7 +135,7 @@ func (l *link) findPath() {
 	}
 }
 
-// goDirect takes the direct way into use again. What is under way in the tunnel ends there.
+// goDirect takes the direct way back into use. Calls in flight in the tunnel finish there.
 func (l *link) goDirect() {
 	if l.around.Swap(false) {
 		l.back.Store(l.peers.now())
@@ -148,7 +150,7 @@ func (l *link) goDirect() {
 	}
 }
 
-// openTunnel makes a tunnel, and says whether there is one now.
+// openTunnel makes a tunnel, and reports whether there is one now.
 func (l *link) openTunnel() bool {
 	relay := l.findRelay()
 	if relay == nil {
@@ -173,7 +175,8 @@ func (l *link) openTunnel() bool {
 	return true
 }
 
-// findRelay asks some nodes whether they hear the node, and returns the first of them that does; nil: none.
+// findRelay asks some nodes whether they hear the node, and returns the first one that does, in the order of relays; nil
+// if none does.
 func (l *link) findRelay() *link {
 	var answers [relaysAsked]chan bool
 	asked := l.relays()
@@ -199,8 +202,9 @@ func (l *link) findRelay() *link {
 	return nil
 }
 
-// relays are the nodes to ask in this round: those that this node reaches directly, in an order that depends on the two ends, so
-// that no node carries the tunnels of all, and the leader last. Each round goes on where the last one ended.
+// relays returns the nodes to ask in this round, among those that this node reaches directly. Their order depends on the
+// two ends, so that no node carries everyone's tunnels, and the leader comes last. Each round continues where the last
+// one stopped.
 func (l *link) relays() []*link {
 	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
 	weigh := func(r *link) uint64 {
@@ -226,7 +230,7 @@ func (l *link) relays() []*link {
 	return chosen
 }
 
-// Via says through which node another one is reached at present; false: directly, or not at all.
+// Via returns the node through which another one is reached at present; false if it is reached directly, or not at all.
 func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 	if c := p.way(to); c != nil {
 		relay = c.socket.via
@@ -234,8 +238,8 @@ func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 	return relay, !relay.IsZero()
 }
 
-// over sends something to a node. Where certainly nothing was sent, since a connection was replaced or lost meanwhile, it is tried
-// over the one that took its place.
+// over sends something to a node. If certainly nothing was sent, because a connection was replaced or lost meanwhile, it
+// retries over the one that took its place.
 func (p *Peers) over(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {

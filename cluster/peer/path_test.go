@@ -32,7 +32,7 @@ func (w *world) all(n int, options ...option) []*node {
 	return nodes
 }
 
-// tally counts calls to a node and says how they went.
+// tally counts calls to a node by their outcome.
 type tally struct {
 	stop   atomic.Bool
 	group  sync.WaitGroup
@@ -68,8 +68,8 @@ func (l *tally) end() {
 	l.group.Wait()
 }
 
-// TestPathAroundABrokenLink: calls in both directions go on by way of a third node as soon as the link is silent, and directly
-// again when it has been well for five seconds.
+// TestPathAroundABrokenLink: calls in both directions continue through a third node as soon as the link is silent, and
+// directly again once it has been well for five seconds.
 func TestPathAroundABrokenLink(t *testing.T) {
 	for name, cut := range map[string]func(w *world, a, b *node){
 		"both ways": func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) },
@@ -86,7 +86,7 @@ func TestPathAroundABrokenLink(t *testing.T) {
 				cut(w, a, b)
 				time.Sleep(400 * time.Millisecond)
 				before := there.failed.Load() + back.failed.Load()
-				if before > 2 { // those that were under way
+				if before > 2 { // those in flight
 					t.Errorf("%d calls failed when the link broke", before)
 				}
 				for range 60 {
@@ -124,7 +124,7 @@ func TestPathAroundABrokenLink(t *testing.T) {
 	}
 }
 
-// TestPathWhenTheRelayGoes: another one is found.
+// TestPathWhenTheRelayGoes: another relay is found.
 func TestPathWhenTheRelayGoes(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(4)
@@ -145,7 +145,8 @@ func TestPathWhenTheRelayGoes(t *testing.T) {
 	})
 }
 
-// TestNoPathToTheDead: a node that nobody reaches is unreachable at once, and stays so; nobody carries anything for it.
+// TestNoPathToTheDead: a node that no other node reaches is unreachable at once, and stays so; no node carries tunnels to
+// it.
 func TestNoPathToTheDead(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(5)
@@ -174,7 +175,7 @@ func TestNoPathToTheDead(t *testing.T) {
 	})
 }
 
-// TestPathForRaft: Raft's connections go as calls do, and those of the broken way are closed at once.
+// TestPathForRaft: Raft's connections take the same path as calls, and those over the broken way are closed at once.
 func TestPathForRaft(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
@@ -218,7 +219,7 @@ func TestPathForRaft(t *testing.T) {
 	})
 }
 
-// TestFlappingLink: a direct way that does not hold is trusted later each time.
+// TestFlappingLink: each time a direct way fails again, it takes longer until it is trusted.
 func TestFlappingLink(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
@@ -250,7 +251,7 @@ func TestFlappingLink(t *testing.T) {
 	})
 }
 
-// TestRelaysAreSpread: with many broken links no node carries all tunnels, and the leader carries none.
+// TestRelaysAreSpread: with many broken links, no node carries all tunnels, and the leader carries none.
 func TestRelaysAreSpread(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		const n, apart = 10, 6
@@ -277,8 +278,8 @@ func TestRelaysAreSpread(t *testing.T) {
 	})
 }
 
-// TestRelayIsForMembers: who would not be let in gets no tunnel, and neither does one who wants to go on by a tunnel, or to a node
-// that the relay does not know or hear.
+// TestRelayIsForMembers: a relay refuses a tunnel to a node that would not be let in, to one that asks through a tunnel,
+// and to a target that the relay does not know or hear.
 func TestRelayIsForMembers(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(3, withCluster(1))
@@ -322,7 +323,7 @@ func TestRelayIsForMembers(t *testing.T) {
 	})
 }
 
-// TestTunnelsAreBounded: one more than a relay carries is refused, and places come back.
+// TestTunnelsAreBounded: a tunnel beyond the bound is refused, and places become free again.
 func TestTunnelsAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(2)
@@ -359,15 +360,15 @@ func TestTunnelsAreBounded(t *testing.T) {
 	})
 }
 
-// TestPathToAnotherProcess: a node that was started again is called directly at once. While it was away nothing was wrong with
-// the way to it, and a tunnel would end with the next node that is restarted, and what is under way in it.
+// TestPathToAnotherProcess: a restarted node is called directly at once. While it was down, nothing was wrong with the
+// way to it; a tunnel would end when the next node restarts, along with the calls in flight in it.
 func TestPathToAnotherProcess(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b, c := nodes[0], nodes[1], nodes[2]
 		b.close(t)
 		time.Sleep(2 * time.Second)
-		w.net.Cut(a.ip, b.ip) // the others are connected first
+		w.net.Cut(a.ip, b.ip) // let the others connect first
 		again := w.node(2, func(_ *Config, n *node) { n.self.Boot = 2 })
 		again.knows(a, c)
 		w.until("a reaches it", func() bool { _, ok := a.Via(b.id); return ok })
@@ -379,7 +380,7 @@ func TestPathToAnotherProcess(t *testing.T) {
 	})
 }
 
-// TestCloseAnswersFirst: the callers of a node that is closed get every answer that it has given.
+// TestCloseAnswersFirst: the callers of a node that closes get every answer that it has given.
 func TestCloseAnswersFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.net.Delay(20 * time.Millisecond)
@@ -398,7 +399,7 @@ func TestCloseAnswersFirst(t *testing.T) {
 		for _, c := range b.kept()[:40] {
 			c.Reply([]byte("counted"))
 		}
-		// The caller goes on writing, which a connection that was just closed would not survive.
+		// The caller keeps writing, which a connection that was simply closed would not survive.
 		stop := a.keepCalling(b)
 		b.close(t)
 		w.until("all calls have ended", func() bool { return answered.Load()+failed.Load() == 50 })

@@ -16,25 +16,27 @@ import (
 
 const defaultSilence = 250 * time.Millisecond
 
-// Config sets up Peers. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader from
-// Start on.
+// Config configures Peers. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader only once
+// Start has been called.
 type Config struct {
 	Self   func() Identity // the cluster may become known later
 	Listen func() (net.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	TLS    Credentials                 // nil: none
-	Accept func(remote Identity) error // may refuse a remote; asked at both ends. nil: everyone is welcome
-	// AcceptFar is Accept for connections between nodes of different regions, after these were compared. nil: there are none.
+	TLS    Credentials                 // nil: no TLS
+	Accept func(remote Identity) error // may refuse a remote; called at both ends. nil: accept all
+	// AcceptFar is Accept for connections between nodes of different regions, called after the regions were compared. nil
+	// refuses them all.
 	AcceptFar func(remote Identity) error
-	// Leader is the node that carries tunnels last, as it has most to do. Zero, or nil: none.
+	// Leader returns the node that is the last choice for carrying tunnels, since it has the most to do. A zero ID, or
+	// nil: none.
 	Leader  func() ring.NodeID
-	Logger  *slog.Logger  // nil: the default one
-	Silence time.Duration // no frame for so long: unreachable. 0: 250 ms
+	Logger  *slog.Logger  // nil: slog.Default
+	Silence time.Duration // no message for this long: unreachable. 0: 250 ms
 
-	speaks versions // set by tests; else what this build speaks
+	speaks versions // set by tests; by default what this build speaks
 }
 
-// validate fills in what is left out.
+// validate checks c and fills in defaults.
 func (c *Config) validate() error {
 	if c.Self == nil || c.Listen == nil || c.Dial == nil {
 		return errors.New("there must be Self, Listen and Dial")
@@ -60,33 +62,34 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Peers are the other nodes, as far as they can be called.
+// Peers holds the connections to the other nodes.
 type Peers struct {
 	config    Config
 	log       *slog.Logger
 	listener  net.Listener
 	raft      chan net.Conn      // accepted for Raft
-	raftDone  context.Context    // ends when Raft takes no more
-	endRaft   context.CancelFunc // of raftDone
+	raftDone  context.Context    // ends when Raft accepts no more
+	endRaft   context.CancelFunc // cancels raftDone
 	handlers  [scopes]handlers   // set before Start
 	started   time.Time
 	notes     notes
-	halfOpen  chan struct{} // one for each connection that is shaking hands
+	halfOpen  chan struct{} // holds one element for each connection in a handshake
 	ctx       context.Context
 	cancel    context.CancelFunc
 	group     sync.WaitGroup
 	links     atomic.Pointer[map[ring.NodeID]*link] // immutable
-	relays    atomic.Int64                          // tunnels that this node carries. At most mostRelayed
-	relayed   atomic.Int64                          // bytes in them
+	relays    atomic.Int64                          // tunnels that this node carries; at most mostRelayed
+	relayed   atomic.Int64                          // bytes carried in tunnels
 	finishing atomic.Bool                           // Close has begun: nothing is served any more
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	closed  bool
-	sockets map[*socket]struct{} // all that are open. Invariant: of those accepted at most mostAccepted, and mostFar from other regions
-	conns   map[*conn]struct{}   // whose silence is watched
+	sockets map[*socket]struct{} // all open. Invariant: at most mostAccepted are accepted, mostFar of them from other regions
+	conns   map[*conn]struct{}   // connections whose silence is watched
 }
 
-// New binds the peer port, and answers nobody yet: connections that come before Start wait there. Close it in any case.
+// New binds the peer port. Nothing is answered before Start: earlier connections wait in the listener. The caller must
+// Close it.
 func New(config Config) (*Peers, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open peers: %w", err)
@@ -108,13 +111,13 @@ func New(config Config) (*Peers, error) {
 	return p, nil
 }
 
-// Start begins to answer. All handlers are registered by then.
+// Start begins to answer. All handlers must be registered before.
 func (p *Peers) Start() {
 	p.spawn(p.accept)
 	p.spawn(p.watchAll)
 }
 
-// Close ends all connections, fails all calls and waits for the goroutines. It may be called again.
+// Close ends all connections, fails all calls and waits for the goroutines. It may be called more than once.
 func (p *Peers) Close() error {
 	p.mu.Lock()
 	first := !p.closed
@@ -131,11 +134,12 @@ func (p *Peers) Close() error {
 	return err
 }
 
-// finishTime bounds finish.
+// finishTime bounds how long finish takes.
 const finishTime = 200 * time.Millisecond
 
-// finish sends the replies that are queued, and lets the callers read them: what was counted here must not be asked again for
-// want of its answer. What comes meanwhile is not served any more. A caller closes when it has read all.
+// finish sends the queued replies and lets the callers read them: a cost counted here must not be asked for again because
+// its answer was lost. Messages that arrive meanwhile are not served. Each caller closes its connection once it has read
+// everything.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
 	for range finishTime / time.Millisecond {
@@ -158,10 +162,10 @@ func (p *Peers) finish() {
 	}
 }
 
-// now is monotonic.
+// now is the time since New in nanoseconds, monotonic.
 func (p *Peers) now() int64 { return int64(time.Since(p.started)) }
 
-// spawn starts a goroutine that Close waits for, unless Close has begun.
+// spawn starts a goroutine that Close waits for, unless Close has begun. It reports whether it did.
 func (p *Peers) spawn(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,11 +176,11 @@ func (p *Peers) spawn(f func()) bool {
 	return true
 }
 
-// Know says which other nodes of this region there are and where. Connections to others are closed, and so is one to a node
-// that has another address now. After Close it does nothing.
+// Know sets the other nodes of this region and their addresses. Connections to nodes that are not named are closed, and
+// so are those to a node whose address has changed. After Close it does nothing.
 func (p *Peers) Know(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
 
-// KnowFar is Know for nodes of other regions. One that Know was told of is left out.
+// KnowFar is Know for nodes of other regions. Nodes that Know has named are skipped.
 func (p *Peers) KnowFar(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
 
 func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
@@ -208,13 +212,13 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 	p.links.Store(&links)
 }
 
-// Self is who this node is.
+// Self returns this node's identity.
 func (p *Peers) Self() Identity { return p.config.Self() }
 
-// Reachable says whether there is a path to the node that is not silent.
+// Reachable reports whether there is a path to the node that is not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool { return p.way(to) != nil }
 
-// way is the connection that calls to a node take; nil: it is unreachable.
+// way returns the connection that calls to a node use, or nil if it is unreachable.
 func (p *Peers) way(to ring.NodeID) *conn {
 	if l := (*p.links.Load())[to]; l != nil {
 		if c := l.current(); c != nil && c.reachable() {
@@ -224,7 +228,7 @@ func (p *Peers) way(to ring.NodeID) *conn {
 	return nil
 }
 
-// heardOf tells the link to a node that the node has connected to us.
+// heardOf tells the link to a node that the node has connected to this one.
 func (p *Peers) heardOf(s *socket) {
 	if s.tunnelled || s.kind == kindTunnel {
 		return // the direct way may be broken all the same
@@ -235,8 +239,8 @@ func (p *Peers) heardOf(s *socket) {
 }
 
 // Go calls a node. done runs exactly once: with the reply, which is valid only during done, or with an error. It may run
-// before Go returns, on the reader of the connection, or on another goroutine of Peers, so it must not block. body may be
-// used again after Go returns. A timeout of 0 means 30 s.
+// before Go returns, on the reader of the connection or on another goroutine of Peers, so it must not block. body may be
+// reused once Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
 	if err := p.over(to, func(c *conn) error {
 		_, err := c.start(m, body, timeout, done)
@@ -246,7 +250,7 @@ func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration,
 	}
 }
 
-// Call is Go for those who can wait. It takes 30 s at most if ctx has no deadline.
+// Call is the blocking form of Go. If ctx has no deadline, it takes at most 30 s.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
 	var reply []byte
 	err := p.over(to, func(c *conn) (err error) {
@@ -256,13 +260,14 @@ func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte)
 	return reply, err
 }
 
-// Send sends a one-way message: without an error it is queued, and nobody learns whether it arrives.
+// Send sends a one-way message. If it returns nil, the message is queued; the sender never learns whether it arrives.
 func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
 	return p.over(to, func(c *conn) error { return c.post(m, body) })
 }
 
-// CallAt calls the node at an address, over a connection of its own, and returns its identity. If nobody answers there in
-// the time that ctx leaves, 30 s at most, the error is ErrUnreachable; if somebody does but the reply is late, ErrTimeout.
+// CallAt calls the node at an address, over a connection of its own, and returns its identity. It takes at most 30 s, or
+// until ctx ends. The error is ErrUnreachable if no node answers there in time, and ErrTimeout if one does but its reply
+// is late.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
@@ -284,7 +289,7 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	}
 	reply, err := c.call(ctx, m, body)
 	if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
-		err = ended(ctx.Err()) // that is what broke the connection
+		err = ended(ctx.Err()) // the end of ctx broke the connection
 	}
 	cancel()
 	<-c.done

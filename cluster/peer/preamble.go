@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// magic ends with the format of preambles and of identities, which stay as they are: whatever releases two nodes run, each
-	// can tell the other why they don't understand each other.
+	// magic ends with the format of preambles and identities, which never changes: whatever releases two nodes run, each
+	// can tell the other why they can't talk.
 	magic = "rlnode\x03"
-	// A preamble has the magic, the lowest and the highest version of the protocol that its sender speaks, one byte (what
-	// the connection is for, or the answer) and the length of what follows.
+	// A preamble consists of the magic, the lowest and highest protocol versions that its sender speaks, one byte (the
+	// purpose of the connection, or the answer) and the length of the body that follows.
 	preambleHead    = len(magic) + 2 + 1 + 2
 	largestPreamble = 1 << 10
 	longestReason   = largestPreamble - preambleHead
 )
 
-// versions are those of the protocol that a build speaks. What follows the preambles goes by the highest one that both sides
-// speak. A version is for what changes in frames and in the messages of this package; what the cluster agrees on, and what is
-// written into messages about it, goes by the feature level.
+// versions is the range of protocol versions that a build speaks. After the preambles, both sides use the highest version
+// they share. A version covers frames and the messages of this package; what the cluster agrees on, and what messages say
+// about it, is governed by the feature level.
 type versions struct{ lowest, highest uint8 }
 
-// speaks is what this build speaks. Version 3: messages about leases, copies and authority have other forms. A release that adds a version goes on
-// speaking the one before: else no cluster could be rolled to it.
+// speaks is the range of this build. Version 3 changed the messages about leases, copies and authority. A release that
+// adds a version must keep speaking the one before: otherwise no cluster could be upgraded to it node by node.
 var speaks = versions{lowest: 3, highest: 3}
 
 func (v versions) String() string {
@@ -36,7 +36,7 @@ func (v versions) String() string {
 	return fmt.Sprintf("versions %d to %d", v.lowest, v.highest)
 }
 
-// common is the version that two sides go by; 0: there is none.
+// common returns the version that two sides use, or 0 if they share none.
 func (v versions) common(w versions) uint8 {
 	if best := min(v.highest, w.highest); best >= max(v.lowest, w.lowest) {
 		return best
@@ -44,27 +44,27 @@ func (v versions) common(w versions) uint8 {
 	return 0
 }
 
-// kind is what a connection is for.
+// kind is the purpose of a connection.
 type kind uint8
 
 const (
 	kindPeer kind = 1
 	kindRaft kind = 2
 	kindFar  kind = 3 // as kindPeer, between nodes of different regions
-	// kindTunnel asks a relay for a tunnel: the node that it leads to follows, and what comes after that is for it.
+	// kindTunnel asks a relay for a tunnel: the ID of the target node follows, and everything after it is for that node.
 	kindTunnel kind = 4
-	// viaTunnel is a bit of connections that came by a tunnel.
+	// viaTunnel is a flag on connections made through a tunnel.
 	viaTunnel kind = 0x80
 )
 
-// What the answer to a preamble says.
+// Answers to a preamble.
 const (
 	answerWelcome = 1
 	answerRefused = 2
 )
 
 var (
-	// ErrRefused: the other side does not want this node, or this node not the other; the text says why.
+	// ErrRefused: one of the two sides does not accept the other; the text says why.
 	ErrRefused = errors.New("refused")
 
 	errPreamble = errors.New("the remote does not speak this protocol")
@@ -72,14 +72,14 @@ var (
 	errTheirTLS = errors.New("the remote uses TLS here, and this node does not")
 )
 
-// versionError: the two sides have no version in common. It is ErrRefused, too.
+// versionError: the two sides share no version. It wraps ErrRefused.
 type versionError struct{ text string }
 
 func (e *versionError) Error() string { return e.text }
 
 func (*versionError) Unwrap() error { return ErrRefused }
 
-// agree is the version that two nodes go by, or an error that says which of them needs another release.
+// agree returns the version that two nodes use, or an error that says which of them needs another release.
 func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
 	if v := ours.common(theirs); v != 0 {
 		return v, nil
@@ -95,7 +95,7 @@ func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error
 		about(a, ours), about(b, theirs), printable(old.Name), needed, printable(young.Release))}
 }
 
-// preamble is what each side of a connection sends first.
+// preamble is the first thing that each side of a connection sends.
 type preamble struct {
 	speaks versions
 	what   byte
@@ -110,10 +110,10 @@ func (p preamble) write(w io.Writer) error {
 	return err
 }
 
-// readPreamble reads exactly one preamble, no byte more.
+// readPreamble reads exactly one preamble and not a byte more.
 func readPreamble(r io.Reader) (preamble, error) {
 	var head [preambleHead]byte
-	// The first byte tells a stranger, which may never send more.
+	// The first byte exposes a stranger, which may never send more.
 	if _, err := io.ReadFull(r, head[:1]); err != nil {
 		return preamble{}, err
 	}
@@ -138,7 +138,8 @@ func readPreamble(r io.Reader) (preamble, error) {
 	return p, err
 }
 
-// greet is the dialling side's part: it says who we are and learns who answers, and which version the two go by.
+// greet is the dialling side's part: it sends this node's identity, and returns the remote's and the version that the two
+// use.
 func greet(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
 	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if that fails, the other side may have said why
 	p, err := readPreamble(c)
@@ -162,7 +163,7 @@ func greet(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uin
 	return Identity{}, 0, errPreamble
 }
 
-// printable makes what a stranger sent fit for a log.
+// printable makes text from a stranger safe to log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
-// TestGolden: preambles are written and read as ever.
+// TestGolden: preambles keep their encoding.
 func TestGolden(t *testing.T) {
 	node := Identity{Node: nodeID(3), Boot: 1<<63 + 5, Name: "n1", Region: "eu", Cluster: [16]byte{1, 15: 2}, Release: "v1.0.0"}
 	preambles := []struct {
@@ -47,7 +47,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenMessages: so are messages.
+// TestGoldenMessages: so do messages.
 func TestGoldenMessages(t *testing.T) {
 	messages := []message{
 		{kind: messageCall, what: 80, id: 1 << 40, body: []byte("call")}, {kind: messageSend, what: 255, body: []byte("send")},
@@ -130,10 +130,10 @@ func withVersions(lowest, highest uint8) option {
 	}
 }
 
-// protocol is the version that the connection from a node to another one goes by.
+// protocol returns the version used on the connection from a node to another one.
 func (n *node) protocol(to *node) uint8 { return (*n.links.Load())[to.id].current().socket.version }
 
-// TestVersions: two nodes go by the highest version that both speak, whichever of them dials.
+// TestVersions: two nodes use the highest version that both speak, whichever of them dials.
 func TestVersions(t *testing.T) {
 	for _, test := range []struct {
 		ours, theirs versions
@@ -161,7 +161,7 @@ func TestVersions(t *testing.T) {
 				if have, _ := a.Remote(b.id); have.Release != b.self.Release {
 					t.Errorf("have %+v", have)
 				}
-				fake := w.dialer()(a.address) // its answer is the end of a handshake
+				fake := w.dialer()(a.address) // its answer ends the handshake
 				if _, have, err := greet(fake, kindRaft, Identity{Node: nodeID(7)}, test.theirs); err != nil || have != test.want {
 					t.Errorf("have %d, %v", have, err)
 				}
@@ -170,8 +170,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestNoVersionInCommon: the error names both nodes, what they speak and who needs which release; at either end it is logged once
-// a minute, however often they try, and whoever dials.
+// TestNoVersionInCommon: the error names both nodes, what they speak, and which of them needs which release. Each end
+// logs it once a minute, however often they try, and whichever node dials.
 func TestNoVersionInCommon(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		old, young, third := w.node(1, withVersions(1, 2)), w.node(2, withVersions(3, 4)), w.node(3, withVersions(2, 3))

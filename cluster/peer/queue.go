@@ -5,27 +5,27 @@ import "sync"
 const (
 	queueCount = 1 << 16
 	queueBytes = 32 << 20
-	// keptBytes is how large a buffer may be that is used again: after a burst a connection holds no more.
+	// keptBytes bounds the size of a buffer that is reused: after a burst, a connection holds no more than that.
 	keptBytes = 64 << 10
 )
 
-// queue holds the messages that a connection has to send.
+// queue holds the messages that a connection has yet to send.
 type queue struct {
 	wake chan struct{} // capacity 1: there is something to send
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting batch
-	writing batch // taken, and not written yet. Invariant: both together have at most queueCount messages and queueBytes
+	writing batch // taken, but not written yet. Invariant: both together have at most queueCount messages and queueBytes
 	closed  bool
 }
 
-// batch is messages that are written at once.
+// batch is a group of messages that are written at once.
 type batch struct {
 	bytes []byte
 	count int
 }
 
-// put copies a message into the queue; it fails at once if that is full or closed.
+// put copies a message into the queue. It fails at once if the queue is full or closed.
 func (q *queue) put(m message) error {
 	if len(m.body) > largestMessage {
 		return ErrTooLarge
@@ -46,7 +46,7 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
-// next is what waits, to be written now. What it gave the last time has been written.
+// next returns the waiting messages, to be written now. The caller has written those of the last call.
 func (q *queue) next() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -58,14 +58,14 @@ func (q *queue) next() []byte {
 	return q.writing.bytes
 }
 
-// empty says whether everything was written.
+// empty reports whether everything was written.
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting.count+q.writing.count == 0
 }
 
-// close drops what waits, and lets nothing in any more.
+// close drops the waiting messages, and makes put fail.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

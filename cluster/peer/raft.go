@@ -9,17 +9,17 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// RaftLayer is the way Raft's connections take: a net.Listener for those that come in, and Dial.
+// RaftLayer carries Raft's connections: it is a net.Listener for incoming ones, and has Dial for outgoing ones.
 type RaftLayer struct{ peers *Peers }
 
-// Raft gives Raft's layer; there is one.
+// Raft returns Raft's layer. There is only one.
 func (p *Peers) Raft() RaftLayer { return RaftLayer{p} }
 
-// RaftAddress is an address for Dial that says which node must be there. Without that, a node that has got the address of
-// another one would be taken for it, and its vote counted twice.
+// RaftAddress returns an address for Dial that says which node must be there. Without that, a node that got another
+// node's address would be taken for it, and its vote counted twice.
 func RaftAddress(node ring.NodeID, address string) string { return node.String() + "@" + address }
 
-// Accept waits for a connection.
+// Accept waits for an incoming connection.
 func (r RaftLayer) Accept() (net.Conn, error) {
 	select {
 	case c := <-r.peers.raft:
@@ -36,10 +36,11 @@ func (r RaftLayer) Close() error {
 	return nil
 }
 
-// Addr is the address of the peer port.
+// Addr returns the address of the peer port.
 func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 
-// Dial connects to the Raft of the node at an address, host:port or as RaftAddress makes them, by the path that calls to it take.
+// Dial connects to Raft on the node at an address, which is host:port or comes from RaftAddress. It uses the same path as
+// calls to the node.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	p, expected := r.peers, func(Identity) error { return nil }
 	var id ring.NodeID
@@ -71,11 +72,11 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	return s, nil
 }
 
-// giveRaft hands a connection to Accept, and says whether there was room.
+// giveRaft hands a connection to Accept, and reports whether there was room.
 func (p *Peers) giveRaft(s *socket) bool {
 	select {
 	case p.raft <- s:
-		return p.raftDone.Err() == nil // if not, nobody takes it any more, and the caller closes it
+		return p.raftDone.Err() == nil // if not, nothing accepts it any more, and the caller closes it
 	default:
 		return false
 	}

@@ -11,8 +11,8 @@ var (
 	errNoRegion = errors.New("it does not say in which region it is")
 )
 
-// admit says whether a connection of that kind may be to the remote. Near connections, Raft's too, are within a region, and
-// far ones between two; so neither can be used as the other.
+// admit returns why a connection of that kind to the remote is not allowed, or nil. Near connections, including Raft's,
+// stay within a region, and far ones connect two; so neither kind can be used as the other.
 func (p *Peers) admit(k kind, remote Identity) error {
 	own := p.config.Self()
 	if k != kindFar {

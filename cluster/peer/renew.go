@@ -3,15 +3,15 @@ package peer
 import "time"
 
 const (
-	// renewTime is how long a connection may go on whose credentials are no longer good at one end: the other end, or
-	// this one, replaces it meanwhile.
+	// renewTime is how long a connection may last whose credentials are no longer valid at one end; meanwhile one of the
+	// ends replaces it.
 	renewTime = 10 * time.Second
-	// renewInterval is how often this end tries.
+	// renewInterval is how often this end tries to replace it.
 	renewInterval = 2 * time.Second
 )
 
-// Renew follows a change of the credentials. Connections that this node has dialled are replaced where they were made with
-// others than those in force, without a gap for calls; Raft dials anew. Those whose remote would not be let in any more are
+// Renew applies a change of the credentials. Connections that this node dialled with other credentials than those now in
+// force are replaced, without a gap for calls; Raft redials. Connections whose remote would no longer be accepted are
 // closed after ten seconds. Renew returns at once.
 func (p *Peers) Renew() {
 	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.current() })

@@ -27,7 +27,7 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// withSecret has a node follow a file. Cleanup ends that before the node closes.
+// withSecret makes a node follow a secret file. Cleanup ends that before the node closes.
 func withSecret(t *testing.T, name string) option {
 	return func(c *Config, n *node) {
 		f, err := secret.Open(name, n.id, slog.New(slog.DiscardHandler))
@@ -45,8 +45,8 @@ func withSecret(t *testing.T, name string) option {
 	}
 }
 
-// TestSecretIsChanged: calls go on, and none fails, while two nodes go from one secret to another in three steps. A node with
-// the old one is a stranger afterwards.
+// TestSecretIsChanged: no call fails while two nodes move from one secret to another in three steps. Afterwards, a node
+// with the old secret is a stranger.
 func TestSecretIsChanged(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
@@ -89,7 +89,7 @@ func TestSecretIsChanged(t *testing.T) {
 		for _, step := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 			for _, name := range files[:2] {
 				write(name, step...)
-				time.Sleep(20 * time.Second) // the others go by the step before
+				time.Sleep(20 * time.Second) // the others are still at the step before
 			}
 		}
 		if _, err := toRaft.Write([]byte("x")); err == nil {
@@ -121,7 +121,7 @@ func TestSecretIsChanged(t *testing.T) {
 	})
 }
 
-// TestSecretThatIsLost: a node that was forgotten while the secret was changed is cut off ten seconds after the last step.
+// TestSecretThatIsLost: a node that was left out when the secret changed is cut off ten seconds after the last step.
 func TestSecretThatIsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
@@ -146,7 +146,7 @@ func TestSecretThatIsLost(t *testing.T) {
 	})
 }
 
-// TestNamesAreCertified: with the secret a node still can't go by another's name, by mistake at least.
+// TestNamesAreCertified: even with the secret, a node can't take another's name, at least not by mistake.
 func TestNamesAreCertified(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		name := filepath.Join(t.TempDir(), "secret")
@@ -154,7 +154,7 @@ func TestNamesAreCertified(t *testing.T) {
 		a := w.node(1, withSecret(t, name))
 		b := w.node(2, withSecret(t, name), withID(nodeID(2)))
 		b.mu.Lock()
-		b.self.Node = nodeID(7) // its certificate is that of node 2
+		b.self.Node = nodeID(7) // its certificate is for node 2
 		b.mu.Unlock()
 		if _, _, err := b.CallAt(t.Context(), a.address, methodEcho, nil); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("have %v", err)
@@ -165,5 +165,5 @@ func TestNamesAreCertified(t *testing.T) {
 	})
 }
 
-// link is the connection that calls to another node take.
+// link returns the connection that calls to another node use.
 func (n *node) link(to *node) *conn { return (*n.links.Load())[to.id].current() }

@@ -10,25 +10,26 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// socket is a connection that Close of Peers closes too.
+// socket is a connection that Peers.Close closes too.
 type socket struct {
-	net.Conn  // raw, or TLS on top of it once that is made
+	net.Conn  // raw, or TLS on top of it once that is established
 	raw       net.Conn
-	greeted   atomic.Bool // the handshake is over: all below that is set before that may be read
+	greeted   atomic.Bool // the handshake is over, so the fields that are set before it may be read
 	peers     *Peers
 	accepted  bool
-	secure    *tls.Config // what the handshake was made with; nil without TLS. Set before greeted
+	secure    *tls.Config // used for the handshake; nil without TLS. Set before greeted
 	kind      kind        // set before greeted
 	remote    Identity    // set before greeted
-	version   uint8       // of the protocol, that both ends go by. Set before greeted
-	via       ring.NodeID // the relay of a tunnel that this node has dialled; zero: none
-	tunnelled bool        // the remote came by a tunnel. Set before greeted
-	far       bool        // guarded by Peers.mu: it was accepted from another region
+	version   uint8       // of the protocol that both ends use. Set before greeted
+	via       ring.NodeID // the relay, if this node dialled through a tunnel; zero otherwise
+	tunnelled bool        // the remote connected through a tunnel. Set before greeted
+	far       bool        // accepted from another region; guarded by Peers.mu
 	once      sync.Once
-	half      sync.Once // closeWrite
+	half      sync.Once // for closeWrite
 }
 
-// Close closes the connection, and forgets it. It closes the one below TLS: TLS would wait to say goodbye.
+// Close closes the connection and removes it from Peers. It closes the raw connection below TLS, because TLS would wait
+// to say goodbye.
 func (s *socket) Close() (err error) {
 	s.once.Do(func() {
 		s.peers.forget(s)
@@ -37,7 +38,7 @@ func (s *socket) Close() (err error) {
 	return err
 }
 
-// startTLS shakes hands in TLS. side is tls.Server or tls.Client.
+// startTLS does the TLS handshake. side is tls.Server or tls.Client.
 func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tls.Config) error {
 	c := side(s.Conn, config)
 	if err := c.Handshake(); err != nil {
@@ -47,7 +48,7 @@ func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tl
 	return nil
 }
 
-// verify says what is wrong with the remote's credentials, as they count now.
+// verify returns what is wrong with the remote's credentials by the present rules, or nil.
 func (s *socket) verify(remote Identity) error {
 	if c, ok := s.Conn.(*tls.Conn); ok {
 		return s.peers.config.TLS.Verify(c.ConnectionState(), remote.Node)
@@ -55,36 +56,36 @@ func (s *socket) verify(remote Identity) error {
 	return nil
 }
 
-// current says whether the connection stands on the credentials that are in force.
+// current reports whether the connection was made with the credentials now in force.
 func (s *socket) current() bool {
 	c, ok := s.Conn.(*tls.Conn)
 	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.secure)
 }
 
-// closeWrite tells the remote that nothing more comes, once, where that can be told.
+// closeWrite tells the remote, once, that nothing more follows, if the connection can do that.
 func (s *socket) closeWrite() {
 	s.half.Do(func() {
 		if c, ok := s.raw.(interface{ CloseWrite() error }); ok {
-			_ = c.CloseWrite() // then the remote finds out when it is closed
+			_ = c.CloseWrite() // if it fails, the remote notices at Close
 		}
 	})
 }
 
-// discard has Close forget what was written and not sent. It would come late, when the way is free again, and behind what was
-// sent over a newer connection.
+// discard makes Close drop data that is written but not yet sent. It would arrive late, once the way is free again, and
+// after data of a newer connection.
 func (s *socket) discard() {
 	switch c := s.raw.(type) {
 	case *socket: // a tunnel
 		c.discard()
 	case interface{ SetLinger(seconds int) error }:
-		_ = c.SetLinger(0) // then it comes late
+		_ = c.SetLinger(0) // if it fails, the data arrives late
 	}
 }
 
-// isRaft reports whether the connection is Raft's, once it may be used.
+// isRaft reports whether this is one of Raft's connections, past its handshake.
 func (s *socket) isRaft() bool { return s.greeted.Load() && s.kind == kindRaft }
 
-// remember takes note of a connection as s, or closes it if it is one too many or Close has begun.
+// remember registers a connection as s, or closes it if that would be one too many or Close has begun.
 func (p *Peers) remember(raw net.Conn, s *socket) error {
 	s.Conn, s.raw, s.peers = raw, raw, p
 	p.mu.Lock()
@@ -103,7 +104,7 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 
 var errManyAccepted = fmt.Errorf("there are too many, %d", mostAccepted)
 
-// countFar takes note that a socket that was accepted comes from another region, unless it is one too many.
+// countFar marks an accepted socket as coming from another region, and returns false if that would be one too many.
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

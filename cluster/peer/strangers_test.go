@@ -27,7 +27,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 			t.Error("they are connected")
 		}
 		for _, n := range []*node{a, b} {
-			// Once for the connection it makes, once for the one it gets.
+			// Once for the connection it makes, once for the one it accepts.
 			if have := n.log.count("belongs to cluster"); have == 0 || have > 2 {
 				t.Errorf("logged %d times:\n%s", have, n.log)
 			}
@@ -37,7 +37,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 
 func TestClusterIsAskedAtBothEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		a, b := w.node(1, withCluster(1)), w.node(2) // b would take anyone, but a wants only its own
+		a, b := w.node(1, withCluster(1)), w.node(2) // b would accept any node, but a accepts only its own cluster
 		b.mu.Lock()
 		b.self.Cluster = [16]byte{9}
 		b.mu.Unlock()
@@ -60,14 +60,14 @@ func TestGarbageAtThePort(t *testing.T) {
 			[]byte("GET / HTTP/1.1\r\n\r\n"),
 			[]byte("\x16\x03\x01\x02\x00"),
 			[]byte("rlnodx\x01\x01\x00\x29"),
-			append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...),         // from before versions had a range
-			append([]byte("rlnode\x03\x03\x02\x01\x00\x2b"), make([]byte, 43)...), // no range
-			append([]byte("rlnode\x03\x00\x02\x01\x00\x2b"), make([]byte, 43)...), // nor this
-			append([]byte("rlnode\x03\x05\x09\x01\x00\x2b"), make([]byte, 43)...), // nothing in common
+			append([]byte("rlnode\x02\x01\x00\x29"), make([]byte, 41)...),         // from before there was a range of versions
+			append([]byte("rlnode\x03\x03\x02\x01\x00\x2b"), make([]byte, 43)...), // an empty range
+			append([]byte("rlnode\x03\x00\x02\x01\x00\x2b"), make([]byte, 43)...), // an invalid range
+			append([]byte("rlnode\x03\x05\x09\x01\x00\x2b"), make([]byte, 43)...), // no version in common
 			[]byte("rlnode\x03\x02\x02\x07\x00\x29"),                              // cut short
-			append([]byte("rlnode\x03\x02\x02\x09\x00\x2b"), make([]byte, 43)...), // no such kind
+			append([]byte("rlnode\x03\x02\x02\x09\x00\x2b"), make([]byte, 43)...), // unknown kind
 			[]byte("rlnode\x03\x02\x02\x01\xff\xff"),                              // too long
-			[]byte("rlnode\x03\x02\x02\x01\x00\x05hello"),                         // no identity
+			[]byte("rlnode\x03\x02\x02\x01\x00\x05hello"),                         // not an identity
 			append(welcome, "PRI * HTTP/1.1\r\n\r\n"...),                          // bad HTTP/2
 			append(welcome, bytes.Repeat([]byte{0xff}, 1000)...),
 		} {
@@ -118,7 +118,7 @@ func TestSlowPreambles(t *testing.T) {
 	})
 }
 
-// hostileConn is a connection to a node over which anything can be sent.
+// hostileConn returns a connection to a node over which the test can send any bytes.
 func hostileConn(t *testing.T, w *world, to *node) net.Conn {
 	t.Helper()
 	raw := w.dialer()(to.address)
@@ -156,7 +156,7 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
-// TestSilentDialerIsDropped says hello and then nothing.
+// TestSilentDialerIsDropped sends a valid preamble and then nothing.
 func TestSilentDialerIsDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		c := hostileConn(t, w, w.node(2))
@@ -168,7 +168,7 @@ func TestSilentDialerIsDropped(t *testing.T) {
 	})
 }
 
-// FuzzMessages cuts the same bytes in two ways: the messages are the same.
+// FuzzMessages splits the same bytes in two ways: the messages are the same.
 func FuzzMessages(f *testing.F) {
 	one := message{kind: messageCall, what: 3, id: 9, body: []byte("body")}.head()
 	f.Add(append(one[:], "body"...), uint64(1))

@@ -13,26 +13,26 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Credentials secure connections between nodes with mutual TLS. Their methods are called from several goroutines.
+// Credentials secure connections between nodes with mutual TLS. The methods are called from several goroutines.
 type Credentials interface {
-	// Server and Client are the configuration for one handshake, with a node that dialled and with one that is dialled. They
-	// have one certificate.
+	// Server and Client return the configuration for one handshake, with a node that dialled and with one that is
+	// dialled. Both have one certificate.
 	Server() *tls.Config
 	Client() *tls.Config
-	// Verify says what is wrong, now, with a connection to a remote that takes itself for node.
+	// Verify returns what is wrong, by the present rules, with a connection to a remote that claims to be node, or nil.
 	Verify(s tls.ConnectionState, node ring.NodeID) error
-	// Current says whether a connection that config has made would be made in the same way now. See Peers.Renew.
+	// Current reports whether a connection made with config would be made the same way now. See Peers.Renew.
 	Current(s tls.ConnectionState, config *tls.Config) bool
 }
 
-// TLS is mutual TLS 1.3 with a certificate and a CA that follow their files. The CA is the boundary: whoever has a
-// certificate of it, good for servers and clients, is a node. Host names are not looked at, since nodes come and go and
-// are known by their IDs; so the CA must sign nothing but nodes of this cluster.
+// TLS is mutual TLS 1.3 with a certificate and a CA that are reloaded when their files change. The CA is the boundary:
+// any holder of a certificate it issued, valid for both servers and clients, counts as a node. Host names are not
+// checked, since nodes come and go and are known by their IDs; so the CA must sign only nodes of this cluster.
 type TLS struct {
 	files *reload.Files[loaded]
 }
 
-// loaded is what the files hold; it does not change.
+// loaded is the content of the files. It is immutable.
 type loaded struct {
 	pair *tls.Certificate
 	pool *x509.CertPool
@@ -40,8 +40,8 @@ type loaded struct {
 
 var errNoCA = errors.New("there is no certificate in it")
 
-// LoadTLS reads the files, which must be good to begin with. Later, when one has changed, they are read again; if they are
-// no good then, the old ones stay in use. Connections that exist are kept.
+// LoadTLS reads the files, which must be valid. When one changes later, they are read again; if they are then invalid,
+// the old ones stay in use. Existing connections are kept.
 func LoadTLS(cert, key, ca string, log *slog.Logger) (*TLS, error) {
 	if log == nil {
 		log = slog.Default()
@@ -85,7 +85,7 @@ func (t *TLS) Server() *tls.Config {
 		Certificates:           []tls.Certificate{*l.pair},
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		ClientCAs:              l.pool,
-		SessionTicketsDisabled: true, // every handshake looks at the chain
+		SessionTicketsDisabled: true, // every handshake checks the chain
 	}
 }
 
@@ -95,18 +95,18 @@ func (t *TLS) Client() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		Certificates:       []tls.Certificate{*l.pair},
-		InsecureSkipVerify: true, // which would look at the host name; VerifyConnection looks at the chain
+		InsecureSkipVerify: true, // the standard check needs a host name; VerifyConnection checks the chain
 		VerifyConnection:   func(s tls.ConnectionState) error { return verify(s, l.pool) },
 	}
 }
 
-// Verify implements Credentials: certificates name no nodes.
+// Verify implements Credentials. It accepts every node, because these certificates name none.
 func (t *TLS) Verify(tls.ConnectionState, ring.NodeID) error { return nil }
 
-// Current implements Credentials: connections that exist are kept.
+// Current implements Credentials: existing connections are kept.
 func (t *TLS) Current(tls.ConnectionState, *tls.Config) bool { return true }
 
-// verify is what crypto/tls does for servers, without the host name.
+// verify checks a chain as crypto/tls does for servers, without the host name.
 func verify(s tls.ConnectionState, pool *x509.CertPool) error {
 	between := x509.NewCertPool()
 	for _, c := range s.PeerCertificates[1:] {

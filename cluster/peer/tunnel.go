@@ -16,15 +16,15 @@ import (
 const (
 	// mostRelayed bounds the tunnels that a node carries for others.
 	mostRelayed = 256
-	// relayBuffer is how much a relay holds of a tunnel, in each direction, beside what the kernel does.
+	// relayBuffer is how many bytes of a tunnel a relay buffers in each direction, in addition to the kernel.
 	relayBuffer = 32 << 10
-	// relayIdle ends a tunnel that nobody uses.
+	// relayIdle is how long a tunnel may be idle before it is closed.
 	relayIdle = time.Minute
-	// methodHear asks a node whether it hears another one. It is answered here, and no method of the users'.
+	// methodHear asks a node whether it hears another one. This package answers it itself; it is not for handlers.
 	methodHear Method = 255
 )
 
-// What a relay answers when it is asked for a tunnel.
+// A relay's answers to a request for a tunnel.
 const (
 	tunnelOpen   = 1
 	tunnelNotNow = 2
@@ -35,8 +35,7 @@ var (
 	errTunnelOver = errors.New("a tunnel does not go through a tunnel")
 )
 
-// dialVia makes a connection to the node of target by a tunnel through relay. The handshake goes from end to end: the relay sees
-// nothing but bytes.
+// dialVia connects to target's node by a tunnel through relay. The handshake is end to end: the relay sees only bytes.
 func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*socket, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
@@ -63,7 +62,7 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*sock
 	})
 }
 
-// relay carries a tunnel for the node that has dialled s.
+// relay carries a tunnel for the node that dialled s.
 func (p *Peers) relay(s *socket) {
 	defer s.Close()
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))
@@ -73,7 +72,7 @@ func (p *Peers) relay(s *socket) {
 	}
 	onward, err := p.onward(target)
 	if err != nil {
-		_, _ = s.Write([]byte{tunnelNotNow}) // the other end gives up by itself
+		_, _ = s.Write([]byte{tunnelNotNow}) // if it fails, the other end gives up by itself
 		return
 	}
 	defer onward.Close()
@@ -88,7 +87,7 @@ func (p *Peers) relay(s *socket) {
 	back.Wait()
 }
 
-// onward dials the node that a tunnel leads to. Without an error the caller gives a place back.
+// onward dials the node that a tunnel leads to. If it succeeds, the caller must decrement p.relays.
 func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	l := (*p.links.Load())[target]
 	if l == nil || !l.hears() {
@@ -109,8 +108,8 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	return s, nil
 }
 
-// copy moves bytes until one end is over, and ends the other one. After an error nothing that is held arrives any more: behind
-// what a newer connection has sent it would be old.
+// copy copies bytes until one end is over, then closes the other one. After an error, data still buffered is dropped: it
+// would arrive after what a newer connection has sent.
 func (p *Peers) copy(to, from *socket) {
 	defer to.Close()
 	b := make([]byte, relayBuffer)
@@ -134,17 +133,17 @@ func (p *Peers) copy(to, from *socket) {
 	}
 }
 
-// Figures shows what this node carries for others.
+// Figures reports to s how much this node carries for others.
 func (p *Peers) Figures(s figures.Sink) {
 	bytes, tunnels := p.Relayed()
 	s.Count("relayed_bytes_total", "Bytes carried between other nodes whose direct way is broken.", bytes)
 	s.Gauge("tunnels", "Tunnels between other nodes that this one carries.", float64(tunnels))
 }
 
-// Relayed is how many bytes this node has carried for others, and how many tunnels there are.
+// Relayed returns how many bytes this node has carried for others, and how many tunnels it carries now.
 func (p *Peers) Relayed() (bytes, tunnels int64) { return p.relayed.Load(), p.relays.Load() }
 
-// answerHear says whether this node has just heard another one by itself.
+// answerHear answers whether this node has just heard another one directly.
 func (p *Peers) answerHear(c *Call) {
 	answer := []byte{0}
 	if len(c.Body) == len(ring.NodeID{}) {

@@ -2,11 +2,11 @@ package peer
 
 import "time"
 
-// looks is how often silence is looked for during the time that makes it.
+// looks is how many times silence is checked within Config.Silence.
 const looks = 10
 
-// watchAll looks at every connection, again and again. A look that comes late, because this process did not run, counts
-// no more than one in time: the others may have sent all the while.
+// watchAll checks every connection periodically. A late check, because this process did not run, adds no more silence
+// than one in time: the others may have been sending all along.
 func (p *Peers) watchAll() {
 	every := p.config.Silence / looks
 	ticker := time.NewTicker(every)

@@ -28,25 +28,25 @@ const (
 	methodFail
 	methodNever // keeps the call and never answers
 	methodLater // answers from another goroutine, twice
-	methodCount // one way
+	methodCount // one-way
 	methodSlow  // answers after 50 ms
 )
 
 const peerPort = 7401
 
-// world is where the nodes of a test live: in memory, or on this machine's TCP.
+// world is the network of a test's nodes: in memory, or TCP on this machine.
 type world struct {
 	t   *testing.T
 	net *memnet.Net // nil: TCP
 }
 
-// inBubble runs a test on a network in memory, where time is virtual.
+// inBubble runs a test on a network in memory, with virtual time.
 func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &world{t: t, net: memnet.New()}) })
 }
 
-// everywhere runs a test in both.
+// everywhere runs a test on both.
 func everywhere(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Run("memory", func(t *testing.T) { inBubble(t, test) })
 	t.Run("tcp", func(t *testing.T) { test(t, &world{t: t}) })
@@ -59,9 +59,9 @@ type node struct {
 	ip      string
 	address string
 	log     *logBuffer
-	fromFar *atomic.Int64 // messages of other regions; nil: nobody counts them
+	fromFar *atomic.Int64 // messages from other regions; nil: not counted
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	self   Identity
 	counts int
 	calls  []*Call // those of methodNever
@@ -110,7 +110,7 @@ func (w *world) node(i int, options ...option) *node {
 		},
 	}
 	if w.net == nil {
-		config.Silence = 10 * time.Second // in real time, a loaded machine must fail no test
+		config.Silence = 10 * time.Second // in real time, so that a loaded machine fails no test
 	} else {
 		n.ip = "10.0.0." + strconv.Itoa(i)
 		host := w.net.Host(n.ip)
@@ -138,7 +138,7 @@ func (w *world) node(i int, options ...option) *node {
 	return n
 }
 
-// handleAll has a function answer all methods from a scope.
+// handleAll registers a handler for all methods in a scope.
 func handleAll(p *Peers, s Scope, handler func(*Call)) {
 	for m := range 1 << 8 {
 		p.Handle(Method(m), s, handler)
@@ -203,7 +203,7 @@ func (n *node) knows(others ...*node) {
 	n.Know(nodes)
 }
 
-// until polls, with a deadline.
+// until polls for a condition, with a deadline.
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -263,7 +263,7 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// dialer gives plain connections to nodes, as a stranger makes them.
+// dialer returns a function that makes plain connections to nodes, as a stranger would.
 func (w *world) dialer() func(address string) net.Conn {
 	return func(address string) net.Conn {
 		w.t.Helper()
@@ -282,7 +282,7 @@ func (w *world) dialer() func(address string) net.Conn {
 	}
 }
 
-// Remote is who answered at another node, over the connection that calls take.
+// Remote returns the identity of the remote on the connection that calls to a node use.
 func (n *node) Remote(to ring.NodeID) (Identity, bool) {
 	if l := (*n.links.Load())[to]; l != nil {
 		if c := l.current(); c != nil {
