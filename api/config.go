@@ -32,7 +32,7 @@ type Subjects interface {
 	Feedback(rule string, key []string) (*limiter.Usage, int64, error)
 }
 
-// Membership takes nodes out of the cluster. Errors are those of package cluster.
+// Membership removes nodes from the cluster. Errors are those of package cluster.
 type Membership interface {
 	// Leave hands this node's counters over and removes it from the ring and the cluster. The error may wrap ErrOnlyMember.
 	Leave(ctx context.Context) error

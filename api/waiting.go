@@ -11,9 +11,9 @@ import (
 const (
 	// mostWaiting bounds the answers that are held back at once.
 	mostWaiting = 32 << 10
-	// sparePart is which part of the files that the process may open is kept from callers that wait: one in so many.
+	// sparePart: one in sparePart of the files that the process may open is kept free of waiting callers.
 	sparePart = 16
-	// hangUpInterval is how often callers that wait are looked at.
+	// hangUpInterval is how often waiting callers are checked for having hung up.
 	hangUpInterval = time.Second
 )
 
