@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// CPUInterval is how often NodeCPU is to be measured.
+	// CPUInterval is how often NodeCPU must be measured.
 	CPUInterval = time.Second
 	// newPart is the weight of a new measurement in the smoothed load: a load that jumps shows in full after some seconds,
 	// and one busy second lowers limits little.

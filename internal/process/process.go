@@ -24,7 +24,7 @@ func Build(path string, flags ...string) error {
 	return nil
 }
 
-// Output collects what a process prints; it may be read meanwhile. The zero value is ready for use.
+// Output collects what a process prints; it may be read concurrently. The zero value is ready for use.
 type Output struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
