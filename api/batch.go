@@ -124,7 +124,7 @@ func (p *dataPlane) all(x *exchange, c *chunk, start int) {
 	x.response.body = append(x.response.body, "]}"...)
 }
 
-// expected estimates how many bytes the answer will still grow by, given that the results of the first n of all checks
+// expected estimates how many bytes the answer will still grow by, given that the results of the checks up to index n
 // take size bytes. It adds some slack. It is a guess that saves growing the answer in steps.
 func expected(size, n, checks int) int {
 	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)

@@ -32,7 +32,7 @@ func (d *deadline) ask(t, began time.Time) {
 }
 
 // next reports whether the deadline must be moved, and to when. It must be if the one that is set is earlier than
-// requested, or later by more than slack.
+// requested, later by more than slack, or if only one of the two is none. A moved deadline is late by slack.
 func (d *deadline) next(began time.Time, slack time.Duration) (t time.Time, moves bool) {
 	want, have := d.want.Load(), d.set.Load()
 	if late := have - want; (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {

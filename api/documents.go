@@ -256,7 +256,7 @@ func badMatch() *Error {
 	return errorf(BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readForm reads a body of at most most bytes into x.
+// readForm reads a body of up to most bytes into x.
 func readForm(r *http.Request, x *exchange, f *form, most int) error {
 	body, err := readAll(r, most)
 	if err != nil {
@@ -269,7 +269,7 @@ func readForm(r *http.Request, x *exchange, f *form, most int) error {
 	return nil
 }
 
-// readAll reads a body of at most most bytes.
+// readAll reads a body of up to most bytes.
 func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
 		return nil, tooLarge(most) // not asked for, so not sent

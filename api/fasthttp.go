@@ -213,7 +213,7 @@ func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// readBody reads a body of at most most bytes into x.
+// readBody reads a body of up to most bytes into x.
 func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *Error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {

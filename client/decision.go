@@ -15,7 +15,7 @@ const (
 	ByOwner    DecidedBy = "owner"    // the node that was asked owns the subject
 	ByForward  DecidedBy = "forward"  // the node asked the owner
 	ByLease    DecidedBy = "lease"    // the node spent quota that the owner had leased to it
-	ByStandby  DecidedBy = "standby"  // by the standby, since the owner can't be reached
+	ByStandby  DecidedBy = "standby"  // by the node that acts for an owner that can't be reached
 	ByFallback DecidedBy = "fallback" // by the node alone, cut off from the cluster
 	ByList     DecidedBy = "list"     // by the allow or deny list
 	ByNone     DecidedBy = "none"     // no rule applied

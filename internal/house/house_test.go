@@ -65,7 +65,7 @@ var mayImport = map[string][]string{
 
 	"client": {}, // for users of rlnode; standard library only
 
-	"test/faults":      {}, // tests the program from outside
+	"test/faults":      {}, // for tests of the program from outside
 	"internal/figures": {},
 	"internal/golden":  {},
 	"internal/memnet":  {},

@@ -119,7 +119,7 @@ func Number[T ~int | ~int64 | ~uint8 | ~uint64](c *Coder, v *T, most int64) {
 	}
 }
 
-// Millis codes a duration of at most most, in whole milliseconds.
+// Millis codes a duration of up to most, in whole milliseconds.
 func (c *Coder) Millis(v *time.Duration, most time.Duration) {
 	n := max(0, v.Milliseconds())
 	Number(c, &n, most.Milliseconds())
@@ -135,7 +135,7 @@ func Varint[T ~int | ~int64](c *Coder, v *T) {
 	}
 }
 
-// Text codes a text of at most most bytes.
+// Text codes a text of up to most bytes.
 func (c *Coder) Text(v *string, most int) {
 	if c.reads {
 		*v = c.In.Text(most)
@@ -144,7 +144,7 @@ func (c *Coder) Text(v *string, most int) {
 	}
 }
 
-// Texts codes at most most texts of at most mostBytes bytes each.
+// Texts codes up to most texts of up to mostBytes bytes each.
 func (c *Coder) Texts(v *[]string, most, mostBytes int) {
 	if c.reads {
 		*v = c.In.Texts(most, mostBytes)
@@ -153,7 +153,7 @@ func (c *Coder) Texts(v *[]string, most, mostBytes int) {
 	}
 }
 
-// List codes at most most elements, each of which takes at least least bytes. Reading replaces the contents of v.
+// List codes up to most elements, each of which takes least bytes or more. Reading replaces the contents of v.
 func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
 	if !c.reads {
 		c.Out = binary.AppendUvarint(c.Out, uint64(len(*v)))

@@ -166,7 +166,7 @@ func (d *Decoder) upTo(most uint64) uint64 {
 	return 0
 }
 
-// Count reads how many elements follow: at most most, each of which takes at least least bytes.
+// Count reads how many elements follow: up to most, each of which takes least bytes or more.
 func (d *Decoder) Count(most, least int) int {
 	n := int(d.UpTo(int64(most)))
 	if n > d.Len()/least {
@@ -176,13 +176,13 @@ func (d *Decoder) Count(most, least int) int {
 	return n
 }
 
-// View reads what AppendText, or a length and bytes, wrote: at most most bytes, without copying.
+// View reads what AppendText, or a length and bytes, wrote: up to most bytes, without copying.
 func (d *Decoder) View(most int) []byte { return d.Bytes(int(d.UpTo(int64(most)))) }
 
-// Text reads what AppendText wrote, at most most bytes.
+// Text reads what AppendText wrote, up to most bytes.
 func (d *Decoder) Text(most int) string { return string(d.View(most)) }
 
-// ShortText reads what AppendShortText wrote, at most most bytes.
+// ShortText reads what AppendShortText wrote, up to most bytes.
 func (d *Decoder) ShortText(most int) string {
 	n := int(d.Byte())
 	if n > most {
@@ -192,7 +192,7 @@ func (d *Decoder) ShortText(most int) string {
 	return string(d.Bytes(n))
 }
 
-// Texts reads what AppendTexts wrote: at most most texts of at most mostBytes bytes each. It returns nil for none.
+// Texts reads what AppendTexts wrote: up to most texts of up to mostBytes bytes each. It returns nil for none.
 func (d *Decoder) Texts(most, mostBytes int) (list []string) {
 	for range d.Count(most, 1) {
 		list = append(list, d.Text(mostBytes))
