@@ -115,7 +115,7 @@ type Config struct {
 	Checkpoints func() persist.Status // nil: counters are not saved
 	Figures     []figures.Source      // of every part of the node; exported as metrics
 
-	// Loads has the loads that adaptive rules follow; nil: no loads are accepted.
+	// Loads has the loads that adaptive rules follow. It must not be nil.
 	Loads  Loads
 	Tracer *tracing.Tracer // records checks; nil: no tracing
 

@@ -19,7 +19,7 @@ type framing struct {
 	size int    // bytes of this head or these trailers, or the excess bytes of chunk lines over their data
 	left int64  // bytes of this body or chunk still to come
 
-	// These describe the head.
+	// About the head.
 	oldVersion    bool // HTTP/1.0
 	host, list    bool // it has a Host, a Connection header
 	sized, chunks bool // it has a Content-Length, a Transfer-Encoding

@@ -56,7 +56,7 @@ func (s *dataServer) park(w *waiter, c net.Conn) {
 }
 
 // arrived returns what the library has already read from c beyond the request. It reads nothing from the connection
-// below, whose deadline is in the past meanwhile.
+// below, whose deadline lies in the past during the read.
 func arrived(c, under net.Conn) (more []byte, err error) {
 	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return nil, err
