@@ -4,7 +4,7 @@
 // [Open] binds both planes and returns an [API]. Its handlers depend only on the interfaces in [Config], so the code
 // that decides checks, stores rules and tracks members can change without touching this package. A node starts out
 // reporting that it is not ready. [API.Ready] lets checks in. [API.Drain] tells load balancers to leave while checks on
-// open connections still succeed. [API.Close] shuts it down.
+// open connections are still decided. [API.Close] shuts it down.
 //
 // Data plane handlers use the package's own small request and response types; only a few files name fasthttp. Before a
 // handler runs, its body is parsed strictly, by hand and without allocating, as one of the forms in read.go. A handler

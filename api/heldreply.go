@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// heldReply is a held-back answer with status 200. It keeps all its data in one allocation, since there may be tens of
+// heldReply is a held-back answer with status 200. It keeps all its text in one piece, since there may be tens of
 // thousands.
 type heldReply struct {
 	text []byte // header lines, then the body

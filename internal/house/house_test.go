@@ -1,5 +1,5 @@
-// Package house enforces the project's floor plan: which package may import which, and how long files and functions may
-// be.
+// Package house enforces the project's floor plan: which package may import which, how many folders the root may have,
+// how long functions may be, and which calls only commands may make.
 package house
 
 import (
