@@ -8,22 +8,22 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// activityReport is what the nodes have decided, for rates by difference: of two reports whose answered nodes, and their
-// processes, are the same.
+// activityReport is what the nodes have decided so far. Rates are differences between two reports with the same
+// answering nodes and the same processes.
 type activityReport struct {
-	Node   string         `json:"node"`  // which was asked
-	AtMS   int64          `json:"at_ms"` // when, since that node's process began
+	Node   string         `json:"node"`  // the node that was asked
+	AtMS   int64          `json:"at_ms"` // the time of the report, since that node's process started
 	Nodes  []nodeActivity `json:"nodes"`
 	Checks checkCounts    `json:"checks"` // of all nodes that answered
 	Rules  []ruleActivity `json:"rules"`  // likewise; a check counts for each rule that applied to it
 }
 
-// nodeActivity is one node's part. One that did not answer has a name and an ID.
+// nodeActivity is one node's part. A node that did not answer has only a name and an ID.
 type nodeActivity struct {
 	Name     string `json:"name"`
 	ID       string `json:"id"`
 	Answered bool   `json:"answered"`
-	Process  string `json:"process,omitempty"` // another one: its counts began anew
+	Process  string `json:"process,omitempty"` // if it differs, the node restarted and its counts began anew
 	UptimeMS int64  `json:"uptime_ms,omitempty"`
 	Allowed  int64  `json:"allowed"`
 	Refused  int64  `json:"refused"`
@@ -34,7 +34,7 @@ type ruleActivity struct {
 	Checks checkCounts `json:"checks"`
 }
 
-// checkCounts are checks by decision and by decided_by; zeros are left out.
+// checkCounts counts checks by decision and by decided_by; zeros are left out.
 type checkCounts map[string]map[string]int64
 
 func newCheckCounts(c *limiter.Counts) checkCounts {
@@ -54,7 +54,7 @@ func newCheckCounts(c *limiter.Counts) checkCounts {
 	return out
 }
 
-// getActivity answers what the nodes have decided since they began.
+// getActivity answers what the nodes have decided since they started.
 func (s *adminServer) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	r := activityReport{Node: s.api.config.Node, Nodes: []nodeActivity{}, Rules: []ruleActivity{}}
 	nodes := s.api.config.Activity()
@@ -81,7 +81,7 @@ func (s *adminServer) getActivity(w http.ResponseWriter, _ *http.Request) error 
 	return s.reply(w, r)
 }
 
-// name lists the members with what they answered: nodes[0] is the one asked.
+// name adds the members' names to their answers: nodes[0] is the node that was asked.
 func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
 	r.AtMS = nodes[0].Uptime.Milliseconds()
 	names := map[string]string{}

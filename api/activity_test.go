@@ -53,7 +53,7 @@ func TestActivity(t *testing.T) {
 	}
 }
 
-// What nodes tell is added up by rule; members that tell nothing are named.
+// The counts of several nodes are added up per rule; members that don't answer are named.
 func TestActivityOfSeveral(t *testing.T) {
 	t.Parallel()
 	id := func(b byte) ring.NodeID { return ring.NodeID{b} }
@@ -91,7 +91,7 @@ func TestActivityOfSeveral(t *testing.T) {
 	}
 }
 
-// several is a cluster of more members than the one.
+// several is a cluster with further members.
 type several struct {
 	Alone
 	others []Member

@@ -24,7 +24,7 @@ func (p *dataPlane) adjust(x *exchange) *Error {
 	return nil
 }
 
-// appendSubject begins an object with the rule and the key of u.
+// appendSubject starts an object with the rule and the key of u.
 func appendSubject(b []byte, u *limiter.Usage) []byte {
 	b = append(b, `{"rule":`...)
 	b = appendString(b, u.Rule.Name)

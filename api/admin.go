@@ -26,9 +26,9 @@ const (
 	adminWriteTimeout  = 60 * time.Second
 	adminIdleTimeout   = 3 * time.Minute
 	adminHeaderBytes   = 16 << 10
-	// adminWrites bounds the writes under way at once; more wait.
+	// adminWrites bounds the writes in progress at once; more wait.
 	adminWrites = 4
-	// maxProfile bounds how long a profile may be taken.
+	// maxProfile bounds how long a profile may run.
 	maxProfile = 5 * time.Minute
 )
 
@@ -39,21 +39,21 @@ type adminServer struct {
 	addr   net.Addr
 	server *http.Server
 	pages  *pages
-	writes chan struct{} // holds a token for each write under way
-	// exports holds a token for each export under way.
+	writes chan struct{} // holds an element for each write in progress
+	// exports holds an element for each export in progress.
 	exports chan struct{}
-	done    chan error // from Serve
+	done    chan error // Serve's result
 	conns   *connections
 }
 
-// connectionKey is the key of a request's connection in its context.
+// connectionKey is the context key of a request's connection.
 type connectionKey struct{}
 
 func noteConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, tracked(c))
 }
 
-// spared answers connections with spare places one probe.
+// spared answers one probe on a connection that holds a spare place.
 func (s *adminServer) spared(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connectionKey{}).(*connection); c != nil && c.spare {
@@ -67,15 +67,15 @@ func (s *adminServer) spared(next http.Handler) http.Handler {
 	})
 }
 
-// endpoint is what answers one method at one address of the admin plane.
+// endpoint is the handler of one method at one address of the admin plane.
 type endpoint struct {
 	route string // method and address
-	// need is which scope a token must have; of several, any one. 0: only admin, which may do everything.
+	// need lists the scopes of which a token must have at least one. 0: only admin, which may do everything.
 	need  Scope
 	serve func(http.ResponseWriter, *http.Request) error
 }
 
-// endpoints are all of the admin plane but / and /ui, which lead to /ui/.
+// endpoints lists all endpoints of the admin plane, except / and /ui, which redirect to /ui/.
 func (s *adminServer) endpoints() []endpoint {
 	put, get := s.onPiece(s.write), s.onPiece(s.getPiece)
 	remove := s.onPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
@@ -83,7 +83,7 @@ func (s *adminServer) endpoints() []endpoint {
 		return s.write(w, r, c)
 	})
 	return []endpoint{
-		// Probes, what Prometheus reads, and the dashboard's files. The page asks the person for a token.
+		// Probes, metrics for Prometheus, and the dashboard's files. The page asks the user for a token.
 		{"GET /healthz", anyone, s.getHealth},
 		{"GET /readyz", anyone, s.getReady},
 		{"GET /metrics", anyone, s.metrics()},
@@ -105,15 +105,15 @@ func (s *adminServer) endpoints() []endpoint {
 		{"GET /v1/level", ScopeRead, s.getLevel},
 		{"GET /openapi.yaml", ScopeRead, getOpenAPI},
 
-		// A try takes nothing. One that says "peek": false is a check, and needs check.
+		// A try takes nothing. One with "peek": false is a check, and needs the scope check.
 		{"POST /v1/try", ScopeCheck | ScopeRead, s.try},
 
-		// What gateways and services report by themselves: it moves what is used or allowed, as an adjustment does.
+		// Reports from gateways and services: they change what is used or allowed, as an adjustment does.
 		{"DELETE /v1/usage", ScopeAdjust, s.onSubject(s.deleteUsage)},
 		{"POST /v1/load", ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", ScopeAdjust, s.feedback},
 
-		// What changes rules or members.
+		// Changes of rules or members.
 		{"PUT /v1/rules", ScopeAdmin, s.putRules},
 		{"PUT /v1/rules/{name}", ScopeAdmin, put},
 		{"PUT /v1/tiers/{name}", ScopeAdmin, put},
@@ -128,12 +128,12 @@ func (s *adminServer) endpoints() []endpoint {
 		{"DELETE /v1/members/{name}", ScopeAdmin, s.removeMember},
 		{"DELETE /v1/regions/{name}", ScopeAdmin, s.removeRegion},
 
-		// Profiles show memory, and slow the node down.
+		// Profiles expose memory and slow the node down.
 		{"GET /debug/pprof/", ScopeAdmin, s.profile},
 	}
 }
 
-// serveAdmin begins to serve the admin plane on ln, with TLS if config is not nil.
+// serveAdmin starts to serve the admin plane on ln, with TLS if config is not nil.
 func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	s := &adminServer{
 		api: a, log: a.log, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
@@ -148,7 +148,7 @@ func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 		IdleTimeout:       cmp.Or(a.config.slow, adminIdleTimeout),
 		MaxHeaderBytes:    adminHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
-		// Without this a TLS client would be offered HTTP/2, which the data plane does not speak either.
+		// Without this, a TLS client would be offered HTTP/2, which the data plane does not speak either.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
 	ln = s.conns.listen(ln)
@@ -159,7 +159,7 @@ func serveAdmin(a *API, ln net.Listener, config *tls.Config) *adminServer {
 	return s
 }
 
-// close stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
+// close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
 func (s *adminServer) close(ctx context.Context) error {
 	err := s.server.Shutdown(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *adminServer) handler() http.Handler {
 	}))
 }
 
-// guard turns a panic into an answer that tells nothing about it.
+// guard turns a panic into an answer that reveals nothing about it.
 func (s *adminServer) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -201,7 +201,7 @@ func (s *adminServer) guard(next http.Handler) http.Handler {
 				return
 			}
 			if v == http.ErrAbortHandler {
-				panic(v) // how a handler ends a connection; the server takes it from here
+				panic(v) // a handler ends a connection this way; the server handles it
 			}
 			s.api.plane.panics.Add(1)
 			s.log.Error("panic in a handler", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
@@ -226,7 +226,7 @@ func byPattern(all []endpoint) map[string]methods {
 	return out
 }
 
-// answer dispatches by method to who has a token for that.
+// answer dispatches by method, if the caller's token permits it.
 func (s *adminServer) answer(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
@@ -250,15 +250,15 @@ func (s *adminServer) answer(m methods) http.Handler {
 	})
 }
 
-// permit says whose token lets r do what needs one of the scopes in need.
+// permit returns the token that lets r do what needs any one of the scopes in need.
 func (s *adminServer) permit(r *http.Request, need Scope) (*token, *Error) {
 	return s.api.tokens.permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
 }
 
-// tokenOf is the key, in a request's context, of the token that the request came with.
+// tokenOf is the context key of a request's token.
 type tokenOf struct{}
 
-// mark returns r with the token that it came with, nil for none.
+// mark returns r with its token in the context; a nil token leaves r as it is.
 func (t *token) mark(r *http.Request) *http.Request {
 	if t == nil {
 		return r
@@ -266,7 +266,7 @@ func (t *token) mark(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), tokenOf{}, t))
 }
 
-// tokenIn is the token that r came with, nil for none.
+// tokenIn returns r's token, nil for none.
 func tokenIn(r *http.Request) *token {
 	t, _ := r.Context().Value(tokenOf{}).(*token)
 	return t
@@ -285,10 +285,10 @@ func (m methods) allow() string {
 	return strings.Join(names, ", ")
 }
 
-// profiles are the pages of pprof that are no profile of its index.
+// profiles are the pprof pages that are not in its profile index.
 var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
 
-// profile serves a page of pprof, which takes as long as it is asked to.
+// profile serves a pprof page, for as long as the caller asks, at most maxProfile.
 func (s *adminServer) profile(w http.ResponseWriter, r *http.Request) error {
 	if e := s.pages.refuseCostly(r); e != nil {
 		return e

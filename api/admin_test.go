@@ -156,7 +156,7 @@ func TestPieces(t *testing.T) {
 			t.Errorf("%s %s: have %d %s, want %d %s", tt.method, tt.path, resp.StatusCode, body, tt.status, tt.want)
 		}
 	}
-	// What is asked through the data plane follows.
+	// Checks on the data plane follow the new rules.
 	if status, f := n.check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 429 || f["decided_by"] != "list" {
 		t.Errorf("have %d %v", status, f)
 	}
@@ -252,7 +252,7 @@ func TestAdminToken(t *testing.T) {
 	}
 }
 
-// A page in a browser can't write, token or not.
+// A page in a browser can't write, with or without a token.
 func TestCrossOrigin(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"", "secret"} {
@@ -300,7 +300,7 @@ func TestWriteFailures(t *testing.T) {
 	}
 }
 
-// Before there are rules, what needs them says so and the rest answers.
+// Before there are rules, endpoints that need them say so, and the others answer.
 func TestAdminWithoutRules(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *Config) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The token costs nothing.
+// Checking the token allocates nothing.
 func TestTokenAllocatesNothing(t *testing.T) {
 	p := newPlane(newFixed())
 	p.tokens.set.Store(setTokens("secret", "other"))

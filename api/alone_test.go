@@ -5,13 +5,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Alone is the Cluster of a node by itself.
+// Alone is the Cluster of a single node.
 type Alone struct {
 	Name, Address, Region, Zone string
 	ID                          ring.NodeID
 }
 
-// View has the one member, which is and owns everything.
+// View has one member, which owns everything.
 func (a Alone) View() ClusterView {
 	return ClusterView{
 		Epoch:   1,
@@ -29,5 +29,5 @@ func (a Alone) View() ClusterView {
 	}
 }
 
-// Owner is always this node.
+// Owner always returns this node.
 func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, "", 1 }

@@ -13,7 +13,7 @@ import (
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
-// Tightest is the limit that a describes, nil where none but shadow limits were looked at.
+// Tightest returns the limit that a describes, or nil if only shadow limits were evaluated.
 func Tightest(a *limiter.Answer) *limiter.LimitAnswer {
 	if a.Tightest < 0 || a.DecidedBy >= limiter.ByList {
 		return nil
@@ -21,7 +21,8 @@ func Tightest(a *limiter.Answer) *limiter.LimitAnswer {
 	return &a.Limits[a.Tightest]
 }
 
-// conclude answers x as it was decided: its status, the rate limit headers and a body. bare: one that is allowed needs no body.
+// conclude writes the answer to x's decision: its status, the rate limit headers and a body. With bare, an allowed
+// check gets no body.
 func (x *exchange) conclude(refused int, bare bool, node []byte) {
 	x.decided = true
 	x.rateHeaders()
@@ -38,7 +39,7 @@ func (x *exchange) conclude(refused int, bare bool, node []byte) {
 	x.response.body = x.appendAnswer(x.response.body, node)
 }
 
-// appendAnswer appends the answer of a check of its own as a JSON object: a refusal is a problem.
+// appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
 func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 	a := &x.answer
 	b = append(b, '{')
@@ -54,7 +55,7 @@ func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
 	return appendDecision(b, a, &x.check, node)
 }
 
-// appendDecision appends what a says of q, and ends its object.
+// appendDecision appends the decision a about q, and closes its object.
 func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) []byte {
 	t := Tightest(a)
 	b = appendBool(b, `"allowed":`, a.Allowed)
@@ -85,7 +86,7 @@ func appendDecision(b []byte, a *limiter.Answer, q *checkRequest, node []byte) [
 	return append(b, '}')
 }
 
-// appendTightest appends the fields that describe one limit, in the contract's order.
+// appendTightest appends the fields that describe one limit, in the API's documented order.
 func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 	b = appendInt(b, `,"limit":`, Whole(t.Limit))
 	b = appendInt(b, `,"remaining":`, t.Remaining)
@@ -97,11 +98,11 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 	return appendInt(b, `,"delay_ms":`, millis(delay(a)))
 }
 
-// delay is how long the caller has to wait for the turn of an allowed check: the longest of its limits'.
+// delay is how long the caller must wait for an allowed check's turn: the longest delay of its limits.
 func delay(a *limiter.Answer) time.Duration { return a.Delay() }
 
-// wait has the answer of a check that was decided just before now held back for its delay, as far as the rules that
-// delay it hold answers back.
+// wait holds back the answer of a check that was decided just before now, for its delay, as far as the rules that delay
+// it ask to hold answers back.
 func (x *exchange) wait(now time.Time) {
 	hold := time.Duration(0)
 	for i := range x.answer.Limits {
@@ -114,7 +115,7 @@ func (x *exchange) wait(now time.Time) {
 	}
 }
 
-// appendLimits appends every limit that was looked at.
+// appendLimits appends every limit that was evaluated.
 func appendLimits(b []byte, a *limiter.Answer) []byte {
 	b = append(b, `,"limits":[`...)
 	for i := range a.Limits {
@@ -135,7 +136,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 	return append(b, ']')
 }
 
-// Whole is the capacity of a limit as answers show it: what all regions have together, where regions divide it.
+// Whole returns a limit's capacity as answers show it: that of all regions together, if regions divide it.
 func Whole(l *rules.Limit) int64 {
 	if l.Whole > 0 {
 		return l.Whole
@@ -143,7 +144,7 @@ func Whole(l *rules.Limit) int64 {
 	return l.Capacity()
 }
 
-// appendLimit appends the fields that say which limit is spoken of.
+// appendLimit appends the fields that identify a limit.
 func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
 	b = append(b, `"name":`...)
 	b = appendString(b, l.Name)
@@ -169,10 +170,10 @@ func appendViolated(b []byte, a *limiter.Answer) []byte {
 	return b
 }
 
-// Reason is a sentence for a person on why a check was refused.
+// Reason explains to a person, in one sentence, why a check was refused.
 func Reason(a *limiter.Answer) string { return string(appendReason(nil, a, Tightest(a))) }
 
-// appendReason appends a sentence for a person on why a check was refused.
+// appendReason appends the sentence that Reason returns.
 func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 	switch {
 	case a.DecidedBy == limiter.ByList:
@@ -194,7 +195,7 @@ func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 	b = append(b, t.Limit.Unit...)
 	b = append(b, " per "...)
 	b = append(b, t.Limit.Window...)
-	if t.Limit.Whole > 0 { // what it has may be far less than the limit that the answer's fields tell
+	if t.Limit.Whole > 0 { // this region's share may be far less than the limit that the answer shows
 		b = append(b, " in this region"...)
 	}
 	switch {
@@ -212,7 +213,7 @@ func appendReason(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 func appendBlocked(b []byte, t *limiter.LimitAnswer) []byte {
 	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
 	b = append(b, " blocks this for "...)
-	length := strings.TrimSuffix(t.Rule.Block.String(), "m0s") // 30m0s and 1h0m0s are 30m and 1h
+	length := strings.TrimSuffix(t.Rule.Block.String(), "m0s") // 30m0s and 1h0m0s become 30m and 1h
 	if whole := strings.TrimSuffix(length, "h0"); whole != length {
 		length = whole + "h"
 	} else if length != t.Rule.Block.String() {

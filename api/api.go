@@ -18,16 +18,16 @@ type API struct {
 	readiness readiness
 	tokens    *tokens
 	plane     *dataPlane
-	data      *dataServer  // nil: there is no data plane
-	admin     *adminServer // nil: there is no admin plane
-	dataAddr  net.Addr     // nil as data
+	data      *dataServer  // nil: no data plane
+	admin     *adminServer // nil: no admin plane
+	dataAddr  net.Addr     // nil: no data plane
 
-	mu       sync.Mutex // serialises Close
+	mu       sync.Mutex // serializes Close
 	closed   bool
 	closeErr error
 }
 
-// Open binds the planes and begins to answer. Checks are 503 not-ready until Ready.
+// Open binds the planes and starts to answer. Checks get 503 not-ready until Ready.
 func Open(config Config) (*API, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
@@ -48,7 +48,7 @@ func Open(config Config) (*API, error) {
 	return a, nil
 }
 
-// listen binds the planes that are wanted and begins to serve them.
+// listen binds the configured planes and starts to serve them.
 func (a *API) listen() error {
 	config := &a.config
 	a.plane = &dataPlane{
@@ -95,10 +95,10 @@ func (a *API) listen() error {
 	return nil
 }
 
-// DataAddr is where the data plane listens; nil: there is none.
+// DataAddr returns where the data plane listens; nil: there is none.
 func (a *API) DataAddr() net.Addr { return a.dataAddr }
 
-// AdminAddr is where the admin plane listens; nil: there is none.
+// AdminAddr returns where the admin plane listens; nil: there is none.
 func (a *API) AdminAddr() net.Addr {
 	if a.admin == nil {
 		return nil
@@ -106,13 +106,13 @@ func (a *API) AdminAddr() net.Addr {
 	return a.admin.addr
 }
 
-// Explain tells callers why the node is not ready yet: a few words, such as "loading counters". It has no effect
+// Explain tells callers in a few words, such as "loading counters", why the node is not ready yet. It has no effect
 // after Ready.
 func (a *API) Explain(reason string) {
 	a.readiness.advance(condition{state: stateStarting, reason: reason})
 }
 
-// Ready lets checks in. Without rules in force there is nothing to decide them by, and the node stays not ready.
+// Ready lets checks in. Without rules in force there is nothing to decide by, and the node stays not ready.
 func (a *API) Ready() {
 	if a.config.Decider.Rules() == nil {
 		a.log.Error("not ready: no rules in force")
@@ -122,7 +122,7 @@ func (a *API) Ready() {
 	a.readiness.advance(condition{state: stateReady})
 }
 
-// Drain answers readiness probes with 503 draining from now on; checks go on. Those that are held back are answered now.
+// Drain makes readiness probes get 503 draining; checks are still decided. Answers that are held back are sent now.
 func (a *API) Drain() {
 	a.readiness.advance(condition{state: stateDraining, since: time.Now()})
 	if a.data != nil {
@@ -130,8 +130,8 @@ func (a *API) Drain() {
 	}
 }
 
-// Close drains, stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
-// A later call returns what the first did.
+// Close drains, stops accepting connections, waits for the requests in progress until ctx ends, and closes what is
+// left. A later call returns what the first did.
 func (a *API) Close(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *API) Close(ctx context.Context) error {
 	}
 	a.closed = true
 	a.Drain()
-	// The data plane first: while its last checks are decided, the admin plane still tells how the node is.
+	// The data plane first: while its last checks are decided, the admin plane still reports the node's state.
 	if a.data != nil {
 		a.closeErr = a.data.close(ctx)
 	}

@@ -13,17 +13,17 @@ import (
 
 const (
 	authPrefix = "/v1/auth/"
-	// maxAuthBody is how much of a body, in bytes, is read to keep a connection that nobody should have sent one on.
+	// maxAuthBody bounds how much of an unexpected body is read, in bytes, to keep the connection open.
 	maxAuthBody = 32 << 10
-	// maxProfileName bounds a profile's name as it stands in a path, in bytes, each of which may be written as three.
+	// maxProfileName bounds a profile's name in a path, in bytes, each of which may take three when percent-encoded.
 	maxProfileName = 3 * 128
 
 	statusAllowed = 200
 	statusRefused = 429
 )
 
-// auth answers a proxy that asks about a request of its own: whether it may pass, by status and headers. What
-// follows the profile's name in the path, and the query then, are of the request that is asked about.
+// auth answers a proxy that asks whether a request of its own may pass, by status and headers. The path after the
+// profile's name, and then the query, belong to the request that the proxy asks about.
 func (p *dataPlane) auth(x *exchange) *Error {
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
 	deny := statusRefused
@@ -46,7 +46,7 @@ func (p *dataPlane) auth(x *exchange) *Error {
 	return nil
 }
 
-// profile finds a profile by its name in a path, nil when there is none.
+// profile finds a profile by its name in a path, nil if there is none.
 func (p *dataPlane) profile(name string) *rules.Profile {
 	if len(name) > maxProfileName {
 		return nil
@@ -58,8 +58,8 @@ func (p *dataPlane) profile(name string) *rules.Profile {
 	return p.decider.Rules().Profile(name)
 }
 
-// denyStatus is the status that a refusal has by the query: 400 to 499. Of several the first counts; what else the
-// query has may be of the request that is asked about.
+// denyStatus returns the status of a refusal that the query asks for: 400 to 499. If there are several, the first
+// counts. The rest of the query may belong to the request that the proxy asks about.
 func denyStatus(query string) (int, *Error) {
 	for query != "" {
 		var pair string
@@ -76,7 +76,7 @@ func denyStatus(query string) (int, *Error) {
 	return statusRefused, nil
 }
 
-// readHeaders makes the check's attributes of the headers.
+// readHeaders takes the check's attributes from the headers.
 func (x *exchange) readHeaders(profile *rules.Profile) {
 	c := &x.check
 	for i := range profile.Sources {
@@ -101,17 +101,17 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 	c.Attributes = c.attributes
 }
 
-// bounded makes of a header what may be an attribute: its first maxValue bytes, in UTF-8. A proxy could do nothing
-// with an error about it.
+// bounded turns a header into a valid attribute: its first maxValue bytes, in UTF-8. A proxy could do nothing about an
+// error.
 func bounded(value string) string {
 	value = value[:min(len(value), maxValue)]
 	if utf8.ValidString(value) {
 		return value
 	}
-	return strings.ToValidUTF8(value, "?") // no longer than it was
+	return strings.ToValidUTF8(value, "?") // never longer than before
 }
 
-// peerAddress is the address that the request came from.
+// peerAddress returns the address that the request came from.
 func (x *exchange) peerAddress() string {
 	tcp, ok := x.peer.(*net.TCPAddr)
 	if !ok {

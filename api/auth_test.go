@@ -66,7 +66,7 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/web", "X-Forwarded-For: [2001:db8::1]:1, 10.0.0.1", 200, "ip", "2"},
 		{"/v1/auth/web", "X-Forwarded-For: 2001:db8::2, 10.0.0.1", 200, "ip", "1"}, // the same /64
 
-		// Without an address to believe it is the peer's.
+		// Without a credible address, the peer's counts.
 		{"/v1/auth/web", "", 200, "ip", "2"},
 		{"/v1/auth/web", "X-Forwarded-For: unknown", 200, "ip", "1"},
 		{"/v1/auth/web", "X-Forwarded-For: x'); --, _a", 200, "ip", "0"},
@@ -74,24 +74,24 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/web", "X-Forwarded-For: 127.0.0.1, 10.0.0.1", 429, "ip", "0"},
 		{"/v1/auth/a%20b%2Fc", "", 429, "ip", "0"},
 
-		// All or nothing, and the query is no part of the endpoint.
+		// All or nothing, and the query is not part of the endpoint.
 		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.1|X-Forwarded-Uri: /login?a=1|X-Forwarded-Method: POST", 200, "login", "1"},
 		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.2|X-Forwarded-Uri: /login|X-Forwarded-Method: POST", 200, "login", "0"},
 		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.3|X-Forwarded-Uri: /login#a?b|X-Forwarded-Method: POST", 429, "login", "0"},
 		{"/v1/auth/web", "X-Forwarded-For: 10.1.0.3|X-Forwarded-Uri: /login|X-Forwarded-Method: GET", 200, "ip", "2"},
 
-		// The rule's table says what it costs.
+		// The rule's cost table applies.
 		{"/v1/auth/key", "X-Api-Key: k1", 200, "key", "19"},
 		{"/v1/auth/key", "X-Api-Key: k1|X-Original-Url: /search?q=1", 200, "key", "9"},
 		{"/v1/auth/key", "X-Api-Key: k1|X-Original-Url: /search", 429, "key", "9"},
 
-		// Nothing applies; nothing ever can; the lists.
+		// No rule applies; the check can never be allowed; the lists.
 		{"/v1/auth/key", "", 200, "", ""},
 		{"/v1/auth/key", "X-Api-Key: ", 200, "", ""},
 		{"/v1/auth/tenants?deny_status=401", "X-Tenant: big", 401, "small", "1"},
 		{"/v1/auth/web", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 429, "", ""},
 
-		// Below the profile stands the path of the request that is asked about, with its query.
+		// The profile's name is followed by the path and the query of the request that the proxy asks about.
 		{"/v1/auth/web/any/../../../../healthz?deny_status=200", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 429, "ip", "0"},
 		{"/v1/auth/web/%zz?deny_status=403", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 429, "ip", "0"},
 		{"//v1/./auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 403, "ip", "0"},
@@ -111,7 +111,7 @@ func TestAuthDecides(t *testing.T) {
 	}
 }
 
-// checkAuthAnswer holds an answer to what every decision has.
+// checkAuthAnswer checks what every answer must have.
 func checkAuthAnswer(t *testing.T, resp *http.Response, body string) {
 	t.Helper()
 	kind := resp.Header.Get("Content-Type")
@@ -131,7 +131,7 @@ func checkAuthAnswer(t *testing.T, resp *http.Response, body string) {
 	}
 }
 
-// raw sends a request as it stands; header lines are separated by |.
+// raw sends a request exactly as given; | separates header lines.
 func (n *node) raw(method, path, headers string) (*http.Response, string) {
 	n.t.Helper()
 	c := n.dial(n.t)
@@ -196,7 +196,7 @@ func TestAuthErrors(t *testing.T) {
 	}
 }
 
-// Every method asks; a body changes nothing but, when it is large, the connection.
+// Any method may ask. A body affects only the connection, if it is large.
 func TestAuthMethodsAndBodies(t *testing.T) {
 	t.Parallel()
 	n := startAuth(t, nil)
@@ -264,12 +264,12 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 	}
 }
 
-// TestAuthFingerprints: a header that is a secret is counted, and shown nowhere.
+// TestAuthFingerprints: a header that holds a secret is counted, and shown nowhere.
 func TestAuthFingerprints(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
 	n.useRules("profiles: {key: {api_key: fingerprint:X-Api-Key}}\nrules: [{name: key, key: [api_key], limits: [{limit: 2, per: 8760h, algorithm: fixed-window}]}]")
-	long := strings.Repeat("k", 3000) // of which a plain header's first 1,024 bytes would count
+	long := strings.Repeat("k", 3000) // a plain header would count by its first 1,024 bytes
 	for i, tt := range []struct {
 		headers string
 		want    int
@@ -290,7 +290,7 @@ func TestAuthFingerprints(t *testing.T) {
 	}
 }
 
-// used is how much a subject has used of a rule's only limit.
+// used returns a subject's usage of a rule's only limit.
 func (n *node) used(rule, key string) (used int64) {
 	n.t.Helper()
 	_, body := n.do(call{method: "GET", url: n.adm + "/v1/usage?rule=" + rule + "&key=" + key})
@@ -300,8 +300,8 @@ func (n *node) used(rule, key string) (used int64) {
 	return used
 }
 
-// Lines of a header join where it is a list of addresses; of others the first counts. What a check could not have
-// is cut, and never an error.
+// The lines of a header are joined if it is a list of addresses; of other headers the first line counts. What would be
+// invalid in a check is cut, and never an error.
 func TestAuthHeaders(t *testing.T) {
 	n := startAuth(t, nil)
 	long := strings.Repeat("x", 1024)
@@ -330,7 +330,7 @@ func TestAuthHeaders(t *testing.T) {
 	}
 }
 
-// Before a node is ready it says so; draining, it still decides.
+// A node that is not ready yet says so; a draining one still decides.
 func TestAuthReadiness(t *testing.T) {
 	p := newPlane(newFixed())
 	p.readiness = &readiness{}
@@ -346,7 +346,7 @@ func TestAuthReadiness(t *testing.T) {
 	}
 }
 
-// lines are headers as a test gives them.
+// lines holds headers that a test sets.
 type lines map[string][][]byte
 
 func (l lines) PeekAll(name string) [][]byte { return l[name] }
@@ -388,7 +388,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkServerAuth is a proxy's question through the server library, without a connection.
+// BenchmarkServerAuth measures a proxy's question through the server library, without a connection.
 func BenchmarkServerAuth(b *testing.B) {
 	f := newFixed()
 	doc, err := rules.Parse([]byte(authRules))

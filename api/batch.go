@@ -6,14 +6,15 @@ import (
 
 const (
 	maxBatch = 10_000 // checks in a batch
-	// maxBatchAnswer bounds the bytes of a batch's answer; checks after that are not decided. It is more than enough for
-	// a batch without detail.
+	// maxBatchAnswer bounds the bytes of a batch's answer; checks beyond it are not decided. It is more than enough for a
+	// batch without detail.
 	maxBatchAnswer = 8 << 20
-	// usualResult is about the bytes of one result; the answer has room for so much from the start.
+	// usualResult is the typical size of one result, in bytes; the answer's buffer is allocated with room for that much
+	// each.
 	usualResult = 240
-	// maxChunk is how many checks of a batch are decided together.
+	// maxChunk bounds the checks of a batch that are decided together.
 	maxChunk = 256
-	// usualWork is about the bytes that deciding a check takes.
+	// usualWork is roughly the memory, in bytes, that deciding a check takes.
 	usualWork = 2 << 10
 )
 
@@ -39,7 +40,7 @@ func (p *dataPlane) batch(x *exchange) *Error {
 	return nil
 }
 
-// room makes room in x's answer for so many bytes more. It reports false where the budget has none.
+// room makes room for more bytes in x's answer. It reports false if the budget has none.
 func (p *dataPlane) room(x *exchange, more int) bool {
 	b := x.response.body
 	n := len(b) + more
@@ -52,25 +53,25 @@ func (p *dataPlane) room(x *exchange, more int) bool {
 	return true
 }
 
-// item is a check of a batch.
+// item is one check of a batch.
 type item struct {
 	check  checkRequest
 	answer limiter.Answer
-	e      *Error // in place of an answer
+	e      *Error // replaces the answer
 }
 
-// chunk is the part of a batch that is decided together, in order. It is kept for the next one.
+// chunk is a part of a batch that is decided together, in order. It is reused.
 type chunk struct {
-	items []*item // of which used are in use; at most maxChunk
+	items []*item // the first used are in use; at most maxChunk
 	used  int
 
 	queries []*limiter.Query
 	answers []*limiter.Answer
 	errs    []error
-	asked   []*item // that have a query
+	asked   []*item // the items that have a query
 }
 
-// next is an empty item.
+// next returns an empty item.
 func (c *chunk) next() *item {
 	if c.used == len(c.items) {
 		c.items = append(c.items, &item{})
@@ -79,7 +80,7 @@ func (c *chunk) next() *item {
 	return c.items[c.used-1]
 }
 
-// reset empties c; strings of its checks would keep whole bodies alive.
+// reset empties c. The strings of its checks would keep whole bodies alive.
 func (c *chunk) reset() {
 	for _, it := range c.items[:c.used] {
 		it.check.reset()
@@ -88,7 +89,7 @@ func (c *chunk) reset() {
 	c.used = 0
 }
 
-// all decides the checks that begin at start and writes the answer. c is empty, and will be.
+// all decides the checks that begin at start and writes the answer. c is empty, before and after.
 func (p *dataPlane) all(x *exchange, c *chunk, start int) {
 	x.response.body = append(x.response.body, `{"results":[`...)
 	s := &x.scan
@@ -96,7 +97,7 @@ func (p *dataPlane) all(x *exchange, c *chunk, start int) {
 	s.pos, s.depth = start, 1
 	s.open()
 	first := true
-	var full *Error // why nothing more is decided
+	var full *Error // why no more checks are decided
 	n := 0
 	flush := func() {
 		if full == nil && len(x.response.body) > maxBatchAnswer {
@@ -109,12 +110,12 @@ func (p *dataPlane) all(x *exchange, c *chunk, start int) {
 		}
 		first = first && c.used == 0
 		c.reset()
-		s.scratch = s.scratch[:0] // which texts of the checks were in
+		s.scratch = s.scratch[:0] // it held the strings of the checks
 	}
 	for ; s.more(n, ']'); n++ {
 		it := c.next()
 		it.e = p.readItem(s, &it.check)
-		// Answers in detail are long: each has to see whether there is room left.
+		// Answers with detail are long, so each of them must check whether there is room left.
 		if c.used == maxChunk || it.check.detail {
 			flush()
 		}
@@ -123,13 +124,13 @@ func (p *dataPlane) all(x *exchange, c *chunk, start int) {
 	x.response.body = append(x.response.body, "]}"...)
 }
 
-// expected is how many bytes an answer grows by, of which the results of the first checks before the n-th have size, and
-// some more. It is only a guess, so that the answer need not grow in steps.
+// expected estimates how many bytes the answer will still grow by, given that the results of the checks up to index n
+// take size bytes. It adds some slack. It is a guess that saves growing the answer in steps.
 func expected(size, n, checks int) int {
 	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
 }
 
-// decideChunk decides the checks of c and appends their results. If full is not nil, it is the result of all.
+// decideChunk decides the checks of c and appends their results. If full is not nil, it is the result of each of them.
 func (p *dataPlane) decideChunk(c *chunk, b []byte, first bool, full *Error) []byte {
 	c.queries, c.answers, c.errs, c.asked = c.queries[:0], c.answers[:0], c.errs[:0], c.asked[:0]
 	for _, it := range c.items[:c.used] {
@@ -161,7 +162,7 @@ func (p *dataPlane) decideChunk(c *chunk, b []byte, first bool, full *Error) []b
 	return b
 }
 
-// readBatch checks the whole body before any of it is decided, and returns where the array of checks begins and how
+// readBatch validates the whole body before any check is decided. It returns where the array of checks begins and how
 // many there are.
 func (x *exchange) readBatch() (start, count int, e *Error) {
 	s := &x.scan
@@ -192,7 +193,7 @@ func (x *exchange) readBatch() (start, count int, e *Error) {
 	return start, count, s.err()
 }
 
-// countChecks skips an array of checks and returns how many it has, at most maxBatch.
+// countChecks skips an array of checks and returns its length, at most maxBatch.
 func (s *scanner) countChecks() (n int) {
 	if s.next() != '[' {
 		s.skip()
@@ -208,8 +209,8 @@ func (s *scanner) countChecks() (n int) {
 	return min(n, maxBatch)
 }
 
-// readItem reads the next check of a batch. The body is known to be JSON; errors, also those of a field given twice,
-// are this check's alone.
+// readItem reads the next check of a batch. The body is known to be JSON; an error, even a field given twice, concerns
+// this check alone.
 func (p *dataPlane) readItem(s *scanner, q *checkRequest) *Error {
 	s.meaning = nil
 	s.next()
@@ -222,7 +223,7 @@ func (p *dataPlane) readItem(s *scanner, q *checkRequest) *Error {
 		e = p.needsKey(q)
 	}
 	if e != nil {
-		// Go on after this check, wherever in it the scanner stopped.
+		// Continue after this check, wherever in it the scanner stopped.
 		s.syntax, s.pos, s.depth = nil, start, 2
 		s.skip()
 	}

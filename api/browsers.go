@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// fromPage reports whether a page in a browser sent a request of the data plane, which serves none. Browsers say so in two
-// headers that pages can't change. Every POST of a page has an Origin, so that alone keeps pages from spending quota, also of a
-// name that leads to this node by DNS rebinding. Sec-Fetch-Site marks requests that have none, such as those of links and images. Two of
-// its values pass: none is a person who typed the address, and same-origin needs a page of this node's.
+// fromPage reports whether a page in a browser sent a request to the data plane, which serves no pages. Browsers reveal
+// that in two headers that pages can't change. Every POST of a page has an Origin. That alone keeps pages from spending
+// quota, even pages whose name leads to this node by DNS rebinding. Sec-Fetch-Site marks requests without an Origin,
+// such as those of links and images. Two of its values pass: none is a person who typed the address, and same-origin
+// needs a page from this node.
 func fromPage(h headerLines) bool {
 	if len(h.PeekAll("Origin")) > 0 {
 		return true
@@ -23,17 +24,17 @@ func fromPage(h headerLines) bool {
 	return false
 }
 
-// pages keeps pages of other sites from the admin plane.
+// pages keeps pages of other sites away from the admin plane.
 type pages struct {
 	origin *http.CrossOriginProtection
-	// named: only hosts that are addresses, localhost or in hosts are answered. A page can make its own name lead to this
-	// machine; the browser takes this node for a part of that site then, and only the name in Host tells.
+	// named means that only hosts that are addresses, localhost or in hosts are answered. A page can make its own name lead
+	// to this machine. The browser then takes this node for part of that site, and only the name in Host gives it away.
 	named bool
 	hosts map[string]bool // in lower case
 }
 
-// newPages makes what protects the plane that listens at addr. On loopback there is mostly no token. Elsewhere names are only
-// looked at where some are listed.
+// newPages makes the protection for the plane that listens at addr. On loopback names are always checked, because there
+// is usually no token. Elsewhere they are checked only if some are listed.
 func newPages(addr net.Addr, hosts []string) *pages {
 	p := &pages{origin: http.NewCrossOriginProtection(), hosts: map[string]bool{"localhost": true}}
 	tcp, ok := addr.(*net.TCPAddr)
@@ -46,7 +47,7 @@ func newPages(addr net.Addr, hosts []string) *pages {
 
 // refuse returns why r is not answered, nil if it is.
 func (p *pages) refuse(r *http.Request) *Error {
-	// A client of HTTP/1.0 need not say a host; browsers do.
+	// An HTTP/1.0 client need not send a Host; browsers do.
 	if p.named && r.Host != "" {
 		host := hostName(r.Host)
 		if _, err := netip.ParseAddr(host); err != nil && !p.hosts[host] {
@@ -59,7 +60,8 @@ func (p *pages) refuse(r *http.Request) *Error {
 	return nil
 }
 
-// refuseCostly refuses also reads of other sites' pages: of what a page can't see, but slows the node down.
+// refuseCostly refuses even reads from pages of other sites: a page can't see the result, but the work slows the node
+// down.
 func (p *pages) refuseCostly(r *http.Request) *Error {
 	write := r.WithContext(r.Context()) // a copy
 	write.Method = http.MethodPost
@@ -69,7 +71,7 @@ func (p *pages) refuseCostly(r *http.Request) *Error {
 	return nil
 }
 
-// hostName is the name or address in a Host header, without port, brackets and the last dot, in lower case.
+// hostName returns the name or address in a Host header, without port, brackets and the trailing dot, in lower case.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

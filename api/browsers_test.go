@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// rawly sends bytes to an address and returns the status and body of the answer.
+// rawly sends bytes to an address and returns the answer's status and body.
 func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
@@ -38,7 +38,7 @@ func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// A page whose name was made to lead to this machine can do nothing on the admin plane, and read nothing.
+// A page whose name was made to lead to this machine can neither do nor read anything on the admin plane.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *Config) { c.AdminHosts = []string{"Node1.Example", "other.example."} })
@@ -57,7 +57,7 @@ func TestRebinding(t *testing.T) {
 			if strings.Contains(line, "try") {
 				body = `{"rule":"only","key":"k"}`
 			}
-			// The page and the address are of one origin to its browser, which says so.
+			// To its browser, the page and the address have one origin, and the request says so.
 			status, have := rawly(t, n.AdminAddr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 				line, tt.host, tt.host, len(body), body))
 			if refused := status == 421; refused == tt.good {
@@ -78,7 +78,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// Elsewhere than on loopback, names are looked at only where some are given.
+// Except on loopback, host names are checked only if some are configured.
 func TestHostsElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		addr  string
@@ -104,7 +104,7 @@ func TestHostsElsewhere(t *testing.T) {
 	}
 }
 
-// Another site's page can't make a node take profiles, which nobody would see.
+// A page of another site can't make a node take profiles, which it could not see.
 func TestProfilesForPages(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -121,13 +121,14 @@ func TestProfilesForPages(t *testing.T) {
 			t.Errorf("%s: have %d", site, resp.StatusCode)
 		}
 	}
-	// A link from another page leads to the dashboard.
+	// A link on another site's page may lead to the dashboard.
 	if resp, _ := n.do(call{method: "GET", url: n.adm + "/ui/", header: map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}}); resp.StatusCode != 200 {
 		t.Errorf("the dashboard: have %d", resp.StatusCode)
 	}
 }
 
-// A simple request of a page, which no browser asks about before, spends nothing on the data plane, the quick way included.
+// A simple request from a page, which browsers send without a preflight, spends nothing on the data plane, the quick
+// way included.
 func TestPagesSpendNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -160,7 +161,7 @@ func TestPagesSpendNothing(t *testing.T) {
 		"/v1/check": `{"rule":"a","key":"victim"}`, "/v1/check/batch": `{"checks":[{"rule":"a","key":"victim"}]}`, "/v1/reserve": `{"rule":"a","key":"victim"}`,
 		"/v1/adjust": `{"rule":"a","key":"victim","cost":1}`, "/v1/settle": `{"reservation":"x","costs":{}}`, "/nowhere": "", "/healthz": "",
 	}
-	ask("/v1/check", `{"rule":"b","key":"warm"}`) // the quick way begins with the second request
+	ask("/v1/check", `{"rule":"b","key":"warm"}`) // the quick way starts with the second request
 	for path, body := range bodies {
 		for _, lines := range [][]string{
 			{"Content-Type: text/plain", "Origin: https://evil.example"}, {"Origin: null"}, {"origin: http://127.0.0.1:8080"}, {"Origin:"}, {"ORIGIN: x"},

@@ -12,33 +12,36 @@ import (
 const (
 	// dataBudget bounds the bytes of requests and answers that are held at once.
 	dataBudget = 20 << 20
-	// freeBytes of a request and its answer are not charged: what nearly all need. The bound on connections bounds them.
+	// freeBytes is the size up to which a request and its answer are not charged; nearly all fit. The bound on connections
+	// bounds these.
 	freeBytes = 16 << 10
-	// slowTime is how long a large answer, or a piece of a large body, may be on its way before its connection may be ended for others.
+	// slowTime is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
+	// room.
 	slowTime = time.Second
-	// roomTime is how long a large one waits for room, roomInterval how often it looks for connections to end.
+	// roomTime bounds how long a large request or answer waits for room; roomInterval is how often it looks for connections
+	// to close.
 	roomTime     = 2 * time.Second
 	roomInterval = slowTime / 4
 )
 
-// budget bounds the memory that callers can take by what they send, and by answers that they don't read. Where it is
-// used up, connections whose body or answer has been on its way for longer than slowTime are ended, the oldest first; so
-// callers that neither send on nor read hold up no one else.
+// budget bounds the memory that callers can tie up by what they send and by answers that they don't read. When it is
+// used up, connections whose body or answer has taken longer than slowTime are closed, the oldest first. So callers
+// that neither send nor read hold up no one else.
 type budget struct {
 	most  int64 // 0: dataBudget
 	used  atomic.Int64
-	ended atomic.Int64 // connections that were ended
+	ended atomic.Int64 // connections that were closed for room
 
 	waits atomic.Int64 // callers of wait
 
 	replies sync.Pool // of *reply, with buffers of at most keptBuffer
 
-	mu     sync.Mutex // guards what follows, and the transfers in it
+	mu     sync.Mutex // guards the rest, and the transfers in it
 	moving map[*transfer]struct{}
-	freed  chan struct{} // closed when something is given back; nil: nobody waits
+	freed  chan struct{} // closed when bytes are given back; nil: no one waits
 }
 
-// take takes n bytes. It reports false where that is more than there is.
+// take takes n bytes. It reports false if that is more than is left.
 func (b *budget) take(n int64) bool {
 	if b.used.Add(n) <= cmp.Or(b.most, dataBudget) {
 		return true
@@ -58,7 +61,7 @@ func (b *budget) give(n int64) {
 	}
 }
 
-// wake has all who wait look again. The caller holds b.mu.
+// wake makes all waiters look again. The caller holds b.mu.
 func (b *budget) wake() {
 	if b.freed != nil {
 		close(b.freed)
@@ -66,7 +69,7 @@ func (b *budget) wake() {
 	}
 }
 
-// wait tries take, which takes from the budget, until it succeeds, for roomTime at most.
+// wait retries take, which takes from the budget, until it succeeds, for at most roomTime.
 func (b *budget) wait(take func() bool) bool {
 	if take() {
 		return true
@@ -95,19 +98,19 @@ func (b *budget) wait(take func() bool) bool {
 	}
 }
 
-// full is the error for what finds no room.
+// full is the error for a request that finds no room.
 func (b *budget) full() *Error {
 	return errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.most, dataBudget))
 }
 
-// transfer is a large body or answer on its way.
+// transfer is a large body or answer in transit.
 type transfer struct {
-	conn  net.Conn // the one below all others; nil: it is not known
+	conn  net.Conn // the lowest-level connection; nil: unknown
 	size  int64
 	since time.Time
 }
 
-// begin notes that t, of size bytes, goes over conn.
+// begin records that t, of size bytes, is sent over conn.
 func (b *budget) begin(t *transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,14 +124,15 @@ func (b *budget) begin(t *transfer, size int64, conn net.Conn) {
 	b.moving[t] = struct{}{}
 }
 
-// finish notes that t is over.
+// finish records that t is over.
 func (b *budget) finish(t *transfer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.moving, t)
 }
 
-// endSlow ends slow connections that have n bytes, the oldest first. Who serves them gives the bytes back.
+// endSlow closes slow connections, the oldest first, until they hold n bytes in all. The goroutines that serve them
+// give the bytes back.
 func (b *budget) endSlow(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +150,7 @@ func (b *budget) endSlow(n int64) {
 		n -= oldest.size
 		if oldest.conn != nil {
 			b.ended.Add(1)
-			_ = oldest.conn.Close() // who uses it sees the error and ends
+			_ = oldest.conn.Close() // its user sees the error and stops
 		}
 	}
 }
@@ -159,7 +163,8 @@ type reply struct {
 	budget *budget
 }
 
-// send has body sent over conn as a reply, and returns a buffer in its place. Of the budget body has taken size bytes.
+// send wraps body in a reply to be sent over conn, and returns a buffer to use in its place. body is charged with size
+// bytes.
 func (b *budget) send(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
 	r, ok := b.replies.Get().(*reply)
 	if !ok {
@@ -171,7 +176,7 @@ func (b *budget) send(body []byte, size int64, conn net.Conn) (r *reply, spare [
 	return r, spare
 }
 
-// Close ends it, sent or not.
+// Close releases the reply, whether it was sent or not.
 func (r *reply) Close() error {
 	b, size := r.budget, r.size
 	b.finish(&r.transfer)

@@ -8,15 +8,16 @@ import (
 	"testing"
 )
 
-// inDetail is a check whose answer has some 2,000 bytes.
+// inDetail is a check whose answer has about 2,000 bytes.
 const inDetail = `{"attributes":{"user":"u","both":"yes","ip":"198.51.100.7","tenant":"t","endpoint":"/e","idea":"i","q":"q"},"cost":0,"detail":true}`
 
-// longBatch is a batch whose answer has some megabytes.
+// longBatch returns a batch whose answer has some megabytes.
 func longBatch(checks int) string {
 	return `{"checks":[` + strings.Repeat(inDetail+",", checks-1) + inDetail + `]}`
 }
 
-// An answer is charged until it is written. One that is not read makes room for others, and its connection ends.
+// An answer is charged until it is written. One that its caller does not read makes room for others, and its connection
+// is closed.
 func TestUnreadAnswersMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -37,7 +38,7 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	if used := n.plane.budget.used.Load(); used < 4<<20 {
 		t.Errorf("%d bytes are charged while an answer is not read", used)
 	}
-	// The same of one who reads has to wait until the first can be given up.
+	// The same request from a caller who reads must wait until the first can be closed.
 	if resp, text := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
@@ -52,7 +53,7 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	until(t, "all is given back", func() bool { return n.plane.budget.used.Load() == 0 })
 }
 
-// A body that stops to arrive makes room for others, too.
+// A body that stalls makes room for others, too.
 func TestStalledBodiesMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -72,7 +73,7 @@ func TestStalledBodiesMakeRoom(t *testing.T) {
 	}
 }
 
-// A batch's answer has a bound; checks after that are not decided, and cost nothing.
+// A batch's answer is bounded; checks beyond the bound are not decided and cost nothing.
 func TestBatchAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -91,7 +92,7 @@ func TestBatchAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// Without room a request is refused in a bounded time, and the answer says what the bound is.
+// Without room a request is refused in bounded time, and the answer names the bound.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

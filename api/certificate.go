@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/reload"
 )
 
-// loadCertificate reads the pair, which must be good to begin with, and follows its files.
+// loadCertificate reads the pair, which must be valid at first, and follows its files.
 func loadCertificate(certFile, keyFile string, log *slog.Logger) (*reload.Files[*tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)

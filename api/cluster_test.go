@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// members is a Membership.
+// members is a fake Membership.
 type members struct{ left atomic.Int64 }
 
 func (m *members) Leave(ctx context.Context) error {
@@ -77,7 +77,7 @@ func TestMembership(t *testing.T) {
 	}
 }
 
-// A read of the rules follows writes made elsewhere, or says that it may not.
+// A read of the rules includes writes made at other nodes, or says that it may not.
 func TestCatch(t *testing.T) {
 	t.Parallel()
 	var mode atomic.Int64
@@ -123,7 +123,7 @@ func TestCatch(t *testing.T) {
 	}
 }
 
-// A node that was ready tells when it is not any more, and still decides checks.
+// A node that stops being ready says so, and still decides checks.
 func TestCondition(t *testing.T) {
 	t.Parallel()
 	var why atomic.Pointer[error]
@@ -154,7 +154,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// lost is subjects whose owner can't be reached.
+// lost is a Subjects whose owners can't be reached.
 type lost struct{ Subjects }
 
 func (l lost) Usage(string, []string) (*limiter.Usage, error) {
@@ -191,7 +191,7 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-// Figures of each kind are shown, but for labels that are not UTF-8, which Prometheus does not take.
+// Figures of each kind are shown, except those with labels that are not UTF-8, which Prometheus rejects.
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *Config) {
@@ -219,7 +219,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// A node that can't do its part in the cluster says so, and is ready all the same: it decides.
+// A node that can't do its part in the cluster says so, and is still ready: it decides.
 func TestClusterHealth(t *testing.T) {
 	t.Parallel()
 	well := ClusterHealth{Connected: true, LeaderKnown: true}
@@ -297,7 +297,7 @@ func TestLongBatch(t *testing.T) {
 	}
 }
 
-// levels is a Levels whose members know 3.
+// levels is a Levels whose members know level 3.
 type levels struct{}
 
 func (levels) Levels() cluster.Levels {

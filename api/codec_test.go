@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// fixed answers every check in one way.
+// fixed gives every check the same answer.
 type fixed struct {
 	answer limiter.Answer
 	set    *rules.Set
@@ -48,7 +48,7 @@ func (f *fixed) Adjust(string, []string, int64, string) (*limiter.Usage, error) 
 
 func (f *fixed) Rules() *rules.Set { return f.set }
 
-// newFixed has a decider with two limits and one in the shadow, the second the tightest.
+// newFixed returns a decider with two limits and a shadow limit; the second limit is the tightest.
 func newFixed() *fixed {
 	window := func(name string, amount int64, d time.Duration, text string) *rules.Limit {
 		return &rules.Limit{Name: name, Unit: "requests", Window: text,
@@ -240,7 +240,7 @@ X-RateLimit-Reset: 36
 	}
 }
 
-// Tightest first: refusals, the longest of them first and never longest of all; then the least left of the whole.
+// Tightest first: refusals, the longest first and never longest of all; then the smallest share left.
 func TestRank(t *testing.T) {
 	f := newFixed()
 	f.answer.Limits = nil
@@ -330,7 +330,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkServer is a check through the server library, without a connection.
+// BenchmarkServer measures a check through the server library, without a connection.
 func BenchmarkServer(b *testing.B) {
 	s := &dataServer{plane: newPlane(newFixed())}
 	var ctx fasthttp.RequestCtx

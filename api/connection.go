@@ -12,43 +12,42 @@ import (
 )
 
 const (
-	// A connection that is closed while its caller still sends would be reset, and the answer lost with it. So it
-	// lingers: what comes is thrown away, up to these bounds.
+	// If a connection is closed while its caller still sends, it is reset, and the caller loses the answer. So the
+	// connection lingers: further input is discarded, up to these bounds.
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
-	// acceptWait is how long no connection is taken, at first, when the process may open no more files.
+	// acceptWait is how long to wait, at first, before accepting again when the process may open no more files.
 	acceptWait = 5 * time.Millisecond
 )
 
-// connections are the open connections of a listener, so that all can be closed and waited for.
+// connections tracks the open connections of a listener, so that all can be closed and waited for.
 type connections struct {
 	began time.Time
-	// slack is how late deadlines may be; 0: they are set at once and exactly, also for a read or write under way.
+	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
 	slack time.Duration
-	// quick, if it is not nil, answers what was read of a connection between two requests. Where it reports false, whoever
-	// reads gets it.
+	// quick, if not nil, answers input that was read between two requests. If it reports false, the reader gets the input.
 	quick func(*connection, []byte) (bool, error)
-	// framed: requests come in the clear, and are read strictly.
+	// framed means that requests arrive in plain text and are parsed strictly.
 	framed bool
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	places places
 	open   map[*connection]struct{}
 	closed bool
-	over   chan struct{}  // closed with closed
-	gone   sync.WaitGroup // of open
+	over   chan struct{}  // closed when closed becomes true
+	gone   sync.WaitGroup // counts open
 }
 
 func newConnections(slack time.Duration, most int) *connections {
 	return &connections{began: time.Now(), slack: slack, places: newPlaces(most), open: make(map[*connection]struct{}), over: make(chan struct{})}
 }
 
-// listen returns ln with its connections kept in c.
+// listen wraps ln so that c tracks its connections.
 func (c *connections) listen(ln net.Listener) net.Listener {
 	return &trackedListener{Listener: ln, conns: c}
 }
 
-// closeAll closes every connection, and from now on every new one.
+// closeAll closes every connection, and from then on every new one.
 func (c *connections) closeAll() {
 	c.mu.Lock()
 	if !c.closed {
@@ -61,11 +60,11 @@ func (c *connections) closeAll() {
 	}
 	c.mu.Unlock()
 	for _, one := range all {
-		_ = one.Conn.Close() // whoever uses it sees the error and ends
+		_ = one.Conn.Close() // its user sees the error and stops
 	}
 }
 
-// closeSilent closes the connections over which nothing ever came.
+// closeSilent closes the connections on which nothing was ever received.
 func (c *connections) closeSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +75,7 @@ func (c *connections) closeSilent() {
 	}
 }
 
-// wait returns when every connection has been closed by its user.
+// wait returns once every connection has been closed by its user.
 func (c *connections) wait() { c.gone.Wait() }
 
 func (c *connections) add(conn net.Conn) *connection {
@@ -90,7 +89,7 @@ func (c *connections) add(conn net.Conn) *connection {
 	}
 	if !c.places.take(one) {
 		if before := c.places.takeSpare(one); before != nil {
-			_ = before.Conn.Close() // whoever uses it sees the error and ends
+			_ = before.Conn.Close() // its user sees the error and stops
 		}
 	}
 	c.open[one] = struct{}{}
@@ -98,7 +97,7 @@ func (c *connections) add(conn net.Conn) *connection {
 	return one
 }
 
-// beyond is how many connections found no place so far.
+// beyond returns how many connections have found no place so far.
 func (c *connections) beyond() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +111,7 @@ func (c *connections) park(one *connection) {
 	c.places.leave(one)
 }
 
-// resume gives a parked connection a place again. It reports false where there is none.
+// resume gives a parked connection a place again. It reports false if there is none.
 func (c *connections) resume(one *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +138,7 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 		if err == nil {
 			return l.conns.add(conn), nil
 		}
-		// The library would stop listening for good.
+		// On these errors the library would stop listening for good.
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}
@@ -153,51 +152,52 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// connection is a connection whose end can linger.
+// connection is a connection that can linger when it is closed.
 type connection struct {
 	net.Conn
 	owner   *connections
 	address netip.Prefix // see addressOf
-	placed  bool         // it has a place; guarded by the owner's mutex
-	spare   bool         // it has a spare one, and is answered one probe
-	heard   atomic.Bool  // something came
-	linger  atomic.Bool  // the end does
-	once    sync.Once    // the end
+	placed  bool         // it holds a place; guarded by the owner's mutex
+	spare   bool         // it holds a spare place and gets one probe answered
+	heard   atomic.Bool  // something was received
+	linger  atomic.Bool  // closing it lingers
+	once    sync.Once    // runs the close
 
-	reading, writing deadline // only where the owner has slack
+	reading, writing deadline // used only if the owner has slack
 
-	// between: the library waits for the next request, and has nothing of it. Whoever serves the connection has it alone.
+	// between is true while the library waits for the next request and has read none of it. Only the goroutine that serves
+	// the connection uses it.
 	between bool
 	frame   framing
 	head    quickHead    // of the last request that was answered the quick way
-	work    atomic.Int32 // what the quick way does with it
+	work    atomic.Int32 // the state of the quick way
 }
 
-// What the quick way does with a connection.
+// The states of the quick way on a connection.
 const (
 	workNone   int32 = iota
-	workAnswer       // it answers a request
-	workLast         // it answers one, and then closes the connection
+	workAnswer       // a request is being answered
+	workLast         // a request is being answered, and the connection closes after it
 	workClosed       // the connection is closed
 )
 
-// begin begins an answer of the quick way. It reports false if the connection is closed.
+// begin starts an answer of the quick way. It reports false if the connection is closed.
 func (c *connection) begin() bool { return c.work.CompareAndSwap(workNone, workAnswer) }
 
-// ending reports whether the answer that was begun is the last one.
+// ending reports whether the answer in progress is the last one.
 func (c *connection) ending() bool { return c.work.Load() == workLast }
 
-// end ends an answer, and reports whether the connection with it, since somebody wanted to close it meanwhile.
+// end finishes an answer. It closes the connection and reports true if Close was called in the meantime.
 func (c *connection) end() bool {
 	if c.work.CompareAndSwap(workAnswer, workNone) {
 		return false
 	}
 	c.work.Store(workClosed)
-	_ = c.shut() // nobody waits for what it says
+	_ = c.shut() // no one is left to handle the error
 	return true
 }
 
-// Close ends the connection, at once or behind the answer that is under way.
+// Close closes the connection, at once or after the answer in progress.
 func (c *connection) Close() error {
 	for !c.work.CompareAndSwap(workNone, workClosed) {
 		if c.work.CompareAndSwap(workAnswer, workLast) {
@@ -213,7 +213,7 @@ func (c *connection) Close() error {
 	return c.shut()
 }
 
-// SetDeadline is until when the next reads and writes may take.
+// SetDeadline bounds the next reads and writes.
 func (c *connection) SetDeadline(t time.Time) error {
 	if c.owner.slack == 0 {
 		return c.Conn.SetDeadline(t)
@@ -223,7 +223,7 @@ func (c *connection) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// SetReadDeadline is until when the next reads may take.
+// SetReadDeadline bounds the next reads.
 func (c *connection) SetReadDeadline(t time.Time) error {
 	if c.owner.slack == 0 {
 		return c.Conn.SetReadDeadline(t)
@@ -232,7 +232,7 @@ func (c *connection) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline is until when the next writes may take.
+// SetWriteDeadline bounds the next writes.
 func (c *connection) SetWriteDeadline(t time.Time) error {
 	if c.owner.slack == 0 {
 		return c.Conn.SetWriteDeadline(t)
@@ -253,7 +253,7 @@ func (c *connection) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read reads what came, but for what is answered at once.
+// Read returns received bytes, except for requests that the quick way answers itself.
 func (c *connection) Read(b []byte) (int, error) {
 	if c.frame.err != nil {
 		return 0, c.frame.err
@@ -273,7 +273,8 @@ func (c *connection) Read(b []byte) (int, error) {
 	}
 }
 
-// follow is what Read returns, where the requests are followed, that got b and err from below.
+// follow turns b and err, as read from the connection below, into Read's result. It checks the framing if framed is
+// set.
 func (c *connection) follow(b []byte, err error) (int, error) {
 	if !c.owner.framed {
 		return len(b), err
@@ -281,7 +282,7 @@ func (c *connection) follow(b []byte, err error) (int, error) {
 	return c.frame.filter(b, err)
 }
 
-// receive reads what came.
+// receive reads from the connection below.
 func (c *connection) receive(b []byte) (int, error) {
 	if slack := c.owner.slack; slack > 0 {
 		if t, moves := c.reading.next(c.owner.began, slack); moves {
@@ -309,14 +310,14 @@ func (c *connection) shut() (err error) {
 	return err
 }
 
-// drain tells the caller that nothing more comes, and reads on until it has understood.
+// drain half-closes the connection and discards input until the caller closes its side.
 func (c *connection) drain() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
-	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // its end, in whatever way, is what is waited for
+	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // only its end matters, however it ends
 }
 
-// onlyReader keeps io.Copy from looking for faster ways that need more room.
+// onlyReader keeps io.Copy away from shortcuts that need larger buffers.
 type onlyReader struct{ io.Reader }

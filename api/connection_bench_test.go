@@ -25,8 +25,8 @@ rules:
     limits: [{limit: 10000, per: 1h, algorithm: token-bucket, burst: 1000000000}]
 `
 
-// endless is a connection over which the same requests come again and again, and what is sent is thrown away. The kernel
-// has no part in it.
+// endless is a connection that delivers the same requests again and again and discards the answers. The kernel is not
+// involved.
 type endless struct {
 	canned
 	requests [][]byte
@@ -49,7 +49,7 @@ func (c *endless) Write(b []byte) (int, error) {
 
 func (c *endless) SetReadDeadline(time.Time) error { return nil }
 
-// endlessChecks are of a thousand subjects, at a node that refuses none.
+// endlessChecks returns checks of a thousand subjects, and a node that refuses none.
 func endlessChecks(tb testing.TB) (*node, [][]byte) {
 	n := startNode(tb, nil)
 	doc, err := rules.Parse([]byte(plentyRules))
@@ -66,7 +66,7 @@ func endlessChecks(tb testing.TB) (*node, [][]byte) {
 	return n, requests
 }
 
-// serveEndless has c served by the node.
+// serveEndless serves c.
 func (s *dataServer) serveEndless(c *endless) error {
 	one := s.conns.add(c)
 	return errors.Join(s.server.ServeConn(one), one.Close())
@@ -91,7 +91,7 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		// The counters themselves, buffers, the date each second, and what else goes on in the process.
+		// Allowed: the counters themselves, buffers, the date each second, and other activity of the process.
 		if have := after.Mallocs - before.Mallocs; have > checks/4 {
 			t.Errorf("%s: %d allocations for %d checks", way, have, checks)
 		}
@@ -101,8 +101,8 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkConnection is what a check costs a server beyond the kernel's part, beside one on the same library that answers
-// the same bytes without looking at the request. The processor time is that of the whole process.
+// BenchmarkConnection measures what a check costs a server besides the kernel's part, next to a server on the same
+// library that answers the same bytes without looking at the request. The processor time is that of the whole process.
 func BenchmarkConnection(b *testing.B) {
 	n, requests := endlessChecks(b)
 	data := n.API.data
@@ -153,7 +153,7 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkQuickHead reads a request as the quick way does: one whose head is not known, and one like the last.
+// BenchmarkQuickHead parses a request the quick way: one with an unknown head, and one with the same head as the last.
 func BenchmarkQuickHead(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	b.Run("new", func(b *testing.B) {

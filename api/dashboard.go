@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/api/ui"
 )
 
-// dashboard answers with the files of the dashboard. Reading them needs no token: the page asks the person for it.
+// dashboard serves the dashboard's files. They need no token: the page asks the user for it.
 func dashboard(site *ui.Site) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		name := strings.TrimPrefix(r.URL.Path, "/ui/")

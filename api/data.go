@@ -20,17 +20,18 @@ const (
 
 // Decider decides checks. *limiter.Limiter is one.
 type Decider interface {
-	// Check decides q now; nothing of q may be kept. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	// Check decides q now and keeps nothing of q. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
 	Check(q *limiter.Query, a *limiter.Answer) error
-	// CheckAll decides several in order, as Check does each; answers and errs have a place for each.
+	// CheckAll decides several queries in order, each as Check does. answers and errs have an element for each.
 	CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error)
-	// Reserve decides q as Check does. If it is allowed, what is returned names what it took, for Settle.
+	// Reserve decides q as Check does. If q is allowed, id names the reservation for Settle.
 	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
-	// Settle replaces what a reservation took by what was used, once.
+	// Settle replaces a reservation's estimate by the real costs, once.
 	Settle(id string, costs []limiter.UnitCost) (*limiter.Settlement, error)
-	// Adjust adds n to what a subject has used of a rule's limits in requests; once, if request is the id of one before.
+	// Adjust adds n to a subject's usage of a rule's limits in requests. A request id that was seen before does not add
+	// again.
 	Adjust(rule string, key []string, n int64, request string) (*limiter.Usage, error)
-	// Rules returns the rules in force, nil before there are any.
+	// Rules returns the rules in force; nil until there are any.
 	Rules() *rules.Set
 }
 
@@ -38,11 +39,11 @@ type Decider interface {
 type dataPlane struct {
 	decider   Decider
 	node      []byte  // the node's name as a JSON string
-	tokens    *tokens // nil: nobody is asked for one
+	tokens    *tokens // nil: no token is required
 	readiness *readiness
 	health    func() []byte
 	log       *slog.Logger
-	tracer    *tracing.Tracer // nil: nothing is traced
+	tracer    *tracing.Tracer // nil: no tracing
 	slow      time.Duration   // see Config
 	latency   latency
 	budget    budget
@@ -54,12 +55,12 @@ type dataPlane struct {
 // route is one address of the data plane.
 type route struct {
 	path    string
-	below   string // what paths may begin with instead of being path; empty: none
+	below   string // instead of path: a prefix that paths must have; empty: none
 	allow   string // methods; empty: any
 	maxBody int
-	// bodyIgnored: a body is thrown away, and one that is larger than maxBody ends the connection, not the request.
+	// bodyIgnored: the body is discarded. One that is larger than maxBody ends the connection, not the request.
 	bodyIgnored bool
-	form        *form // that the body is read as before serve; nil: serve reads it
+	form        *form // the form that the body is parsed as before serve; nil: serve parses it
 	serve       func(*dataPlane, *exchange) *Error
 	need        Scope // of the caller's token
 }
@@ -85,7 +86,7 @@ func routeOf(path string) *route {
 	return nil
 }
 
-// bodyLimit is how many bytes a body may have; where there is no route it is only thrown away.
+// bodyLimit is the maximum size of a body, in bytes; without a route the body is only discarded.
 func (r *route) bodyLimit() int {
 	if r == nil {
 		return maxCheckBody
@@ -98,7 +99,7 @@ func (p *dataPlane) acquire() *exchange {
 	if !ok {
 		return &exchange{stripe: p.latency.stripe()}
 	}
-	if !p.charge(x) { // a large one, of an earlier request
+	if !p.charge(x) { // a large check, left over from an earlier request
 		x = &exchange{stripe: x.stripe}
 	}
 	return x
@@ -113,11 +114,11 @@ func (p *dataPlane) release(x *exchange) {
 	p.exchanges.Put(x)
 }
 
-// charge takes from the budget what x's buffers have grown since it was charged last. It reports false where there is
-// no room for that.
+// charge takes from the budget what x's buffers have grown by since the last charge. It reports false if the budget has
+// no room.
 func (p *dataPlane) charge(x *exchange) bool { return x.size() <= freeBytes || p.chargeFor(x, 0) }
 
-// chargeFor is charge for buffers that are to grow by so much more.
+// chargeFor is charge for buffers that will grow by more bytes.
 func (p *dataPlane) chargeFor(x *exchange, more int) bool {
 	size := x.size() + int64(more)
 	if size <= freeBytes || size <= x.charged {
@@ -130,7 +131,7 @@ func (p *dataPlane) chargeFor(x *exchange, more int) bool {
 	return true
 }
 
-// admit finds what answers x, from its method, path and headers alone: the error comes before the body is read.
+// admit finds the route for x from its method, path and headers alone, so an error precedes reading the body.
 func (p *dataPlane) admit(x *exchange) (*route, *Error) {
 	r := routeOf(x.path)
 	switch {
@@ -166,7 +167,7 @@ func (p *dataPlane) serve(r *route, x *exchange) {
 	}
 }
 
-// dispatch has x answered by what r leads to. Probes are answered at any time.
+// dispatch runs r's handler on x. Probes are answered at any time.
 func (p *dataPlane) dispatch(r *route, x *exchange) *Error {
 	if r.need != anyone {
 		if e := p.readiness.checks(); e != nil {
@@ -181,7 +182,7 @@ func (p *dataPlane) dispatch(r *route, x *exchange) *Error {
 	return r.serve(p, x)
 }
 
-// recover turns a panic into an answer that tells nothing about it.
+// recover turns a panic into an answer that reveals nothing about it.
 func (p *dataPlane) recover(x *exchange) {
 	if v := recover(); v != nil {
 		p.panics.Add(1)
@@ -191,7 +192,7 @@ func (p *dataPlane) recover(x *exchange) {
 	}
 }
 
-// allows reports whether method is one of those in allow.
+// allows reports whether method is in the list allow.
 func allows(allow, method string) bool {
 	for one := range strings.SplitSeq(allow, ", ") {
 		if one == method {
@@ -217,7 +218,7 @@ func (p *dataPlane) check(x *exchange) *Error {
 	return nil
 }
 
-// readBody reads the body as f.
+// readBody parses the body as form f.
 func (x *exchange) readBody(f *form) *Error {
 	s := &x.scan
 	if s.reset(x.request.body); s.object() {
@@ -227,7 +228,7 @@ func (x *exchange) readBody(f *form) *Error {
 	return s.err()
 }
 
-// object begins a body that must be one JSON object.
+// object starts a body that must be one JSON object.
 func (s *scanner) object() bool {
 	if !s.utf8() {
 		return false
@@ -243,7 +244,7 @@ func (s *scanner) object() bool {
 	return false
 }
 
-// needsKey is the error for a rule that is asked without a key, nil for a rule that has no key attributes.
+// needsKey returns an error if q names a rule without a key; nil if the rule has no key attributes.
 func (p *dataPlane) needsKey(q *checkRequest) *Error {
 	if !q.ByKey || q.given&fieldKey != 0 {
 		return nil
@@ -254,7 +255,7 @@ func (p *dataPlane) needsKey(q *checkRequest) *Error {
 	return errorf(MissingKey, "key is missing: rule %q is asked about a key, or about attributes", excerpt(q.Rule))
 }
 
-// explain makes an answer of what the decider said.
+// explain turns the decider's error into an answer.
 func (p *dataPlane) explain(err error) *Error {
 	e := AsError(err)
 	if e.Code == Internal {

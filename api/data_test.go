@@ -119,7 +119,7 @@ func TestCheckDecides(t *testing.T) {
 	}
 }
 
-// A check over two rules that the second refuses leaves the first as it was.
+// If the second of two rules refuses a check, the first is left unchanged.
 func TestAllOrNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -276,7 +276,7 @@ func TestAPIToken(t *testing.T) {
 	if resp, _ := n.do(call{method: "GET", url: n.data + "/readyz"}); resp.StatusCode != 200 {
 		t.Errorf("readyz: have %d", resp.StatusCode)
 	}
-	// Without the token nothing large is taken in.
+	// Without the token nothing large is accepted.
 	if resp, _ := n.do(call{method: "POST", url: n.data + "/v1/check/batch", body: strings.Repeat(" ", 7<<20)}); resp.StatusCode != 401 || !resp.Close {
 		t.Errorf("a large batch: have %d, closes %v", resp.StatusCode, resp.Close)
 	}
@@ -320,7 +320,7 @@ func TestReadiness(t *testing.T) {
 	expect("draining", table.data+"/healthz", 200, "")
 }
 
-// broken panics, or fails in a way nobody knows of.
+// broken panics, or fails with an unknown error.
 type broken struct {
 	Decider
 	err error

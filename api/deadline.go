@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// The server library sets three deadlines a request, most of which nothing ever waits for: a request that arrives in one
-// piece is read before its deadline matters. Each would move a timer of the runtime's. So a connection only notes them, and
-// moves the timer when it reads or writes, if the one that is set does not do.
+// The server library sets three deadlines per request, most of which nothing ever waits for: a request that arrives in
+// one piece is read before its deadline matters. Each would move a runtime timer. So a connection only records them,
+// and moves the timer when it reads or writes, if the one already set does not suffice.
 
-// slackPart is how late a deadline may be, as a part of the time that a request has to arrive.
+// slackPart: a deadline may be late by 1/slackPart of the time that a request has to arrive.
 const slackPart = 8
 
-// deadline is until when a connection reads, or writes. Times are nanoseconds since the listener began, 0 is none.
+// deadline is the deadline for reading or for writing. Times are nanoseconds since the listener began, 0 for none.
 type deadline struct {
-	want atomic.Int64 // what was asked for
-	set  atomic.Int64 // what the connection below has
+	want atomic.Int64 // as requested
+	set  atomic.Int64 // as set on the connection below
 }
 
-// ask notes t, a time after the listener began or none. It takes effect with the next read or write.
+// ask records t, a time after the listener began, or zero for none. It takes effect at the next read or write.
 func (d *deadline) ask(t, began time.Time) {
 	if t.IsZero() {
 		d.want.Store(0)
@@ -31,8 +31,8 @@ func (d *deadline) ask(t, began time.Time) {
 	d.want.Store(want)
 }
 
-// next reports whether the deadline that is set is earlier than what was asked for, or later by more than slack, and what
-// it is to be then.
+// next reports whether the deadline must be moved, and to when. It must be if the one that is set is earlier than
+// requested, later by more than slack, or if only one of the two is none. A moved deadline is late by slack.
 func (d *deadline) next(began time.Time, slack time.Duration) (t time.Time, moves bool) {
 	want, have := d.want.Load(), d.set.Load()
 	if late := have - want; (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {

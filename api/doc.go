@@ -1,15 +1,15 @@
-// Package api answers HTTP: the data plane, where checks are asked, and the admin plane, where rules are written
-// and a node is looked at.
+// Package api serves HTTP on two planes: checks come in on the data plane; operators write rules and inspect a node on
+// the admin plane.
 //
-// [Open] binds both planes and returns an [API]. Its handlers stand on the interfaces of a [Config], so that what
-// decides checks, keeps rules and knows the members can change without this package. A node begins
-// answering that it is not ready; [API.Ready] lets checks in, [API.Drain] tells load balancers to leave while checks on open
-// connections go on, [API.Close] ends it.
+// [Open] binds both planes and returns an [API]. Its handlers depend only on the interfaces in [Config], so the code
+// that decides checks, stores rules and tracks members can change without touching this package. A node starts out
+// reporting that it is not ready. [API.Ready] lets checks in. [API.Drain] tells load balancers to leave while checks on
+// open connections are still decided. [API.Close] shuts it down.
 //
-// The data plane's handlers are written against a small request and response of their own; fasthttp is named in
-// few files. A body is read strictly, by hand and without allocating, as one of the forms in read.go, before its handler
-// runs; a handler returns its error. Answers come from pooled buffers. The admin plane is net/http, and its endpoints are one
-// table. Every error of either plane is one of the codes in errors.go and documented in openapi.yaml.
+// Data plane handlers use the package's own small request and response types; only a few files name fasthttp. Before a
+// handler runs, its body is parsed strictly, by hand and without allocating, as one of the forms in read.go. A handler
+// returns its error. Answers come from pooled buffers. The admin plane uses net/http, and one table lists its
+// endpoints. Every error of either plane is one of the codes in errors.go and is documented in openapi.yaml.
 //
-// Strings of a check refer to the request's buffer. What decides it must not keep them.
+// The strings of a check point into the request's buffer. The decider must not keep them.
 package api

@@ -18,15 +18,15 @@ import (
 
 const (
 	maxDocument = 8 << 20 // bytes of a body on the admin plane
-	// maxDiscard bounds what is read and thrown away of a body that is too large, so that its sender, who may not
-	// look up before all is sent, gets the answer.
+	// maxDiscard bounds how much of an oversized body is read and discarded. The sender may not look at the answer before
+	// it has sent everything.
 	maxDiscard = 256 << 20
 	typeYAML   = "application/yaml"
-	// catchTime bounds how long a read of the rules waits for what was written elsewhere.
+	// catchTime bounds how long a read of the rules waits to catch up with writes at other nodes.
 	catchTime = time.Second
 )
 
-// getRules answers the document in force, or an earlier one.
+// getRules answers with the document in force, or an earlier one.
 func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 	s.catch(w, r)
 	set := s.api.config.Decider.Rules()
@@ -63,8 +63,8 @@ func (s *adminServer) getRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// catch waits until this node has what was written before at any node, so that a read follows a write. If that takes
-// too long, the header says that the answer may be stale.
+// catch waits until this node has everything that was written earlier at any node, so that a read follows a write. If
+// that takes too long, a header says that the answer may be stale.
 func (s *adminServer) catch(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
 	defer cancel()
@@ -80,7 +80,7 @@ func (s *adminServer) sendYAML(w http.ResponseWriter, body []byte) {
 	s.send(w, body)
 }
 
-// preferences are the weights that accept gives to JSON and to YAML by name, 0…1.
+// preferences returns the weights, 0…1, that an Accept header gives to JSON and to YAML by name.
 func preferences(accept []string) (json, yaml float64) {
 	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, err := mime.ParseMediaType(one)
@@ -108,7 +108,7 @@ func (s *adminServer) putRules(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, rules.Change{Part: rules.WholeDocument})
 }
 
-// pieceOf is the piece of the document that r's path names.
+// pieceOf returns the piece of the document that r's path names.
 func pieceOf(r *http.Request) (c rules.Change, err error) {
 	switch kind, _, _ := strings.Cut(strings.TrimPrefix(r.Pattern, "/v1/"), "/"); kind {
 	case "rules":
@@ -126,7 +126,7 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 	return c, nil
 }
 
-// onPiece has a piece of the document served, the one that the path names.
+// onPiece calls serve with the piece of the document that the path names.
 func (s *adminServer) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		c, err := pieceOf(r)
@@ -152,12 +152,12 @@ func (s *adminServer) getPiece(w http.ResponseWriter, r *http.Request, c rules.C
 	if json, yaml := preferences(r.Header.Values("Accept")); yaml > json {
 		s.sendYAML(w, asYAML)
 	} else {
-		s.sendJSON(w, asJSON) // which is YAML too
+		s.sendJSON(w, asJSON) // JSON is YAML too
 	}
 	return nil
 }
 
-// write makes a change with r's body and answers with the new version.
+// write makes a change from r's body and answers with the new version.
 func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 	select {
 	case s.writes <- struct{}{}:
@@ -186,7 +186,7 @@ func (s *adminServer) write(w http.ResponseWriter, r *http.Request, c rules.Chan
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	report := struct {
 		Version  int64         `json:"version"`
-		Warnings []rules.Error `json:"warnings,omitempty"` // what of the rules is not in force
+		Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules is not in force
 	}{Version: version}
 	if set := s.api.config.Decider.Rules(); set != nil && set.Version == version {
 		report.Warnings = set.Document.Warnings()
@@ -205,7 +205,7 @@ func writeError(err error) error {
 	return &Error{Code: WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
 }
 
-// maxWriter bounds what names a writer in the list of versions, in bytes.
+// maxWriter bounds a writer's name in the list of versions, in bytes.
 const maxWriter = 128
 
 // writer says who makes a change.
@@ -221,7 +221,7 @@ func writer(r *http.Request) string {
 	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
 }
 
-// ifMatch reads If-Match: the version that must be in force, 0 for any. Quotes and W/ may be left out or given.
+// ifMatch parses If-Match: the version that must be in force, 0 for any. Quotes and W/ are optional.
 func ifMatch(values []string, current int64) (version int64, err error) {
 	text := strings.Join(values, ",")
 	if strings.TrimSpace(text) == "" {
@@ -241,7 +241,7 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		if err != nil || n < 0 {
 			return 0, badMatch()
 		}
-		// Of several, the one in force is as good as any; a 0 would ask for no condition.
+		// Of several versions, the one in force will do. A 0 would mean no condition.
 		if version == 0 || n == current {
 			version = n
 		}
@@ -256,7 +256,7 @@ func badMatch() *Error {
 	return errorf(BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readForm reads a body of at most most bytes into x.
+// readForm reads a body of up to most bytes into x.
 func readForm(r *http.Request, x *exchange, f *form, most int) error {
 	body, err := readAll(r, most)
 	if err != nil {
@@ -269,7 +269,7 @@ func readForm(r *http.Request, x *exchange, f *form, most int) error {
 	return nil
 }
 
-// readAll reads a body of at most most bytes.
+// readAll reads a body of up to most bytes.
 func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
 		return nil, tooLarge(most) // not asked for, so not sent
@@ -279,13 +279,13 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 		return nil, receiveError(err)
 	}
 	if len(body) > most {
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // its end is what is waited for
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // only its end matters
 		return nil, tooLarge(most)
 	}
 	return body, nil
 }
 
-// getVersions lists the last versions.
+// getVersions lists the latest versions.
 func (s *adminServer) getVersions(w http.ResponseWriter, r *http.Request) error {
 	s.catch(w, r)
 	list := s.api.config.Rules.Versions()

@@ -11,7 +11,7 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0
@@ -78,7 +78,7 @@ func appendProblem(b []byte, e *Error) []byte {
 	return append(b, '}')
 }
 
-// appendProblemFields appends what an error in a batch has too.
+// appendProblemFields appends the fields that an error in a batch has, too.
 func appendProblemFields(b []byte, e *Error) []byte {
 	kind := kinds[e.Code]
 	b = append(b, `"status":`...)

@@ -22,9 +22,9 @@ const (
 	MissingKey       Code = "missing-key"
 	BadRequest       Code = "bad-request" // not HTTP
 	Unauthorized     Code = "unauthorized"
-	Forbidden        Code = "forbidden"    // the token has not the scope
-	CrossOrigin      Code = "cross-origin" // a page in a browser asks
-	WrongHost        Code = "wrong-host"   // of the admin plane: a name that is not known to be this node's
+	Forbidden        Code = "forbidden"    // the token lacks the scope
+	CrossOrigin      Code = "cross-origin" // the request comes from a page in a browser
+	WrongHost        Code = "wrong-host"   // on the admin plane: a host name that is not known to be this node's
 	UnknownRule      Code = "unknown-rule"
 	UnknownReserve   Code = "unknown-reservation"
 	NotFound         Code = "not-found"
@@ -37,16 +37,16 @@ const (
 	Internal         Code = "internal"
 	NotReady         Code = "not-ready"
 	Draining         Code = "draining"
-	NoLeader         Code = "no-leader" // of a write: nobody can agree to it now
-	NoOwner          Code = "no-owner"  // of a look at counters: nobody who may tell can be reached
+	NoLeader         Code = "no-leader" // for writes: no leader can agree to it now
+	NoOwner          Code = "no-owner"  // for a read of counters: no node that may answer can be reached
 	MemberThere      Code = "member-there"
 	OnlyMember       Code = "only-member"
 	LevelRefused     Code = "level-refused"
-	NoPrimary        Code = "no-primary" // of a write: the region where rules are written is away
+	NoPrimary        Code = "no-primary" // for writes: the region where rules are written can't be reached
 	WriteFailed      Code = "write-failed"
 	Overloaded       Code = "overloaded"
 	RequestIDReused  Code = "request-id-reused"
-	Incomplete       Code = "incomplete" // of an export: a node that has a part of it can't be asked
+	Incomplete       Code = "incomplete" // for exports: a node that holds part of the data can't be asked
 )
 
 // kinds gives each code its status and title.
@@ -87,13 +87,13 @@ var kinds = map[Code]struct {
 	Incomplete:       {http.StatusServiceUnavailable, "Not all nodes could be asked"},
 }
 
-// Error is an error that a caller is told about.
+// Error is an error that is reported to the caller.
 type Error struct {
 	Code     Code
-	Detail   string       // a sentence; names the field and the bound
-	Err      error        // the cause, nil without one
-	mistakes rules.Errors // of a rules document
-	allow    string       // the methods, of MethodNotAllowed
+	Detail   string       // a sentence that names the field and the bound
+	Err      error        // the cause, if any
+	mistakes rules.Errors // in a rules document
+	allow    string       // the methods, for MethodNotAllowed
 }
 
 // Error returns code and detail.
@@ -102,7 +102,7 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Detail }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Status is the HTTP status of e.
+// Status returns the HTTP status of e.
 func (e *Error) Status() int { return kinds[e.Code].status }
 
 func errorf(code Code, format string, args ...any) *Error {
@@ -114,7 +114,7 @@ func errInternal() *Error { return errorf(Internal, "something went wrong; the n
 // Title says what kind of error e is.
 func (e *Error) Title() string { return kinds[e.Code].title }
 
-// causes are the errors of other packages that callers are told.
+// causes maps errors of other packages to those that callers see.
 var causes = []struct {
 	err    error
 	code   Code
@@ -140,7 +140,7 @@ var causes = []struct {
 	{loads.ErrFull, Overloaded, ""},
 }
 
-// AsError gives an error its code. What it does not know is Internal, and told to nobody.
+// AsError gives an error its code. An unknown error becomes Internal, and callers do not see its text.
 func AsError(err error) *Error {
 	var known *Error
 	var invalid rules.Errors
@@ -161,7 +161,7 @@ func AsError(err error) *Error {
 	return &Error{Code: Internal, Detail: errInternal().Detail, Err: err}
 }
 
-// invalidRules names everything that is wrong with a document.
+// invalidRules lists everything that is wrong with a document.
 func invalidRules(list rules.Errors) *Error {
 	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {

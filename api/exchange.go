@@ -10,28 +10,28 @@ import (
 const (
 	typeJSON    = "application/json"
 	typeProblem = "application/problem+json"
-	// keptBuffer is the largest buffer, in bytes, that is kept from request to request.
+	// keptBuffer bounds, in bytes, the buffers that are kept from request to request.
 	keptBuffer = 64 << 10
 )
 
-// request is what the data plane looks at of an HTTP request. It holds until the exchange is over.
+// request is the part of an HTTP request that the data plane uses. It is valid until the exchange ends.
 type request struct {
 	method        string
 	path          string
-	query         string // of what is below authPrefix; elsewhere no query is looked at
-	authorization string // the first header Authorization
-	// authorizations is how many there are, if they were counted.
+	query         string // only below authPrefix; ignored elsewhere
+	authorization string // the first Authorization header
+	// authorizations is the number of Authorization headers, if they were counted.
 	authorizations int
-	known          *knownToken // nil: the token is looked up
-	header         headerLines // nil: read already, and plain
+	known          *knownToken // nil: look the token up
+	header         headerLines // nil: already checked, and plain
 	peer           net.Addr
-	// Read only where there is a tracer.
+	// These two are read only with a tracer.
 	traceparent, tracestate string
 	body                    []byte
 }
 
-// headerLines finds the lines of a header, given its name in canonical case, in the order in which they came. What is
-// returned holds until the next call, the lines themselves as long as the request.
+// headerLines finds the lines of a header by its canonical name, in order of arrival. The returned slice is valid until
+// the next call, the lines as long as the request.
 type headerLines interface{ PeekAll(name string) [][]byte }
 
 // response is what the data plane answers.
@@ -40,7 +40,7 @@ type response struct {
 	contentType string
 	headers     []header
 	body        []byte
-	// due is when the answer is sent, zero: at once; after, what is left of its delay then.
+	// due is when to send the answer, zero: at once; after is what is left of its delay at due.
 	due   time.Time
 	after time.Duration
 	// hangUp closes the connection after the answer.
@@ -48,7 +48,7 @@ type response struct {
 }
 
 type header struct {
-	name  string // in canonical case
+	name  string // in canonical form
 	value []byte
 }
 
@@ -56,7 +56,7 @@ func (r *response) set(name string, value []byte) {
 	r.headers = append(r.headers, header{name, value})
 }
 
-// exchange is one request, its answer, and all that is needed on the way. Exchanges are pooled.
+// exchange is one request, its answer, and all state in between. Exchanges are pooled.
 type exchange struct {
 	request
 	response
@@ -64,31 +64,31 @@ type exchange struct {
 	scan   scanner
 	check  checkRequest
 	answer limiter.Answer
-	// values holds the headers' values. It grows only by append: values already handed out stay as they are.
+	// values holds the values of headers. It grows only by append: values already handed out stay unchanged.
 	values []byte
-	order  []int32  // of answer.Limits, tightest first
-	spare  []byte   // a sentence before it is quoted
-	lines  []string // of a header
+	order  []int32  // indices into answer.Limits, tightest first
+	spare  []byte   // scratch space for a sentence before it is quoted
+	lines  []string // the lines of a header
 	stripe *latencyStripe
-	wire   []byte // an answer as it goes over the wire, where the library does not write it
+	wire   []byte // an answer in wire format, if the library does not write it
 
-	began time.Time // when the request was there; zero: not noted
+	began time.Time // when the request had arrived; zero: not recorded
 
-	token *token // that the request came with; nil: none was asked for
+	token *token // the request's token; nil: none was required
 
-	decided  bool     // answer holds the decision of this request
-	checks   int      // of a batch
+	decided  bool     // answer holds this request's decision
+	checks   int      // the number of checks in a batch
 	work     int64    // bytes that deciding a batch takes
-	charged  int64    // bytes of the budget; see size
-	arriving transfer // its body, where that is large
+	charged  int64    // bytes charged to the budget; see size
+	arriving transfer // the body, if it is large
 }
 
-// size is about the bytes that x keeps, with those of its request and its answer.
+// size returns roughly how many bytes x holds, including its request and answer.
 func (x *exchange) size() int64 {
 	return x.work + int64(cap(x.request.body)+cap(x.response.body)+cap(x.scan.scratch)+cap(x.values)+cap(x.spare)+cap(x.wire))
 }
 
-// reset makes x ready for the next request.
+// reset prepares x for the next request.
 func (x *exchange) reset() {
 	x.request = request{body: kept(x.request.body)}
 	x.response = response{headers: x.headers[:0], body: kept(x.response.body)}
@@ -102,7 +102,7 @@ func (x *exchange) reset() {
 	x.wire, x.began = kept(x.wire), time.Time{}
 }
 
-// kept is b emptied for the next use, or nothing when it grew too large to be kept.
+// kept returns b emptied for reuse, or nil if it is too large to keep.
 func kept(b []byte) []byte {
 	if cap(b) > keptBuffer {
 		return nil
@@ -110,7 +110,7 @@ func kept(b []byte) []byte {
 	return b[:0]
 }
 
-// json begins an answer of JSON.
+// json starts a JSON answer.
 func (x *exchange) json(status int) {
 	x.status, x.contentType = status, typeJSON
 }

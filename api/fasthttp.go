@@ -18,14 +18,14 @@ import (
 
 // Bounds of the data plane's server.
 const (
-	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last; batches have longer
+	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last; batches get longer
 	batchReadFactor  = 3
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
 	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
 )
 
-// dataServer serves the data plane over HTTP/1.1. It is all that knows the server library.
+// dataServer serves the data plane over HTTP/1.1. It hides the server library.
 type dataServer struct {
 	plane   *dataPlane
 	server  *fasthttp.Server
@@ -33,11 +33,11 @@ type dataServer struct {
 	conns   *connections
 	waiting *waiting
 	date    dateHeader
-	done    chan error // from Serve
+	done    chan error // Serve's result
 	once    sync.Once
 }
 
-// serveData begins to serve plane on ln, with TLS if config is not nil.
+// serveData starts to serve plane on ln, with TLS if config is not nil.
 func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeout time.Duration) *dataServer {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &dataServer{
@@ -51,7 +51,7 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		HeaderReceived: s.headerReceived,
 		Logger:         serverLog{plane.log},
 
-		// Bodies are read here, piece by piece: the library would make room for what a caller only announces.
+		// This package reads bodies itself, piece by piece: the library would allocate whatever length a caller announces.
 		StreamRequestBody:            true,
 		MaxRequestBodySize:           maxCheckBody,
 		DisablePreParseMultipartForm: true,
@@ -59,7 +59,7 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 		ReadTimeout:  readTimeout,
 		WriteTimeout: cmp.Or(plane.slow, dataWriteTimeout),
 		IdleTimeout:  cmp.Or(plane.slow, dataIdleTimeout),
-		// A goroutine that served a connection waits this long for the next one.
+		// How long an idle worker goroutine waits for the next connection.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,
 		Concurrency:           2 * dataPlaces, // never reached: see places
@@ -83,8 +83,8 @@ func serveData(plane *dataPlane, ln net.Listener, config *tls.Config, readTimeou
 	return s
 }
 
-// noteBetween notes whether the library waits for a request. It asks for the first bytes of the next one while the
-// connection is idle, if it has none of it, and for nothing else.
+// noteBetween records whether the library waits for a request. While a connection is idle and no byte of the next
+// request has been read, the library reads only that request's first bytes.
 func noteBetween(conn net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
 		return
@@ -94,25 +94,25 @@ func noteBetween(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// close stops taking connections, waits for the requests under way until ctx ends, and closes what is left.
+// close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
 func (s *dataServer) close(ctx context.Context) error {
 	s.waiting.end()
 	s.waiting.await(ctx)
 	s.conns.closeSilent() // the library would wait for their first request
 	err := s.server.ShutdownWithContext(ctx)
-	_ = s.ln.Close() // which the library does not do when it had not begun to serve
+	_ = s.ln.Close() // the library doesn't, if it never began to serve
 	s.conns.closeAll()
 	if err != nil {
 		err = fmt.Errorf("close data plane: %w", err)
 	}
 	serveErr := <-s.done
-	s.done <- nil // for the next close
+	s.done <- nil // for the next call of close
 	s.conns.wait()
 	s.once.Do(s.waiting.close)
 	return errors.Join(err, serveErr)
 }
 
-// headerReceived gives large bodies more time, and has the library do what it does not by itself.
+// headerReceived gives large bodies more time, and makes up for what the library leaves out.
 func (s *dataServer) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
 		if closes, ok := connectionList(list); closes || !ok {
@@ -162,8 +162,8 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	s.answer(ctx, x)
 }
 
-// target is the path of a request, and its query where that is looked at. Below authPrefix it is what was sent: proxies
-// append their callers' paths there, whose dots may not lead anywhere else.
+// target returns a request's path, and its query if the query is used. Below authPrefix the path is exactly what was
+// sent: proxies append their callers' paths there, and dots in those must not lead elsewhere.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
 	if sent := view(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
 		path, query, _ = strings.Cut(sent, "?")
@@ -172,7 +172,7 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 	return view(ctx.Path()), view(ctx.URI().QueryString())
 }
 
-// answer hands x's response over to the library.
+// answer hands x's response to the library.
 func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	if !s.plane.charge(x) {
 		x.response.body = nil
@@ -190,7 +190,7 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	if n := len(x.response.body); n <= freeBytes {
 		r.SetBody(x.response.body)
 	} else {
-		// It goes to the reply, and what it is charged with.
+		// The buffer and its charge move to the reply.
 		size := int64(cap(x.response.body))
 		x.charged = max(0, x.charged-size)
 		var sent *reply
@@ -201,11 +201,11 @@ func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	case x.hangUp:
 		s.hangUp(ctx)
 	case s.plane.readiness.leaving(), onSpare(ctx.Conn()):
-		ctx.SetConnectionClose() // the next request had better go to another node
+		ctx.SetConnectionClose() // the next request should go to another node
 	}
 }
 
-// hangUp ends the connection after the answer, in a way that lets a caller who is still sending read it.
+// hangUp ends the connection after the answer, such that a caller who is still sending can read it.
 func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c := tracked(ctx.Conn()); c != nil {
@@ -213,7 +213,7 @@ func (s *dataServer) hangUp(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// readBody reads a body of at most most bytes into x.
+// readBody reads a body of up to most bytes into x.
 func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *Error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
@@ -231,12 +231,12 @@ func (s *dataServer) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *
 	}()
 	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
-			// It has room for twice of what has arrived, at most: what is only announced costs nothing.
+			// Room grows to at most twice what has arrived: an announced length costs nothing.
 			size := max(4096, 2*cap(b))
 			if length >= len(b) {
 				size = min(size, max(4096, length+1))
 			}
-			if large { // while it waits, it is not slow
+			if large { // waiting for room does not make it slow
 				s.plane.budget.finish(&x.arriving)
 				large = false
 			}
@@ -292,7 +292,7 @@ func receiveError(err error) *Error {
 	return errorf(BadRequest, "the request can not be read as HTTP/1.1")
 }
 
-// malformed answers what could not be read as a request.
+// malformed answers input that could not be parsed as a request.
 func (s *dataServer) malformed(ctx *fasthttp.RequestCtx, err error) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
@@ -302,7 +302,7 @@ func (s *dataServer) malformed(ctx *fasthttp.RequestCtx, err error) {
 	s.answer(ctx, x)
 }
 
-// expect decides on Expect: 100-continue: a body that would be refused is not asked for.
+// expect handles Expect: 100-continue. It does not ask for a body that would be refused.
 func (s *dataServer) expect(ctx *fasthttp.RequestCtx) int {
 	path, _ := target(ctx)
 	r := routeOf(path)
@@ -318,7 +318,7 @@ func (s *dataServer) expect(ctx *fasthttp.RequestCtx) int {
 	return x.status
 }
 
-// serverLog takes the library's messages, which are about single connections.
+// serverLog receives the library's messages, which are about single connections.
 type serverLog struct{ log *slog.Logger }
 
 func (l serverLog) Printf(format string, args ...any) {

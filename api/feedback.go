@@ -4,10 +4,10 @@ import (
 	"net/http"
 )
 
-// verdictFalsePositive is the only verdict there is: the check should not have been refused.
+// verdictFalsePositive is the only verdict: the check should not have been refused.
 const verdictFalsePositive = "false-positive"
 
-// feedback takes note that a subject was refused and should not have been.
+// feedback records that a subject was refused and should not have been.
 func (s *adminServer) feedback(w http.ResponseWriter, r *http.Request) error {
 	x := s.api.plane.acquire()
 	defer s.api.plane.release(x)

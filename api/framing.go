@@ -7,25 +7,25 @@ import (
 	"net"
 )
 
-// framing follows the bytes of one connection and knows which of them are a head, a body or the lines of chunks. It
-// passes on only what RFC 9112 lets be read in one way, so that a proxy in front and the server library behind agree on
-// where each request ends. The library by itself takes bare LFs, folded lines, a Content-Length beside a
+// framing follows the bytes of one connection and knows whether they belong to a head, a body or chunk lines. It passes
+// on only what RFC 9112 allows to be read in exactly one way, so that a proxy in front and the server library behind
+// agree on where each request ends. The library alone accepts bare LFs, folded lines, a Content-Length next to a
 // Transfer-Encoding, and more.
 type framing struct {
 	part framePart
 	err  error // why nothing more is passed on
 
-	line []byte // the beginning of a line that has not ended yet
-	size int    // bytes of this head or of these trailers, or what lines of chunks have beyond their data
-	left int64  // bytes of this body or chunk that have not come yet
+	line []byte // the start of an unfinished line
+	size int    // bytes of this head or these trailers, or the excess bytes of chunk lines over their data
+	left int64  // bytes of this body or chunk still to come
 
-	// Of the head.
+	// About the head.
 	oldVersion    bool // HTTP/1.0
-	host, list    bool // there is a Host, a Connection
-	sized, chunks bool // there is a Content-Length, a Transfer-Encoding
+	host, list    bool // it has a Host, a Connection header
+	sized, chunks bool // it has a Content-Length, a Transfer-Encoding
 }
 
-// framePart is what comes next over a connection.
+// framePart is what comes next on a connection.
 type framePart uint8
 
 const (
@@ -62,7 +62,7 @@ const (
 	errHeadTooLarge frameError = "the head is too large"
 )
 
-// pass returns how many bytes of b may be passed on. When those are not all, err says why.
+// pass returns how many bytes of b may be passed on. If not all, f.err says why.
 func (f *framing) pass(b []byte) int {
 	if f.err != nil {
 		return 0
@@ -96,7 +96,7 @@ func (f *framing) pass(b []byte) int {
 		part := f.part
 		if f.err = f.take(line); f.err != nil {
 			if first && part == partRequest && line[0] != '\n' {
-				at++ // the library answers nothing where nothing came
+				at++ // pass on one byte: the library answers nothing if it read nothing
 			}
 			return at
 		}
@@ -108,7 +108,7 @@ func (f *framing) pass(b []byte) int {
 	return len(b)
 }
 
-// endOfData goes on behind a body or the data of a chunk.
+// endOfData moves on after a body or the data of a chunk.
 func (f *framing) endOfData() {
 	if f.part == partChunk {
 		f.part = partChunkEnd
@@ -117,14 +117,14 @@ func (f *framing) endOfData() {
 	f.part = partRequest
 }
 
-// take reads one line with its end.
+// take reads one line with its line end.
 func (f *framing) take(line []byte) error {
 	n := len(line) - 2
 	if n < 0 || line[n] != '\r' {
 		return errLineEnd
 	}
 	if f.part == partRequest {
-		f.size = 0 // that of the request before is over
+		f.size = 0 // the previous request is over
 	}
 	if f.size += len(line); f.size > dataHeaderBytes {
 		return f.tooLarge()
@@ -147,7 +147,7 @@ func (f *framing) take(line []byte) error {
 		f.part = partChunkSize
 		return nil
 	}
-	if n == 0 { // behind the trailers
+	if n == 0 { // the end of the trailers
 		f.part = partRequest
 		return nil
 	}
@@ -165,10 +165,10 @@ func (f *framing) tooLarge() error {
 	return errHeadTooLarge
 }
 
-// refused reports that the trailers, which the library does not tell errors of, are refused.
+// refused reports whether the trailers are refused; the library reports no error about trailers.
 func (f *framing) refused() bool { return f.err != nil && f.part == partTrailer }
 
-// requestLine begins a request.
+// requestLine starts a request.
 func (f *framing) requestLine(line []byte) error {
 	*f = framing{part: partHeader, line: f.line, size: len(line) + 2}
 	i := bytes.IndexByte(line, ' ')
@@ -181,7 +181,7 @@ func (f *framing) requestLine(line []byte) error {
 		return errLine
 	}
 	switch {
-	case !all(target, ofTarget), string(method) == "CONNECT": // a tunnel would begin behind an answer with 200
+	case !all(target, ofTarget), string(method) == "CONNECT": // after a 200 answer, CONNECT would start a tunnel
 		return errTarget
 	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
 		return nil
@@ -191,7 +191,7 @@ func (f *framing) requestLine(line []byte) error {
 	return errTarget
 }
 
-// header reads a line of a head.
+// header reads a header line.
 func (f *framing) header(line []byte) error {
 	name, value, err := headerLine(line)
 	if err != nil {
@@ -262,7 +262,7 @@ func (f *framing) endOfHead() error {
 	return nil
 }
 
-// chunkSize reads the line that begins a chunk.
+// chunkSize reads the line that starts a chunk.
 func (f *framing) chunkSize(line []byte) error {
 	i := 0
 	for f.left = 0; i < len(line); i++ {
@@ -279,7 +279,7 @@ func (f *framing) chunkSize(line []byte) error {
 		f.part, f.size = partTrailer, 0
 		return nil
 	}
-	// Many small chunks may have as much beside their data as net/http allows.
+	// Allow as much overhead per chunk as net/http does: many small chunks have little data next to their lines.
 	f.part, f.size = partChunk, max(0, f.size-16-int(2*f.left))
 	return nil
 }
@@ -294,7 +294,7 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-// headerLine cuts a line into a name and a value without the blanks around it.
+// headerLine splits a line into its name and its value, without blanks around the value.
 func headerLine(line []byte) (name, value []byte, err error) {
 	if line[0] == ' ' || line[0] == '\t' {
 		return nil, nil, errFold
@@ -315,7 +315,7 @@ func headerLine(line []byte) (name, value []byte, err error) {
 	return line[:i], value, nil
 }
 
-// trim cuts blanks off both ends of b.
+// trim removes blanks from both ends of b.
 func trim(b []byte) []byte {
 	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
 		b = b[1:]
@@ -326,15 +326,15 @@ func trim(b []byte) []byte {
 	return b
 }
 
-// frames reports whether name is of a header that says where a request ends, or whose it is.
+// frames reports whether name is a header that determines where a request ends or which host it is for.
 func frames(name []byte) bool {
 	return isName(name, "content-length") || isName(name, "transfer-encoding") || isName(name, "host") ||
 		isName(name, "connection") || isName(name, "trailer") || isName(name, "expect")
 }
 
-// connectionList reads the value of Connection. closes: the connection ends with the answer, since the list says so, or
-// has an option that is not known here. It is not ok if it is no list, or a long one, or takes a header away that says
-// where the request ends.
+// connectionList parses the value of Connection. closes means that the connection ends with the answer, because the
+// list says so or has an unknown option. ok is false if the value is not a list, is too long, or removes a header that
+// determines where the request ends.
 func connectionList(value []byte) (closes, ok bool) {
 	for n := 0; ; n++ {
 		one, rest, more := bytes.Cut(value, []byte(","))
@@ -353,7 +353,7 @@ func connectionList(value []byte) (closes, ok bool) {
 	}
 }
 
-// What a character may be a part of.
+// The character classes.
 const (
 	ofToken uint8 = 1 << iota
 	ofValue
@@ -380,7 +380,7 @@ var classes = func() (t [256]uint8) {
 	return t
 }()
 
-// all reports whether b is not empty, and each of its characters is of class.
+// all reports whether b is not empty and all its characters are of class.
 func all(b []byte, class uint8) bool {
 	for _, c := range b {
 		if classes[c]&class == 0 {
@@ -394,7 +394,7 @@ func hasPrefixFold(b []byte, lower string) bool {
 	return len(b) >= len(lower) && bytes.EqualFold(b[:len(lower)], []byte(lower))
 }
 
-// securedListener has the framing of what comes over TLS followed.
+// securedListener checks the framing of requests that arrive over TLS.
 type securedListener struct{ net.Listener }
 
 // Accept waits for the next connection.
@@ -406,13 +406,13 @@ func (l securedListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// secured is a connection over TLS.
+// secured is a TLS connection.
 type secured struct {
 	*tls.Conn
 	frame framing
 }
 
-// Read reads what came.
+// Read returns received bytes that pass the framing.
 func (c *secured) Read(b []byte) (int, error) {
 	if c.frame.err != nil {
 		return 0, c.frame.err
@@ -421,7 +421,7 @@ func (c *secured) Read(b []byte) (int, error) {
 	return c.frame.filter(b[:n], err)
 }
 
-// frameOf is what follows the requests of c, a connection as the library has it; nil: nothing does.
+// frameOf returns the framing of c, a connection as the library has it; nil if it has none.
 func frameOf(c net.Conn) *framing {
 	if r, ok := c.(*rewound); ok {
 		c = r.Conn
@@ -435,7 +435,7 @@ func frameOf(c net.Conn) *framing {
 	return nil
 }
 
-// filter is what Read returns that got b and err from below.
+// filter turns b and err, as read from the connection below, into Read's result.
 func (f *framing) filter(b []byte, err error) (int, error) {
 	n := f.pass(b)
 	if err == io.EOF && f.err == nil && f.part > partBody {

@@ -18,15 +18,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// behind stands behind requests that must not let it be read as one.
+// behind follows requests that must not let it be read as a request of its own.
 const behind = "GET /healthz?behind HTTP/1.1\r\nHost: n\r\n\r\n"
 
 const chunkedGood = "e\r\n" + good + "\r\n0\r\n\r\n"
 
-// head is a request with these lines, which end as they say, and body.
+// head builds a request from its first line, header lines (with their line ends) and body.
 func head(first, lines, body string) string { return first + lines + "\r\n" + body }
 
-// framingTests are requests that two readers may read in two ways, and some that are only odd.
+// framingTests are requests that two parsers may read differently, and some that are merely odd.
 var framingTests = []struct {
 	name   string
 	send   string
@@ -50,7 +50,7 @@ var framingTests = []struct {
 	{"coding with a vertical tab", post("/v1/check", chunkedGood, "Transfer-Encoding: \x0bchunked"), []int{400}, true},
 	{"chunked of HTTP/1.0", strings.Replace(post("/v1/check", chunkedGood, "Transfer-Encoding: chunked", "Connection: keep-alive"), "1.1", "1.0", 1), []int{400}, true},
 
-	// A proxy sends its callers' requests over one connection: what one sends must not have the next one refused.
+	// A proxy sends its callers' requests over one connection: one caller's request must not get the next one refused.
 	{"the largest head before another", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: "+strings.Repeat("x", dataHeaderBytes-50)+"\r\n", ""), []int{200}, false},
 
 	{"bare LF behind the first line", head("GET /healthz HTTP/1.1\n", "Host: n\r\n", ""), []int{400}, true},
@@ -133,7 +133,8 @@ var framingTests = []struct {
 	{"refused in a pipeline", post("/v1/check", good) + post("/v1/check", good, "Content-Length: 14"), []int{200, 400}, true},
 }
 
-// What can be read in two ways is refused or is the last over its connection: what stands behind it is never a request.
+// A request that can be read in two ways is refused, or is the last on its connection: what follows it is never read as
+// a request.
 func TestFraming(t *testing.T) {
 	n := startNode(t, nil)
 	certFile, keyFile := writePair(t, t.TempDir(), "one")
@@ -151,7 +152,7 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// tryFraming sends what a test says in so many pieces, and a request behind it.
+// tryFraming sends a test's request in pieces, followed by another request.
 func tryFraming(t *testing.T, c net.Conn, send string, want []int, closes bool, pieces int) {
 	t.Helper()
 	text := send + behind
@@ -193,7 +194,7 @@ func tryFraming(t *testing.T, c net.Conn, send string, want []int, closes bool, 
 // readRequest is a request as a server understood it.
 type readRequest struct{ method, target, body string }
 
-// readers are two servers that note the requests they read: ours, and net/http's as a reference.
+// readers are two servers that record the requests they read: ours, and net/http's as the reference.
 type readers struct {
 	data *dataServer
 	std  *http.Server
@@ -232,7 +233,7 @@ func (r *readers) note(method, target string, body []byte) {
 	r.seen = append(r.seen, readRequest{method, target, string(body)})
 }
 
-// take is what was noted since the last time.
+// take returns what was recorded since the last call.
 func (r *readers) take() []readRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,17 +242,17 @@ func (r *readers) take() []readRequest {
 	return seen
 }
 
-// ours are the requests that the data plane's server reads in text.
+// ours returns the requests that the data plane's server reads in text.
 func (r *readers) ours(t testing.TB, text string) []readRequest {
 	one := r.data.conns.add(&canned{reads: []string{text}})
-	_ = r.data.server.ServeConn(one) // what it says is in the answer
+	_ = r.data.server.ServeConn(one) // its error shows in the answer
 	if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
 	return r.take()
 }
 
-// cannedOnce is a connection for net/http, which says when it is closed.
+// cannedOnce is a connection for net/http that signals when it is closed.
 type cannedOnce struct {
 	canned
 	once   sync.Once
@@ -261,10 +262,10 @@ type cannedOnce struct {
 func (c *cannedOnce) Close() error                { c.once.Do(func() { close(c.closed) }); return nil }
 func (c *cannedOnce) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline notes nothing: net/http calls it from two goroutines.
+// SetReadDeadline does nothing: net/http calls it from two goroutines.
 func (c *cannedOnce) SetReadDeadline(time.Time) error { return nil }
 
-// theirs are those that net/http reads.
+// theirs returns the requests that net/http reads.
 func (r *readers) theirs(text string) []readRequest {
 	c := &cannedOnce{canned: canned{reads: []string{text}}, closed: make(chan struct{})}
 	r.ln.ends <- c
@@ -272,7 +273,7 @@ func (r *readers) theirs(text string) []readRequest {
 	return r.take()
 }
 
-// agree reports an error unless every request that our server reads is the same for net/http.
+// agree fails unless net/http reads the same requests as our server.
 func (r *readers) agree(t testing.TB, text string) {
 	t.Helper()
 	have, want := r.ours(t, text), r.theirs(text)
@@ -281,8 +282,8 @@ func (r *readers) agree(t testing.TB, text string) {
 	}
 }
 
-// Whatever our server reads as a request, net/http reads as the same one: nothing is a request for one and a body for
-// the other.
+// Whatever our server reads as a request, net/http reads as the same request: no bytes are a request to one and a body
+// to the other.
 func TestFramingAgreesWithNetHTTP(t *testing.T) {
 	r := newReaders(t)
 	for _, tt := range framingTests {
@@ -293,7 +294,7 @@ func TestFramingAgreesWithNetHTTP(t *testing.T) {
 	}
 }
 
-// A body in chunks whose last one never comes is not a whole one.
+// A chunked body whose last chunk never comes is incomplete.
 func TestBodyThatIsCut(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -325,7 +326,7 @@ func FuzzFraming(f *testing.F) {
 	})
 }
 
-// However what comes is cut into pieces, the same is passed on.
+// However the input is cut into pieces, the same bytes are passed on.
 func TestFramingInPieces(t *testing.T) {
 	for _, tt := range framingTests {
 		text := tt.send + behind
@@ -343,7 +344,7 @@ func TestFramingInPieces(t *testing.T) {
 			if f.err != whole.err {
 				t.Fatalf("%s in pieces of %d: have %v, want %v", tt.name, size, f.err, whole.err)
 			}
-			// Of the line that is refused, what came before its end is passed on.
+			// Of a refused line, the part before its end is passed on.
 			if f.err == nil && have != want || have < want-1 || bytes.IndexByte([]byte(text[want:have+max(0, want-have)]), '\n') >= 0 {
 				t.Fatalf("%s in pieces of %d: have %d bytes, want %d", tt.name, size, have, want)
 			}
@@ -351,7 +352,7 @@ func TestFramingInPieces(t *testing.T) {
 	}
 }
 
-// BenchmarkFraming is what following a usual head costs.
+// BenchmarkFraming measures following a typical head.
 func BenchmarkFraming(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	var f framing
@@ -363,7 +364,7 @@ func BenchmarkFraming(b *testing.B) {
 	}
 }
 
-// dialTLS opens a connection to the data plane over TLS.
+// dialTLS opens a TLS connection to the data plane.
 func (n *node) dialTLS(t testing.TB) net.Conn {
 	return tls.Client(n.dial(t), &tls.Config{InsecureSkipVerify: true})
 }

@@ -2,10 +2,10 @@ package api
 
 import "golang.org/x/sys/unix"
 
-// hungUpAtOnce is how many connections are asked about at once.
+// hungUpAtOnce bounds the connections polled at once.
 const hungUpAtOnce = 1024
 
-// hungUp returns those of list whose callers have closed their connection, or at least their side of it.
+// hungUp returns those of list whose callers have closed their connection, or at least their sending side.
 func hungUp(list []*waiter) (gone []*waiter) {
 	var room [hungUpAtOnce]unix.PollFd
 	for len(list) > 0 {
@@ -14,7 +14,7 @@ func hungUp(list []*waiter) (gone []*waiter) {
 		for i, w := range some {
 			room[i] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLRDHUP}
 		}
-		// Without a timeout it does not wait. An error is answered by the next look.
+		// With timeout 0 Poll does not wait. After an error, the next round tries again.
 		if n, err := unix.Poll(room[:len(some)], 0); err != nil || n == 0 {
 			continue
 		}
@@ -27,14 +27,14 @@ func hungUp(list []*waiter) (gone []*waiter) {
 	return gone
 }
 
-// saysMore reports whether w's caller has sent something that nobody has read.
+// saysMore reports whether w's caller has sent something that is still unread.
 func saysMore(w *waiter) bool {
 	poll := [1]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll[:], 0)
 	return w.fd >= 0 && err == nil && n > 0
 }
 
-// maxFiles is how many files the process may have open. The program has raised it as far as it may.
+// maxFiles returns how many files the process may have open. The program has raised that limit as far as it may.
 func maxFiles() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that an answer's headers stay small
-// enough for every client; the tightest come first.
+// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that an answer's headers are small
+// enough for every client. The tightest limits come first.
 const maxHeaderItems = 64
 
-// rateHeaders adds the headers that tell what is left.
+// rateHeaders adds the headers that say what is left.
 func (x *exchange) rateHeaders() {
 	a := &x.answer
 	t := Tightest(a)
@@ -28,7 +28,7 @@ func (x *exchange) rateHeaders() {
 		x.set("X-RateLimit-Remaining", x.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
-			// The moment itself is rounded up, not the way to it.
+			// Round the point in time up, not the duration until then.
 			at := a.Now.Wall + int64(t.ResetAfter)
 			if at < 0 {
 				at = math.MaxInt64 // a debt of centuries
@@ -43,7 +43,7 @@ func (x *exchange) rateHeaders() {
 
 var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
 
-// styleHeader tells which headers the answer to a check by itself has, for those who make them of the results of a batch.
+// styleHeader says which headers a single check would get, for clients that make them from the results of a batch.
 func (x *exchange) styleHeader(h rules.Headers) {
 	from := len(x.values)
 	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
@@ -54,7 +54,7 @@ func (x *exchange) styleHeader(h rules.Headers) {
 	x.set("Rlnode-Headers", bytes.TrimSpace(x.values[from:]))
 }
 
-// retryAfter adds Retry-After to a refusal that ends.
+// retryAfter adds Retry-After to a refusal that will end.
 func (x *exchange) retryAfter() {
 	if t := Tightest(&x.answer); t != nil && t.RetryAfter >= 0 {
 		x.set("Retry-After", x.intValue(max(1, seconds(t.RetryAfter))))
@@ -93,7 +93,7 @@ func (x *exchange) ietfHeaders() {
 	x.set("RateLimit", x.values[from:])
 }
 
-// rank orders the limits that are not in the shadow, tightest first, ties in document order.
+// rank sorts the limits that are not in shadow, tightest first, ties in document order.
 func (x *exchange) rank() {
 	x.order = x.order[:0]
 	limits := x.answer.Limits
@@ -112,8 +112,7 @@ func (x *exchange) rank() {
 	}
 }
 
-// appendQuoted appends a structured field's string (RFC 9651): printable ASCII only; other bytes stand
-// percent-encoded.
+// appendQuoted appends a structured field's string (RFC 9651): printable ASCII only; other bytes are percent-encoded.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

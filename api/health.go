@@ -12,25 +12,25 @@ type healthReport struct {
 	Version      string            `json:"version"`
 	RulesVersion int64             `json:"rules_version"` // 0 before there are rules
 	Checkpoint   *checkpointReport `json:"checkpoint,omitempty"`
-	Cluster      *clusterReport    `json:"cluster,omitempty"` // of a node that is in one
+	Cluster      *clusterReport    `json:"cluster,omitempty"` // only for a node in a cluster
 }
 
-// clusterReport tells what keeps a node from doing its part in the cluster.
+// clusterReport says what keeps a node from doing its part in the cluster.
 type clusterReport struct {
 	View        string `json:"view"`         // connected or cut-off
-	LeaderKnown bool   `json:"leader_known"` // without one nothing new can be agreed on
+	LeaderKnown bool   `json:"leader_known"` // without a leader nothing new can be agreed on
 	RaftStore   string `json:"raft_store"`   // ok, hung or failing
 	Error       string `json:"error,omitempty"`
 }
 
 type checkpointReport struct {
 	OK       bool   `json:"ok"`
-	AgeMS    int64  `json:"age_ms"` // since the last completed one began; -1 without one
+	AgeMS    int64  `json:"age_ms"` // since the last completed checkpoint began; -1 if there is none
 	Failures int64  `json:"failures"`
 	Error    string `json:"error,omitempty"`
 }
 
-// health reports how the node is.
+// health reports the state of the node.
 func (a *API) health() []byte {
 	r := healthReport{Status: "ok", Node: a.config.Node, Version: a.config.Version}
 	if set := a.config.Decider.Rules(); set != nil {
@@ -61,7 +61,7 @@ func (a *API) health() []byte {
 	return body
 }
 
-// reportCluster reports how the node does among others, and whether all of it is as it should be.
+// reportCluster reports the node's state in the cluster, and whether all of it is good.
 func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 	r = &clusterReport{View: "connected", LeaderKnown: h.LeaderKnown, RaftStore: "ok"}
 	if !h.Connected {

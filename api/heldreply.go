@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// heldReply is an answer with status 200 that is held back: all that is known of it, in one piece, since there may be tens
-// of thousands.
+// heldReply is a held-back answer with status 200. It keeps all its text in one piece, since there may be tens of
+// thousands.
 type heldReply struct {
 	text []byte // header lines, then the body
-	body int    // where it begins
-	from int    // where the body tells the delay
-	to   int    // and where it goes on
-	keep bool   // HTTP/1.0, whose connections stay open only if they are told to
+	body int    // where the body begins
+	from int    // where the body's delay begins
+	to   int    // where the body goes on after it
+	keep bool   // HTTP/1.0: the connection stays open only if the answer says so
 }
 
-// delayField begins what a body tells of the delay. No string in a body has it: its quotes would be escaped.
+// delayField precedes the delay in a body. It can't be part of a string, where its quotes would be escaped.
 const delayField = `,"delay_ms":`
 
 // newHeldReply copies x's answer.
@@ -46,8 +46,8 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 	return append(append(b, value...), "\r\n"...)
 }
 
-// append appends the answer as it goes over the wire at now. Of what was held for all of its delay, the delay stays as it
-// was and `waited` says that it is over; else the delay is what is left of it.
+// append appends the answer in wire format as of now. If it was held for its full delay, the delay stays as it was and
+// `waited` says that it is over. Otherwise the delay is the rest of it.
 func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes bool) []byte {
 	var room [64]byte
 	delay := room[:0]

@@ -10,10 +10,10 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// How a connection leaves the server library while its answer is held back, and comes back to it.
+// This file takes a connection away from the server library while its answer is held back, and returns it afterwards.
 
-// hold takes the connection out of the library's hands until x's answer is due. It reports false where the answer is to
-// be sent at once: the node goes away, or too many wait.
+// hold takes the connection out of the library's hands until x's answer is due. It reports false if the answer must be
+// sent at once: the node is going away, or too many answers are held.
 func (s *dataServer) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	if !s.waiting.enter() {
 		return false
@@ -32,7 +32,7 @@ func (s *dataServer) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	return true
 }
 
-// park holds w's answer back, whose connection is c.
+// park holds back w's answer on connection c.
 func (s *dataServer) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
@@ -48,15 +48,15 @@ func (s *dataServer) park(w *waiter, c net.Conn) {
 		s.conns.park(c)
 	}
 	if more, err := arrived(c, w.conn); err != nil {
-		w.closes = true // what is left of it is its answer
+		w.closes = true // send the answer and close
 	} else if len(more) > 0 {
 		w.conn = &rewound{Conn: w.conn, first: more}
 	}
 	s.waiting.hold(w)
 }
 
-// arrived reads what the library had read beyond the request from c, and nothing from the connection under it: its deadline
-// is in the past meanwhile.
+// arrived returns what the library has already read from c beyond the request. It reads nothing from the connection
+// below, whose deadline lies in the past during the read.
 func arrived(c, under net.Conn) (more []byte, err error) {
 	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return nil, err
@@ -74,13 +74,13 @@ func arrived(c, under net.Conn) (more []byte, err error) {
 	}
 }
 
-// rewound is a connection of which something has been read before.
+// rewound is a connection with input that was read earlier.
 type rewound struct {
 	net.Conn
 	first []byte
 }
 
-// Read reads that first.
+// Read returns that input first.
 func (c *rewound) Read(b []byte) (int, error) {
 	if len(c.first) > 0 {
 		n := copy(b, c.first)
@@ -92,7 +92,7 @@ func (c *rewound) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// tracked is the connection of the listener's that c stands on; nil: none.
+// tracked returns the listener's connection that c is based on; nil: none.
 func tracked(c net.Conn) *connection {
 	if r, ok := c.(*rewound); ok {
 		c = r.Conn
@@ -104,8 +104,8 @@ func tracked(c net.Conn) *connection {
 	return one
 }
 
-// descriptor is the number of the file that c is, -1 if that is not known. It is only asked about, and only while c is
-// held; if c is closed meanwhile, what is heard about another file of that number makes no difference.
+// descriptor returns c's file descriptor, -1 if it is unknown. It is only polled, and only while c is held. If c is
+// closed meanwhile, an answer about another file with that number does no harm.
 func descriptor(c net.Conn) int {
 	one := tracked(c)
 	if one == nil {
@@ -126,7 +126,7 @@ func descriptor(c net.Conn) int {
 	return fd
 }
 
-// send answers w, with so much left of its delay, and serves its connection on.
+// send answers w with left as the rest of its delay, then goes on serving its connection.
 func (s *dataServer) send(w *waiter, left time.Duration) {
 	now := time.Now()
 	c := tracked(w.conn)

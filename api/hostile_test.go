@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// documented are the statuses that a hostile request may be answered with; 0 is a connection that was closed.
+// documented lists the statuses with which a hostile request may be answered; 0 is a closed connection.
 var documented = map[int]bool{0: true, 200: true, 400: true, 401: true, 403: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true}
 
-// hostileRequests is how many requests TestHostile sends; `make hostile` sends a million.
+// hostileRequests is the number of requests that TestHostile sends; `make hostile` sends a million.
 var hostileRequests = flag.Int("hostile", 0, "requests that TestHostile sends; 0: 4,000, or 2,000 in short runs")
 
-// hostile makes bytes to send, and says how many answers there may be at most.
+// hostile makes bytes to send, and says how many answers to expect at most.
 type hostile struct {
 	r *rand.Rand
 }
@@ -32,7 +32,7 @@ var hostilePaths = []string{"/v1/check", "/v1/check", "/v1/check", "/v1/check/ba
 
 func (h hostile) pick(list ...string) string { return list[h.r.IntN(len(list))] }
 
-// value is some JSON, or nearly.
+// value returns JSON, or almost JSON.
 func (h hostile) value(depth int) string {
 	if depth <= 0 || h.r.IntN(3) > 0 {
 		return h.pick("0", "1", "-1", "1.5", "1e309", "-0", "9007199254740992", strings.Repeat("9", h.r.IntN(5000)+1), "true", "false", "null", "nul", `"x"`, `""`,
@@ -51,7 +51,7 @@ func (h hostile) value(depth int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// body is a check, or what was one.
+// body returns a check, possibly damaged.
 func (h hostile) body() string {
 	switch h.r.IntN(8) {
 	case 0:
@@ -65,7 +65,7 @@ func (h hostile) body() string {
 			b[i] = byte(h.r.Uint32())
 		}
 		return string(b)
-	case 3: // a good one with some bytes changed
+	case 3: // a valid one with some bytes changed
 		b := []byte(checkSeeds[h.r.IntN(4)])
 		for range 1 + h.r.IntN(3) {
 			b[h.r.IntN(len(b))] = byte(h.r.Uint32())
@@ -93,11 +93,11 @@ func (h hostile) check() string {
 	return "{" + strings.Join(fields, ",") + "}"
 }
 
-// request is one request as it goes over the wire.
+// request returns one request in wire format.
 func (h hostile) request() string {
 	path, body := hostilePaths[h.r.IntN(len(hostilePaths))], h.body()
 	switch h.r.IntN(16) {
-	case 0: // chunks, some of them bad
+	case 0: // chunks, some of them invalid
 		var b strings.Builder
 		for len(body) > 0 {
 			n := min(len(body), 1+h.r.IntN(3000))
@@ -109,13 +109,13 @@ func (h hostile) request() string {
 		return post(path, body, strings.Repeat(h.pick("X: y\r\n", "Cookie: "+strings.Repeat("c", 900)+"\r\n", ":\r\n", "\x00: \xff\r\n"), h.r.IntN(2000))+"X: y")
 	case 2: // not HTTP
 		return h.pick("", "\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "POST /v1/check HTTP/1.1\r\n\r\n", "\x16\x03\x01\x00\xff", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", body+"\r\n\r\n")
-	case 3: // a length that is not so
+	case 3: // a wrong length
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: n\r\nContent-Length: %s\r\n\r\n%s", path,
 			h.pick("5", "1000000", "-1", "18446744073709551616", "0x10", "", "7, 7", "99999999999"), body)
 	case 4:
 		return post(path, body, h.pick("Expect: 100-continue", "Expect: x", "Connection: close", "Connection: upgrade\r\nUpgrade: h2c", "Content-Encoding: gzip",
 			"Content-Type: multipart/form-data; boundary=x", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked\r\nContent-Length: 3"))
-	case 6: // read in two ways
+	case 6: // can be read in two ways
 		one := framingTests[h.r.IntN(len(framingTests))].send
 		return one[:min(len(one), 20_000)]
 	case 7: // a control character, or any other byte, anywhere in the head
@@ -131,13 +131,13 @@ func (h hostile) request() string {
 	return post(path, body)
 }
 
-// address is the address of a caller, or something like it.
+// address returns a caller's address, or something similar.
 func (h hostile) address() string {
 	return h.pick("198.51.100.7", "198.51.100.7:1234", "[2001:db8::1]:99999", "2001:db8::1", "[2001:db8::1]", "fe80::1%eth0", "[fe80::1%25eth0]:80", " 198.51.100.7 ", "198.51.100.7, 10.0.0.1",
 		"::ffff:198.51.100.7", "198.51.100.07", "0x7f.1", "3325256711", "unknown", "_hidden", "\xff", "", ",,,", "1.2.3.4:", ":80", strings.Repeat("1.2.3.4,", h.r.IntN(800)), "fe80::1%"+strings.Repeat("z", h.r.IntN(2000)))
 }
 
-// odd is a line of a head that means something to somebody.
+// odd returns a header line that some readers treat specially.
 func (h hostile) odd() string {
 	return h.pick("Origin: ", "Origin: null", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-origin", "Host: evil.example",
 		"Authorization: ", "Authorization: Bearer", "Authorization: Bearer \x80\xff", "Authorization: Basic Og==", "Authorization: Bearer "+strings.Repeat("t", h.r.IntN(9000)), "authorization: bearer a\r\nAuthorization: Bearer b",
@@ -147,7 +147,7 @@ func (h hostile) odd() string {
 		"Traceparent: "+h.pick("", "00-0-0-0", strings.Repeat("0", 300)), "Expect: 100-Continue", "Trailer: Content-Length", "X-"+strings.Repeat("h", h.r.IntN(3000))+": y")
 }
 
-// attack sends n requests over one connection and reads what comes.
+// attack sends n requests on one connection and reads the answers.
 func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 	c, err := net.Dial("tcp", node.DataAddr().String())
 	if err != nil {
@@ -164,7 +164,7 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 		send.WriteString(h.request())
 	}
 	text, slow := send.String(), h.r.IntN(40) == 0
-	if slow { // cut off, and nothing more
+	if slow { // cut off, with no further answer
 		text = text[:h.r.IntN(len(text)+1)]
 		if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Error(err)
@@ -173,7 +173,7 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		if _, err := io.WriteString(c, text); err == nil && !slow {
-			_ = c.(*net.TCPConn).CloseWrite() // the node may have hung up already
+			_ = c.(*net.TCPConn).CloseWrite() // the node may already have hung up
 		}
 	})
 	r := bufio.NewReader(c)
@@ -186,7 +186,7 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 			t.Errorf("no answer to %.300q", text)
 		}
 		if status != 100 {
-			answers++ // or a connection that was closed
+			answers++ // or a closed connection
 		}
 		if closes {
 			break
@@ -197,8 +197,8 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 	return answers
 }
 
-// Random and hostile requests over real connections: each gets a documented status or a closed connection, the node goes
-// on answering, and goroutines and memory return to where they were.
+// Random and hostile requests over real connections: each gets a documented status or a closed connection, the node
+// keeps answering, and goroutines and memory return to their earlier levels.
 func TestHostile(t *testing.T) {
 	requests := cmp.Or(*hostileRequests, 4_000) // make hostile sends a million
 	if testing.Short() {
@@ -206,7 +206,7 @@ func TestHostile(t *testing.T) {
 	}
 	n := startNode(t, func(c *Config) { c.ReadTimeout = 250 * time.Millisecond })
 	n.check(good)
-	n.attacks(t, 1000, 1<<32) // so that pools, buffers and counters are there
+	n.attacks(t, 1000, 1<<32) // so that pools, buffers and counters exist
 	n.client.CloseIdleConnections()
 	until(t, "the connections are closed", func() bool { return n.conns().openCount() == 0 })
 	goroutines, heap := runtime.NumGoroutine(), heapInUse()
@@ -223,14 +223,14 @@ func TestHostile(t *testing.T) {
 	n.client.CloseIdleConnections()
 	until(t, "all connections are closed", func() bool { return n.conns().openCount() == 0 })
 	until(t, "the bodies are given back", func() bool { return n.plane.budget.used.Load() == 0 })
-	// 256 KiB are what the test itself has of errors and logs.
+	// The test's own errors and logs take up to 256 KiB.
 	until(t, "memory has returned", func() bool { return heapInUse() < heap+heap/10+(256<<10) })
 	// The library keeps idle workers for some seconds.
 	until(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+goroutines/10+2 })
 	t.Logf("goroutines: %d before, %d after; heap %d KiB before, %d after", goroutines, runtime.NumGoroutine(), heap>>10, heapInUse()>>10)
 }
 
-// attacks sends so many requests over sixteen connections at a time, and large bodies, and returns how many were answered.
+// attacks sends requests, and large bodies, over sixteen connections at a time, and returns how many were answered.
 func (n *node) attacks(t *testing.T, requests int, seed uint64) int64 {
 	var left, answers atomic.Int64
 	left.Store(int64(requests))
@@ -251,8 +251,8 @@ func (n *node) attacks(t *testing.T, requests int, seed uint64) int64 {
 	return answers.Load()
 }
 
-// large sends bodies of 20 MB, and of 100 MB where the machine is the test's alone: what is not read within the time that a
-// connection lingers is cut off.
+// large sends bodies of 20 MB, or of 100 MB if the test has the machine to itself. What is not read while a connection
+// lingers is cut off.
 func (n *node) large(t *testing.T) {
 	size := 20
 	if *hostileRequests > 0 {
@@ -280,7 +280,7 @@ func (n *node) large(t *testing.T) {
 func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the first only marks what pools hold as old
+	runtime.GC() // the first run only marks the pools' contents as old
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }

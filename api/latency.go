@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// latencyStripes is how many copies of the figures there are, so that checks on different processors seldom write
-// to the same cache line.
+// latencyStripes is how many copies of the counts there are, so that checks on different processors rarely write to the
+// same cache line.
 const latencyStripes = 8
 
 // latencyBounds are the upper bounds of the buckets of rlnode_check_seconds.
@@ -22,7 +22,7 @@ var latencyBounds = [...]time.Duration{
 // latency is a histogram of how long checks take.
 type latency struct {
 	stripes [latencyStripes]latencyStripe
-	last    atomic.Uint32 // stripe handed out
+	last    atomic.Uint32 // the stripe handed out last
 }
 
 type latencyStripe struct {
@@ -45,7 +45,8 @@ func (s *latencyStripe) observe(d time.Duration) {
 	s.sum.Add(int64(d))
 }
 
-// read sums the copies: how many checks took as long as each bound, and beyond all; and how long all took, in seconds.
+// read sums the copies: the number of checks per bucket, with those beyond all bounds last, and their total time in
+// seconds.
 func (l *latency) read() (counts []int64, sum float64) {
 	counts = make([]int64, len(latencyBounds)+1)
 	var nanos int64

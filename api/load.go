@@ -12,20 +12,20 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Loads are what adaptive rules follow. *loads.Loads is one.
+// Loads has the loads that adaptive rules follow. *loads.Loads is one.
 type Loads interface {
-	// Tell takes a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
+	// Tell reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
 	Tell(source string, load float64, ttl time.Duration) error
-	// Load is what is known of one source.
+	// Load returns the load of one source, if it is known.
 	Load(source string) (load float64, known bool)
-	// Sources lists what is known.
+	// Sources lists the known sources.
 	Sources() []loads.Source
 }
 
 // maxLoadBody bounds the body of a report, in bytes.
 const maxLoadBody = 4 << 10
 
-// postLoad takes a report.
+// postLoad accepts a report.
 func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
 	x := s.api.plane.acquire()
 	defer s.api.plane.release(x)
@@ -59,7 +59,7 @@ func (s *scanner) decimal(field string) float64 {
 	return math.Abs(v)
 }
 
-// followers are the rules in force that follow a source.
+// followers lists the rules in force that follow a source.
 func (s *adminServer) followers(source string) []string {
 	names := []string{}
 	for _, r := range s.adaptive() {
@@ -70,7 +70,7 @@ func (s *adminServer) followers(source string) []string {
 	return names
 }
 
-// adaptive are the rules in force that are.
+// adaptive lists the adaptive rules in force.
 func (s *adminServer) adaptive() (out []*rules.Rule) {
 	set := s.api.config.Decider.Rules()
 	if set == nil {
@@ -84,21 +84,21 @@ func (s *adminServer) adaptive() (out []*rules.Rule) {
 	return out
 }
 
-// sourceReport is a source of load. One that this node measures itself does not expire.
+// sourceReport is a source of load. A source that this node measures itself does not expire.
 type sourceReport struct {
 	Source string  `json:"source"`
 	Load   float64 `json:"load"`
 	TTL    *int64  `json:"ttl_ms,omitempty"`
 }
 
-// adaptiveReport is what an adaptive rule follows, and how far its limits are lowered now.
+// adaptiveReport is what an adaptive rule follows, and how far its limits are currently lowered.
 type adaptiveReport struct {
 	Rule   string  `json:"rule"`
 	Source string  `json:"source"`
 	Factor float64 `json:"factor"`
 }
 
-// getLoad lists the sources that this node knows, and what it makes of them.
+// getLoad lists the sources that this node knows, and their effect.
 func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	report := struct {
 		Sources []sourceReport   `json:"sources"`
@@ -118,8 +118,8 @@ func (s *adminServer) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, report)
 }
 
-// appendAdaptive appends what an adaptive rule follows, and how far its limits are lowered now. load is null while it is not
-// known.
+// appendAdaptive appends what an adaptive rule follows, and how far its limits are currently lowered. load is null
+// while it is unknown.
 func (s *adminServer) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	if r.Adaptive == nil {
 		return b

@@ -56,7 +56,7 @@ func startLoads(t *testing.T) *node {
 	return n
 }
 
-// What is told lowers the limits that answers, headers, usage and metrics tell, until it expires.
+// A reported load lowers the limits in answers, headers, usage and metrics, until it expires.
 func TestLoad(t *testing.T) {
 	n := startLoads(t)
 	tell := func(body string) (int, string) {

@@ -14,8 +14,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// BenchmarkLoopback is a check over a connection, beside a server on the same library that answers as many bytes
-// without reading, deciding or writing anything. The ratio is what counts.
+// BenchmarkLoopback measures a check over a connection, next to a server on the same library that sends as many bytes
+// without reading, deciding or encoding anything. Only the ratio counts.
 func BenchmarkLoopback(b *testing.B) {
 	const check = `{"attributes":{"kind":"all","tenant":"acme","plan":"x"},"peek":false}`
 	request := []byte(post("/v1/check", check))
@@ -49,7 +49,7 @@ func startEmpty(b *testing.B, header http.Header, body string) (address string) 
 	return ln.Addr().String()
 }
 
-// emptyServer answers all requests with the same.
+// emptyServer gives all requests the same answer.
 func emptyServer(header http.Header, body string) *fasthttp.Server {
 	var names, values [][]byte
 	for name := range header {

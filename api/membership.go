@@ -12,11 +12,11 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// memberTime bounds a change of the members: whoever asked for it is to hear how it went.
+// memberTime bounds a change of members, so that the caller still hears the outcome.
 const memberTime = adminWriteTimeout - 5*time.Second
 
-// leave takes this node out of the cluster. Checks are decided meanwhile, by asking others. It goes on when whoever
-// asked for it does not wait: half of it would help nobody.
+// leave removes this node from the cluster. Meanwhile it decides checks by asking other nodes. It continues even if the
+// caller does not wait: half a departure would help no one.
 func (s *adminServer) leave(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
 	defer cancel()
@@ -28,7 +28,7 @@ func (s *adminServer) leave(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// removeMember takes a node that is gone for good out of the cluster; with ?force=true also one that is alive.
+// removeMember removes a node that is gone for good from the cluster; with ?force=true also one that is alive.
 func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if len(name) > maxValue {
@@ -49,12 +49,12 @@ func (s *adminServer) removeMember(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// getLevel answers which feature level is agreed on, and who knows which.
+// getLevel answers which feature level is agreed on, and which levels the members know.
 func (s *adminServer) getLevel(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, s.api.config.Levels.Levels())
 }
 
-// raiseLevel raises the feature level, for good: to ?to=N, or as high as all members know.
+// raiseLevel raises the feature level for good: to ?to=N, or to the highest that all members know.
 func (s *adminServer) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	to := uint64(0)
 	if text := r.URL.Query().Get("to"); text != "" {
@@ -78,7 +78,7 @@ func (s *adminServer) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	}{level})
 }
 
-// removeRegion takes a region that is gone for good out of the world.
+// removeRegion removes a region that is gone for good from the world.
 func (s *adminServer) removeRegion(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if len(name) > maxValue {

@@ -19,7 +19,7 @@ func (s *adminServer) metrics() func(http.ResponseWriter, *http.Request) error {
 	registry.MustRegister(collector{s.api}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		// Two scrapers at once are usual, many are a mistake.
+		// Two concurrent scrapers are usual; many are a mistake.
 		MaxRequestsInFlight: 8,
 		Timeout:             adminWriteTimeout / 2,
 	})
@@ -29,10 +29,10 @@ func (s *adminServer) metrics() func(http.ResponseWriter, *http.Request) error {
 	}
 }
 
-// collector turns the figures of all packages into Prometheus's.
+// collector converts the figures of all packages to Prometheus metrics.
 type collector struct{ api *API }
 
-// Describe sends nothing: which figures there are depends on what the node does.
+// Describe sends nothing: the set of figures depends on what the node does.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all figures.
@@ -41,7 +41,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		var names, values []string
 		for i := 0; i < len(f.Labels); i += 2 {
 			if !utf8.ValidString(f.Labels[i+1]) {
-				return // Prometheus takes no other
+				return // Prometheus has no other kind
 			}
 			names, values = append(names, f.Labels[i]), append(values, f.Labels[i+1])
 		}
@@ -95,7 +95,8 @@ func (a *API) figures(s figures.Sink) {
 	a.loadFigures(s)
 }
 
-// loadFigures shows what adaptive rules follow: only sources that the rules in force name, since any caller may report others.
+// loadFigures shows what adaptive rules follow: only sources that the rules in force name, since any caller may report
+// others.
 func (a *API) loadFigures(s figures.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
 	for _, r := range a.admin.adaptive() {

@@ -16,27 +16,27 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// Months tells what subjects were admitted by calendar month. *usage.Cluster is one.
+// Months reports what subjects were admitted per calendar month. *usage.Cluster is one.
 type Months interface {
-	// Open begins to read a month. What can't be asked is in Missing of what it returns.
+	// Open starts to read a month. Nodes that can't be asked are in Missing of the result.
 	Open(ctx context.Context, q usage.Query) (*usage.Stream, error)
 }
 
 const (
-	// maxExports bounds the exports at once; one more is turned away.
+	// maxExports bounds the exports at once; a further one is refused.
 	maxExports = 2
-	// exportRows is how many rows are written between two looks at the clock.
+	// exportRows is how many rows are written before the deadline is extended.
 	exportRows = 1024
-	// incompleteHeader names nodes whose counts are not in an export, if that is known when it begins.
+	// incompleteHeader names the nodes whose counts are missing from an export, if that is known when it begins.
 	incompleteHeader = "Rlnode-Incomplete"
 	typeCSV          = "text/csv; charset=utf-8"
 )
 
-// monthlyQuery is what is asked for.
+// monthlyQuery is the query of a request.
 type monthlyQuery struct {
 	usage.Query
 	csv     bool
-	partial bool // also when a node can't be asked
+	partial bool // answer even if a node can't be asked
 }
 
 func (s *adminServer) monthlyQuery(r *http.Request) (q monthlyQuery, err error) {
@@ -60,11 +60,11 @@ func (s *adminServer) monthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 	}
 	format, err := choice(values, "format", "json", "csv")
 	q.Here, q.csv = scope == "node", format == "csv"
-	q.partial = incomplete == "allow" || !q.csv // JSON says so itself
+	q.partial = incomplete == "allow" || !q.csv // JSON itself says what is missing
 	return q, err
 }
 
-// choice is the value of a parameter that has two; the first one if it is not given.
+// choice returns the value of a parameter with two choices, the first of which is the default.
 func choice(q url.Values, name, usual, other string) (string, error) {
 	text := cmp.Or(q.Get(name), usual)
 	if text != usual && text != other {
@@ -112,7 +112,7 @@ func (s *adminServer) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		err = e.json()
 	}
 	if err != nil {
-		// The status has been sent. An answer that breaks off is all that is left to say.
+		// The status is already sent. Breaking off the answer is the only way left to report it.
 		s.log.Warn("export of usage broke off", "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -128,10 +128,10 @@ type export struct {
 	rows    int
 }
 
-// next reads a row; whoever takes the rows has time for each lot of them.
+// next reads a row. The caller gets fresh time for each lot of exportRows rows.
 func (e *export) next() (usage.Row, bool) {
 	if e.rows%exportRows == 0 {
-		_ = e.control.SetWriteDeadline(time.Now().Add(adminWriteTimeout)) // else the server's holds
+		_ = e.control.SetWriteDeadline(time.Now().Add(adminWriteTimeout)) // if this fails, the server's deadline stays
 	}
 	e.rows++
 	return e.stream.Next()
@@ -187,14 +187,14 @@ func appendMonthlyRow(b []byte, row *usage.Row) []byte {
 	return append(b, '}')
 }
 
-// csv writes a line a row. A node that fails on the way breaks the answer off: a file that is too short without a word
-// would be a bill that is too low.
+// csv writes one line per row. If a node fails midway, the answer breaks off: a file that is silently too short would
+// be a bill that is too low.
 func (e *export) csv() error {
 	e.w.Header().Set("Content-Type", typeCSV)
 	e.w.Header().Set("Content-Disposition", `attachment; filename="usage-`+e.query.Month.String()+`.csv"`)
 	known := len(e.stream.Missing())
 	out := csv.NewWriter(e.w)
-	_ = out.Write([]string{"month", "rule", "key", "unit", "cost", "checks", "other"}) // out.Error tells
+	_ = out.Write([]string{"month", "rule", "key", "unit", "cost", "checks", "other"}) // out.Error reports it
 	month := e.query.Month.String()
 	for {
 		row, ok := e.next()
@@ -226,8 +226,8 @@ func (e *export) csv() error {
 	return out.Error()
 }
 
-// cell keeps a spreadsheet from taking a caller's text as a formula: such text gets a ' in front, and so does text that
-// begins with one, so that taking the first ' away gives the text back.
+// cell keeps a spreadsheet from reading a caller's text as a formula. Such text gets a leading ', and so does text that
+// already begins with one, so removing the first ' restores the text.
 func cell(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r\n'＝＋－＠", []rune(text)[0]) {
 		return "'" + text

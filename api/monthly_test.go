@@ -108,7 +108,7 @@ func TestMonthlyUsage(t *testing.T) {
 	}
 }
 
-// Where a node can't be asked, JSON says so, and CSV is refused unless it is asked for.
+// If a node can't be asked, JSON says so; CSV is refused unless incomplete data is allowed.
 func TestMonthlyUsageIncomplete(t *testing.T) {
 	t.Parallel()
 	n := startMeteredNode(t, usage.Member{ID: ring.NodeID{1}, Name: "n1"}, usage.Member{ID: ring.NodeID{3}, Name: "n3"})

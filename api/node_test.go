@@ -25,7 +25,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// provoked are the codes that some test has seen in an answer.
+// provoked is the set of error codes that some test has seen in an answer.
 var provoked sync.Map
 
 func TestMain(m *testing.M) {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if code == 0 {
-		// The library reads the time for Date headers once a second, for ever, and looks every ten seconds whether its
-		// pool of idle workers has been stopped.
+		// The library updates the time for Date headers once a second, for ever, and checks every ten seconds whether its pool
+		// of idle workers has been stopped.
 		if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2")); err != nil {
 			fmt.Println(err)
@@ -85,10 +85,10 @@ tiers:
   free: {limits: [{limit: 100, per: 1h}]}
 `
 
-// memoryRules is a RuleStore that forgets.
+// memoryRules is a RuleStore without persistence.
 type memoryRules struct {
 	limiter *limiter.Limiter
-	fail    atomic.Pointer[error] // what Write returns, when it is not nil
+	fail    atomic.Pointer[error] // what Write returns, if not nil
 
 	mu   sync.Mutex // guards docs
 	docs []*rules.Document
@@ -149,7 +149,7 @@ type node struct {
 	adm    string // URL of the admin plane
 }
 
-// startNode starts a node on free ports, ready unless change says otherwise, which may be nil.
+// startNode starts a node on free ports. It is ready unless change, which may be nil, says otherwise.
 func startNode(t testing.TB, change func(*Config)) *node {
 	t.Helper()
 	table := counters.New(100_000)
@@ -209,7 +209,7 @@ type call struct {
 	header map[string]string
 }
 
-// do makes a call and returns the answer with its body. Codes of errors count as provoked.
+// do makes a call and returns the answer with its body. It records error codes as provoked.
 func (n *node) do(c call) (*http.Response, string) {
 	n.t.Helper()
 	req, err := http.NewRequest(c.method, c.url, strings.NewReader(c.body))
@@ -232,7 +232,7 @@ func (n *node) do(c call) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// noteCode counts the code of an error as provoked, and those of the results of a batch.
+// noteCode records the code of an error as provoked, and those within a batch's results.
 func noteCode(body []byte) Code {
 	var p struct {
 		Code    Code
@@ -252,7 +252,7 @@ func noteCode(body []byte) Code {
 	return p.Code
 }
 
-// check asks POST /v1/check and returns status and the answer's fields.
+// check calls POST /v1/check and returns the status and the answer's fields.
 func (n *node) check(body string) (int, map[string]any) {
 	n.t.Helper()
 	resp, text := n.do(call{method: "POST", url: n.data + "/v1/check", body: body})
@@ -270,7 +270,7 @@ func fieldsOf(t testing.TB, text string) map[string]any {
 	return m
 }
 
-// until polls what must come true soon.
+// until polls a condition that must soon become true.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)

@@ -8,9 +8,9 @@ import (
 //go:embed openapi.yaml
 var openAPI string
 
-// getOpenAPI answers the description of both planes.
+// getOpenAPI answers with the description of both planes.
 func getOpenAPI(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", typeYAML)
-	_, _ = w.Write([]byte(openAPI)) // a caller who has gone misses nothing
+	_, _ = w.Write([]byte(openAPI)) // on an error the caller is gone
 	return nil
 }

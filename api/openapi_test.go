@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// The description names every address, method and code that there is, and no other.
+// The description names exactly the addresses, methods and codes that exist.
 func TestOpenAPIIsTrue(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -70,7 +70,7 @@ func TestOpenAPIIsTrue(t *testing.T) {
 	checkReferences(t, openAPI)
 }
 
-// The description says which scope each operation needs, and that it may be missing.
+// The description says which scope each operation needs, and that the caller may lack it.
 func TestOpenAPIKnowsTheScopes(t *testing.T) {
 	n := startNode(t, nil)
 	type operation struct {

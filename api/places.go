@@ -10,23 +10,24 @@ const (
 	// dataPlaces and adminPlaces bound the connections that are served at once.
 	dataPlaces  = 32 << 10
 	adminPlaces = 512
-	// spareOf is which part of the places is kept for probes: one in so many.
+	// spareOf: one in spareOf places is kept for probes.
 	spareOf = 64
 )
 
-// dataPlacesOf is how many connections the data plane serves in a process that may open so many files.
+// dataPlacesOf returns how many connections the data plane serves in a process that may open this many files.
 func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
 
-// places are the bounds of a listener's connections: in all, and from one address, which may have three quarters, since
-// a gateway is one address. A connection beyond them gets a spare place, where it is answered one probe. There the
-// newest connection ends the oldest one: so probes are answered even while others hold all places, spare ones too.
+// places bounds a listener's connections: in total, and per address. One address may have three quarters, since a
+// gateway is one address. A connection beyond the bounds gets a spare place and one probe answered. When spare places
+// run out, the newest connection ends the oldest one. So probes are answered even if others hold all places, the spare
+// ones included.
 type places struct {
-	most, spares int // 0: there is no bound
+	most, spares int // 0: no bound
 
 	// Guarded by the mutex of the connections.
 	taken  int
 	beyond int64                // connections that found no place
-	of     map[netip.Prefix]int // by address, those taken
+	of     map[netip.Prefix]int // places taken, per address
 	spare  []*connection        // the oldest first
 }
 
@@ -38,7 +39,7 @@ func newPlaces(most int) places {
 	return places{most: most - spares, spares: spares, of: make(map[netip.Prefix]int)}
 }
 
-// take gives c a place. It reports false where there is none.
+// take gives c a place. It reports false if there is none.
 func (p *places) take(c *connection) bool {
 	if p.most == 0 {
 		return true
@@ -53,7 +54,7 @@ func (p *places) take(c *connection) bool {
 	return true
 }
 
-// takeSpare gives c a spare place, and returns the connection that had it, if it has not been closed.
+// takeSpare gives c a spare place. It returns the connection that c displaces, if any.
 func (p *places) takeSpare(c *connection) (before *connection) {
 	if len(p.spare) == p.spares {
 		before = p.spare[0]
@@ -80,7 +81,7 @@ func (p *places) leave(c *connection) {
 	}
 }
 
-// addressOf is what counts as one address: of IPv6 a /64, which is what one subscriber has.
+// addressOf returns what counts as one address: for IPv6 a /64, which is what one subscriber gets.
 func addressOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -91,7 +92,7 @@ func addressOf(a net.Addr) netip.Prefix {
 	if ip.Is6() {
 		bits = 64
 	}
-	p, _ := ip.Prefix(bits) // of an address that is none: no prefix
+	p, _ := ip.Prefix(bits) // an invalid address gives no prefix
 	return p
 }
 

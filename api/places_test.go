@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// dialFrom opens a connection from an address of loopback.
+// dialFrom connects from a given loopback address.
 func dialFrom(t testing.TB, from, to string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -28,7 +28,8 @@ func dialFrom(t testing.TB, from, to string) net.Conn {
 	return c
 }
 
-// askFrom sends a request over a connection of its own, and returns the status of the answer and whether it is the last.
+// askFrom sends a request on a connection of its own, and returns the answer's status and whether the connection closes
+// after it.
 func askFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	t.Helper()
 	c := dialFrom(t, from, to)
@@ -40,8 +41,8 @@ func askFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	return status, closes
 }
 
-// Strangers who hold all places, and go on to take spare ones, keep nobody from probing the node, on either plane; one
-// address alone leaves a quarter of the places to others.
+// Strangers who hold all places, and keep taking spare ones, can't keep anyone from probing the node, on either plane.
+// One address alone leaves a quarter of the places to others.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -77,7 +78,7 @@ func TestPlaces(t *testing.T) {
 		until(t, "all places are taken", open(most))
 		for i := range 20 {
 			from := fmt.Sprintf("127.0.2.%d", i+1)
-			dialFrom(t, from, plane.addr) // and holds a spare place
+			dialFrom(t, from, plane.addr) // it holds a spare place
 			if status, closes := askFrom(t, from, plane.addr, probe); status != 200 || !closes {
 				t.Errorf("%s: a probe: have %d, closes %v", plane.name, status, closes)
 			}
@@ -94,7 +95,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// All places come back.
+// All places are given back.
 func TestPlacesComeBack(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(128)
@@ -138,7 +139,7 @@ func (l *failing) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// A process that may open no more files for a while goes on to listen.
+// A process that can't open more files for a while keeps listening.
 func TestListensOnWithoutFiles(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -158,7 +159,7 @@ func TestListensOnWithoutFiles(t *testing.T) {
 	}
 }
 
-// drip sends text byte by byte until the connection ends, and returns what came.
+// drip sends text byte by byte until the connection ends, and discards the answer.
 func drip(t testing.TB, c net.Conn, text string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -200,12 +201,12 @@ func flood(t testing.TB, c net.Conn, text string) {
 		case <-ended:
 			return
 		case <-tick.C:
-			_, _ = c.Read(make([]byte, 1)) // its end shows to the writer
+			_, _ = c.Read(make([]byte, 1)) // its end shows on the writing side
 		}
 	}
 }
 
-// Each way to be slow ends in a bounded time.
+// Every kind of slow caller is ended in bounded time.
 func TestSlowCallersAreEnded(t *testing.T) {
 	t.Parallel()
 	const bound = 400 * time.Millisecond
@@ -273,10 +274,10 @@ func TestSlowCallersAreEnded(t *testing.T) {
 			if tt.admin {
 				addr = n.AdminAddr().String()
 			}
-			c := dialFrom(t, "127.0.0.1", addr) // which gives up after ten seconds
+			c := dialFrom(t, "127.0.0.1", addr) // it gives up after ten seconds
 			began := time.Now()
 			tt.slow(c)
-			// A body that is refused lingers.
+			// A connection whose body is refused lingers.
 			if took := time.Since(began); took > 3*bound+lingerTime {
 				t.Errorf("took %v", took)
 			}

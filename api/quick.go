@@ -11,33 +11,33 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// The quick way: what nearly every request looks like, a plain POST /v1/check that arrived in one piece, is answered as soon
-// as the library reads it, and the library never sees it. All that is not exactly so the library gets, byte by byte as it
-// came: the quick way refuses nothing, and knows no error but those of a check.
+// The quick way handles what nearly every request looks like: a plain POST /v1/check that arrived in one piece. It is
+// answered as soon as it is read, and the library never sees it. Anything else goes to the library, byte by byte as it
+// came. The quick way refuses nothing; its only errors are those of a check.
 
-// quickLine begins the requests that are answered so.
+// quickLine starts every request that can be answered the quick way.
 const quickLine = "POST /v1/check HTTP/1.1\r\n"
 
-// quickRequest is such a request. Its parts refer to what was read.
+// quickRequest is such a request. Its fields point into the input.
 type quickRequest struct {
 	authorization []byte
 	body          []byte
-	known         *knownToken // of the same head; nil: the head is not remembered
+	known         *knownToken // for the same head; nil: the head is not remembered
 }
 
-// mostQuickHead is the longest head, in bytes, that a connection remembers.
+// mostQuickHead bounds the head, in bytes, that a connection remembers.
 const mostQuickHead = 1 << 10
 
-// quickHead is the head of a request that was of the plainest form. What comes over one connection mostly begins with the
-// same bytes, and what begins with the same bytes needs no second look.
+// quickHead is the head of a request of the plainest form. Requests on one connection mostly start with the same bytes,
+// and the same bytes need no second parse.
 type quickHead struct {
 	text     []byte
-	from, to int // of the header Authorization's value in it
-	body     int // bytes behind it
+	from, to int // the Authorization header's value within text
+	body     int // the length of the body after it
 	known    knownToken
 }
 
-// read reads b as parseQuick does.
+// read parses b as parseQuick does.
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
@@ -48,14 +48,14 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 		h.from, h.to = 0, 0
 		h.known, r.known = knownToken{}, &h.known
 		if len(r.authorization) > 0 {
-			h.from = cap(b) - cap(r.authorization) // it is a part of b
+			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
 			h.to = h.from + len(r.authorization)
 		}
 	}
 	return r, ok
 }
 
-// parseQuick reads b as one whole request of the plainest form. It reports false for everything else, good or bad.
+// parseQuick parses b as one whole request of the plainest form. It reports false for everything else, valid or not.
 func parseQuick(b []byte) (r quickRequest, ok bool) {
 	rest, ok := bytes.CutPrefix(b, []byte(quickLine))
 	length, hosts, tokens, lists := 0, 0, 0, 0
@@ -102,8 +102,8 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 	return r, ok && hosts == 1 && tokens < 2 && length > 0 && length == len(r.body)
 }
 
-// quickHeader cuts the first line off b: a name of letters, digits and dashes, and a value of printable ASCII
-// without blanks around it.
+// quickHeader cuts the first line off b: a name of letters, digits and dashes, and a value of printable ASCII without
+// blanks around it.
 func quickHeader(b []byte) (name, value, rest []byte, ok bool) {
 	i := 0
 	for i < len(b) && (b[i] == '-' || '0' <= b[i] && b[i] <= '9' || 'a' <= b[i]|0x20 && b[i]|0x20 <= 'z') {
@@ -123,7 +123,7 @@ func quickHeader(b []byte) (name, value, rest []byte, ok bool) {
 	return b[:i], b[from:to], b[to+2:], true
 }
 
-// isName reports whether name, which has letters, digits and dashes only, is lower but for the case of its letters.
+// isName reports whether name equals lower, ignoring case. name has only letters, digits and dashes.
 func isName(name []byte, lower string) bool {
 	if len(name) != len(lower) {
 		return false
@@ -136,7 +136,7 @@ func isName(name []byte, lower string) bool {
 	return true
 }
 
-// quickLength is a length of at most five digits; 0: it is none, or none that is written plainly.
+// quickLength parses a length of at most five digits. It returns 0 if value is not a length, or not plainly written.
 func quickLength(value []byte) (n int) {
 	if len(value) > 5 || len(value) > 0 && value[0] == '0' {
 		return 0
@@ -150,7 +150,7 @@ func quickLength(value []byte) (n int) {
 	return n
 }
 
-// plainHost reports whether value is a name or an address of IPv4, and maybe a port.
+// plainHost reports whether value is a name or an IPv4 address, optionally with a port.
 func plainHost(value []byte) bool {
 	for i, c := range value {
 		switch {
@@ -164,13 +164,13 @@ func plainHost(value []byte) bool {
 	return len(value) > 0
 }
 
-// mayWait reports whether the answer to body may have to be held back, which takes the library: it may have a field wait,
-// be that spelt with escapes.
+// mayWait reports whether body may have a field wait, even one spelt with escapes. Its answer may have to be held back,
+// which takes the library.
 func mayWait(body []byte) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
 }
 
-// quickly answers what was read of c if that is one plain check. It reports false where the library is to have it.
+// quickly answers the input b of c if it is one plain check. It reports false if the library must handle it.
 func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
 	if !ok || c.spare || mayWait(r.body) || s.plane.readiness.leaving() {
@@ -187,7 +187,7 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
 	own := x.request.body
-	defer func() { x.request.body = own }() // and b stays the library's
+	defer func() { x.request.body = own }() // b stays the library's
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", dataRoutes[0].path, r.body
 	x.authorization, x.known = view(r.authorization), r.known
@@ -204,7 +204,7 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 		x.refuse(s.plane.budget.full())
 		x.wire = s.appendReply(nil, x, closes)
 	}
-	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only noted
+	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only recorded
 	if _, err := c.Write(x.wire); err != nil {
 		return true, err
 	}
@@ -235,7 +235,7 @@ func (s *dataServer) appendReply(b []byte, x *exchange, closes bool) []byte {
 	return append(append(b, "\r\n"...), x.response.body...)
 }
 
-// dateHeader is the value of the header Date, made once a second.
+// dateHeader is the value of the Date header, updated once a second.
 type dateHeader struct{ last atomic.Pointer[dateText] }
 
 type dateText struct {

@@ -15,12 +15,12 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// canned is a connection over which reads come, each in one piece. What is sent is kept.
+// canned is a connection that delivers each element of reads in one piece and records what is sent.
 type canned struct {
-	net.Conn // nil: the other methods are not used
+	net.Conn // nil: the other methods are unused
 	reads    []string
 	sent     bytes.Buffer
-	set      []time.Time // deadlines of reads
+	set      []time.Time // read deadlines
 }
 
 var nowhere = &net.TCPAddr{}
@@ -64,12 +64,12 @@ func startData(t testing.TB, d Decider, change func(*dataPlane)) *dataServer {
 	return s
 }
 
-// both has reads served with the quick way and without it, and returns what was answered and how often the quick way did.
+// both serves reads with and without the quick way, and returns the answers and how often the quick way answered.
 func both(t testing.TB, s *dataServer, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
 		one := s.conns.add(c)
-		_ = s.server.ServeConn(one) // an error is what the answer is about
+		_ = s.server.ServeConn(one) // an error shows in the answer
 		if err := one.Close(); err != nil {
 			t.Error(err)
 		}
@@ -89,14 +89,14 @@ func both(t testing.TB, s *dataServer, reads ...string) (with, without string, q
 
 var dates = regexp.MustCompile("Date: [^\r]* GMT")
 
-// opening is a request that is not for the quick way, which the first one of a connection never is.
+// opening is a request that the quick way does not take; it never takes the first one on a connection.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
 func quickPost(body string, lines ...string) string {
 	return post("/v1/check", body, lines...)
 }
 
-// The quick way answers the same bytes as the library, and takes only what is plain.
+// The quick way answers the same bytes as the library, and takes only plain requests.
 func TestQuickWay(t *testing.T) {
 	allowed, refused := newFixed(), newFixed()
 	refused.refuse(1, 3*time.Second)
@@ -164,7 +164,7 @@ func TestQuickWay(t *testing.T) {
 	}
 }
 
-// The first request of a connection, and one that comes in pieces, are the library's; what follows is quick again.
+// The library gets the first request of a connection, and any that comes in pieces; the next one is quick again.
 func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed(), nil)
 	one := quickPost(plainCheck)
@@ -196,7 +196,7 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 	}
 }
 
-// What a connection remembers of the last head makes no difference: not to the length, nor to the token.
+// The remembered head changes nothing: neither the length nor the token.
 func TestQuickWayOfOtherHeads(t *testing.T) {
 	s := startData(t, newFixed(), func(p *dataPlane) { p.tokens.set.Store(setTokens("secret", "")) })
 	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
@@ -249,7 +249,7 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 	return s.fixed.Check(q, a)
 }
 
-// A server that closes while the quick way decides sends the answer, says that it is the last, and waits for it.
+// A server that closes while the quick way decides sends the answer, marks it as the last, and waits for it.
 func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f, nil)
@@ -290,8 +290,8 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	}
 }
 
-// Requests that arrive in one piece move no timer each, by whichever way they are answered; and a deadline is never
-// earlier than the library asked for, nor later than the slack.
+// Requests that arrive in one piece move no timer each, whichever way answers them. A deadline is never earlier than
+// the library asked for, nor later than the slack allows.
 func TestDeadlinesAreSeldomMoved(t *testing.T) {
 	s := startData(t, newFixed(), nil)
 	for _, requests := range []string{quickPost(plainCheck), post("/v1/check?x", plainCheck)} {

@@ -13,12 +13,12 @@ import (
 
 // Bounds of a check.
 const (
-	maxValue      = 1024 // bytes of a key's or attribute's value, of a name or a unit
+	maxValue      = 1024 // bytes of a key's or an attribute's value, of a name or a unit
 	maxAttributes = 32   // attributes of a check, and values of a key
-	maxCosts      = 16   // units named in costs
+	maxCosts      = 16   // units in costs
 )
 
-// fields are those of a body that were given, or may be.
+// fields is a set of body fields: those given, or those allowed.
 type fields uint16
 
 const (
@@ -72,19 +72,19 @@ func fieldOf(name string) fields {
 	return 0
 }
 
-// form says what a body may have.
+// form describes what a body may contain.
 type form struct {
 	fields    fields
-	names     string // of the fields, for people
+	names     string // of the fields, for messages
 	leastCost int64
 	longest   time.Duration // the bound on ttl_ms
-	// validate checks the fields against each other and fills in what follows from them.
+	// validate checks the fields against each other and sets what follows from them.
 	validate func(*checkRequest, *scanner)
 }
 
 const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail
 
-// The bodies of both planes that are one object, but for batches.
+// The forms of all bodies that are one object, on both planes, except batches.
 var (
 	checkForm = &form{
 		fields: checkFields, names: "rule, key, attributes, cost, costs, peek, wait, detail", validate: (*checkRequest).validateCheck,
@@ -108,7 +108,7 @@ var (
 	}
 )
 
-// checkRequest is a check, or another body, as it was sent. Its strings hold as long as the scanner's.
+// checkRequest is a check, or another body, as it was sent. Its strings are valid as long as the scanner's.
 type checkRequest struct {
 	limiter.Query
 	given  fields
@@ -117,12 +117,12 @@ type checkRequest struct {
 
 	reserving   bool          // it is a reservation
 	ttl         time.Duration // of a reservation or a load
-	reservation string        // the id: of one that is settled, or of this one, once it is allowed
+	reservation string        // the id of the reservation to settle, or of this one once it is allowed
 	verdict     string
 	source      string
 	load        float64
 
-	// What Query's slices are made of, kept from check to check.
+	// The backing arrays of Query's slices, reused from check to check.
 	key        []string
 	attributes []rules.Attribute
 	costs      []limiter.UnitCost
@@ -137,7 +137,7 @@ func (r *checkRequest) reset() {
 	*r = checkRequest{key: r.key[:0], attributes: r.attributes[:0], costs: r.costs[:0]}
 }
 
-// read reads a body of form f, whose opening brace next has found.
+// read parses a body of form f whose opening brace next has found.
 func (r *checkRequest) read(s *scanner, f *form) {
 	s.open()
 	for n := 0; s.more(n, '}'); n++ {
@@ -197,13 +197,13 @@ func (r *checkRequest) readField(s *scanner, f *form, name string) {
 	case fieldVerdict:
 		r.verdict = s.quoted("", name, 1, maxValue)
 	case fieldSource:
-		r.source = s.quoted("", name, 0, maxLoadBody) // loads has its own bounds
+		r.source = s.quoted("", name, 0, maxLoadBody) // loads has bounds of its own
 	case fieldLoad:
 		r.load = s.decimal(name)
 	}
 }
 
-// subject copies the rule and the key, for those who keep them.
+// subject copies the rule and the key, for callers that keep them.
 func (r *checkRequest) subject() (rule string, key []string) {
 	key = make([]string, len(r.key))
 	for i, v := range r.key {
@@ -268,7 +268,7 @@ func (r *checkRequest) validateLoad(s *scanner) {
 	r.ttl = cmp.Or(r.ttl, loads.DefaultTTL)
 }
 
-// needs notes what is missing where none of several fields was given.
+// needs records an error if none of the fields in any was given.
 func (r *checkRequest) needs(s *scanner, any fields, otherwise string) {
 	if r.given&any == 0 {
 		s.mean(MissingKey, "%s", otherwise)

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// member is one of an object's, in the order of the text.
+// member is a member of an object, in text order.
 type member struct {
 	name  string
 	value json.RawMessage
@@ -44,7 +44,7 @@ func referenceMembers(t testing.TB, raw []byte) []member {
 	return list
 }
 
-// referenceSyntax is whether a body is JSON as strict as this package wants it.
+// referenceSyntax reports whether a body is JSON as strict as this package requires.
 func referenceSyntax(body []byte) bool {
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return false
@@ -106,7 +106,7 @@ func referenceAmount(raw []byte, least int64) (int64, bool) {
 	return v, err == nil && v >= least && v <= algorithms.MaxAmount
 }
 
-// referenceCheck reads a check slowly and plainly. The code is empty when the check is good.
+// referenceCheck parses a check in a slow and plain way. The code is empty if the check is valid.
 func referenceCheck(t testing.TB, body []byte) (*checkRequest, Code) {
 	trimmed := bytes.Trim(body, " \t\r\n")
 	if !referenceSyntax(body) || trimmed[0] != '{' {
@@ -158,8 +158,8 @@ func referenceSettle(r *checkRequest, seen map[string]bool) Code {
 	return ""
 }
 
-// reference reads one field; known is false for a field that there is not, twice is true for a name given twice
-// inside it.
+// reference reads one field. known is false for an unknown field; twice is true if a name appears twice inside the
+// field.
 func (r *checkRequest) reference(t testing.TB, m member, note func(bool, Code)) (known, twice bool) {
 	flag := func() bool {
 		note(string(m.value) == "true" || string(m.value) == "false", BadValue)
@@ -233,7 +233,7 @@ func (r *checkRequest) referenceInner(field string, i int, m member, note func(b
 	return twice
 }
 
-// sameQuery compares what two readers made of a check.
+// sameQuery compares two parsers' results for a check.
 func sameQuery(t *testing.T, body []byte, have, want *checkRequest) {
 	t.Helper()
 	text := func(r *checkRequest) string {
@@ -303,7 +303,7 @@ func FuzzCheckRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) { compareCheck(t, x, body) })
 }
 
-// referenceBatch lists each check of a batch and its code; the second result is the code of the whole.
+// referenceBatch lists each check of a batch and its code; whole is the code of the entire batch.
 func referenceBatch(t testing.TB, body []byte) (checks []*checkRequest, codes []Code, whole Code) {
 	trimmed := bytes.Trim(body, " \t\r\n")
 	if !referenceSyntax(body) || trimmed[0] != '{' {
@@ -392,7 +392,7 @@ func FuzzBatchRequest(f *testing.F) {
 				t.Fatal(err)
 			}
 			if code == "" && checks[i].ByKey && checks[i].key == nil && answer.Error.Code == MissingKey {
-				continue // a rule asked without a key
+				continue // a rule named without a key
 			}
 			if code == "" {
 				want := limiterText(checks[i])
@@ -408,7 +408,7 @@ func FuzzBatchRequest(f *testing.F) {
 	})
 }
 
-// asked remembers the queries it is asked, as text.
+// asked records its queries as text.
 type asked struct {
 	t       *testing.T
 	body    []byte

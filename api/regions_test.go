@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// world is a RegionRemover.
+// world is a fake RegionRemover.
 type world struct{}
 
 func (world) RemoveRegion(_ context.Context, name string) (int64, error) {

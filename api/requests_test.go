@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A request with an id is carried out once, and answered each time as the first time.
+// A request with an id is carried out once, and every repetition gets the first answer.
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -8,10 +8,10 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// defaultTTL is how long a reservation may wait to be settled, unless it says otherwise.
+// defaultTTL is how long a reservation may stay unsettled, unless it says otherwise.
 const defaultTTL = time.Minute
 
-// decide asks the decider about x's check, or reservation.
+// decide asks the decider about x's check or reservation.
 func (p *dataPlane) decide(x *exchange) (err error) {
 	if !x.check.reserving {
 		return p.decider.Check(&x.check.Query, &x.answer)
@@ -24,7 +24,7 @@ func (p *dataPlane) decide(x *exchange) (err error) {
 func (p *dataPlane) settleReservation(x *exchange) *Error {
 	costs := slices.Clone(x.check.costs)
 	for i := range costs {
-		costs[i].Unit = strings.Clone(costs[i].Unit) // may be sent on after this request is over
+		costs[i].Unit = strings.Clone(costs[i].Unit) // it may be sent on after this request is over
 	}
 	id := strings.Clone(x.check.reservation)
 	out, err := p.decider.Settle(id, costs)

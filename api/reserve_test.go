@@ -41,7 +41,7 @@ func TestReserveAndSettle(t *testing.T) {
 	if status, text := n.post("/v1/reserve", `{"rule":"b","key":"u","costs":{"tokens":71}}`); status != 429 || strings.Contains(text, "reservation") {
 		t.Errorf("too much: have %d %s", status, text)
 	}
-	// What a list decides, or no rule, can be settled too.
+	// A reservation decided by a list, or by no rule, can be settled too.
 	_, text := n.post("/v1/reserve", `{"attributes":{"tenant":"internal"}}`)
 	expect(`{"reservation":"`+fieldsOf(t, text)["reservation"].(string)+`","costs":{"tokens":7}}`, 200, `"settled":true,"costs":{},"repeated":false}`)
 	_, text = n.post("/v1/reserve", `{"attributes":{}}`)

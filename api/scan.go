@@ -6,27 +6,27 @@ import (
 	"unsafe"
 )
 
-// maxDepth bounds how deep arrays and objects may stand in each other in a body.
+// maxDepth bounds the nesting of arrays and objects in a body.
 const maxDepth = 32
 
-// scanner reads one JSON text strictly. It knows two kinds of errors: of syntax, after which it stops, and of
-// meaning, of which it keeps the first and goes on, so that a body that is not JSON is always told as that.
+// scanner parses one JSON text strictly. It tells two kinds of errors apart. It stops at an error of syntax. It keeps
+// the first error of meaning and goes on, so that a body that is not JSON is always reported as such.
 //
-// The strings that it returns refer to src or to scratch and hold until the next reset.
+// The strings that it returns point into src or scratch and are valid until the next reset.
 type scanner struct {
 	src     []byte
 	pos     int
 	depth   int
 	scratch []byte // strings that had escapes
-	syntax  *Error // the scanner stopped here
-	meaning *Error // the first value that is not what it should be
+	syntax  *Error // why the scanner stopped
+	meaning *Error // the first wrong value
 }
 
 func (s *scanner) reset(src []byte) {
 	*s = scanner{src: src, scratch: s.scratch[:0]}
 }
 
-// err is what is wrong with what was read so far.
+// err returns the error found so far, if any.
 func (s *scanner) err() *Error {
 	if s.syntax != nil {
 		return s.syntax
@@ -41,14 +41,14 @@ func (s *scanner) fail(what string) {
 	}
 }
 
-// mean notes a value that is JSON but not what it should be.
+// mean records a value that is valid JSON but wrong.
 func (s *scanner) mean(code Code, format string, args ...any) {
 	if s.meaning == nil {
 		s.meaning = errorf(code, format, args...)
 	}
 }
 
-// utf8 checks the whole source at once.
+// utf8 validates the whole source at once.
 func (s *scanner) utf8() bool {
 	if !utf8.Valid(s.src) {
 		s.fail("the body is not UTF-8")
@@ -56,7 +56,7 @@ func (s *scanner) utf8() bool {
 	return s.syntax == nil
 }
 
-// next skips white space and returns the byte there, 0 at the end.
+// next skips white space and returns the byte after it, 0 at the end.
 func (s *scanner) next() byte {
 	for s.pos < len(s.src) {
 		switch c := s.src[s.pos]; c {
@@ -69,7 +69,7 @@ func (s *scanner) next() byte {
 	return 0
 }
 
-// end expects that nothing follows.
+// end requires that nothing follows.
 func (s *scanner) end() {
 	if s.syntax == nil {
 		if s.next(); s.pos < len(s.src) {
@@ -78,7 +78,7 @@ func (s *scanner) end() {
 	}
 }
 
-// open enters an object or array, which next has found.
+// open enters the object or array that next has found.
 func (s *scanner) open() {
 	s.pos++
 	if s.depth++; s.depth > maxDepth {
@@ -86,8 +86,7 @@ func (s *scanner) open() {
 	}
 }
 
-// more reports whether the object or array that was opened, of which n members were read, has another, and leaves
-// it otherwise.
+// more reports whether the open object or array has a further member after the first n. If not, it leaves it.
 func (s *scanner) more(n int, closing byte) bool {
 	if s.syntax != nil {
 		return false
@@ -126,7 +125,7 @@ func (s *scanner) name() string {
 	return name
 }
 
-// text reads a string, whose quote next has found.
+// text reads a string whose quote next has found.
 func (s *scanner) text() string {
 	s.pos++
 	from := s.pos
@@ -148,7 +147,7 @@ func (s *scanner) text() string {
 	return ""
 }
 
-// escapedText reads on at the first escape of a string that began at from.
+// escapedText continues at i, the first escape of a string that began at from.
 func (s *scanner) escapedText(from, i int) string {
 	start := len(s.scratch)
 	s.scratch = append(s.scratch, s.src[from:i]...)
@@ -177,7 +176,7 @@ func (s *scanner) escapedText(from, i int) string {
 	return ""
 }
 
-// escape reads one escape into scratch.
+// escape decodes one escape into scratch.
 func (s *scanner) escape() {
 	if s.pos+1 >= len(s.src) {
 		s.fail("a string without end")
@@ -248,7 +247,7 @@ func (s *scanner) hex4(i int) (rune, bool) {
 	return r, true
 }
 
-// number reads a number, whose first byte next has found, and returns its text.
+// number reads a number whose first byte next has found, and returns its text.
 func (s *scanner) number() string {
 	from := s.pos
 	if s.peek() == '-' {
@@ -302,7 +301,7 @@ func (s *scanner) literal(word string) {
 	s.pos += len(word)
 }
 
-// skip reads any value and forgets it.
+// skip reads any value and discards it.
 func (s *scanner) skip() {
 	switch c := s.next(); c {
 	case '{':
@@ -318,7 +317,7 @@ func (s *scanner) skip() {
 			s.skip()
 		}
 	case '"':
-		// A skipped string may not stay in scratch: there may be a great many.
+		// A skipped string must not stay in scratch: there may be very many.
 		kept := len(s.scratch)
 		s.text()
 		s.scratch = s.scratch[:kept]
@@ -337,5 +336,5 @@ func (s *scanner) skip() {
 	}
 }
 
-// view is b as a string, without a copy: it holds as long as b is not written to.
+// view returns b as a string without copying. It is valid until b is written to.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -30,7 +30,7 @@ func (n *node) dial(t testing.TB) net.Conn {
 	return c
 }
 
-// post is a request as it goes over the wire.
+// post returns a request in wire format.
 func post(path, body string, headers ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: n\r\n", path)
@@ -43,7 +43,7 @@ func post(path, body string, headers ...string) string {
 	return b.String() + "\r\n" + body
 }
 
-// answer reads one answer; a connection that ends without one is status 0.
+// answer reads one answer; if the connection ends without one, status is 0.
 func answer(t testing.TB, r *bufio.Reader) (status int, body string, closes bool) {
 	t.Helper()
 	resp, err := http.ReadResponse(r, nil)
@@ -160,7 +160,7 @@ func (c *connections) openCount() int {
 	return len(c.open)
 }
 
-// Bodies that are only announced cost nothing; what has arrived is bounded in all.
+// Bodies that are only announced cost nothing; the bytes that have arrived are bounded in total.
 func TestHeldBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -295,7 +295,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// Whoever sends a body that is too large gets the answer, also if they look only when all is sent.
+// A caller whose body is too large gets the answer, even if it reads only after sending everything.
 func TestTooLargeIsReadable(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -343,7 +343,7 @@ func TestTLSOnBothPlanes(t *testing.T) {
 	if resp, body := n.do(call{method: "POST", url: n.data + "/v1/check", body: strings.Repeat(" ", 20<<20)}); resp.StatusCode != 413 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	// Plain HTTP, and a caller who never says hello, do not hang the node.
+	// Plain HTTP, and a caller who never sends a hello, must not hang the node.
 	c := n.dial(t)
 	if _, err := io.WriteString(c, post("/v1/check", good)); err != nil {
 		t.Fatal(err)

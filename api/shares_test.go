@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Of a limit that regions divide, answers tell the whole, and what is left here; usage tells of each region.
+// For a limit that regions divide, answers show the whole limit and what is left here; usage shows each region.
 func TestUsageOfRegions(t *testing.T) {
 	t.Parallel()
 	doc, err := rules.Parse([]byte(`version: 1

@@ -15,10 +15,10 @@ import (
 
 const (
 	defaultTop = 20
-	maxTop     = 1000 // subjects listed
+	maxTop     = 1000 // bound on the subjects listed
 )
 
-// onSubject has a subject served, the one that the query names.
+// onSubject calls serve with the subject that the query names.
 func (s *adminServer) onSubject(serve func(w http.ResponseWriter, r *http.Request, rule string, key []string) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		rule, key, err := s.subjectOf(r.URL.Query())
@@ -36,7 +36,7 @@ func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err er
 		return "", nil, errorf(NotReady, "there are no rules in force yet")
 	}
 	if e := s.api.readiness.checks(); e != nil {
-		return "", nil, e // what is not loaded yet would look unused
+		return "", nil, e // a subject that is not loaded yet would look unused
 	}
 	rule, text := q.Get("rule"), q.Get("key")
 	if rule == "" {
@@ -67,7 +67,7 @@ func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err er
 	return rule, key, nil
 }
 
-// parseKey reads a JSON array of strings, as strictly as a check's.
+// parseKey parses a JSON array of strings, as strictly as a check's.
 func parseKey(text string) ([]string, *Error) {
 	var s scanner
 	var c checkRequest
@@ -95,7 +95,7 @@ func (s *adminServer) getUsage(w http.ResponseWriter, _ *http.Request, rule stri
 	return s.replyUsage(w, u)
 }
 
-// deleteUsage makes a subject's counters fresh and answers what is used then.
+// deleteUsage resets a subject's counters and answers with the usage after that.
 func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request, rule string, key []string) error {
 	request := r.URL.Query().Get("request_id")
 	if r.URL.Query().Has("request_id") && !isRequestID(request) {
@@ -105,7 +105,7 @@ func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request, rule s
 	if err != nil {
 		return fmt.Errorf("reset subject: %w", err)
 	}
-	s.log.Info("usage reset", "rule", rule, "by", writer(r)) // a key may be a secret
+	s.log.Info("usage reset", "rule", rule, "by", writer(r)) // no key: it may be a secret
 	return s.replyUsage(w, u)
 }
 
@@ -123,7 +123,7 @@ func (s *adminServer) replyUsage(w http.ResponseWriter, u *limiter.Usage) error 
 	return nil
 }
 
-// blockedUntil is when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
+// blockedUntil returns when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
 func blockedUntil(u *limiter.Usage) int64 {
 	if u.Blocked <= 0 {
 		return 0
@@ -150,13 +150,13 @@ func (s *adminServer) getOwner(w http.ResponseWriter, _ *http.Request, rule stri
 	return s.reply(w, report)
 }
 
-// subjectKey is a key as answers have it: the one value, or an array.
+// subjectKey is a key as answers show it: a string if it has one value, else an array.
 type subjectKey []string
 
-// MarshalJSON writes it.
+// MarshalJSON encodes the key.
 func (k subjectKey) MarshalJSON() ([]byte, error) { return appendKey(nil, k), nil }
 
-// getTop lists the subjects refused most.
+// getTop lists the most refused subjects.
 func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	if by := cmp.Or(q.Get("by"), "refused"); by != "refused" {
@@ -182,7 +182,7 @@ func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 	return s.reply(w, map[string][]subject{"subjects": list})
 }
 
-// getCluster answers who is there.
+// getCluster answers with the cluster as this node sees it.
 func (s *adminServer) getCluster(w http.ResponseWriter, _ *http.Request) error {
 	view := s.api.config.Cluster.View()
 	if set := s.api.config.Decider.Rules(); set != nil {

@@ -17,13 +17,13 @@ import (
 
 const (
 	maxTokensFile = 4 << 20 // bytes
-	// tokensInterval is how often the file is looked at.
+	// tokensInterval is how often the file is checked for changes.
 	tokensInterval = 500 * time.Millisecond
-	// tokenPrefix begins the tokens that rlnode makes, so that people and scanners know one when they see it.
+	// tokenPrefix starts the tokens that rlnode makes, so that people and scanners recognize them.
 	tokenPrefix = "rlt_"
 )
 
-// NewToken makes a token, and the line of the tokens file that stands for it.
+// NewToken makes a token, and the tokens file's line for it.
 func NewToken(name string, scopes Scope) (text, line string, err error) {
 	if err := checkTokenName(name); err != nil {
 		return "", "", err
@@ -36,7 +36,8 @@ func NewToken(name string, scopes Scope) (text, line string, err error) {
 	return text, line, nil
 }
 
-// CheckTokens reports what is wrong with the tokens of a configuration: those of the settings, and of the file if there is one.
+// CheckTokens reports what is wrong with a configuration's tokens: those of the settings, and of the file if there is
+// one.
 func CheckTokens(config *Config) error {
 	if config.TokensFile == "" {
 		return nil
@@ -77,8 +78,8 @@ func readTokensFile(name string) ([]byte, error) {
 	return src, err
 }
 
-// parse adds the tokens of a file. Where something is wrong, it says where. No error shows what stands for a hash: it may be a
-// token.
+// parse adds the tokens of a file. On an error it returns the position. No error shows the text in place of a hash: it
+// may be a token.
 func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	root, err := yaml.Parse(string(src))
 	if err != nil {
@@ -181,7 +182,7 @@ func parseScopeList(value *yaml.Node) (Scope, error) {
 	return ParseScopes(names)
 }
 
-// checkTokenName reports what is wrong with a token's name. It stands in logs, answers and the list of versions.
+// checkTokenName reports what is wrong with a token's name. The name appears in logs, answers and the list of versions.
 func checkTokenName(name string) error {
 	if name == "" || len(name) > maxTokenName {
 		return fmt.Errorf("a name has 1 to %d bytes", maxTokenName)
@@ -198,7 +199,7 @@ func checkTokenName(name string) error {
 	return nil
 }
 
-// follow looks at the file until close.
+// follow checks the file for changes until close.
 func (t *tokens) follow() {
 	defer close(t.done)
 	tick := time.NewTicker(tokensInterval)
@@ -213,7 +214,7 @@ func (t *tokens) follow() {
 	}
 }
 
-// reloaded puts another set in force. Tokens that are no good leave the old ones in force.
+// reloaded puts a new set in force. Invalid tokens leave the old ones in force.
 func (t *tokens) reloaded(set *tokenSet, err error) {
 	if err != nil {
 		t.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
@@ -223,7 +224,7 @@ func (t *tokens) reloaded(set *tokenSet, err error) {
 	t.log.Info("tokens reloaded", "file", t.config.TokensFile, "tokens", len(set.byHash))
 }
 
-// close ends following the file. It does not wait for longer than a disk may hang.
+// close stops following the file. It does not wait longer than a disk may hang.
 func (t *tokens) close() {
 	if t.done == nil {
 		return

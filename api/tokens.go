@@ -14,17 +14,17 @@ import (
 	"github.com/rlnode/rlnode/internal/reload"
 )
 
-// Scope is what a token may be used for: a set of the scopes below.
+// Scope is a set of permissions: what a token may be used for.
 type Scope uint8
 
 // The scopes of tokens.
 const (
 	ScopeCheck  Scope = 1 << iota // ask for decisions
-	ScopeAdjust                   // change what subjects have used, and what limits follow
+	ScopeAdjust                   // change usage, and the loads that limits follow
 	ScopeRead                     // read the admin plane
 	ScopeAdmin                    // everything
 
-	// anyone: no token is needed. It is not the zero value, so that a route for which nothing is said is closed.
+	// anyone means that no token is needed. It is not the zero value, so a route without a scope stays closed.
 	anyone Scope = 1 << 7
 )
 
@@ -34,7 +34,7 @@ var scopeNames = [...]struct {
 	scope Scope
 }{{"check", ScopeCheck}, {"adjust", ScopeAdjust}, {"read", ScopeRead}, {"admin", ScopeAdmin}}
 
-// ParseScopes reads names of scopes. The error names the one that is none, or stands twice.
+// ParseScopes parses names of scopes. The error names the unknown or repeated one.
 func ParseScopes(names []string) (all Scope, err error) {
 next:
 	for _, name := range names {
@@ -66,35 +66,35 @@ func (s Scope) names() (list []string) {
 	return list
 }
 
-// allows reports whether a token with the scopes in s may do what needs one of those in need.
+// allows reports whether a token with the scopes in s may do what needs any one of the scopes in need.
 func (s Scope) allows(need Scope) bool { return s&(need|ScopeAdmin) != 0 }
 
 const (
-	maxToken     = 4096 // bytes of a token; a longer one is not looked at
+	maxToken     = 4096 // bytes of a token; a longer one is rejected unread
 	maxTokenName = 64   // bytes
 	maxTokens    = 10_000
 )
 
-// Names of the tokens that stand in settings of their own. A tokens file can't use them.
+// The names of the tokens that have settings of their own. A tokens file can't use them.
 const (
 	apiTokenName   = "api-token"
 	adminTokenName = "admin-token"
 )
 
-// token is what is known of a token: everything but the token.
+// token is what is known about a token, except the token itself.
 type token struct {
 	name   string
 	scopes Scope
 	sum    [sha256.Size]byte
 }
 
-// tokenSet holds tokens. It does not change. The map's keys are the first eight bytes of the tokens' hashes: they are compared in
-// one step, whatever they are, and the rest in constant time.
+// tokenSet holds tokens and is immutable. The map's keys are the first eight bytes of the tokens' hashes. They are
+// compared in one step, whatever their value, and the rest of a hash in constant time.
 type tokenSet struct{ byHash map[uint64]*token }
 
 func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum[:8]) }
 
-// add takes one more token. Where its hash is there already, it returns the token that has it.
+// add adds a token. If its hash is already present, it returns the token that has it.
 func (s *tokenSet) add(t *token) (twin *token) {
 	if twin = s.byHash[hashKey(&t.sum)]; twin == nil {
 		s.byHash[hashKey(&t.sum)] = t
@@ -102,8 +102,8 @@ func (s *tokenSet) add(t *token) (twin *token) {
 	return twin
 }
 
-// find returns the token that an Authorization header carries, nil without a good one. How long it takes depends on the
-// header's length, and not on the tokens.
+// find returns the token in an Authorization header, or nil if there is no valid one. The time it takes depends on the
+// header's length and not on the tokens.
 func (s *tokenSet) find(authorization string) *token {
 	text, ok := bearer(authorization)
 	if !ok || len(text) > maxToken {
@@ -117,7 +117,7 @@ func (s *tokenSet) find(authorization string) *token {
 	return t
 }
 
-// bearer cuts the token out of an Authorization header.
+// bearer extracts the token from an Authorization header.
 func bearer(header string) (text string, ok bool) {
 	const scheme = "bearer "
 	if len(header) < len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
@@ -127,8 +127,8 @@ func bearer(header string) (text string, ok bool) {
 	return text, text != ""
 }
 
-// setTokens are the tokens of the settings: of the data plane, check and adjust, and of the admin plane, everything. Where both
-// are the same token, it is the admin plane's. Without any the set is empty.
+// setTokens returns the tokens of the settings: the data plane's, with check and adjust, and the admin plane's, with
+// everything. If both are the same token, it counts as the admin plane's. Without any, the set is empty.
 func setTokens(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*token{}}
 	if admin != "" {
@@ -140,15 +140,15 @@ func setTokens(api, admin string) *tokenSet {
 	return s
 }
 
-// tokens are those in force at a node.
+// tokens holds the tokens in force at a node.
 type tokens struct {
-	set    atomic.Pointer[tokenSet] // nil: none, and nobody is asked for one
+	set    atomic.Pointer[tokenSet] // nil: there are none, and none is required
 	config *Config
 	log    *slog.Logger
 
 	files *reload.Files[*tokenSet] // nil: there is no file
 	stop  chan struct{}
-	done  chan struct{} // of the goroutine that follows the file
+	done  chan struct{} // closed by the goroutine that follows the file
 }
 
 // openTokens reads the tokens, and follows their file if there is one.
@@ -189,15 +189,15 @@ func (t *tokens) use(set *tokenSet) {
 	t.set.Store(set)
 }
 
-// knownToken is a token that was found before, for the same Authorization header.
+// knownToken caches the token found for an Authorization header.
 type knownToken struct {
-	set  *tokenSet // in which; nil: none was
+	set  *tokenSet // where it was found; nil: not found yet
 	what *token
 }
 
-// permit says whose token lets a request do what needs one of the scopes in need: nil where none is asked for. Lines is how
-// many Authorization headers there are: of several, a proxy may have looked at another one. What known has of this header is not
-// looked up again while the set is the same; nil: nothing is known.
+// permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
+// required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
+// the set is the same, the result cached in known is not looked up again; nil known: no cache.
 func (t *tokens) permit(authorization string, lines int, need Scope, known *knownToken) (*token, *Error) {
 	if t == nil || need&anyone != 0 {
 		return nil, nil
@@ -226,7 +226,7 @@ func (t *tokens) permit(authorization string, lines int, need Scope, known *know
 	return who, nil
 }
 
-// lacks is the error for a token without the scope that is needed.
+// lacks returns the error for a token without the needed scope.
 func (t *token) lacks(need Scope) *Error {
 	return errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.names(), " or "), t.name, strings.Join(t.scopes.names(), ", "))
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// entry is a line of a tokens file.
+// entry returns a line of a tokens file.
 func entry(name, text, scopes string) string {
 	sum := sha256.Sum256([]byte(text))
 	return fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %s}\n", name, scopes, hex.EncodeToString(sum[:]))
@@ -43,7 +43,7 @@ func writeFile(t testing.TB, name, text string) {
 	}
 }
 
-// need is what a route needs; 0: there is none.
+// need returns the scope that a route needs; 0: there is no such route.
 func (n *node) need(route string) Scope {
 	for _, r := range dataRoutes {
 		method, _, _ := strings.Cut(cmp.Or(r.allow, "*"), ",")
@@ -59,8 +59,8 @@ func (n *node) need(route string) Scope {
 	return map[string]Scope{"GET /": anyone, "GET /ui": anyone}[route]
 }
 
-// Each route of both planes asks for its scope as soon as there is a token, and only probes, metrics and the dashboard's files do
-// not.
+// Every route of both planes requires its scope once there is a token, except probes, metrics and the dashboard's
+// files.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	file := tokensFile(t, entry("c", "tc", "check"), entry("a", "ta", "adjust"), entry("r", "tr", "read"), entry("all", "tall", "admin"), entry("cr", "tcr", "check, read"))
@@ -95,7 +95,7 @@ func TestScopes(t *testing.T) {
 				c.header = map[string]string{"Authorization": "Bearer " + text}
 			}
 			if method == "DELETE" && scopes[text].allows(need) && need == ScopeAdmin {
-				continue // it would take something away
+				continue // it would remove something
 			}
 			resp, body := n.do(c)
 			code := noteCode([]byte(body))
@@ -123,7 +123,7 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%v may use a route for which nothing is said: %v", one.names(), have)
 		}
 	}
-	// A try that takes is a check.
+	// A try that takes its cost is a check.
 	for text, want := range map[string]int{"tr": 403, "tc": 200, "tcr": 200} {
 		resp, body := n.do(call{method: "POST", url: n.adm + "/v1/try", body: `{"rule":"all","peek":false}`, header: map[string]string{"Authorization": "Bearer " + text}})
 		if resp.StatusCode != want || want == 403 && !strings.Contains(body, "scope check; r has read") {
@@ -132,7 +132,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// One token of the settings closes both planes; where both are the same it may do everything.
+// One token in the settings closes both planes. If both planes have the same token, it may do everything.
 func TestTokensOfTheSettings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -165,7 +165,7 @@ func TestTokensOfTheSettings(t *testing.T) {
 	}
 }
 
-// What is not exactly one good token is none.
+// Anything but exactly one valid token counts as no token.
 func TestAuthorizationHeaders(t *testing.T) {
 	t.Parallel()
 	file := tokensFile(t, entry("c", "rlt_right", "admin"))
@@ -259,7 +259,7 @@ func TestTokensFileMistakes(t *testing.T) {
 	}
 }
 
-// What NewToken makes is found by the line that it makes.
+// A token from NewToken is found by its line from NewToken.
 func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
@@ -281,7 +281,7 @@ func TestNewToken(t *testing.T) {
 	}
 }
 
-// following is tokens that a test moves by hand, and what they log.
+// following returns tokens whose file the test checks by hand, and their log.
 func following(t *testing.T, file string) (*tokens, *strings.Builder) {
 	t.Helper()
 	var out strings.Builder
@@ -293,7 +293,7 @@ func following(t *testing.T, file string) (*tokens, *strings.Builder) {
 	return k, &out
 }
 
-// A file that is no good leaves the old tokens in force, whichever way it came.
+// An invalid file leaves the old tokens in force, however the file got there.
 func TestTokensFollowTheirFile(t *testing.T) {
 	a, b := entry("a", "ta", "check"), entry("b", "tb", "read")
 	file := tokensFile(t, a)
@@ -331,7 +331,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	looks()
 	knows("another token", "tb", "adm")
 
-	// Another file in its place, of the same size and time.
+	// Replace the file with another of the same size and time.
 	info, err := os.Stat(file)
 	if err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	looks()
 	knows("renamed over it", "ta", "adm")
 
-	// Half of it is good by itself, and not what its writer wants.
+	// Half of the file is valid on its own, but not what its writer intends.
 	writeFile(t, file, "tokens:\n"+b)
 	k.files.Look()
 	writeFile(t, file, "tokens:\n"+b+a)
@@ -359,7 +359,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	}
 }
 
-// The file is looked at by itself, and no more after Close.
+// The file is followed automatically, and no longer after Close.
 func TestTokensAreFollowed(t *testing.T) {
 	file := tokensFile(t, entry("a", "ta", "check"))
 	synctest.Test(t, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestTokensAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		writeFile(t, file, "tokens:\n"+entry("b", "tb", "check"))
-		time.Sleep(2*tokensInterval + tokensInterval/2) // of virtual time
+		time.Sleep(2*tokensInterval + tokensInterval/2) // virtual time
 		synctest.Wait()
 		if k.set.Load().find("Bearer tb") == nil {
 			t.Error("it is not read again")
@@ -377,7 +377,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	})
 }
 
-// No request with a token that is in every version fails, however and how often the file is replaced.
+// No request fails whose token is in every version of the file, however and how often the file is replaced.
 func TestTokensAreReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	stays := entry("stays", "stays", "admin")
@@ -418,14 +418,14 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 		}
 		text += stays
 		if i%2 == 0 {
-			writeFile(t, file, text) // for a moment it is empty
+			writeFile(t, file, text) // it is empty for a moment
 		} else {
 			writeFile(t, file+".new", text)
 			if err := os.Rename(file+".new", file); err != nil {
 				t.Error(err)
 			}
 		}
-		if i%4 == 3 { // and it is read
+		if i%4 == 3 { // let it be read
 			until(t, "the file is read", func() bool { return n.tokens.set.Load() != before })
 			if i >= 11 {
 				break
@@ -436,7 +436,7 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 	done.Wait()
 }
 
-// Ten thousand tokens are read in a moment, and each is found.
+// Ten thousand tokens load quickly, and each is found.
 func TestTenThousandTokens(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("tokens:\n")
@@ -485,14 +485,14 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 			}
 		}
 	}
-	// A head that is too long to be remembered knows nothing of the one before.
+	// A head that is too long to remember knows nothing about the previous one.
 	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", mostQuickHead)))
 	if r, ok := c.head.read(long); !ok || r.known != nil {
 		t.Errorf("have %v, %v", r.known, ok)
 	}
 }
 
-// Versions, logs and traces name the token of a write, and none shows it.
+// Versions, logs and traces name the token of a write, and none reveals it.
 func TestWritesNameTheirToken(t *testing.T) {
 	t.Parallel()
 	var out syncBuffer
@@ -518,7 +518,7 @@ func TestWritesNameTheirToken(t *testing.T) {
 	}
 }
 
-// syncBuffer takes what several goroutines log.
+// syncBuffer collects what several goroutines log.
 type syncBuffer struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -536,7 +536,7 @@ func (b *syncBuffer) String() string {
 	return b.text.String()
 }
 
-// notesWriters notes who writes.
+// notesWriters records the writers.
 type notesWriters struct {
 	RuleStore
 	by *[]string

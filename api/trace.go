@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// trace tells of a request that was answered, if it is one of those that are traced.
+// trace records an answered request if it is sampled.
 func (p *dataPlane) trace(r *route, x *exchange) {
 	if r.need == anyone || !p.tracer.Sampled(x.traceparent) {
 		return

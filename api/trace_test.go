@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// Checks are traced, as children of their callers' spans, and tell how they were decided; subjects are not told.
+// Checks are traced as children of their callers' spans. Spans say how a check was decided, and never name the subject.
 func TestChecksAreTraced(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex // guards have and raw

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// try answers what a check would be answered, with its status and headers as data: nothing is taken, unless the check
-// says "peek": false.
+// try answers what a check would get, with the status and headers as data. It takes nothing, unless the check says
+// "peek": false.
 func (s *adminServer) try(w http.ResponseWriter, r *http.Request) error {
 	if e := s.api.readiness.checks(); e != nil {
 		return e

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// quoted reads a string of least to most bytes. outer is the field that field stands in; empty: none.
+// quoted reads a string of least to most bytes. outer is the field that contains field; empty: none.
 func (s *scanner) quoted(outer, field string, least, most int) string {
 	if s.next() != '"' {
 		s.skip()
@@ -26,7 +26,7 @@ func (s *scanner) quoted(outer, field string, least, most int) string {
 	return v
 }
 
-// pathOf is how a message names a field.
+// pathOf returns a field's name for messages.
 func pathOf(outer, field string) string {
 	if outer == "" {
 		return field
@@ -82,13 +82,13 @@ func (s *scanner) whole(least int64) (v int64, ok bool) {
 	return v, s.syntax == nil
 }
 
-// unknown skips a field that there is not.
+// unknown skips and rejects an unknown field.
 func (s *scanner) unknown(name, known string) {
 	s.skip()
 	s.mean(UnknownField, "there is no field %q here: the fields are %s", excerpt(name), known)
 }
 
-// excerpt shortens a caller's text for a message, and copies it.
+// excerpt copies a caller's text, shortened for a message.
 func excerpt(v string) string {
 	const most = 64
 	if len(v) <= most {

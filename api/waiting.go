@@ -11,42 +11,42 @@ import (
 const (
 	// mostWaiting bounds the answers that are held back at once.
 	mostWaiting = 32 << 10
-	// sparePart is which part of the files that the process may open is kept from callers that wait: one in so many.
+	// sparePart: one in sparePart of the files that the process may open is kept free of waiting callers.
 	sparePart = 16
-	// hangUpInterval is how often callers that wait are looked at.
+	// hangUpInterval is how often waiting callers are checked for having hung up.
 	hangUpInterval = time.Second
 )
 
-// waiting holds back the answers of checks with wait. For one that is held there is neither a goroutine nor a buffer:
-// only the connection, the answer as it will be sent, and a timer of the runtime's.
+// waiting holds back the answers of checks with wait. A held answer costs no goroutine and no buffer: only the
+// connection, the encoded answer, and a runtime timer.
 type waiting struct {
-	most   int                                 // answers held at once
-	answer func(w *waiter, left time.Duration) // sends it, calls leave, and goes on with the connection
-	turned atomic.Int64                        // answers not held because there were most already
+	most   int                                 // bounds the answers held at once
+	answer func(w *waiter, left time.Duration) // sends the answer, calls leave, and serves the connection on
+	turned atomic.Int64                        // answers not held because the bound was reached
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
-	taken int           // places of answers that are not sent yet. Invariant: len(held) <= taken <= most
+	taken int           // places of answers not sent yet. Invariant: len(held) <= taken <= most
 	over  bool          // nothing is held any more
-	empty chan struct{} // closed when it is over and no place is taken
+	empty chan struct{} // closed once over is true and taken is 0
 
-	running sync.WaitGroup // answer, and the look for those that hung up
+	running sync.WaitGroup // answers being sent, and the watch for hang-ups
 	stop    chan struct{}
 }
 
 // waiter is one answer that is held back.
 type waiter struct {
 	conn    net.Conn
-	fd      int           // of conn; -1: not known
-	due     time.Time     // when it is sent
-	after   time.Duration // what is left of its delay even then
+	fd      int           // the file descriptor of conn; -1: unknown
+	due     time.Time     // when to send it
+	after   time.Duration // what is left of its delay at due
 	timer   *time.Timer
 	reply   heldReply
-	closes  bool  // the connection ends with it
-	charged int64 // bytes of the budget
+	closes  bool  // the connection closes after it
+	charged int64 // bytes charged to the budget
 }
 
-// mostHeldOf is how many answers may be held back by a process that may open so many files.
+// mostHeldOf returns how many answers a process that may open this many files may hold back.
 func mostHeldOf(files int) int { return min(mostWaiting, files-files/sparePart-dataPlacesOf(files)) }
 
 func newWaiting(most int, answer func(*waiter, time.Duration)) *waiting {
@@ -57,7 +57,7 @@ func newWaiting(most int, answer func(*waiter, time.Duration)) *waiting {
 	return s
 }
 
-// enter takes a place for one more answer. It reports false when there is none.
+// enter takes a place for one more answer. It reports false if there is none.
 func (s *waiting) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *waiting) enter() bool {
 	return true
 }
 
-// leave gives a place back: the answer is sent, or can't be.
+// leave gives a place back: the answer was sent, or can't be.
 func (s *waiting) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *waiting) leave() {
 	s.finish()
 }
 
-// finish notes when the last place is free. The caller holds s.mu.
+// finish closes empty once the last place is free. The caller holds s.mu.
 func (s *waiting) finish() {
 	if s.over && s.taken == 0 {
 		select {
@@ -91,7 +91,7 @@ func (s *waiting) finish() {
 	}
 }
 
-// hold keeps w, which has a place, until its time has come.
+// hold keeps w, which has a place, until its time comes.
 func (s *waiting) hold(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,14 +103,14 @@ func (s *waiting) hold(w *waiter) {
 	w.timer = time.AfterFunc(time.Until(w.due), func() { s.let(w, false) })
 }
 
-// let has w answered, unless it is already.
+// let sends w's answer, unless that has already begun.
 func (s *waiting) let(w *waiter, closes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pull(w, closes)
 }
 
-// pull takes w out and has it answered. The caller holds s.mu, so that nothing is started once close has looked.
+// pull removes w and sends its answer. The caller holds s.mu, so that nothing starts once close waits.
 func (s *waiting) pull(w *waiter, closes bool) {
 	if _, here := s.held[w]; !here {
 		return
@@ -124,7 +124,7 @@ func (s *waiting) pull(w *waiter, closes bool) {
 	s.running.Go(func() { s.answer(w, left) })
 }
 
-// end answers all that are held, and from now on each one at once.
+// end sends all held answers, and makes later ones go out at once.
 func (s *waiting) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *waiting) end() {
 	s.finish()
 }
 
-// await returns when all that were held are answered, or ctx ends. It is called after end.
+// await returns once all held answers are sent, or when ctx ends. It is called after end.
 func (s *waiting) await(ctx context.Context) {
 	select {
 	case <-s.empty:
@@ -143,21 +143,21 @@ func (s *waiting) await(ctx context.Context) {
 	}
 }
 
-// close waits for everything that was begun here. It is called after end, when all connections are closed.
+// close waits for all goroutines started here. It is called after end, when all connections are closed.
 func (s *waiting) close() {
 	close(s.stop)
 	s.running.Wait()
 }
 
-// count is how many answers are held back.
+// count returns the number of places taken: answers not sent yet.
 func (s *waiting) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.taken
 }
 
-// watch looks for callers that hung up until close. To those that only said that they send no more, it makes no
-// difference but that they are answered too early, and are told so.
+// watch looks for callers that hung up, until close. A caller that closed only its sending side gets its answer early,
+// and the answer says so.
 func (s *waiting) watch() {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()

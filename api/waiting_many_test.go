@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// pipes is a listener whose connections are in memory, so that no bound on open files stands in the way.
+// pipes is a listener with in-memory connections, so that the bound on open files does not matter.
 type pipes struct {
 	ends chan net.Conn
 	once sync.Once
@@ -41,13 +41,13 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// crowdRules let 5,000 pass in a second; the 20,000th waits four.
+// crowdRules pass 5,000 per second; the 20,000th check waits four seconds.
 const crowdRules = `version: 1
 rules:
   - {name: crowd, key: [q], max_delay: 1m, limits: [{limit: 5000, per: 1s, algorithm: leaky-bucket, burst: 60000}]}
 `
 
-// Twenty thousand checks wait at once; each is answered when its time has come, and costs memory only.
+// Twenty thousand checks wait at once; each is answered when its time has come, and costs only memory.
 func TestTwentyThousandWait(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds")
@@ -80,7 +80,7 @@ func TestTwentyThousandWait(t *testing.T) {
 		mu.Unlock()
 		inner(w, left)
 	}
-	// The queue is four seconds long, and stands still for what it takes to come: nobody is answered before all wait.
+	// Start with a queue four seconds long, so that no check is answered before all of them wait.
 	if _, err := l.Adjust("crowd", []string{"x"}, 4*5000, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestTwentyThousandWait(t *testing.T) {
 	}
 }
 
-// memoryInUse is what the heap and the stacks take, in bytes.
+// memoryInUse returns the size of heap and stacks, in bytes.
 func memoryInUse() int64 {
 	runtime.GC()
 	runtime.GC()

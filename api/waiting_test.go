@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The queue "slow" lets one pass in ten minutes, "quick" 20 in a second, and holds answers back for 100 ms.
+// The queue "slow" passes one in ten minutes; "quick" passes 20 per second and holds answers for 100 ms.
 const waitingRules = `version: 1
 rules:
   - {name: slow, key: [q], max_delay: 1h, limits: [{limit: 6, per: 1h, algorithm: leaky-bucket, burst: 1000}]}
@@ -39,7 +39,7 @@ func waitOn(rule string) string {
 	return fmt.Sprintf(`{"rule":%q,"key":"\u0022,\u0022delay_ms\u0022:7","wait":true}`, rule)
 }
 
-// heldAnswer reads an answer of a check that waited, or did not.
+// heldAnswer reads the answer of a check with wait, whether it was held or not.
 func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 	t.Helper()
 	status, body, closes := answer(t, r)
@@ -49,8 +49,8 @@ func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 	return fieldsOf(t, body), closes
 }
 
-// While an answer is held back, its connection takes neither goroutine nor place of the server's; afterwards it goes on, and
-// what was sent meanwhile is answered in its order.
+// While an answer is held back, its connection takes neither a goroutine nor a place of the server. Afterwards it goes
+// on, and requests sent meanwhile are answered in order.
 func TestWaitKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
@@ -95,7 +95,7 @@ func TestWaitOverTLS(t *testing.T) {
 	}
 }
 
-// A rule's max_delay bounds how long an answer is held back; what is left of the delay is told.
+// A rule's max_delay bounds how long an answer is held; the answer tells the rest of the delay.
 func TestWaitNoLongerThanMaxDelay(t *testing.T) {
 	n := startWaiting(t, nil)
 	n.check(waitOn("short"))
@@ -119,7 +119,7 @@ func fieldInt(t *testing.T, f map[string]any, name string) (v int64) {
 	return v
 }
 
-// Drain answers those that wait, and later ones at once, with what is left of their delays.
+// Drain sends held answers, and later ones at once, with the rest of their delays.
 func TestDrainAnswersThoseThatWait(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
@@ -150,7 +150,7 @@ func TestDrainAnswersThoseThatWait(t *testing.T) {
 	}
 }
 
-// Close answers those that wait, too: also when nobody called Drain before.
+// Close sends held answers, too, even without a Drain before.
 func TestCloseAnswersThoseThatWait(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
@@ -170,7 +170,7 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 	}
 }
 
-// A caller that hangs up frees its place, and one that only closes its side is answered.
+// A caller that hangs up frees its place; one that closes only its side gets its answer.
 func TestHangUpFreesThePlace(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
@@ -219,7 +219,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 	}
 }
 
-// An old client is told that its connection stays open, or finds it closed.
+// An HTTP/1.0 client is told that its connection stays open, or finds it closed.
 func TestWaitOverHTTP10(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)

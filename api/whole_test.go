@@ -14,9 +14,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// These go through the pools, which forget at random under the race detector.
+// These tests go through the pools, which forget at random under the race detector.
 
-// wholeRequests are requests as the server library hands them over: by POST, and by a proxy's GET.
+// wholeRequests returns requests as the server library hands them over: by POST, and by a proxy's GET.
 func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
 	s := &dataServer{plane: newPlane(f)}
 	requests := map[string]func(*fasthttp.Request){
@@ -50,7 +50,7 @@ func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
 	return all
 }
 
-// authFixed is a fixed answer by rules with a profile.
+// authFixed is a fixed answer for rules with a profile.
 func authFixed(tb testing.TB, refused bool) *fixed {
 	f := newFixed()
 	doc, err := rules.Parse([]byte(authRules))
@@ -66,7 +66,7 @@ func authFixed(tb testing.TB, refused bool) *fixed {
 	return f
 }
 
-// From the library's request to its response.
+// The whole way from the library's request to its response allocates nothing.
 func TestWholeRequestsAllocateNothing(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		for name, run := range wholeRequests(t, authFixed(t, refused)) {
@@ -93,7 +93,7 @@ func BenchmarkWhole(b *testing.B) {
 	}
 }
 
-// A batch allocates nothing once its buffers have grown, be its checks allowed, refused, or in detail.
+// A batch allocates nothing once its buffers have grown, whether its checks are allowed, refused, or with detail.
 func TestBatchAllocatesNothing(t *testing.T) {
 	detailed := `{"attributes":{"ip":"198.51.100.7","tenant":"acme"},"costs":{"tokens":900},"detail":true}`
 	for _, check := range []string{plainCheck, detailed} {

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Address returns a function that finds out who asks.
+// Address returns a function that finds the caller's address.
 //
-// hops is how many proxies stand between the world and this server, each of which appends the address it was asked from
-// to X-Forwarded-For: the hops-th address from the right is taken, since those further left are whatever the client
-// wrote. If there are fewer, the leftmost is taken. With 0 hops, without the header, and where what it has is no address,
-// it is the peer's address.
+// hops is the number of proxies in front of this server, each of which appends the address of its peer to
+// X-Forwarded-For. The function takes the hops-th address from the right, because the client controls those further
+// left. If there are fewer, it takes the leftmost. With hops 0, without the header, or if the element is not an
+// address, it returns the peer's address.
 //
-// The address has no port and no zone, and an IPv4-mapped one is IPv4.
+// The address has no port and no zone. An IPv4-mapped address becomes IPv4.
 func Address(hops int) func(*http.Request) string {
 	return func(r *http.Request) string {
 		peer, ok := parseAddress(r.RemoteAddr)
 		if !ok {
-			peer = r.RemoteAddr // of a server that isn't net/http's
+			peer = r.RemoteAddr // not from net/http's server
 		}
 		if hops <= 0 {
 			return peer
@@ -31,8 +31,8 @@ func Address(hops int) func(*http.Request) string {
 	}
 }
 
-// fromRight returns the n-th element from the right of a list that stands in several header lines, the leftmost if there
-// are fewer.
+// fromRight returns the n-th element from the right of a list that may span several header lines, or the leftmost if
+// there are fewer.
 func fromRight(lines []string, n int) (found string) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; n-- {
@@ -49,7 +49,7 @@ func fromRight(lines []string, n int) (found string) {
 	return found
 }
 
-// parseAddress reads an address with or without a port, and with or without brackets.
+// parseAddress parses an address with or without a port, and with or without brackets.
 func parseAddress(s string) (string, bool) {
 	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
 	if err != nil {

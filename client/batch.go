@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// maxBatchBytes bounds the body of a batch, below the node's 8 MiB; a single check is under 64 KiB.
+// maxBatchBytes bounds the body of a batch, below the node's 8 MiB. A single check is below 64 KiB.
 const maxBatchBytes = 4 << 20
 
-// stage is where a call is.
+// The stages of a call.
 const (
 	waiting   = int32(iota)
-	sent      // its request has been made, or is being
-	abandoned // by its caller, before that
+	sent      // its request is being made, or has been
+	abandoned // its caller left before it was sent
 )
 
-// call is a check under way.
+// call is a check in progress.
 type call struct {
 	body    []byte // JSON, an object
 	headers bool
@@ -28,14 +28,14 @@ type call struct {
 
 	stage    atomic.Int32
 	deadline time.Time
-	answers  int64         // of nodes, when it began to wait
-	sent     time.Time     // when its turn came; written before stage says so
-	done     chan struct{} // closed when decision and err are there
+	answers  int64         // the client's count of answers when the call began to wait
+	sent     time.Time     // when its turn came; written before stage becomes sent
+	done     chan struct{} // closed once decision and err are set
 	decision Decision
 	err      error
 }
 
-// submit makes call's request, at once or with others.
+// submit sends q's check, at once or together with others.
 func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, context.Cause(ctx)
@@ -68,7 +68,7 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 	return c.await(ctx, q)
 }
 
-// await returns the answer to a call that others make.
+// await returns the answer to a check that another goroutine sends.
 func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	timer := time.NewTimer(time.Until(q.deadline))
 	defer timer.Stop()
@@ -92,14 +92,14 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	return Decision{}, err
 }
 
-// release ends one request, and begins the next where checks wait for it.
+// release ends one request, and starts the next one if checks are waiting.
 func (c *Client) release() {
 	batch := c.next()
 	if batch == nil {
 		return
 	}
-	// Not in the caller's goroutine: it has its answer.
-	c.work.Add(1) // Close still waits for this one
+	// Run it in a new goroutine: the caller has its answer already.
+	c.work.Add(1) // safe: the caller's own call keeps Close waiting
 	go func() {
 		defer c.work.Done()
 		for ; batch != nil; batch = c.next() {
@@ -108,7 +108,8 @@ func (c *Client) release() {
 	}()
 }
 
-// next takes the checks of the next request off the queue; nil, and there is one request less, when none wait.
+// next takes the checks of the next request off the queue. If none are waiting, it returns nil and counts the request
+// as ended.
 func (c *Client) next() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +129,7 @@ func (c *Client) next() (batch []*call) {
 	rest := copy(c.queue, c.queue[taken:])
 	clear(c.queue[rest:])
 	if c.queue = c.queue[:rest]; rest == 0 && cap(c.queue) > 1024 {
-		c.queue = nil // what a rush needed
+		c.queue = nil // free the memory that a burst needed
 	}
 	if batch == nil {
 		c.inFlight--
@@ -136,7 +137,7 @@ func (c *Client) next() (batch []*call) {
 	return batch
 }
 
-// send makes a request of batch's checks.
+// send makes one request for batch's checks.
 func (c *Client) send(batch []*call) {
 	last := batch[0].deadline
 	for _, q := range batch {
@@ -156,7 +157,7 @@ func (c *Client) send(batch []*call) {
 	}
 }
 
-// single asks a check by itself.
+// single sends a check by itself.
 func (c *Client) single(ctx context.Context, q *call) {
 	r, err := c.ask(ctx, "/v1/check", q.body, maxAnswer, repeat)
 	if err != nil {
@@ -169,7 +170,7 @@ func (c *Client) single(ctx context.Context, q *call) {
 	}
 }
 
-// decision reads the answer to a check or a reservation into a.
+// decision parses the answer to a check or a reservation into a.
 func (r *reply) decision(a *answer) (Decision, error) {
 	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
 		return Decision{}, r.problem()
@@ -185,13 +186,13 @@ func (r *reply) decision(a *answer) (Decision, error) {
 	switch {
 	case err == nil:
 		return d, nil
-	case r.status != http.StatusOK: // whatever has answered: it refuses
+	case r.status != http.StatusOK: // whatever sent this answer, it refuses
 		err = fmt.Errorf("%w: %w", err, r.problem())
 	}
 	return Decision{}, fmt.Errorf("%s: %w", r.node.base, err)
 }
 
-// several asks the checks of a batch together.
+// several sends the checks of a batch together.
 func (c *Client) several(ctx context.Context, batch []*call) {
 	results, r, err := c.askBatch(ctx, batch)
 	if err != nil {
@@ -225,7 +226,7 @@ func (c *Client) askBatch(ctx context.Context, batch []*call) ([]answer, *reply,
 	body := append(make([]byte, 0, size), `{"checks":[`...)
 	for _, q := range batch {
 		body = append(body, q.body...)
-		if q.headers && !q.detail { // headers name the limits
+		if q.headers && !q.detail { // detail was on only to name the limits in headers
 			body = append(body[:len(body)-1], `,"detail":true}`...)
 		}
 		body = append(body, ',')

@@ -32,7 +32,7 @@ func (c *Client) waiting() int {
 
 func eachIP(i int) Request { return byIP(fmt.Sprint("ip", i)) }
 
-// sizes are how many checks each request of f had.
+// sizes returns how many checks each request to f had.
 func (f *fake) sizes() (n []int) {
 	for _, r := range f.requests() {
 		n = append(n, len(r.checks))
@@ -40,8 +40,8 @@ func (f *fake) sizes() (n []int) {
 	return n
 }
 
-// TestCallsShareRequests: what comes while MaxInFlight requests are under way goes out together, and each caller gets
-// its own answer.
+// TestCallsShareRequests: checks that come while MaxInFlight requests are in flight go out together, and each caller
+// gets its own answer.
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Patience}, f)
@@ -79,7 +79,7 @@ func TestCallsShareRequests(t *testing.T) {
 	}
 }
 
-// TestLoneCallsGoAlone: one after the other, each is a plain check.
+// TestLoneCallsGoAlone: calls made one after the other are plain checks.
 func TestLoneCallsGoAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1}, f)
@@ -129,7 +129,7 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// TestOpenWhenFull: a full queue lets pass only where the caller says so, and is open.
+// TestOpenWhenFull: a full queue lets calls pass only with OpenWhenFull and Open.
 func TestOpenWhenFull(t *testing.T) {
 	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
 		f := newFake(t)
@@ -157,7 +157,8 @@ func (f *fake) slow(d time.Duration) {
 	})
 }
 
-// TestStarvedCallsDoNotPass: calls whose turn does not come, while the node answers others, are not those of an absent node.
+// TestStarvedCallsDoNotPass: calls whose turn does not come while the node answers others don't count as calls to an
+// absent node.
 func TestStarvedCallsDoNotPass(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -203,7 +204,7 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 	}
 }
 
-// TestSilentNodesAreNoFullQueue: where nobody is answered, those who wait are decided by OnError like all others.
+// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting ones like all others.
 func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -218,7 +219,7 @@ func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent, and the others are.
+// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent; the others are.
 func TestWhoLeavesIsNotAsked(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
@@ -253,7 +254,7 @@ func TestWhoLeavesIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestDeadlinesOfABatch: each caller's own counts, and Timeout runs from the call's beginning.
+// TestDeadlinesOfABatch: each caller's own deadline counts, and Timeout runs from the start of the call.
 func TestDeadlinesOfABatch(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 150 * time.Millisecond}, f)
@@ -265,11 +266,11 @@ func TestDeadlinesOfABatch(t *testing.T) {
 		t.Errorf("they took %v", took)
 	}
 	for _, err := range errs {
-		if !errors.Is(err, ErrUnavailable) { // one that came late, on a slow machine
+		if !errors.Is(err, ErrUnavailable) { // a late one, on a slow machine
 			wantError(t, err, ErrTimeout)
 		}
 	}
-	// The node is silent: nobody else waits for it.
+	// The node is silent: no other call waits for it.
 	began = time.Now()
 	_, err := c.Check(background, byIP("x"))
 	wantError(t, err, ErrUnavailable)
@@ -309,7 +310,7 @@ func TestBadBatches(t *testing.T) {
 	}
 }
 
-// TestCloseEndsCalls: those under way and those that wait; nothing is left.
+// TestCloseEndsCalls: Close ends calls in progress and waiting ones, and nothing is left.
 func TestCloseEndsCalls(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, Timeout: time.Minute}, f)
@@ -336,7 +337,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 }
 
-// TestRush: many callers, over and over; each is answered, and nothing stays behind.
+// TestRush: many callers, over and over; each gets an answer, and nothing is left behind.
 func TestRush(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, f)

@@ -14,39 +14,40 @@ import (
 )
 
 const (
-	// spareConnections are for what is not a check, beside MaxInFlight.
+	// spareConnections are for calls other than checks, on top of MaxInFlight.
 	spareConnections = 64
 	maxHeaderBytes   = 64 << 10
-	// idleConnection is well under the three minutes after which a node closes a connection.
+	// idleConnection is well below the three minutes after which a node closes an idle connection.
 	idleConnection = 90 * time.Second
-	// ownerPause is between two tries of what no node could do, since the owner was away.
+	// ownerPause is how long to wait before retrying a call that failed because the owner was unreachable.
 	ownerPause = 50 * time.Millisecond
-	// defaultTTL is a node's own.
+	// defaultTTL is also the node's default.
 	defaultTTL = time.Minute
 )
 
-// Client asks nodes for decisions. Its methods may be called from many goroutines at once.
+// Client asks nodes for decisions. Its methods are safe for concurrent use.
 type Client struct {
 	options       Options
 	authorization string
 	nodes         []*node
 	transport     *http.Transport
 	http          *http.Client
-	direct        chan struct{} // a place for each call that is no check; MaxQueue of them
-	turns         chan struct{} // a place for each of them that is being asked; spareConnections of them
-	answers       atomic.Int64  // of nodes, below 500
+	direct        chan struct{} // a slot for each call that is not a check; MaxQueue slots
+	turns         chan struct{} // a slot for each of those calls that is in flight; spareConnections slots
+	answers       atomic.Int64  // answers from nodes with a status below 500
 
-	life  context.Context // ends with Close; its cause is ErrClosed
+	life  context.Context // canceled by Close, with cause ErrClosed
 	close context.CancelCauseFunc
-	work  sync.WaitGroup // calls and goroutines; added to under mu while open
+	work  sync.WaitGroup // calls and goroutines; Add needs mu, and open to be true
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
-	inFlight int     // requests with checks; at most MaxInFlight
-	queue    []*call // that wait for one to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
+	inFlight int     // requests that carry checks; at most MaxInFlight
+	queue    []*call // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
 }
 
-// New makes a client. It asks nobody yet: a node that can't be reached shows when it is asked. Close it in the end.
+// New makes a client. It contacts no node: an unreachable one shows only on the first call. The caller must Close the
+// client.
 func New(options Options) (*Client, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -63,7 +64,7 @@ func New(options Options) (*Client, error) {
 	if o.Token != "" {
 		c.authorization = "Bearer " + o.Token
 	}
-	connections := o.MaxInFlight + spareConnections + 1 // for /readyz: so that nobody waits for a connection unseen
+	connections := o.MaxInFlight + spareConnections + 1 // one more for /readyz: no call waits unseen for a connection
 	c.transport = &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: o.Timeout}).DialContext,
 		TLSClientConfig:        o.TLS,
@@ -93,7 +94,7 @@ func (c *Client) Close() {
 	c.transport.CloseIdleConnections()
 }
 
-// begin notes that a call is under way, if the client is open. Whoever begins calls c.work.Done.
+// begin records a call in progress if the client is open. After a successful begin, the caller must call c.work.Done.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +116,8 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// within is the context of a call, which ends with the caller's, after Options.Timeout, or with the client.
+// within returns the context of a call. It ends with the caller's context, after Options.Timeout, or when the client is
+// closed.
 func (c *Client) within(ctx context.Context) (context.Context, func()) {
 	ctx, release := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { release(ErrClosed) })
@@ -127,11 +129,13 @@ func (c *Client) within(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Check asks whether q may happen now, and takes its cost if so: from all limits of all rules that apply, or from none.
+// Check asks whether q may happen now and, if so, takes its cost: from all limits of all rules that apply, or from
+// none.
 //
-// The Decision can always be followed, also with an error: it is then made by Options.OnError, or a refusal. The error is the
-// context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error that a node has
-// answered. With q.Wait and an allowed Decision it may be the context's, too: the turn had not come when it ended.
+// The Decision is always usable, even with an error: it then comes from Options.OnError, or is a refusal. The error is
+// the context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error that a
+// node answered. With q.Wait, an allowed Decision may also come with the context's error: the context ended before the
+// turn came.
 func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 	d, err := c.decide(ctx, &q, false)
 	if err == nil && q.Wait && d.Allowed {
@@ -140,8 +144,8 @@ func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 	return d, err
 }
 
-// Peek returns the decision that Check would have made, and takes nothing. Remaining is as if it had; Wait is not looked
-// at.
+// Peek returns the decision that Check would make, and takes nothing. Remaining is what it would be after the Check.
+// Peek ignores q.Wait.
 func (c *Client) Peek(ctx context.Context, q Request) (Decision, error) {
 	return c.decide(ctx, &q, true)
 }
@@ -158,8 +162,8 @@ func (c *Client) decide(ctx context.Context, q *Request, peek bool) (Decision, e
 	return d, nil
 }
 
-// undecided is the decision where none was made. Only a node's own trouble may open: everything else a stranger could bring
-// about, and so switch the limits off.
+// undecided returns the Decision for a check that no node decided. Only a node's own trouble may let a check pass. A
+// stranger could cause everything else, and so switch the limits off.
 func (c *Client) undecided(err error) Decision {
 	d := Decision{DecidedBy: ByError}
 	var answered *Error
@@ -176,7 +180,7 @@ func (c *Client) undecided(err error) Decision {
 	return d
 }
 
-// hold returns after d, or with an error when the context or the client ends before.
+// hold returns after d, or with an error if the context or the client ends first.
 func (c *Client) hold(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -194,11 +198,12 @@ func (c *Client) hold(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Reserve takes q's costs as an estimate of what is not known yet, such as the tokens of an answer, for Settle to
-// correct. What is not settled within ttl stays charged as reserved. ttl is rounded up to milliseconds; 0 is a minute.
+// Reserve takes q's costs as an estimate of a cost that is not known yet, such as the tokens of an answer; Settle
+// corrects it later. A reservation that is not settled within ttl stays charged as reserved. ttl is rounded up to
+// milliseconds; 0 means one minute.
 //
-// Decision and error are as Check's. Settle every Reservation that has an ID, also when what it was for has failed. With
-// q.RequestID a call that is repeated reserves once.
+// The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work it was for
+// failed. With q.RequestID, a retried call reserves only once.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
 	if ttl == 0 {
 		ttl = defaultTTL
@@ -233,14 +238,14 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	return reserved, err
 }
 
-// Settle replaces a reservation's estimate by what was really used, by unit: what is more becomes a debt, what is less is
-// given back. A unit that is not named stays as reserved; an empty map, or nil, cancels all of it. A reservation is settled
-// once: a repeated call changes nothing, and returns what the first one did.
+// Settle replaces a reservation's estimate by the real usage per unit: an excess becomes a debt, and a surplus is given
+// back. A unit that is not named stays as reserved; an empty or nil map cancels the whole reservation. A reservation is
+// settled once: a repeated call changes nothing and returns the result of the first.
 //
-// While the owner of a reservation can't be reached, Settle tries again until Options.Timeout.
+// While a reservation's owner can't be reached, Settle retries until Options.Timeout.
 //
-// An empty id, as of a Reservation that no node has made, settles nothing and is no error. An *Error with the Code
-// "unknown-reservation" says that the reservation is over (it stays charged as reserved) or never was.
+// An empty id, as in a Reservation that no node made, settles nothing and is not an error. An *Error with the Code
+// "unknown-reservation" means that the reservation has expired (it stays charged as reserved) or never existed.
 func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) (Settlement, error) {
 	if id == "" {
 		return Settlement{}, nil
@@ -271,16 +276,16 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	return Settlement{Settled: s.Settled, Costs: s.Costs, Remaining: s.Remaining}, nil
 }
 
-// Adjust adds n to what a subject has used of a rule's limits in requests, without a decision: a penalty, which may
-// become a debt, or a reward where n is negative. n is −(2⁵³−1)…2⁵³−1 and not 0. It is repeated where no answer comes, and made at
-// most once; after an error it may have been.
+// Adjust adds n to a subject's usage of a rule's limits in requests, without a decision: a penalty, which may become a
+// debt, or a reward if n is negative. n must be within −(2⁵³−1)…2⁵³−1 and not 0. Adjust retries if no answer comes, and
+// takes effect at most once. After an error it may or may not have taken effect.
 func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64) (Usage, error) {
 	return c.AdjustOnce(ctx, "", rule, key, n)
 }
 
-// AdjustOnce is Adjust for a caller who may repeat it: within a minute, calls with the same id, of at most 64 bytes, about one
-// subject are made once, by whatever client, and answered alike. An *Error with the Code "request-id-reused" says that the other one
-// asked for something else.
+// AdjustOnce is Adjust for callers that retry by themselves. Within a minute, calls about one subject with the same id,
+// of at most 64 bytes, take effect once, whichever client makes them, and get the same answer. An *Error with the Code
+// "request-id-reused" means that an earlier call with this id asked for something else.
 func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []string, n int64) (Usage, error) {
 	if rule == "" || n == 0 || n > maxAmount || n < -maxAmount {
 		return Usage{}, fmt.Errorf("%w: rule %q, n %d: a rule is needed, and a number that is not 0 within ±%d", ErrRequest, rule, n, int64(maxAmount))
@@ -307,8 +312,9 @@ func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []s
 	return u.usage()
 }
 
-// tellOnce makes a call that may be repeated, since it has an id: the caller's, or else one of its own. A node of a release that
-// knows no ids is asked without that, and the call is repeated only where it can't have been carried out.
+// tellOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. A node of an
+// older release rejects ids. It gets the call without the generated id, and then a retry happens only if the call can't
+// have been carried out.
 func (c *Client) tellOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
 	own := id == ""
 	if own {
@@ -348,7 +354,7 @@ func (c *Client) tell(ctx context.Context, path string, body []byte, again repea
 	}
 }
 
-// askInTurn is ask when there is a place for it.
+// askInTurn calls ask once it has a slot.
 func (c *Client) askInTurn(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
 	before, began := c.answers.Load(), time.Now()
 	select {
@@ -365,8 +371,8 @@ func (c *Client) askInTurn(ctx context.Context, path string, body []byte, again 
 	}
 }
 
-// starved is the error of a call whose turn did not come before err, or too late. Where nodes have answered others since, they are well: it
-// is this client's queue that was too full.
+// starved returns the error of a call that failed with err because it got its turn too late or never. If nodes have
+// answered other calls since, they are healthy: this client's queue was too full.
 func (c *Client) starved(before int64, err error) error {
 	if c.answers.Load() == before || errors.Is(err, ErrClosed) {
 		return err
@@ -374,7 +380,7 @@ func (c *Client) starved(before int64, err error) error {
 	return fmt.Errorf("%w: its turn did not come: %w", ErrQueueFull, err)
 }
 
-// pause reports whether d has passed before ctx ended.
+// pause reports whether d passed before ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

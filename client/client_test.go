@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// TestCheckFields sends each field of a request, and reads each of a decision.
+// TestCheckFields sends each field of a request, and reads each field of a decision.
 func TestCheckFields(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Token: "secret"}, f)
@@ -98,7 +98,7 @@ func TestDecisionFields(t *testing.T) {
 	}
 }
 
-// TestOnError looks at what is decided when nobody has.
+// TestOnError tests the decision for calls that no node decided.
 func TestOnError(t *testing.T) {
 	f := newFake(t)
 	down := newFake(t)
@@ -120,7 +120,7 @@ func TestOnError(t *testing.T) {
 			undecided(t, test.name, connect(t, Options{OnError: policy}, test.node), test.q, want, test.want)
 		}
 	}
-	// None of these passes: what a stranger sends might bring them about.
+	// None of these passes: a stranger's input could cause them.
 	for _, test := range []struct {
 		name string
 		node *fake
@@ -157,7 +157,7 @@ func TestOnError(t *testing.T) {
 	}
 }
 
-// undecided makes a check and a reservation that nobody decides.
+// undecided makes a check and a reservation that no node decides.
 func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantErr error) {
 	t.Helper()
 	d, err := c.Check(background, q)
@@ -173,7 +173,7 @@ func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantE
 	}
 }
 
-// TestHostileValuesAreDecided: no value makes a check invalid, and what is too large anyhow does not pass.
+// TestHostileValuesAreDecided: no value makes a check invalid, and one that is still too large does not pass.
 func TestHostileValuesAreDecided(t *testing.T) {
 	c := connect(t, Options{OnError: Open}, newFake(t))
 	q := byIP(strings.Repeat("\x00", 100_000))
@@ -194,7 +194,7 @@ func TestHostileValuesAreDecided(t *testing.T) {
 	}
 }
 
-// TestBadAnswers: what is no decision decides nothing.
+// TestBadAnswers: an answer that is not a decision decides nothing.
 func TestBadAnswers(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{OnError: Closed}, f)
@@ -326,7 +326,7 @@ func TestAdjust(t *testing.T) {
 	}
 }
 
-// TestWait: the client holds the caller, and nothing else.
+// TestWait: only the client holds the caller.
 func TestWait(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -427,7 +427,7 @@ func TestTokenStaysWithTheNode(t *testing.T) {
 func TestTLS(t *testing.T) {
 	f := &fake{t: t, ready: http.StatusOK}
 	f.Server = httptest.NewUnstartedServer(f)
-	f.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that fails
+	f.Config.ErrorLog = log.New(io.Discard, "", 0) // for the handshake that fails
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	trusting := f.Client().Transport.(*http.Transport).TLSClientConfig

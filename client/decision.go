@@ -7,80 +7,80 @@ import (
 	"time"
 )
 
-// DecidedBy says how a decision came about.
+// DecidedBy says how a decision was made.
 type DecidedBy string
 
-// The ways to decide, as a node names them, and one of the client's.
+// The ways to decide, as a node names them, and ByError, which is the client's.
 const (
 	ByOwner    DecidedBy = "owner"    // the node that was asked owns the subject
-	ByForward  DecidedBy = "forward"  // it asked the owner
-	ByLease    DecidedBy = "lease"    // it spent what the owner had leased it
+	ByForward  DecidedBy = "forward"  // the node asked the owner
+	ByLease    DecidedBy = "lease"    // the node spent quota that the owner had leased to it
 	ByStandby  DecidedBy = "standby"  // by the node that acts for an owner that can't be reached
-	ByFallback DecidedBy = "fallback" // by itself, cut off
-	ByList     DecidedBy = "list"     // the allow or the deny list
+	ByFallback DecidedBy = "fallback" // by the node alone, cut off from the cluster
+	ByList     DecidedBy = "list"     // by the allow or deny list
 	ByNone     DecidedBy = "none"     // no rule applied
-	ByError    DecidedBy = "error"    // no node has decided: Options.OnError has
+	ByError    DecidedBy = "error"    // no node decided; Options.OnError did
 )
 
-// Never is the RetryAfter of a check that can't ever be allowed: its cost is above the limit's capacity, or a list
+// Never is the RetryAfter of a check that can never be allowed: its cost is above the limit's capacity, or a list
 // refuses it.
 const Never time.Duration = -1
 
-// Decision is the answer to a check. Its fields describe the tightest limit: the one that refused, else the one with the
-// smallest part left. Rule is empty, and there are no figures, where no limit was looked at.
+// Decision is the answer to a check. Its fields describe the tightest limit: the one that refused, or else the one with
+// the smallest share left. If no limit was evaluated, Rule is empty and the figures are zero.
 type Decision struct {
 	Allowed    bool
 	Rule       string
 	Unit       string        // of Limit and Remaining: requests, tokens, …
-	Limit      int64         // the capacity: of a bucket its burst
+	Limit      int64         // the capacity; for a bucket its burst
 	Remaining  int64         // at least 0
-	Window     time.Duration // what Limit is per
-	ResetAfter time.Duration // when the counter would be fresh again if left alone
-	RetryAfter time.Duration // when the same check could be allowed; 0 if it was, or Never
-	Delay      time.Duration // of an allowed check: how long to hold what it is about, to keep the rule's rate
+	Window     time.Duration // the period of Limit
+	ResetAfter time.Duration // until the counter is fresh again if left alone
+	RetryAfter time.Duration // until the same check could be allowed; 0 if it was, or Never
+	Delay      time.Duration // how long to hold an allowed request to keep the rule's rate
 
 	DecidedBy    DecidedBy
 	Node         string // the name of the node that answered
 	RulesVersion int64
 
-	// Reason is a sentence for a person on why a check was refused, and Violated has the names of the limits that
-	// refused it, as far as they are known: of calls that shared a request, the rule's.
+	// Reason explains to a person, in one sentence, why a check was refused. Violated names the limits that refused it, as
+	// far as they are known: for calls that shared a request, it is the rule's name.
 	Reason   string
 	Violated []string
 
-	// Limits are all limits that were looked at, if Request.Detail has asked for them.
+	// Limits has all limits that were evaluated, if Request.Detail is set.
 	Limits []LimitDecision
 
 	headers rateHeaders
 }
 
-// LimitDecision is what one limit said.
+// LimitDecision is the verdict of one limit.
 type LimitDecision struct {
 	Rule       string
-	Name       string // of the limit; the rule's if that has one limit
+	Name       string // of the limit; the rule's name if the rule has only one limit
 	Algorithm  string
 	Unit       string
 	Limit      int64
 	Window     time.Duration
 	Remaining  int64
 	ResetAfter time.Duration
-	RetryAfter time.Duration // or Never
+	RetryAfter time.Duration // Never if the check can never be allowed
 	Allowed    bool
-	Shadow     bool // it only reports, and refuses nothing
+	Shadow     bool // it only reports and refuses nothing
 }
 
-// Reservation is an estimate that was taken, and has to be settled.
+// Reservation is an estimate that was taken and must be settled.
 type Reservation struct {
 	Decision
-	// ID names it to Settle, at every node of the cluster. Empty if nothing was reserved: the check was refused, or no
-	// node has answered.
+	// ID identifies the reservation to Settle, at any node of the cluster. It is empty if nothing was reserved: the check
+	// was refused, or no node answered.
 	ID string
 }
 
 // Settlement says how a reservation was settled.
 type Settlement struct {
 	Settled   bool
-	Costs     map[string]int64 // by unit, as settled: a repeated call gets those of the first
+	Costs     map[string]int64 // per unit, as settled; a repeated call gets those of the first
 	Remaining int64
 }
 
@@ -98,12 +98,12 @@ type LimitUsage struct {
 	Unit       string
 	Limit      int64
 	Window     time.Duration
-	Used       int64 // above Limit in debt
+	Used       int64 // above Limit if in debt
 	Remaining  int64
 	ResetAfter time.Duration
 }
 
-// answer is the JSON of a decision, or of the error in a batch.
+// answer is the JSON of a decision, or of an error within a batch.
 type answer struct {
 	Allowed      *bool         `json:"allowed"`
 	Rule         string        `json:"rule"`
@@ -118,8 +118,8 @@ type answer struct {
 	Node         string        `json:"node"`
 	RulesVersion int64         `json:"rules_version"`
 	Limits       []limitAnswer `json:"limits"`
-	Detail       string        `json:"detail"`            // of a refusal
-	Violated     []string      `json:"violated-policies"` // of a refusal
+	Detail       string        `json:"detail"`            // for a refusal
+	Violated     []string      `json:"violated-policies"` // for a refusal
 	Reservation  string        `json:"reservation"`
 	Error        *problem      `json:"error"`
 }
@@ -131,7 +131,7 @@ type limitAnswer struct {
 	Unit         string `json:"unit"`
 	Limit        int64  `json:"limit"`
 	WindowMS     int64  `json:"window_ms"`
-	Used         int64  `json:"used"` // of usage
+	Used         int64  `json:"used"` // for usage
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
 	RetryAfterMS int64  `json:"retry_after_ms"`
@@ -146,7 +146,7 @@ type problem struct {
 	Detail string `json:"detail"`
 }
 
-// UnmarshalJSON reads what a node answers to a check.
+// UnmarshalJSON parses a node's answer to a check.
 func (d *Decision) UnmarshalJSON(text []byte) error {
 	var a answer
 	err := json.Unmarshal(text, &a)
@@ -156,7 +156,7 @@ func (d *Decision) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// decision is a as a Decision.
+// decision converts a to a Decision.
 func (a *answer) decision() (Decision, error) {
 	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
@@ -181,7 +181,7 @@ func (a *answer) decision() (Decision, error) {
 	return d, nil
 }
 
-// explain fills in what is missing of a refusal: in a batch there are no reasons.
+// explain fills in a refusal's missing reason: batches carry none.
 func (d *Decision) explain() {
 	if len(d.Violated) == 0 {
 		for _, l := range d.Limits {
@@ -204,7 +204,7 @@ func (d *Decision) explain() {
 	}
 }
 
-// span is d as people write it: 15m and not 15m0s.
+// span formats d the way people write it: 15m, not 15m0s.
 func span(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -219,7 +219,7 @@ func span(d time.Duration) string {
 // usage is the JSON of a Usage.
 type usage struct {
 	Rule   string          `json:"rule"`
-	Key    json.RawMessage `json:"key"` // a string, or an array of them
+	Key    json.RawMessage `json:"key"` // a string or an array of strings
 	Limits []limitAnswer   `json:"limits"`
 }
 
@@ -240,13 +240,13 @@ func (u *usage) usage() (Usage, error) {
 	return all, nil
 }
 
-// millis is n milliseconds, within what a Duration can say.
+// millis returns n milliseconds, capped at what a Duration can hold.
 func millis(n int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	return time.Duration(min(max(n, 0), most)) * time.Millisecond
 }
 
-// orNever is millis, where -1 is never.
+// orNever is millis, except that a negative n is Never.
 func orNever(n int64) time.Duration {
 	if n < 0 {
 		return Never

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/client"
 )
 
-// exampleNode stands for a node in these examples: it knows one limit, two requests a minute.
+// exampleNode stands in for a node in these examples: it has one limit, two requests a minute.
 func exampleNode() *httptest.Server {
 	left := 2
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +37,7 @@ func exampleNode() *httptest.Server {
 }
 
 func ExampleClient_Check() {
-	node := exampleNode() // in life: rlnode serve
+	node := exampleNode() // in production: rlnode serve
 	defer node.Close()
 
 	limiter, err := client.New(client.Options{Nodes: []string{node.URL}, OnError: client.Open})
@@ -52,7 +52,7 @@ func ExampleClient_Check() {
 			Attributes: map[string]string{"ip": "198.51.100.7", "endpoint": "/search"},
 		})
 		if err != nil {
-			fmt.Println(err) // to the log; the decision was made by OnError
+			fmt.Println(err) // for the log; OnError has made the decision
 		}
 		if !d.Allowed {
 			fmt.Printf("refused by %s; again in %v\n", d.Rule, d.RetryAfter)
@@ -77,7 +77,7 @@ func ExampleClient_Reserve() {
 	defer limiter.Close()
 	ctx := context.Background()
 
-	// At most 1,000 tokens; how many it will be nobody knows yet.
+	// At most 1,000 tokens; the real number is not known yet.
 	r, err := limiter.Reserve(ctx, client.Request{
 		Attributes: map[string]string{"api_key": "k1"},
 		Costs:      map[string]int64{"tokens": 1000},
@@ -88,7 +88,7 @@ func ExampleClient_Reserve() {
 	if !r.Allowed {
 		return
 	}
-	used := int64(812) // by the model
+	used := int64(812) // reported by the model
 
 	s, err := limiter.Settle(ctx, r.ID, map[string]int64{"tokens": used})
 	if err != nil {
@@ -113,7 +113,7 @@ func ExampleMiddleware() {
 		TrustedHops: 1, // behind one proxy
 		Skip:        func(r *http.Request) bool { return r.URL.Path == "/healthz" },
 	})
-	server := httptest.NewServer(limit(hello)) // in life: http.ListenAndServe(":8000", limit(hello))
+	server := httptest.NewServer(limit(hello)) // in production: http.ListenAndServe(":8000", limit(hello))
 	defer server.Close()
 
 	for range 3 {
@@ -132,14 +132,14 @@ func ExampleMiddleware() {
 	// 429, "per-ip";r=0;t=60, Retry-After "30"
 }
 
-// Attributes of one's own beside the usual ones, and a cost.
+// Add attributes of your own to the usual ones, and set a cost.
 func ExampleRequestAttributes() {
 	usual := client.RequestAttributes(1)
 	_ = client.MiddlewareOptions{
 		Attributes: func(r *http.Request) map[string]string {
 			attributes := usual(r)
 			if key := r.Header.Get("X-Api-Key"); key != "" {
-				attributes["api_key"] = key // an absent one is no attribute: rules keyed by it do not apply
+				attributes["api_key"] = key // without the header there is no attribute: rules keyed by it do not apply
 			}
 			return attributes
 		},
@@ -149,7 +149,7 @@ func ExampleRequestAttributes() {
 	}
 }
 
-// A password was wrong: that costs more than to ask.
+// A wrong password costs more than an ordinary request.
 func ExampleClient_Adjust() {
 	var limiter *client.Client // from client.New
 	failedLogin := func(ctx context.Context, ip string) {

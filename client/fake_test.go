@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// asked is a request that a fake node has got.
+// asked is a request that a fake node received.
 type asked struct {
 	path   string
 	checks []map[string]any // one, or those of a batch
@@ -28,9 +28,9 @@ type fake struct {
 	mu     sync.Mutex // guards the rest
 	got    []asked
 	decide func(check map[string]any) (status int, body string) // nil: allow
-	answer func(w http.ResponseWriter, r *http.Request) bool    // in place of all that; false: as usual
+	answer func(w http.ResponseWriter, r *http.Request) bool    // replaces all that; false: as usual
 	ready  int                                                  // status of /readyz
-	style  string                                               // of the headers, as batches tell it
+	style  string                                               // of the headers, as batches report it
 }
 
 const allowed = `{"allowed":true,"rule":"r","limit":10,"remaining":9,"unit":"requests","window_ms":60000,"reset_after_ms":6000,` +
@@ -52,7 +52,7 @@ func (f *fake) set(change func()) {
 	change()
 }
 
-// requests returns what has been asked so far, but for /readyz.
+// requests returns the requests so far, except for /readyz.
 func (f *fake) requests() []asked {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +109,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "]}")
 }
 
-// connect makes a client of nodes, which is closed in the end.
+// connect makes a client of nodes, and closes it at the end of the test.
 func connect(t *testing.T, o Options, nodes ...*fake) *Client {
 	t.Helper()
 	for _, f := range nodes {
@@ -126,7 +126,7 @@ func connect(t *testing.T, o Options, nodes ...*fake) *Client {
 // byIP is a check for tests.
 func byIP(ip string) Request { return Request{Attributes: map[string]string{"ip": ip}} }
 
-// wantError fails unless err is what is wanted.
+// wantError fails unless err is the wanted error.
 func wantError(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {

@@ -2,7 +2,8 @@ package client
 
 import "testing"
 
-// TestFingerprint: it is the one that a profile's fingerprint: makes (rules.AppendFingerprint has the same test).
+// TestFingerprint: the result equals that of a profile's fingerprint: setting (rules.AppendFingerprint has the same
+// test).
 func TestFingerprint(t *testing.T) {
 	if have := Fingerprint("k1"); have != "6ab9f1eb8f7d3388f4f9d586f66e99fd" {
 		t.Errorf("have %s", have)

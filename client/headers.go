@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The rate headers of a node, as http.Header spells them; the first two are draft-ietf-httpapi-ratelimit-headers'.
+// The rate headers of a node, as http.Header spells them. The first two are from draft-ietf-httpapi-ratelimit-headers.
 const (
 	headerPolicy     = "Ratelimit-Policy"
 	headerRateLimit  = "Ratelimit"
@@ -17,14 +17,14 @@ const (
 	headerRemaining  = "X-Ratelimit-Remaining"
 	headerReset      = "X-Ratelimit-Reset"
 	headerRetryAfter = "Retry-After"
-	// headerStyle is of a batch, whose checks have no headers: which of them the rules have turned on.
+	// headerStyle comes with a batch, whose checks have no headers: it says which headers the rules have turned on.
 	headerStyle = "Rlnode-Headers"
 )
 
-// maxHeaderItems bounds the limits that are named, as a node does.
+// maxHeaderItems bounds the limits that the headers name; a node has the same bound.
 const maxHeaderItems = 64
 
-// rateHeaders are values of headers; an empty one is not sent.
+// rateHeaders are header values; an empty one is not sent.
 type rateHeaders struct {
 	policy, rateLimit       string
 	limit, remaining, reset string
@@ -37,10 +37,10 @@ func headersOf(h http.Header) rateHeaders {
 	}
 }
 
-// SetHeaders sets the headers that tell a client what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset, those of them that the rules file has turned on, as the node has sent
-// them; and Retry-After (whole seconds, at least 1) if d refuses and may allow later. All but Retry-After only if
-// Request.Headers has asked for them. The answers of a batch have no headers: those are made from the decision.
+// SetHeaders sets the headers that tell a caller what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
+// X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them. It
+// also sets Retry-After (whole seconds, at least 1) if d refuses and may allow later. All but Retry-After need
+// Request.Headers. The answers of a batch have no headers, so theirs are made from the decision.
 func (d *Decision) SetHeaders(h http.Header) {
 	for _, one := range [...]struct{ name, value string }{
 		{headerPolicy, d.headers.policy},
@@ -58,8 +58,9 @@ func (d *Decision) SetHeaders(h http.Header) {
 	}
 }
 
-// MakeHeaders makes the headers that SetHeaders sets, for a decision that came without: RateLimit-Policy and RateLimit, which are of
-// Limits, if ietf is set, and X-RateLimit-… if x is; delta has X-RateLimit-Reset say seconds from now in place of Unix time.
+// MakeHeaders makes the headers that SetHeaders sets, for a decision that came without them. ietf turns on
+// RateLimit-Policy and RateLimit, which need Limits; x turns on X-RateLimit-…. With delta, X-RateLimit-Reset is in
+// seconds from now, otherwise in Unix time.
 func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	if d.Rule == "" {
 		return
@@ -81,7 +82,7 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	}
 }
 
-// ietfHeaders names all limits that may refuse, the tightest first.
+// ietfHeaders lists all limits that may refuse, the tightest first.
 func ietfHeaders(limits []LimitDecision) (policy, rateLimit string) {
 	order := make([]*LimitDecision, 0, len(limits))
 	for i := range limits {
@@ -104,7 +105,7 @@ func ietfHeaders(limits []LimitDecision) (policy, rateLimit string) {
 	return string(q), string(r)
 }
 
-// tighter orders refusals first, of them the longest; then what has the smallest part left.
+// tighter sorts refusals first, the longest wait before the others, and then by the smallest share left.
 func tighter(a, b *LimitDecision) int {
 	switch {
 	case a.Allowed != b.Allowed && b.Allowed:
@@ -112,13 +113,13 @@ func tighter(a, b *LimitDecision) int {
 	case a.Allowed != b.Allowed:
 		return 1
 	case !a.Allowed:
-		return cmp.Compare(uint64(b.RetryAfter), uint64(a.RetryAfter)) // Never, without its sign, is the longest
+		return cmp.Compare(uint64(b.RetryAfter), uint64(a.RetryAfter)) // as an unsigned number, Never is the longest
 	}
 	product := func(x, y int64) *big.Int { return new(big.Int).Mul(big.NewInt(x), big.NewInt(y)) }
 	return product(a.Remaining, b.Limit).Cmp(product(b.Remaining, a.Limit))
 }
 
-// appendToken appends s as a string of a structured field (RFC 9651): other bytes than printable ASCII stand
+// appendToken appends s as a string of a structured field (RFC 9651). Bytes other than printable ASCII are
 // percent-encoded.
 func appendToken(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"

@@ -16,51 +16,51 @@ const (
 	DefaultMaxHeld  = 10_000
 )
 
-// MiddlewareOptions configure Middleware. None is needed: without any, all rules are asked that match the attributes ip,
-// endpoint and method.
+// MiddlewareOptions configure Middleware. All are optional: by default, every rule that matches the attributes ip,
+// endpoint and method is asked.
 type MiddlewareOptions struct {
-	// Rule asks only this rule.
+	// Rule limits the check to this rule.
 	Rule string
-	// Key is the subject, a value for each of Rule's key attributes; no rule but Rule is asked then, and Attributes is
-	// not called. Nil: by attributes.
+	// Key returns the subject: a value for each of Rule's key attributes. Only Rule is asked then, and Attributes is not
+	// called. Nil: by attributes.
 	Key func(*http.Request) []string
-	// Attributes are what the rules match by. Nil: those of RequestAttributes, with TrustedHops.
+	// Attributes returns the attributes that rules match by. Nil: RequestAttributes with TrustedHops.
 	Attributes func(*http.Request) map[string]string
-	// TrustedHops is how many proxies stand between the world and this server; see Address. 0: none.
+	// TrustedHops is the number of proxies between the world and this server; see Address. 0: none.
 	TrustedHops int
-	// Cost is by unit, as Request.Costs; Nil, or a nil result: what the rules say, or 1 request.
+	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result: what the rules say, or 1 request.
 	Cost func(*http.Request) map[string]int64
-	// Skip lets a request pass without a check. Nil: none.
+	// Skip reports whether to let a request pass without a check. Nil: none.
 	Skip func(*http.Request) bool
 
-	// OnRefuse answers a refused request; the headers are set already. With d.DecidedBy ByError no node has decided; d.Reason
-	// says why it is refused. Nil: Refuse.
+	// OnRefuse answers a refused request; the headers are already set. If d.DecidedBy is ByError, no node decided, and
+	// d.Reason says why the request is refused. Nil: Refuse.
 	OnRefuse func(w http.ResponseWriter, r *http.Request, d Decision)
-	// OnError is told why no node has decided, whether the request passes or not. Nil: nobody is.
+	// OnError is called if no node decided, whether the request passes or not. Nil: no callback.
 	OnError func(r *http.Request, err error)
 
-	// IgnoreDelay passes requests on at once that a rule has delayed. Decision.Delay says what it asked for.
+	// IgnoreDelay passes delayed requests on at once. Decision.Delay has the delay that the rule asked for.
 	IgnoreDelay bool
-	// MaxDelay bounds how long a request is held until its turn. One whose turn is later is refused, with the delay as
-	// RetryAfter; what it has taken stays taken. 0: DefaultMaxDelay.
+	// MaxDelay bounds how long a request is held until its turn. A request with a longer delay is refused, with the delay
+	// as RetryAfter; its cost is not given back. 0: DefaultMaxDelay.
 	MaxDelay time.Duration
-	// MaxHeld bounds the requests that are held at once; more are refused likewise. 0: DefaultMaxHeld.
+	// MaxHeld bounds the requests that are held at once; further ones are refused in the same way. 0: DefaultMaxHeld.
 	MaxHeld int
-	// NoHeaders sets no rate headers but Retry-After.
+	// NoHeaders suppresses all rate headers but Retry-After.
 	NoHeaders bool
 }
 
-// Checker decides checks. *Client is one, and so is *node.Node, which is a node in this process.
+// Checker decides checks. *Client is one, and so is *node.Node, a node within this process.
 type Checker interface {
 	// Check decides q as Client.Check does.
 	Check(ctx context.Context, q Request) (Decision, error)
 }
 
-// Middleware checks each request before next gets it. On every answer it sets the rate headers that the rules have turned
-// on. A request that is refused gets 429, or what OnRefuse makes of it. One that is to be delayed is held until its turn,
-// and dropped if its context ends before. The Decision is in the context of those that pass: FromContext.
+// Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on, on every
+// answer. A refused request gets 429, or the answer of OnRefuse. A delayed request is held until its turn, and dropped
+// if its context ends first. FromContext returns the Decision of a request that passed.
 //
-// It panics if Key is given without Rule.
+// It panics if Key is set without Rule.
 func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {
 	if o.Key != nil && o.Rule == "" {
 		panic("client: MiddlewareOptions.Key needs Rule")
@@ -78,8 +78,8 @@ func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Han
 	}
 }
 
-// RequestAttributes returns a function that has the attributes ip (see Address), endpoint (the path, without the query)
-// and method of a request. Use it to add more of them.
+// RequestAttributes returns a function that extracts the attributes ip (see Address), endpoint (the path, without the
+// query) and method from a request. Wrap it to add more attributes.
 func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
 	address := Address(trustedHops)
 	return func(r *http.Request) map[string]string {
@@ -87,7 +87,7 @@ func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
 	}
 }
 
-// decisionKey is the Decision's in a context.
+// decisionKey is the context key of the Decision.
 type decisionKey struct{}
 
 // FromContext returns the Decision that let a request pass Middleware.
@@ -101,7 +101,7 @@ type guard struct {
 	checker Checker
 	options MiddlewareOptions
 	next    http.Handler
-	held    atomic.Int64 // requests that wait for their turn
+	held    atomic.Int64 // requests waiting for their turn
 }
 
 // ServeHTTP checks r.
@@ -117,7 +117,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.hold(r.Context(), &d)
 	if r.Context().Err() != nil && (err != nil || waited) {
-		// Who asked has gone, mostly; but a deadline of the server's may have ended, and no answer at all would be 200.
+		// Usually the caller is gone. But a deadline of the server may have ended the context, and writing nothing would mean
+		// 200.
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -143,8 +144,8 @@ func (g *guard) request(r *http.Request) Request {
 	return q
 }
 
-// hold waits for d's turn, or makes d a refusal if that is too far away. It reports whether it has waited, to the turn or
-// the end of the context.
+// hold waits for d's turn, or turns d into a refusal if the turn is too far away. It reports whether it waited, to the
+// turn or to the end of the context.
 func (g *guard) hold(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
@@ -156,8 +157,8 @@ func (g *guard) hold(ctx context.Context, d *Decision) bool {
 	return true
 }
 
-// Refuse answers a refused request with application/problem+json: 429, or 503 where no node has decided. It is what
-// Middleware does without OnRefuse.
+// Refuse answers a refused request with application/problem+json: 429, or 503 if no node decided. Middleware uses it
+// unless OnRefuse is set.
 func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	type problem struct {
 		Type     string   `json:"type"`
@@ -183,5 +184,5 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	h.Set("Cache-Control", "no-store")
 	h.Del("Content-Length")
 	w.WriteHeader(p.Status)
-	json.NewEncoder(w).Encode(p) // an error is the connection's, and there is nobody to tell
+	json.NewEncoder(w).Encode(p) // an error is the connection's; there is no one left to tell
 }

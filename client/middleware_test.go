@@ -283,7 +283,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestHeadersOfABatch: they are what the node would have sent, in the style that it tells.
+// TestHeadersOfABatch: the headers are what the node would have sent, in the style that it reports.
 func TestHeadersOfABatch(t *testing.T) {
 	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"allowed":true},` +
 		`{"rule":"x","name":"shadow","unit":"requests","limit":1,"window_ms":1000,"remaining":0,"reset_after_ms":1,"allowed":false,"shadow":true},` +
@@ -347,7 +347,7 @@ func TestHeadersOfABatch(t *testing.T) {
 			for header, want := range sent {
 				have := h.Get(header)
 				if header == "X-RateLimit-Reset" && name != "delta" {
-					// Six seconds from when it was made.
+					// Six seconds after the decision was made.
 					var unix int64
 					fmt.Sscan(have, &unix)
 					if from, to := began.Add(6*time.Second).Unix(), time.Now().Add(7*time.Second).Unix(); unix < from || unix > to {
@@ -361,7 +361,7 @@ func TestHeadersOfABatch(t *testing.T) {
 	}
 }
 
-// FuzzAddress: what comes out is an address, whatever is in the header.
+// FuzzAddress: the result is an address, whatever is in the header.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"", ",", "1.2.3.4, [::1]:80", "::ffff:1.2.3.4", "a,b,c", "fe80::1%e"} {
 		f.Add(s, 2)

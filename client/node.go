@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	firstPause = 250 * time.Millisecond // that a node is passed over after its first failure
-	lastPause  = 5 * time.Second        // after many
+	firstPause = 250 * time.Millisecond // how long a node is skipped after its first failure
+	lastPause  = 5 * time.Second        // after many failures
 
-	maxAnswer      = 1 << 20  // bytes of an answer to one check
-	maxBatchAnswer = 64 << 20 // a node's own bound
+	maxAnswer      = 1 << 20  // bytes of the answer to one check
+	maxBatchAnswer = 64 << 20 // the node's own bound
 )
 
-// condition is how a node is thought to be.
+// condition is the believed state of a node.
 type condition int
 
 const (
 	well    condition = iota
-	failing           // it refuses connections or answers 5xx: asked only when there is no other
+	failing           // it refuses connections or answers 5xx: asked only if no other is left
 	silent            // it does not answer in time: not asked
 )
 
@@ -37,8 +37,8 @@ type node struct {
 
 	mu        sync.Mutex // guards the rest
 	condition condition
-	failures  int  // in a row
-	watched   bool // a goroutine looks when it is well again
+	failures  int  // consecutive
+	watched   bool // a goroutine probes it until it is well
 }
 
 func (n *node) is() condition {
@@ -47,14 +47,14 @@ func (n *node) is() condition {
 	return n.condition
 }
 
-// answered notes that n is well.
+// answered records that n is well.
 func (n *node) answered() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.condition, n.failures = well, 0
 }
 
-// failed notes what is wrong with n, and has it watched.
+// failed records what is wrong with n, and starts to watch it.
 func (c *Client) failed(n *node, how condition, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,20 +63,20 @@ func (c *Client) failed(n *node, how condition, err error) {
 	if n.watched {
 		return
 	}
-	// Under the lock of n: whoever comes next finds it watched.
+	// Start the watcher under n's lock, so that the next caller sees watched set.
 	if c.spawn(func() { c.watch(n) }) {
 		n.watched = true
 		c.options.Logger.Warn("node is passed over", "node", n.base, "error", err)
 	}
 }
 
-// watch asks n whether it is ready, less and less often, until it is.
+// watch probes n's readiness, with growing pauses, until it is ready.
 func (c *Client) watch(n *node) {
 	for {
 		n.mu.Lock()
-		rest := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 after a call that was under way has been answered
+		rest := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 if a call already in flight has been answered since
 		if n.condition == well {
-			rest = 0 // a call has found out
+			rest = 0 // a call found it well
 		}
 		n.mu.Unlock()
 		if rest > 0 && !pause(c.life, rest) {
@@ -84,7 +84,7 @@ func (c *Client) watch(n *node) {
 		}
 		if rest == 0 || c.ready(n) {
 			n.mu.Lock()
-			// Its failures stay until it has answered a check: one that is ready and decides nothing is asked less often.
+			// Keep failures until n answers a check: a node that is ready but decides nothing is probed less often.
 			n.condition, n.watched = well, false
 			n.mu.Unlock()
 			c.options.Logger.Info("node is asked again", "node", n.base)
@@ -108,12 +108,12 @@ func (c *Client) ready(n *node) bool {
 		return false
 	}
 	defer response.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // to keep the connection
+	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // drain it, to reuse the connection
 	return response.StatusCode == http.StatusOK
 }
 
-// choose returns the first node that is well and has not been tried, else one that fails fast; nil when there is none.
-// more tells whether it would find another one after that.
+// choose returns the first untried node that is well, else one that fails fast; -1 if there is none. more reports
+// whether another one would remain after it.
 func (c *Client) choose(tried []bool) (at int, more bool) {
 	at = -1
 	for _, want := range [...]condition{well, failing} {
@@ -130,7 +130,7 @@ func (c *Client) choose(tried []bool) (at int, more bool) {
 	return at, false
 }
 
-// repeatable says whether a call may be made again where it may have been carried out.
+// repeatable says whether a call may be retried although it may have been carried out.
 type repeatable bool
 
 const (
@@ -138,7 +138,7 @@ const (
 	once   repeatable = false
 )
 
-// reply is what a node answers.
+// reply is a node's answer.
 type reply struct {
 	node   *node
 	status int
@@ -146,7 +146,7 @@ type reply struct {
 	body   []byte
 }
 
-// ask posts body to the first node that answers it. The error is the context's, or says what went wrong last.
+// ask posts body to one node after another until one answers. The error is the context's, or the last failure.
 func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64, again repeatable) (*reply, error) {
 	tried := make([]bool, len(c.nodes))
 	var last error
@@ -171,7 +171,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 			n.answered()
 			c.answers.Add(1)
 			return r, nil
-		case err == nil: // it can say so: what is 5xx is not carried out, or not to its end
+		case err == nil: // a 5xx answer means that the call was not, or not fully, carried out
 			e := r.problem()
 			if e.elsewhere() {
 				n.answered()
@@ -180,9 +180,9 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 			}
 			err = e
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrTimeout):
-			return nil, context.Cause(ctx) // the caller has gone; that is not the node's fault
+			return nil, context.Cause(ctx) // the caller left; that is not the node's fault
 		case errors.Is(err, ErrTimeout):
-			// Not for a call that had waited so long that there was no time left.
+			// Don't blame the node if the call had waited so long that little time was left.
 			if time.Since(began) >= c.options.Timeout/2 {
 				c.failed(n, silent, err)
 			}
@@ -196,7 +196,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 	}
 }
 
-// untouched reports whether err says that a call was not carried out.
+// untouched reports whether err proves that the call was not carried out.
 func untouched(err error) bool {
 	var answered *Error
 	if errors.As(err, &answered) {
@@ -206,7 +206,7 @@ func untouched(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// post makes one request. A node that takes longer than part is silent: ErrTimeout.
+// post makes one request. If the node takes longer than part, it counts as silent: ErrTimeout.
 func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bound int64, part time.Duration, again repeatable) (*reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, part, ErrTimeout)
 	defer cancel()
@@ -219,7 +219,7 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bo
 		r.Header["Authorization"] = []string{c.authorization}
 	}
 	if again == repeat {
-		// Not sent; it lets the transport repeat what went out on a connection that the node has just closed.
+		// Not sent. It lets the transport retry on a new connection if the node has just closed this one.
 		r.Header["Idempotency-Key"] = nil
 	}
 	response, err := c.http.Do(r)
@@ -239,7 +239,7 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bo
 
 // explain tells a node's silence from other failures.
 func explain(ctx context.Context, n *node, err error) error {
-	var outer *url.Error // it only says which address
+	var outer *url.Error // it adds only the address
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -249,7 +249,7 @@ func explain(ctx context.Context, n *node, err error) error {
 	return fmt.Errorf("%s: %w", n.base, err)
 }
 
-// problem is r as an error.
+// problem returns r as an error.
 func (r *reply) problem() *Error {
 	var p problem
 	if err := json.Unmarshal(r.body, &p); err != nil || p.Code == "" {
@@ -259,14 +259,14 @@ func (r *reply) problem() *Error {
 	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.base}
 }
 
-// elsewhere reports whether e comes from a node that is well: it has too much to do, or can't reach another one. The next
-// node may be better off.
+// elsewhere reports whether e comes from a healthy node that is overloaded or can't reach another node. The next node
+// may do better.
 func (e *Error) elsewhere() bool { return e.Code == "overloaded" || e.Code == codeNoOwner }
 
-// codeNoOwner is of what no other node than the owner may do, and may soon be able to.
+// codeNoOwner means that only the owner can do this, and that it may soon be reachable.
 const codeNoOwner = "no-owner"
 
-// decode reads r's JSON, of which there may be more than v has room for.
+// decode parses r's JSON and ignores fields that v does not have.
 func (r *reply) decode(v any) error {
 	if err := json.Unmarshal(r.body, v); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrBadAnswer, r.node.base, err)

@@ -25,8 +25,8 @@ func says(status int, body string) func(http.ResponseWriter, *http.Request) bool
 	}
 }
 
-// TestFailover: whatever is wrong with the first node, the second one decides, and is asked at once from then on; when the
-// first is well again it is asked again.
+// TestFailover: whatever is wrong with the first node, the second one decides, and from then on is asked at once. When
+// the first is well again, it is asked again.
 func TestFailover(t *testing.T) {
 	for name, wrong := range map[string]func(http.ResponseWriter, *http.Request) bool{
 		"draining":  says(503, `{"status":503,"code":"draining"}`),
@@ -65,7 +65,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestAlone: one node is asked again though it has just failed, as long as it fails fast.
+// TestAlone: a single node is asked again right after a failure, as long as it fails fast.
 func TestAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -82,7 +82,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestOverloadedIsNotAway: the node that has too much to do is asked again for the next check.
+// TestOverloadedIsNotAway: an overloaded node is asked again for the next check.
 func TestOverloadedIsNotAway(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{}, a, b)
@@ -97,7 +97,7 @@ func TestOverloadedIsNotAway(t *testing.T) {
 	}
 }
 
-// TestSettleWaitsForTheOwner: it is tried again, and nobody is passed over for it.
+// TestSettleWaitsForTheOwner: Settle is retried, and no node is skipped for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, a, b)
@@ -127,11 +127,11 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	}
 }
 
-// TestAdjustIsMadeOnce: it is repeated by one id. Without an answer from a node that knows no ids, it is repeated only where the node
-// can't have made it.
+// TestAdjustIsMadeOnce: Adjust is retried with the same id. A node that knows no ids gets a retry only if it can't have
+// carried out the first call.
 func TestAdjustIsMadeOnce(t *testing.T) {
 	down := httptest.NewUnstartedServer(nil)
-	down.Close() // nobody listens
+	down.Close() // no listener
 	for _, test := range []struct {
 		name  string
 		first func(http.ResponseWriter, *http.Request) bool
@@ -176,7 +176,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesBlamesNobody: a caller whose context ends does not make a node silent.
+// TestWhoLeavesBlamesNobody: a caller whose context ends does not make a node count as silent.
 func TestWhoLeavesBlamesNobody(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, f)
@@ -202,7 +202,7 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	}
 }
 
-// TestNodesComeAndGo: two nodes fall silent and come back in turn under load, and no check is decided by nobody.
+// TestNodesComeAndGo: two nodes fall silent and come back in turn under load, and some node decides every check.
 func TestNodesComeAndGo(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, a, b)
@@ -225,7 +225,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			}
 		})
 	}
-	// A check that has found one node cut off may find the other one so as well, if that is cut off before it gets there.
+	// A check that has found one node cut off may also find the other one cut off, if that happens before it gets there.
 	settle := func() {
 		for i := range done {
 			before := done[i].Load()
@@ -253,7 +253,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
-// TestFailsAndAnswersAtOnce: calls that are under way may find a node well while another one has just found it failing.
+// TestFailsAndAnswersAtOnce: calls in flight may find a node well just after another call has found it failing.
 func TestFailsAndAnswersAtOnce(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// OnError says what a Decision is when no node answers: none can be reached, in time, or it answers 5xx. What is wrong on
-// this side of the node, or asked in a way that it does not take, is refused all the same; see Options.OnError.
+// OnError says what a Decision is if no node answers: none can be reached in time, or all answer 5xx. A fault on the
+// caller's side, or a request that the node rejects, is refused in any case; see Options.OnError.
 type OnError int
 
 const (
-	// Open allows: the limiter's absence is nobody's absence. The default.
+	// Open allows: if the limiter is down, callers still get through. The default.
 	Open OnError = iota
 	// Closed refuses.
 	Closed
@@ -23,8 +23,7 @@ const (
 
 // The defaults of Options.
 const (
-	// DefaultTimeout is a little more than the 900 ms within which a node decides even when the owner of a subject
-	// can't be reached.
+	// DefaultTimeout is slightly above the 900 ms within which a node decides even if a subject's owner can't be reached.
 	DefaultTimeout     = time.Second
 	DefaultMaxInFlight = 4
 	DefaultMaxBatch    = 256
@@ -35,46 +34,46 @@ const (
 const (
 	maxNodes    = 64
 	maxInFlight = 256
-	maxBatch    = 10_000 // the node's
+	maxBatch    = 10_000 // the node's bound
 	maxQueue    = 1_000_000
 	maxTimeout  = time.Hour
 )
 
-// Options configure a Client. Only Nodes is needed.
+// Options configure a Client. Only Nodes is required.
 type Options struct {
-	// Nodes are the addresses of nodes' data planes, such as "http://10.0.0.1:8080", 1 to 64 of them, the one to ask
-	// first at the beginning. A path is put before /v1/check.
+	// Nodes are the addresses of the nodes' data planes, such as "http://10.0.0.1:8080", 1 to 64 of them, the preferred one
+	// first. A path in an address is put in front of /v1/check.
 	Nodes []string
-	// Token is sent as a bearer token (one of the nodes, with the scopes check and, for Adjust, adjust). Empty: none.
+	// Token is sent as a bearer token. It needs the scopes check and, for Adjust, adjust. Empty: no token.
 	Token string
 	// TLS is for nodes with https addresses. Nil: the system's roots.
 	TLS *tls.Config
 
-	// Timeout bounds a call, from its beginning to its answer, over all nodes that it is repeated at; a context may
-	// end it sooner. A node gets half of it while there is another one left to ask. 0: DefaultTimeout. Up to an hour.
+	// Timeout bounds a call from start to answer, over all nodes that it is retried at; a context may end it sooner. A node
+	// gets half of Timeout while another node is left to ask. 0: DefaultTimeout. At most an hour.
 	Timeout time.Duration
-	// OnError says what a Decision is when no node answers. Open never lets through what a stranger could bring about by
-	// what or how much he sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest),
-	// and one that a node answers with an Error below 500, such as 400, 401, 404 or 413.
+	// OnError says what a Decision is if no node answers. Open never allows a call that fails because of what, or how much,
+	// a stranger sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest), and one
+	// that a node answers with an Error below 500, such as 400, 401, 404 or 413.
 	OnError OnError
-	// OpenWhenFull has OnError decide what fails with ErrQueueFull, too. Without it, calls are refused while the queue is full;
-	// with it and Open, a stranger who fills the queue switches the limits off for everybody.
+	// OpenWhenFull lets OnError also decide calls that fail with ErrQueueFull. Without it, calls are refused while the
+	// queue is full. With it and Open, a stranger who fills the queue switches the limits off for everybody.
 	OpenWhenFull bool
 
-	// MaxInFlight bounds the requests with checks that are under way at once; further checks wait and share the next
-	// ones. 0: DefaultMaxInFlight. Up to 256.
+	// MaxInFlight bounds the requests with checks that are in flight at once. Further checks wait and share the next
+	// requests. 0: DefaultMaxInFlight. At most 256.
 	MaxInFlight int
-	// MaxBatch bounds the checks that share a request. 0: DefaultMaxBatch. 1: none do. Up to 10,000.
+	// MaxBatch bounds the checks that share a request. 0: DefaultMaxBatch. 1: no sharing. At most 10,000.
 	MaxBatch int
-	// MaxQueue bounds the checks that wait, and the reservations, settlements and adjustments that are under way. Calls
-	// beyond it fail at once with ErrQueueFull, and are refused. 0: DefaultMaxQueue. Up to 1,000,000.
+	// MaxQueue bounds the waiting checks and, separately, the reservations, settlements and adjustments in progress. Calls
+	// beyond it fail at once with ErrQueueFull and are refused. 0: DefaultMaxQueue. At most 1,000,000.
 	MaxQueue int
 
-	// Logger is told when a node is passed over and when it is well again. Nil: nobody is.
+	// Logger logs when a node is skipped and when it is asked again. Nil: no logging.
 	Logger *slog.Logger
 }
 
-// complete checks o and fills in what is not given.
+// complete validates o and fills in the defaults.
 func (o Options) complete() (Options, error) {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, DefaultMaxInFlight)
@@ -104,7 +103,7 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// base is the address of a node without a slash at its end.
+// base returns the address of a node without a trailing slash.
 func base(i int, address string) (string, error) {
 	u, err := url.Parse(address)
 	switch {

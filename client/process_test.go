@@ -129,7 +129,7 @@ func TestRealNode(t *testing.T) {
 	}
 }
 
-// TestRealNodeCrowd: many callers at once get exactly what the limit has, through batches.
+// TestRealNodeCrowd: many concurrent callers get exactly what the limit has, through batches.
 func TestRealNodeCrowd(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
@@ -160,7 +160,7 @@ func TestRealNodeCrowd(t *testing.T) {
 	}
 }
 
-// TestRealNodeDelays: a leaky bucket's delays are kept by Wait and by the middleware.
+// TestRealNodeDelays: Wait and the middleware keep to a leaky bucket's delays.
 func TestRealNodeDelays(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience})
@@ -180,7 +180,7 @@ func TestRealNodeDelays(t *testing.T) {
 	}
 }
 
-// TestRealNodeHeaders: whether a check was asked by itself or in a batch, the middleware's headers are the node's.
+// TestRealNodeHeaders: whether a check went out alone or in a batch, the middleware's headers are the node's.
 func TestRealNodeHeaders(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, MaxInFlight: 1})
@@ -243,7 +243,7 @@ func TestRealNodeHeaders(t *testing.T) {
 	all.Wait()
 }
 
-// TestRealNodesStop: one node ends in good order and the next is killed, under load, and each check is decided.
+// TestRealNodesStop: under load one node shuts down cleanly and the next is killed, and every check is decided.
 func TestRealNodesStop(t *testing.T) {
 	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
 	o := client.Options{OnError: client.Closed, Timeout: process.Patience}
@@ -280,7 +280,8 @@ func TestRealNodesStop(t *testing.T) {
 	all.Wait()
 }
 
-// BenchmarkRealNode is a check against a node on this machine: alone, and by 64 callers at once, sharing requests or not.
+// BenchmarkRealNode measures a check against a node on this machine: alone, and by 64 concurrent callers, sharing
+// requests or not.
 func BenchmarkRealNode(b *testing.B) {
 	n := start(b, nodeRules)
 	for _, test := range []struct {

@@ -12,49 +12,51 @@ import (
 )
 
 const (
-	maxValue  = 1024      // bytes of a value
-	maxAmount = 1<<53 - 1 // of a cost
+	maxValue  = 1024      // bytes of a key or attribute value
+	maxAmount = 1<<53 - 1 // the largest cost
 	maxBody   = 64 << 10  // bytes of a check
-	maxID     = 64        // bytes of a request's id
+	maxID     = 64        // bytes of a request id
 )
 
 // Request is a check: may this happen now, at this cost?
 //
-// Either Rule and Key are given, to ask one rule about one subject, or Attributes, to ask every rule that matches; with
-// Rule as well, only that one.
+// Set Rule and Key to ask one rule about one subject, or Attributes to ask every rule that matches. With Rule and
+// Attributes, only that rule is asked.
 //
-// Values that a stranger may have chosen need no care: of a value in Key or Attributes over 1,024 bytes the first and the
-// last 512 are sent, bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as that. Two subjects
-// may thereby become one, and share a limit. What is still over the node's 64 KiB, and a negative cost, is refused, whatever
-// OnError says.
+// Values chosen by strangers need no special care. Of a value in Key or Attributes over 1,024 bytes, the first and last
+// 512 are sent. Bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as 2⁵³−1. Two subjects may
+// thereby become one and share a limit. A request that still exceeds the node's 64 KiB, or has a negative cost, is
+// refused whatever OnError says.
 type Request struct {
 	// Rule is a rule's name.
 	Rule string
-	// Key has a value for each key attribute of the rule, in its order; none for a rule with one counter for all.
+	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule with one counter for
+	// all.
 	Key []string
-	// Attributes are what is known of the request, such as ip, tenant, api_key, endpoint. At most 32.
+	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At most 32.
 	Attributes map[string]string
 
-	// Cost is in requests. 0: what the rule's cost table says, or 1. To cost nothing, say Costs{"requests": 0}.
+	// Cost is in requests. 0 means the rule's cost table, or 1. To cost nothing, set Costs["requests"] to 0.
 	Cost int64
-	// Costs are by unit, such as tokens; at most 16. A unit that is not named costs 0, requests 1. Either Cost is given or
-	// Costs["requests"].
+	// Costs are per unit, such as tokens; at most 16 units. A unit that is not named costs 0, except requests, which cost
+	// 1. Set either Cost or Costs["requests"], not both.
 	Costs map[string]int64
 
-	// Wait makes an allowed check return when its turn has come, after Decision.Delay. The client does the waiting,
-	// until the context ends, beyond Options.Timeout if need be.
+	// Wait makes an allowed check return only when its turn has come, after Decision.Delay. The client does the waiting,
+	// until the context ends, if need be longer than Options.Timeout.
 	Wait bool
-	// Detail fills Decision.Limits.
+	// Detail fills in Decision.Limits.
 	Detail bool
-	// Headers fills in what Decision.SetHeaders sets.
+	// Headers fills in the values that Decision.SetHeaders sets.
 	Headers bool
 
-	// RequestID is for Reserve: within a minute, reservations with the same id, of at most 64 bytes, about one subject are decided
-	// once, whichever client repeats them, unless the owner of the subject can't be reached. Empty: a repeated one may count twice.
+	// RequestID is for Reserve. Within a minute, reservations about one subject with the same id, of at most 64 bytes, are
+	// decided once, whichever client repeats them, unless the subject's owner can't be reached. If it is empty, a retry may
+	// count twice.
 	RequestID string
 }
 
-// Validate says why no node could decide q. The error wraps ErrRequest.
+// Validate returns why no node could decide q. The error wraps ErrRequest.
 func (q *Request) Validate() error {
 	switch {
 	case q.Rule == "" && q.Attributes == nil:
@@ -133,10 +135,10 @@ func appendRequestID(b []byte, id string) ([]byte, error) {
 	return appendString(append(b, `"request_id":`...), id), nil
 }
 
-// errTooLarge is of a check that must not be let through.
+// errTooLarge is the error of a check that must be refused, not let through.
 var errTooLarge = fmt.Errorf("%w: too large", ErrRequest)
 
-// appendCosts appends costs by unit, in order: a node names the first that is wrong.
+// appendCosts appends the costs per unit, sorted: a node names the first one that is wrong.
 func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 	b = append(b, '{')
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
@@ -151,7 +153,7 @@ func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 	return end(b, '}'), nil
 }
 
-// appendKey appends a key as a node wants it: a string where there is one value, else an array.
+// appendKey appends a key in a node's form: a string if there is one value, else an array.
 func appendKey(b []byte, key []string) []byte {
 	if len(key) == 1 {
 		return appendString(b, Fit(key[0]))
@@ -163,7 +165,7 @@ func appendKey(b []byte, key []string) []byte {
 	return end(b, ']')
 }
 
-// end closes an object or an array, after the comma of its last item.
+// end closes an object or an array and drops the comma after its last item.
 func end(b []byte, bracket byte) []byte {
 	if b[len(b)-1] == ',' {
 		b = b[:len(b)-1]
@@ -171,7 +173,8 @@ func end(b []byte, bracket byte) []byte {
 	return append(b, bracket)
 }
 
-// Fit makes a value of a key or an attribute one that a node takes, as Request says. Its beginning and its end both stay, since rules match by either.
+// Fit turns a key or attribute value into one that a node accepts, as described at Request. It keeps both the beginning
+// and the end, because rules match by either.
 func Fit(v string) string {
 	if !utf8.ValidString(v) {
 		v = strings.ToValidUTF8(v, "\uFFFD")
@@ -189,8 +192,8 @@ func Fit(v string) string {
 	return v[:head] + v[tail:]
 }
 
-// appendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD. encoding/json makes six bytes of each <, >
-// and &, of which a hostile path may be made.
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD. encoding/json would turn each <, >
+// and & into six bytes, and a hostile path may consist of those.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -207,7 +210,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// ceil is d in units, rounded up.
+// ceil returns d in units, rounded up.
 func ceil(d, unit time.Duration) int64 {
 	n := int64(d / unit)
 	if d%unit > 0 && n < math.MaxInt64 {

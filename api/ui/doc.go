@@ -1,10 +1,9 @@
-// Package ui is the dashboard: the files that a browser needs, held in the program, and what serves them.
+// Package ui is the dashboard: the embedded files that a browser needs, and the handler that serves them.
 //
-// They are written by hand, as they are served: HTML, one style sheet, and modules of JavaScript, without a build
-// step and without anything from elsewhere. The page asks the node that it came from for JSON, once a second while
-// somebody looks at it.
+// The files are written by hand and served as they are: HTML, one style sheet and JavaScript modules, with no build
+// step and nothing from other sites. The page asks its own node for JSON once a second while it is visible.
 //
-// What comes from a node is hostile: names of rules, keys and attributes are whatever a caller sent. The page puts them
-// into text nodes and attributes of its own, never into markup, and the content security policy would let no script in
-// them run.
+// Data from a node is hostile: rule names, keys and attributes are whatever a caller sent. The page puts them only into
+// text nodes and attributes that it creates, never into markup, and the content security policy blocks any script in
+// them.
 package ui

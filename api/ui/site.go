@@ -15,8 +15,7 @@ import (
 //go:embed static
 var files embed.FS
 
-// types are the content types of the files, by the ends of their names. The machine's own table is not asked: it may be
-// missing, or wrong.
+// types are the content types of the files, by file name extension. The machine's own table may be missing or wrong.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -24,7 +23,7 @@ var types = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// policy lets the page use what it came with, ask where it came from, and be framed by nobody.
+// policy lets the page load and ask only its own origin, and forbids framing.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 // file is a file as it is served.
@@ -34,15 +33,15 @@ type file struct {
 	tag         string // of its content
 }
 
-// Site is the dashboard, as it is served. It does not change.
+// Site is the dashboard as it is served. It is immutable.
 type Site struct {
 	files map[string]*file // by path below the site's
 }
 
-// Open reads what is in the program.
+// Open loads the embedded files.
 func Open() *Site {
 	s := &Site{files: map[string]*file{}}
-	// What is embedded can be read; a test holds that nothing is missing.
+	// Embedded files can always be read; a test makes sure that none is missing.
 	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -61,8 +60,8 @@ func Open() *Site {
 	return s
 }
 
-// Serve answers a GET or HEAD for the file at a path below the site's, "" for the page itself, and reports whether there
-// is one. Browsers keep files, and ask each time whether they still hold.
+// Serve answers a GET or HEAD for the file at a path below the site's, "" for the page itself, and reports whether the
+// file exists. Browsers cache files, and revalidate them every time.
 func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	f := s.files[name]
 	if f == nil {

@@ -80,11 +80,11 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Nothing comes from elsewhere, nothing is inline, what is named is there, and no text can become markup.
+// Nothing is loaded from other sites or inline, every referenced file exists, and no text can become markup.
 func TestSourcesKeepThePolicy(t *testing.T) {
 	forbidden := regexp.MustCompile(`https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage|document\.cookie|console\.|\bstyle="|\bon[a-z]+="|<style|javascript:`)
 	named := regexp.MustCompile(`(?:from|import\() ?'\./([^']+)'|(?:src|href)="([a-z][^":/]*)"`)
-	standing := regexp.MustCompile(`http://www\.w3\.org/2000/svg`) // a name, which nobody fetches
+	standing := regexp.MustCompile(`http://www\.w3\.org/2000/svg`) // a name that is never fetched
 	s := Open()
 	for name, f := range s.files {
 		text := standing.ReplaceAllString(string(f.body), "")

@@ -1,7 +1,7 @@
-// Package figures is how packages show what they count. Each figure is defined once, by the package that owns it, as one call
-// of a [Sink] that says its name, its help and its value. Who collects figures, and in which format, the packages don't know.
+// Package figures lets packages expose what they count. The package that owns a figure defines it once, as one call of
+// a [Sink] with its name, help and value. Packages don't know who collects figures or in which format.
 //
-// Names have no prefix, and end in _total where they only grow. Labels are pairs of a name and a value.
+// Names have no prefix, and end in _total if they only grow. Labels are pairs of a name and a value.
 package figures
 
 import "time"
@@ -13,10 +13,10 @@ const (
 	Gauge     Kind = iota // goes up and down
 	Counter               // only grows while the process lives
 	Histogram             // of observations: see [Figure.Bounds]
-	Summary               // how many observations there were, and their sum
+	Summary               // the number of observations and their sum
 )
 
-// Figure is one figure with one set of labels, as it stands now.
+// Figure is the current value of one figure with one set of labels.
 type Figure struct {
 	Name, Help string
 	Kind       Kind
@@ -24,14 +24,14 @@ type Figure struct {
 	Value      float64  // of a Gauge or a Counter
 
 	Bounds []float64 // of a Histogram: upper bounds of its buckets, ascending
-	Counts []int64   // observations in each bucket; one more than Bounds may be there, for those beyond. Of a Summary: one element
+	Counts []int64   // observations per bucket; may have one more than Bounds, for those beyond. For a Summary: one element
 	Sum    float64   // of all observations
 }
 
-// Sink takes figures.
+// Sink receives figures.
 type Sink func(Figure)
 
-// Source shows its figures to a sink. It must not wait for anything, a disk least of all.
+// Source sends its figures to a sink. It must not block, least of all on a disk.
 type Source func(Sink)
 
 // Gauge shows a value that goes up and down.
@@ -58,17 +58,18 @@ func (s Sink) Count(name, help string, value int64, labels ...string) {
 	s(Figure{Name: name, Help: help, Kind: Counter, Value: float64(value), Labels: labels})
 }
 
-// Histogram shows observations by the first of bounds that holds; counts has one element more, for those beyond all.
+// Histogram shows observations per bucket: each is counted in the first one whose bound it does not exceed. counts has
+// one more element than bounds, for those beyond all.
 func (s Sink) Histogram(name, help string, bounds []float64, counts []int64, sum float64, labels ...string) {
 	s(Figure{Name: name, Help: help, Kind: Histogram, Bounds: bounds, Counts: counts, Sum: sum, Labels: labels})
 }
 
-// Summary shows how often something happened, and how much it was in all.
+// Summary shows how often something happened, and the total amount.
 func (s Sink) Summary(name, help string, count int64, sum float64, labels ...string) {
 	s(Figure{Name: name, Help: help, Kind: Summary, Counts: []int64{count}, Sum: sum, Labels: labels})
 }
 
-// Seconds are durations as bounds.
+// Seconds converts durations to bounds in seconds.
 func Seconds(bounds []time.Duration) []float64 {
 	list := make([]float64, len(bounds))
 	for i, b := range bounds {

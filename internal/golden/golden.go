@@ -1,4 +1,4 @@
-// Package golden compares what is written to wires and disks with what was written before.
+// Package golden compares current wire and disk formats with recorded ones.
 package golden
 
 import (
@@ -13,14 +13,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// Line is a thing that is written, by name.
+// Line is a named encoding.
 type Line struct {
 	Name  string
 	Bytes []byte
 }
 
-// Check compares lines with those of a file, a name and bytes in hex each, and returns what the file has, for the caller to read.
-// With -args -update it writes the file first, as may be done as long as nothing is released that wrote it.
+// Check compares lines with those of a file, each a name and bytes in hex, and returns the file's bytes, for the caller
+// to read. With -args -update it writes the file first, which is allowed as long as nothing that wrote it has been
+// released.
 func Check(t *testing.T, path string, lines ...Line) [][]byte {
 	t.Helper()
 	var text strings.Builder

@@ -1,5 +1,5 @@
-// Package house holds the project to its floor plan: which package may import which, and how long files and
-// functions may be.
+// Package house enforces the project's floor plan: which package may import which, how many folders the root may have,
+// how long functions may be, and which calls only commands may make.
 package house
 
 import (
@@ -23,8 +23,8 @@ const (
 	maxFolders       = 20 // in the root
 )
 
-// mayImport lists what each package may import of the project: what stands below it, and nothing else. A
-// package that is not listed may not exist.
+// mayImport lists what each package may import of the project: the packages below it, and nothing else. A package that
+// is not listed may not exist.
 var mayImport = map[string][]string{
 	"algorithms":         {}, // standard library only; see below
 	"counters":           {"algorithms"},
@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "client", "internal/secret", "cluster/regions",
 	},
-	// Flags and commands: what a node is made of is not theirs to know.
+	// Flags and commands: they must not know the parts of a node.
 	"cmd/rlnode": {
 		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "client", "internal/yaml", "internal/secret",
 	},
@@ -57,15 +57,15 @@ var mayImport = map[string][]string{
 	"cluster/peer": {"ring"},
 	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "persist", "rules", "cluster/regions"},
 
-	"deploy/check":      {}, // a module of its own, as deploy/release
+	"deploy/check":      {}, // a module of its own, like deploy/release
 	"deploy/release":    {},
 	"test/bench":        {"algorithms", "counters", "rules", "limiter"}, // a module of its own
 	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
 	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/agreement", "cluster/partitions", "localcache", "limiter"},
 
-	"client": {}, // for those who use rlnode; standard library only
+	"client": {}, // for users of rlnode; standard library only
 
-	"test/faults":      {}, // tests of the program from outside
+	"test/faults":      {}, // for tests of the program from outside
 	"internal/figures": {},
 	"internal/golden":  {},
 	"internal/memnet":  {},
@@ -78,10 +78,11 @@ var mayImport = map[string][]string{
 	"internal/yaml":    {},
 }
 
-// everywhere are packages without a word of the product, which all may import but client, which others import.
+// everywhere lists packages that know nothing of the product. All packages may import them except client, which other
+// projects import.
 var everywhere = []string{"internal/figures", "internal/reload", "internal/wire"}
 
-// standardOnly are the packages that import nothing but the project and the standard library.
+// standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}
 
 func TestImportsPointDownward(t *testing.T) {
@@ -136,7 +137,7 @@ func TestFunctionsFit(t *testing.T) {
 	})
 }
 
-// packageOf is the folder of path; folders inside a package's own internal/ or for its tests belong to it.
+// packageOf returns the folder of path; folders inside a package's own internal/ or for its tests belong to it.
 func packageOf(path string) string {
 	dir := filepath.ToSlash(filepath.Dir(path))
 	for d := dir; d != "."; d = filepath.ToSlash(filepath.Dir(d)) {
@@ -147,7 +148,7 @@ func packageOf(path string) string {
 	return dir
 }
 
-// eachSource calls visit for every Go file of the product, tests left out.
+// eachSource calls visit for every Go file of the product, except tests.
 func eachSource(t *testing.T, visit func(path string, text []byte, file *ast.File)) {
 	t.Helper()
 	seen := 0
@@ -195,7 +196,7 @@ func TestZonesAreOurs(t *testing.T) {
 	})
 }
 
-// TestProcessIsTheCommands: a Go program that embeds a node keeps its signals, its umask, its defaults and its memory.
+// TestProcessIsTheCommands: a Go program that embeds a node keeps its own signals, umask, defaults and memory settings.
 func TestProcessIsTheCommands(t *testing.T) {
 	commands := []string{"cmd/rlnode", "test/bench", "test/bench/curves", "internal/process", "test/faults"}
 	eachSource(t, func(path string, text []byte, file *ast.File) {
@@ -206,7 +207,7 @@ func TestProcessIsTheCommands(t *testing.T) {
 			"signal.Notify", ".Umask(", "os.Exit(", "log.Fatal", "slog.SetDefault(", "log.SetOutput(", "debug.FreeOSMemory(", "debug.SetGCPercent(",
 			"debug.SetMemoryLimit(", "DefaultServeMux", "DefaultRegisterer", "otel.SetErrorHandler(",
 		} {
-			// The one exception is called by the command alone.
+			// The only exception is a call that just the command makes.
 			if bytes.Contains(text, []byte(call)) && !(path == "internal/tracing/tracing.go" && call == "otel.SetErrorHandler(") {
 				t.Errorf("%s: %s is for commands", path, call)
 			}
@@ -217,7 +218,7 @@ func TestProcessIsTheCommands(t *testing.T) {
 	})
 }
 
-// TestExamplesUseWhatIsPublic: a program outside of this module needs nothing but client and node.
+// TestExamplesUseWhatIsPublic: a program outside this module needs only client and node.
 func TestExamplesUseWhatIsPublic(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "examples", "*", "*.go"))
 	if err != nil || len(files) == 0 {

@@ -10,36 +10,37 @@ import (
 )
 
 const (
-	// CPUInterval is how often NodeCPU is to be measured.
+	// CPUInterval is how often NodeCPU must be measured.
 	CPUInterval = time.Second
-	// newPart is how much of what is measured counts at once: a load that jumps is seen in full after some seconds, and one
-	// busy second lowers little.
+	// newPart is the weight of a new measurement in the smoothed load: a load that jumps shows in full after some seconds,
+	// and one busy second lowers limits little.
 	newPart = 0.5
 )
 
-// errNoCPU means that the system does not tell how busy its processors are.
+// errNoCPU means that the system does not report how busy its processors are.
 var errNoCPU = errors.New("how busy the processors are is not known")
 
-// CPU measures how busy the processors are that this process may use: within a control group with a limit (cgroup v2), the
-// time that the group has used of its limit; else the part of all the machine's processors' time that was not idle.
+// CPU measures how busy the processors are that this process may use. Within a control group with a limit (cgroup v2),
+// that is the time that the group has used of its limit. Otherwise it is the share of all the machine's processor time
+// that was not idle.
 type CPU struct {
 	root    string // of the file system
 	last    usage
 	load    float64
-	measure bool // there is a last
+	measure bool // last is set
 }
 
-// usage is the time that was used, and that there was, since some beginning.
+// usage is the processor time that was used, and that was available, since some fixed point.
 type usage struct {
-	group       string // that it is of; empty: the machine
+	group       string // the group it belongs to; empty: the machine
 	used, there time.Duration
 }
 
 // NewCPU returns a meter of this machine.
 func NewCPU() *CPU { return &CPU{root: "/"} }
 
-// Load returns the load since the last call, 0…1, smoothed over some calls. It reports false at the first one, and where it
-// can't be measured.
+// Load returns the load since the last call, 0…1, smoothed over several calls. It reports false on the first call, and
+// if the load can't be measured.
 func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 	u, err := c.read(now)
 	if err != nil {
@@ -74,7 +75,7 @@ func (c *CPU) read(now time.Duration) (usage, error) {
 	return c.machine()
 }
 
-// limited finds the control group above this process that has the lowest limit, in processors.
+// limited finds the control group with the lowest limit, in processors, among those that contain this process.
 func (c *CPU) limited() (group string, processors float64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(c.root, "proc/self/cgroup"))
 	if err != nil {
@@ -97,7 +98,7 @@ func (c *CPU) limited() (group string, processors float64, ok bool) {
 	}
 }
 
-// quota reads a cpu.max: how many processors a group may use, such as "150000 100000" for one and a half.
+// quota parses a cpu.max file: how many processors a group may use, such as "150000 100000" for one and a half.
 func quota(file string) (processors float64, limits bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -107,7 +108,7 @@ func quota(file string) (processors float64, limits bool) {
 	if len(fields) != 2 {
 		return 0, false
 	}
-	most, err1 := strconv.ParseFloat(fields[0], 64) // "max" is none
+	most, err1 := strconv.ParseFloat(fields[0], 64) // "max" means no limit
 	period, err2 := strconv.ParseFloat(fields[1], 64)
 	if err1 != nil || err2 != nil || most <= 0 || period <= 0 {
 		return 0, false
@@ -115,7 +116,7 @@ func quota(file string) (processors float64, limits bool) {
 	return most / period, true
 }
 
-// machine reads the first line of /proc/stat, in ticks since the system began.
+// machine parses the first line of /proc/stat, in ticks since the system started.
 func (c *CPU) machine() (usage, error) {
 	text, err := os.ReadFile(filepath.Join(c.root, "proc/stat"))
 	if err != nil {
@@ -127,7 +128,7 @@ func (c *CPU) machine() (usage, error) {
 		return usage{}, errNoCPU
 	}
 	var u usage
-	for i, field := range fields[1:min(len(fields), 9)] { // user nice system idle iowait irq softirq steal; guests are in user
+	for i, field := range fields[1:min(len(fields), 9)] { // user nice system idle iowait irq softirq steal; user includes guests
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return usage{}, err

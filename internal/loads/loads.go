@@ -18,72 +18,73 @@ import (
 // NodeCPU is the source that each node measures itself: how busy the processors are that it may use, 0…1.
 const NodeCPU = "node-cpu"
 
-// Bounds of what is told of a source.
+// Bounds of a report.
 const (
 	MaxName = 128  // bytes of a source's name
 	MaxLoad = 1000 // as in rules
-	// MaxSources is how many sources are known at once: there is room for one of each rule. Beyond it, one that no rule follows
-	// makes room for one that some rule does.
+	// MaxSources bounds the known sources: it has room for one per rule. When it is reached, a source that no rule follows
+	// is evicted for one that some rule follows.
 	MaxSources = 1024
 
 	MinTTL     = 100 * time.Millisecond
 	MaxTTL     = time.Hour
 	DefaultTTL = 10 * time.Second
 
-	// remember is for how long the number of a report is kept after it has expired: a late copy of it is not taken for new.
+	// remember is how long a report's number is kept after the report expires, so that a late copy is not taken for a new
+	// report.
 	remember = 5 * time.Minute
 )
 
-// ErrFull is an error of Tell: so many sources are known that there is no room for another one.
+// ErrFull is returned by Tell if there is no room for another source.
 var ErrFull = errors.New("too many sources of load")
 
 // ReportError says what is wrong with a report: which field, and its bounds.
 type ReportError string
 
-// Error returns what is wrong.
+// Error returns the text.
 func (e ReportError) Error() string { return string(e) }
 
-// Config says whose loads they are.
+// Config describes the node that keeps the loads.
 type Config struct {
 	Self  [16]byte             // this node's ID
 	Now   func() time.Duration // a monotonic clock
-	Nodes func() int           // alive in the region; nil: one. It must not block
+	Nodes func() int           // nodes alive in the region; nil: one. It must not block
 }
 
-// Loads are the reports that this node knows. All methods may be called concurrently, and none blocks.
+// Loads holds the reports that this node knows. Its methods are safe for concurrent use, and none blocks.
 type Loads struct {
 	config  Config
 	changed chan struct{} // capacity 1
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	known  map[string]*report
-	cpu    float64 // of NodeCPU
+	cpu    float64 // the load of NodeCPU
 	cpuSet bool
 	held   map[string]*held // by rule
 }
 
-// report is the last that was told of a source.
+// report is the latest report about a source.
 type report struct {
-	number uint64 // order among the source's reports
+	number uint64 // orders the source's reports
 	node   [16]byte
 	load   float64
-	until  time.Duration // it is valid until then
-	sends  int           // packets that are still to carry it
+	until  time.Duration // when it expires
+	sends  int           // packets that must still carry it
 }
 
-// Source is what is known of a source.
+// Source is the current state of a source.
 type Source struct {
 	Name string
 	Load float64
-	Left time.Duration // until it is unknown; 0 for NodeCPU, which is measured again and again
+	Left time.Duration // until it is unknown; 0 for NodeCPU, which is measured continually
 }
 
-// New returns loads without any source.
+// New returns Loads without any source.
 func New(c Config) *Loads {
 	return &Loads{config: c, changed: make(chan struct{}, 1), known: make(map[string]*report), held: make(map[string]*held)}
 }
 
-// Changed has a value when Steps may have changed since the last one was received.
+// Changed returns a channel that has a value if Steps may have changed since the last one was received.
 func (l *Loads) Changed() <-chan struct{} { return l.changed }
 
 func (l *Loads) signal() {
@@ -93,7 +94,7 @@ func (l *Loads) signal() {
 	}
 }
 
-// Check says what is wrong with a report, nil if nothing is. The error is a ReportError.
+// Check says what is wrong with a report; nil if it is valid. The error is a ReportError.
 func Check(source string, load float64, ttl time.Duration) error {
 	wrong := func(format string, args ...any) error { return ReportError(fmt.Sprintf(format, args...)) }
 	switch {
@@ -109,7 +110,7 @@ func Check(source string, load float64, ttl time.Duration) error {
 	return nil
 }
 
-// Tell takes a report that is valid for ttl from now on. The error wraps a ReportError or ErrFull.
+// Tell accepts a report that is valid for ttl from now on. The error wraps a ReportError or ErrFull.
 func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
 	if err := Check(source, load, ttl); err != nil {
 		return err
@@ -127,7 +128,7 @@ func (l *Loads) Tell(source string, load float64, ttl time.Duration) error {
 	return nil
 }
 
-// put makes r the last report of source. It reports false when there is no room. The caller holds l.mu.
+// put makes r the latest report of source. It reports false if there is no room. The caller holds l.mu.
 func (l *Loads) put(now time.Duration, source string, r report) bool {
 	if l.known[source] == nil && len(l.known) >= MaxSources && !l.evict(now, source) {
 		return false
@@ -138,8 +139,8 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 	return true
 }
 
-// evict drops the report that expires first, of those that have expired, and if source is followed by a rule also of those
-// that are not. It reports false when there is none. The caller holds l.mu.
+// evict drops one report, the one that expires first among the candidates: the expired ones and, if some rule follows
+// source, also those that no rule follows. It reports false if there is no candidate. The caller holds l.mu.
 func (l *Loads) evict(now time.Duration, source string) bool {
 	followed := make(map[string]bool, len(l.held))
 	for _, h := range l.held {
@@ -155,7 +156,7 @@ func (l *Loads) evict(now time.Duration, source string) bool {
 	return first != ""
 }
 
-// sends is how many packets carry a report so that, as good as surely, every node gets it.
+// sends returns how many packets must carry a report for it to reach every node almost surely.
 func (l *Loads) sends() int {
 	nodes := 1
 	if l.config.Nodes != nil {
@@ -164,7 +165,7 @@ func (l *Loads) sends() int {
 	return 4 * int(math.Ceil(math.Log10(float64(nodes)+1)))
 }
 
-// Measure takes this node's own load, 0…1.
+// Measure sets this node's own load, 0…1.
 func (l *Loads) Measure(cpu float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +173,7 @@ func (l *Loads) Measure(cpu float64) {
 	l.signal()
 }
 
-// load is what is known of a source now. The caller holds l.mu.
+// load returns a source's current load, if known. The caller holds l.mu.
 func (l *Loads) load(now time.Duration, source string) (load float64, known bool) {
 	if source == NodeCPU {
 		return l.cpu, l.cpuSet
@@ -184,7 +185,7 @@ func (l *Loads) load(now time.Duration, source string) (load float64, known bool
 	return r.load, true
 }
 
-// Sources lists what is known, by name.
+// Sources lists the known sources, sorted by name.
 func (l *Loads) Sources() []Source {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,15 +203,15 @@ func (l *Loads) Sources() []Source {
 	return out
 }
 
-// Load is what is known of one source.
+// Load returns the load of one source, if known.
 func (l *Loads) Load(source string) (load float64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.load(l.config.Now(), source)
 }
 
-// Steps returns which step of each rule of set is in force now, by Rule.Index; -1: none. Between two calls at most Tick may
-// pass, and Changed should be followed. nil: no rule is adaptive.
+// Steps returns the step of each rule of set that is in force now, by Rule.Index; -1: none. It returns nil if no rule
+// is adaptive. Call it at least every Tick, and when Changed fires.
 func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

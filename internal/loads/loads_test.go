@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// clock is a node's, which the test sets.
+// clock is a node's clock, which the test sets.
 type clock struct{ now time.Duration }
 
 func newLoads(id byte, c *clock) *Loads {
@@ -47,14 +47,14 @@ func told(t *testing.T, l *Loads, source string, load float64, ttl time.Duration
 	}
 }
 
-// A step comes into force at once, and goes when the load is clearly below it, has not been above it for some time, or is
-// unknown.
+// A step comes into force at once. It goes when the load is clearly below it, has not been above it for some time, or
+// is unknown.
 func TestSteps(t *testing.T) {
-	const gone = -1.0 // is not told any more
+	const gone = -1.0 // no longer reported
 	for _, tt := range []struct {
 		name string
-		load []float64 // one each second
-		want []int     // of rule "two"
+		load []float64 // one per second
+		want []int     // for rule "two"
 	}{
 		{"up and down", []float64{0.5, 0.6, 0.61, 0.81, 0.85, 0.7, 0.5}, []int{-1, -1, 0, 1, 1, 0, -1}},
 		{"about a step", []float64{0.81, 0.79, 0.81, 0.76, 0.8, 0.751, 0.75}, []int{1, 1, 1, 1, 1, 1, 0}},
@@ -80,7 +80,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// What is measured here is a source of its own.
+// The load measured here is a source of its own.
 func TestStepsOfTheProcessors(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
@@ -104,7 +104,7 @@ func TestStepsOfTheProcessors(t *testing.T) {
 	}
 }
 
-// New rules keep the steps that their rules had, as far as they are the same.
+// After a change of rules, a rule keeps its steps in force as far as they are the same.
 func TestStepsOutliveOtherRules(t *testing.T) {
 	c := &clock{}
 	l, s := newLoads(1, c), set(t, adaptiveRules)
@@ -119,7 +119,7 @@ func TestStepsOutliveOtherRules(t *testing.T) {
 	}
 }
 
-// exchange gives all that is new at one to the other.
+// exchange delivers all news from one to the other.
 func exchange(t *testing.T, from, to *Loads) {
 	t.Helper()
 	for _, b := range from.Packets(2, 1400) {
@@ -131,7 +131,7 @@ func exchange(t *testing.T, from, to *Loads) {
 
 func TestReportsTravel(t *testing.T) {
 	c := &clock{now: 5 * time.Hour}
-	other := &clock{now: time.Second} // clocks have nothing in common
+	other := &clock{now: time.Second} // the clocks have nothing in common
 	a, b := newLoads(1, c), newLoads(2, other)
 	told(t, a, "api", 0.9, 10*time.Second)
 	first := a.Packets(2, 1400)
@@ -145,7 +145,7 @@ func TestReportsTravel(t *testing.T) {
 	if rest := a.Packets(2, 1400); len(rest) > 0 {
 		t.Errorf("it is sent for ever")
 	}
-	// It goes on from node to node with what is left of it, and a copy that comes late makes it last no longer.
+	// A report spreads from node to node with its time left. A late copy does not make it last longer.
 	other.now += 4 * time.Second
 	third := newLoads(3, other)
 	exchange(t, b, third)
@@ -155,7 +155,7 @@ func TestReportsTravel(t *testing.T) {
 	if err := b.Hear(first[0]); err != nil || b.Sources()[0].Left != 6*time.Second {
 		t.Errorf("have %v, %v after a repetition", b.Sources(), err)
 	}
-	// A later one counts, wherever it is told; an earlier one that comes after it does not.
+	// A later report counts wherever it is made. An earlier one that arrives after it does not.
 	told(t, b, "api", 0.2, time.Second)
 	exchange(t, b, a)
 	if err := b.Hear(first[0]); err != nil {
@@ -166,7 +166,7 @@ func TestReportsTravel(t *testing.T) {
 			t.Errorf("node %d: have %g, %v", i, load, known)
 		}
 	}
-	// Nor when the later one has expired.
+	// Nor after the later one has expired.
 	other.now, c.now = other.now+2*time.Second, c.now+2*time.Second
 	if err := b.Hear(first[0]); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestReportsTravel(t *testing.T) {
 	if load, known := b.Load("api"); known {
 		t.Errorf("an expired source came back with %g", load)
 	}
-	// One that joins learns what is in force, and that only.
+	// A joining node learns what is in force, and nothing else.
 	told(t, a, "cache", 7, time.Minute)
 	fresh := newLoads(4, other)
 	if err := fresh.Hear(a.Whole()); err != nil {
@@ -185,7 +185,7 @@ func TestReportsTravel(t *testing.T) {
 	}
 }
 
-// Of two told at once the same counts at both nodes.
+// Of two reports made at once, both nodes pick the same one.
 func TestToldAtOnce(t *testing.T) {
 	c := &clock{}
 	a, b := newLoads(1, c), newLoads(2, c)
@@ -223,7 +223,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Sources have a bound; what is expired, or of no use, makes room.
+// Sources are bounded; expired and unfollowed ones make room.
 func TestManySources(t *testing.T) {
 	c := &clock{}
 	l := newLoads(1, c)
@@ -234,7 +234,7 @@ func TestManySources(t *testing.T) {
 	if err := l.Tell("more", 1, time.Minute); !errors.Is(err, ErrFull) {
 		t.Errorf("have %v, want ErrFull", err)
 	}
-	told(t, l, "api", 0.9, time.Hour) // that rules follow
+	told(t, l, "api", 0.9, time.Hour) // rules follow it
 	if have := l.Steps(set(t, adaptiveRules))[1]; have != 1 {
 		t.Errorf("have step %d, want 1", have)
 	}
@@ -253,7 +253,7 @@ func TestManySources(t *testing.T) {
 	}
 }
 
-// Whatever comes over the network, what is known stays in bounds.
+// Whatever comes over the network, the state stays within its bounds.
 func FuzzHear(f *testing.F) {
 	c := &clock{now: time.Minute}
 	l := newLoads(1, c)
@@ -295,14 +295,14 @@ func TestCPU(t *testing.T) {
 			t.Errorf("at %v: have %g, %v, want %g, %v", now, have, ok, want, wantOK)
 		}
 	}
-	look(0, 0, false) // nothing tells
+	look(0, 0, false) // there is nothing to measure
 	write("proc/stat", "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1 1\n")
 	look(time.Second, 0, false)
 	write("proc/stat", "cpu  150 0 150 900 0 0 0 0 0 0\n")
 	look(2*time.Second, 0.25, true) // half of it counts at once
 	write("proc/stat", "cpu  200 0 200 1000 0 0 0 0 0 0\n")
 	look(3*time.Second, 0.375, true)
-	// A group that may use one and a half processors, inside one that may use two.
+	// A group limited to one and a half processors, inside one limited to two.
 	write("proc/self/cgroup", "0::/a/b\n")
 	write("sys/fs/cgroup/a/cpu.max", "150000 100000\n")
 	write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n")

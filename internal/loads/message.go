@@ -14,14 +14,14 @@ import (
 //
 //	number uvarint | node 16 | load 8 | left, in ms, uvarint | length of the name, a byte | name
 //
-// The number of a report that has expired travels too, with 0 ms left, while it is remembered: whoever has an older one
-// that still lasts learns that it counts no more.
+// The number of an expired report is sent too, with 0 ms left, while it is remembered: a node with an older report that
+// is still valid learns that it no longer counts.
 const messageFormat = 1
 
-// maxNumber bounds the numbers of reports. Nobody gets there by counting.
+// maxNumber bounds the numbers of reports. Counting never reaches it.
 const maxNumber = 1 << 62
 
-// errMessage is a message that nobody can have sent.
+// errMessage is the error for a message that no node can have sent.
 var errMessage = errors.New("bad message")
 
 func (r *report) append(b []byte, now time.Duration, source string) []byte {
@@ -32,8 +32,8 @@ func (r *report) append(b []byte, now time.Duration, source string) []byte {
 	return wire.AppendShortText(b, source)
 }
 
-// Packets returns messages that tell the other nodes what is new, of at most limit bytes together, each with so many bytes
-// of overhead.
+// Packets returns messages with the news for other nodes, of at most limit bytes together, each counted with overhead
+// more bytes.
 func (l *Loads) Packets(overhead, limit int) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +45,7 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 		}
 		b := r.append([]byte{messageFormat}, now, source)
 		if limit -= overhead + len(b); limit < 0 {
-			break // the next packet has it
+			break // left for the next packet
 		}
 		r.sends--
 		out = append(out, b)
@@ -53,7 +53,7 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 	return out
 }
 
-// Whole returns a message that tells all that is known.
+// Whole returns one message with everything that is known.
 func (l *Loads) Whole() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +65,7 @@ func (l *Loads) Whole() []byte {
 	return b
 }
 
-// Hear takes a message of another node.
+// Hear accepts a message from another node.
 func (l *Loads) Hear(b []byte) error {
 	d := wire.NewDecoder(b)
 	if d.Byte() != messageFormat {
@@ -85,8 +85,8 @@ func (l *Loads) Hear(b []byte) error {
 	return nil
 }
 
-// hear takes one report of another node, if it is later than what is known. What is known already lasts no longer for
-// coming again.
+// hear accepts one report from another node if it is later than the known one. A known report that arrives again does
+// not last longer.
 func (l *Loads) hear(source string, r report, left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *Loads) hear(source string, r report, left time.Duration) {
 	old := l.known[source]
 	switch {
 	case old == nil && left == 0:
-		// Expired, and not known here: there is nothing that it could end.
+		// An expired report of an unknown source has nothing to end.
 	case old == nil || r.after(old):
 		l.put(now, source, r)
 	case r.number == old.number && r.node == old.node:
@@ -103,7 +103,7 @@ func (l *Loads) hear(source string, r report, left time.Duration) {
 	}
 }
 
-// after reports whether r counts rather than old.
+// after reports whether r supersedes old.
 func (r *report) after(old *report) bool {
 	if r.number != old.number {
 		return r.number > old.number

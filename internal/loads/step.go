@@ -8,35 +8,35 @@ import (
 )
 
 const (
-	// Settle is how long a load has to have been at or below a step that was in force, for it to go out of force though the
-	// load is not clearly below.
+	// Settle is how long a load must stay at or below a step in force before the step goes out of force, if the load is not
+	// clearly below it.
 	Settle = 10 * time.Second
-	// Tick is how often Steps is to be asked: reports expire, and loads settle.
+	// Tick is how often Steps must be called: reports expire, and loads settle.
 	Tick = 200 * time.Millisecond
 )
 
-// Margin is how far below a step a load must be for the step to go out of force at once: 0.05, or a twentieth of it where
-// that is more; half of it where it is less than 0.1.
+// Margin is how far below a step the load must be for the step to go out of force at once: 0.05, or a twentieth of the
+// step if that is more; half of the step if it is less than 0.1.
 func Margin(above float64) float64 { return min(above/2, max(0.05, above/20)) }
 
-// held is which steps of a rule are in force. If one is, all below it are.
+// held tracks the steps of a rule in force. If one is in force, all below it are.
 type held struct {
 	source string
 	steps  []rules.AdaptiveStep
 	on     []bool
-	above  []time.Duration // by step: when the load was above it last
+	above  []time.Duration // per step: when the load was last above it
 }
 
 func newHeld(a *rules.Adaptive) *held {
 	return &held{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)), above: make([]time.Duration, len(a.Steps))}
 }
 
-// follows reports whether h is about a; other factors make no difference.
+// follows reports whether h fits a: the same source and steps. The factors don't matter.
 func (h *held) follows(a *rules.Adaptive) bool {
 	return h.source == a.Source && slices.EqualFunc(h.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
 }
 
-// step is the highest step in force, at a load that is known or not; -1: none.
+// step returns the highest step in force at a load that may be unknown; -1: none.
 func (h *held) step(now time.Duration, load float64, known bool) int {
 	highest := -1
 	for i := range h.steps {

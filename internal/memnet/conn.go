@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Conn is one end of a stream. It is a net.Conn, all of whose methods may be used at the same time.
+// Conn is one end of a stream: a net.Conn whose methods are safe for concurrent use.
 type Conn struct {
 	net           *Net
 	in, out       *pipe
@@ -31,19 +31,19 @@ func (n *Net) pipeLocked(from, to *Host) *pipe {
 	return p
 }
 
-// Read reads what has arrived.
+// Read returns what has arrived.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.in.Read(b)
 	return n, c.wrap("read", err)
 }
 
-// Write puts b on its way.
+// Write sends b.
 func (c *Conn) Write(b []byte) (int, error) {
 	n, err := c.out.Write(b)
 	return n, c.wrap("write", err)
 }
 
-// Close ends both directions. The other end gets what was written before, if the link lets it.
+// Close ends both directions. The other end still gets what was written before, if the link permits.
 func (c *Conn) Close() error {
 	c.once.Do(func() {
 		c.out.closeWrite()
@@ -59,16 +59,16 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends one direction: the other end gets what was written before, and then the end.
+// CloseWrite ends one direction: the other end gets what was written before, and then EOF.
 func (c *Conn) CloseWrite() error {
 	c.out.closeWrite()
 	return nil
 }
 
-// LocalAddr is a *net.TCPAddr.
+// LocalAddr returns a *net.TCPAddr.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr is a *net.TCPAddr.
+// RemoteAddr returns a *net.TCPAddr.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline sets both deadlines.
@@ -90,7 +90,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// wrap makes errors look as those of package net; io.EOF stays as it is.
+// wrap makes errors look like those of package net; io.EOF stays as it is.
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

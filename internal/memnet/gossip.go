@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// GossipTransport is memberlist's transport over a host's sockets: packets as UDP has them, and streams.
+// GossipTransport is a memberlist transport over a host's sockets: UDP-like packets, and streams.
 type GossipTransport struct {
 	host    *Host
 	port    int
@@ -19,14 +19,14 @@ type GossipTransport struct {
 	accept  net.Listener
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	ctx     context.Context // ends with Shutdown
+	ctx     context.Context // canceled by Shutdown
 	cancel  context.CancelFunc
 	group   sync.WaitGroup
 }
 
 var _ memberlist.NodeAwareTransport = (*GossipTransport)(nil)
 
-// GossipTransport opens a transport at a port. Its user calls Shutdown, as memberlist does.
+// GossipTransport opens a transport at a port. The user must call Shutdown, as memberlist does.
 func (h *Host) GossipTransport(port int) (*GossipTransport, error) {
 	accept, err := h.Listen(port)
 	if err != nil {
@@ -80,7 +80,7 @@ func (t *GossipTransport) acceptStreams() {
 	}
 }
 
-// FinalAdvertiseAddr is the host's address, unless another is asked for.
+// FinalAdvertiseAddr returns the host's address, unless another is asked for.
 func (t *GossipTransport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	if ip == "" {
 		return t.host.addr.AsSlice(), t.port, nil
@@ -101,27 +101,27 @@ func (t *GossipTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return time.Now(), err
 }
 
-// WriteToAddress is WriteTo; the name is of no use here.
+// WriteToAddress is WriteTo; it ignores the name.
 func (t *GossipTransport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	return t.WriteTo(b, a.Addr)
 }
 
-// DialTimeout makes a stream. Shutdown ends it too.
+// DialTimeout opens a stream. Shutdown ends it too.
 func (t *GossipTransport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, timeout)
 	defer cancel()
 	return t.host.Dial(ctx, addr)
 }
 
-// DialAddressTimeout is DialTimeout; the name is of no use here.
+// DialAddressTimeout is DialTimeout; it ignores the name.
 func (t *GossipTransport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	return t.DialTimeout(a.Addr, timeout)
 }
 
-// PacketCh gives the packets that arrive.
+// PacketCh returns the channel of arriving packets.
 func (t *GossipTransport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
-// StreamCh gives the streams that others open.
+// StreamCh returns the channel of streams that others open.
 func (t *GossipTransport) StreamCh() <-chan net.Conn { return t.streams }
 
 // Shutdown closes both sockets and waits for the goroutines.

@@ -50,7 +50,7 @@ func TestGossip(t *testing.T) {
 		n.Isolate("10.0.0.2")
 		expect(2)
 		n.HealAll()
-		if _, err := lists[1].Join([]string{"10.0.0.1:7946"}); err != nil { // memberlist alone doesn't try
+		if _, err := lists[1].Join([]string{"10.0.0.1:7946"}); err != nil { // memberlist does not retry by itself
 			t.Error(err)
 		}
 		expect(3)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// waitingToBeAccepted is how many connections a listener keeps for Accept; dials wait for room.
+	// waitingToBeAccepted bounds the connections that a listener keeps for Accept; dials wait for room.
 	waitingToBeAccepted = 128
 	// longestDial bounds a dial whose context has no deadline.
 	longestDial = 30 * time.Second
@@ -24,14 +24,14 @@ type Host struct {
 	ip   string
 	addr netip.Addr
 
-	// These are guarded by the mutex of net.
+	// Guarded by the mutex of net.
 	dead      bool
 	listeners map[int]*Listener
 	sockets   map[int]*PacketConn
-	port      int // the last one given to a dial or a listener that asked for none
+	port      int // the last one given to a dial or listener that asked for any
 }
 
-// IP is the host's address.
+// IP returns the host's address.
 func (h *Host) IP() string { return h.ip }
 
 func (h *Host) portLocked() int {
@@ -43,7 +43,7 @@ func (h *Host) tcp(port int) *net.TCPAddr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.addr, uint16(port)))
 }
 
-// Listen starts a listener; port 0 takes any.
+// Listen starts a listener; port 0 picks any.
 func (h *Host) Listen(port int) (net.Listener, error) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -71,7 +71,7 @@ type Listener struct {
 	once   sync.Once
 }
 
-// Accept waits for a connection; at a frozen host it waits until that thaws.
+// Accept waits for a connection; at a frozen host it waits until the host thaws.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		n := l.host.net
@@ -92,7 +92,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends the listener. Connections that nobody has accepted are closed.
+// Close ends the listener, and closes connections that were not accepted.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		n := l.host.net
@@ -112,11 +112,11 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr is a *net.TCPAddr.
+// Addr returns a *net.TCPAddr.
 func (l *Listener) Addr() net.Addr { return l.host.tcp(l.port) }
 
-// Dial connects to "ip:port". Where no host is, or behind a cut link, it waits until ctx ends; a host without such a
-// listener refuses.
+// Dial connects to "ip:port". If there is no such host, or the link is cut, it waits until ctx ends. A host without
+// such a listener refuses.
 func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -166,7 +166,8 @@ func (h *Host) dial(ctx context.Context, ip string, port int) (*Conn, error) {
 	}
 }
 
-// connect makes both ends. It gives again if the listener has no room, and nothing if the way has closed meanwhile.
+// connect makes both ends. again means that the listener has no room. A nil Conn without an error means that the path
+// has closed meanwhile.
 func (h *Host) connect(ip string, port int) (c *Conn, again bool, err error) {
 	n := h.net
 	n.mu.Lock()
@@ -207,7 +208,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// timeoutOf makes a deadline look as it does in package net.
+// timeoutOf makes a deadline error look like one of package net.
 func timeoutOf(err error) error {
 	if err == context.DeadlineExceeded {
 		return os.ErrDeadlineExceeded

@@ -23,7 +23,7 @@ const (
 	ipB = "10.0.0.2"
 )
 
-// connect gives both ends of a stream from A to B.
+// connect returns both ends of a stream from A to B.
 func connect(t *testing.T, n *Net) (near, far net.Conn) {
 	t.Helper()
 	l, err := n.Host(ipB).Listen(0)
@@ -185,7 +185,7 @@ func TestDelayBetween(t *testing.T) {
 	})
 }
 
-// With Backoff a stream goes on as long after a cut as that has lasted, and a new one at once.
+// With Backoff, after a cut a stream stalls for as long again as the cut lasted. A new one goes on at once.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
@@ -214,7 +214,7 @@ func TestCutsHoldAndHealDelivers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
 		near, far := connect(t, n)
-		write(t, near, "before") // has arrived, and can be read
+		write(t, near, "before") // it has arrived, and can be read
 		n.CutOneWay(ipA, ipB)
 		read(t, far, "before")
 		write(t, near, "there")
@@ -231,7 +231,7 @@ func TestCutsHoldAndHealDelivers(t *testing.T) {
 		n.Isolate(ipB)
 		near.Close()
 		silent(t, far)
-		write(t, far, "to nobody") // which it can't know
+		write(t, far, "to nobody") // the writer can't know that it is lost
 		n.HealAll()
 		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("have %v, want %v", err, io.EOF)
@@ -314,7 +314,7 @@ func TestDials(t *testing.T) {
 			t.Errorf("have %v, want %v", err, syscall.EADDRINUSE)
 		}
 		n.Cut(ipA, ipB)
-		for _, address := range []string{"10.0.0.2:1", "10.3.3.3:1"} { // cut, and not there
+		for _, address := range []string{"10.0.0.2:1", "10.3.3.3:1"} { // cut, and nonexistent
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			began := time.Now()
 			_, err := a.Dial(ctx, address)

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Net is a network. Its zero value is not ready; use New.
+// Net is a network. Its zero value is not usable; call New.
 type Net struct {
-	mu      sync.Mutex                  // guards what follows; taken before the mutex of a pipe, socket or listener
-	hosts   map[string]*Host            // the live one of each IP
+	mu      sync.Mutex                  // guards the rest; taken before the mutex of a pipe, socket or listener
+	hosts   map[string]*Host            // the live host of each IP
 	pipes   map[*pipe]struct{}          // every direction of every stream that is still open
 	cut     map[direction]struct{}      // directions that deliver nothing
-	alone   map[string]struct{}         // hosts that are isolated, from hosts that come later too
+	alone   map[string]struct{}         // isolated hosts, cut off from future hosts too
 	frozen  map[string]struct{}         //
 	delay   time.Duration               // one way
-	delays  map[direction]time.Duration // of directions that have one of their own
-	backoff bool                        // streams go on after a cut as TCP does
-	changed chan struct{}               // closed, and made anew, when anything above changes
+	delays  map[direction]time.Duration // of directions with a delay of their own
+	backoff bool                        // streams resume after a cut as TCP does
+	changed chan struct{}               // closed and replaced when anything above changes
 }
 
 type direction struct{ from, to string }
@@ -35,8 +35,8 @@ func New() *Net {
 	}
 }
 
-// Host returns the host with this IP, which comes into being when it is first asked for, and anew after a crash. It
-// panics if ip is not an IP address.
+// Host returns the host with this IP. It creates the host on first use, and anew after a crash. It panics if ip is not
+// an IP address.
 func (n *Net) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
 	ip = addr.String()
@@ -63,7 +63,7 @@ func (n *Net) Cut(a, b string) {
 	})
 }
 
-// CutOneWay stops delivery from one host to another; the other direction is as it was.
+// CutOneWay stops delivery from one host to another; the other direction is unchanged.
 func (n *Net) CutOneWay(from, to string) { n.change(func() { n.cutLocked(from, to) }) }
 
 // Heal undoes the cuts between a and b, in both directions.
@@ -82,8 +82,7 @@ func (n *Net) HealAll() {
 	})
 }
 
-// Isolate cuts a host from all others, those that come later included, until Rejoin or HealAll. Heal restores single
-// links.
+// Isolate cuts a host off from all others, including future ones, until Rejoin or HealAll. Heal restores single links.
 func (n *Net) Isolate(ip string) {
 	n.change(func() {
 		n.alone[ip] = struct{}{}
@@ -94,7 +93,7 @@ func (n *Net) Isolate(ip string) {
 	})
 }
 
-// Rejoin undoes every cut that a host has, and its isolation.
+// Rejoin undoes every cut of a host, and its isolation.
 func (n *Net) Rejoin(ip string) {
 	n.change(func() {
 		delete(n.alone, ip)
@@ -106,15 +105,15 @@ func (n *Net) Rejoin(ip string) {
 	})
 }
 
-// Delay sets the time that everything sent from now on is under way, in one direction.
+// Delay sets the one-way transit time of everything sent from now on.
 func (n *Net) Delay(d time.Duration) { n.change(func() { n.delay = d }) }
 
-// DelayBetween sets, for what is sent between a and b from now on, another time than Delay's, in each direction.
+// DelayBetween overrides Delay in each direction between a and b, for everything sent from now on.
 func (n *Net) DelayBetween(a, b string, d time.Duration) {
 	n.change(func() { n.delays[direction{a, b}], n.delays[direction{b, a}] = d, d })
 }
 
-// delayLocked is how long what is sent is under way.
+// delayLocked returns the transit time from one host to another.
 func (n *Net) delayLocked(from, to string) time.Duration {
 	if d, own := n.delays[direction{from, to}]; own {
 		return d
@@ -122,19 +121,19 @@ func (n *Net) delayLocked(from, to string) time.Duration {
 	return n.delay
 }
 
-// Backoff makes streams that had bytes under way when their link was cut go on, once it is healed, only after as long
-// again as the cut has lasted: TCP sends again after pauses that double. New ones are not concerned.
+// Backoff makes a stream that had bytes in flight when its link was cut stall, after the link is healed, for as long
+// again as the cut lasted: TCP retransmits after pauses that double. New streams are not affected.
 func (n *Net) Backoff() { n.change(func() { n.backoff = true }) }
 
-// Freeze makes a host look as if its process were stopped: nothing comes out of it and nothing is read there, but
-// connections to it can be made and nothing breaks. Packets to it wait, those from it are lost.
+// Freeze makes a host look as if its process were stopped: it sends and reads nothing, but connections to it can be
+// made and nothing breaks. Packets to it wait; those from it are lost.
 func (n *Net) Freeze(ip string) { n.change(func() { n.frozen[ip] = struct{}{} }) }
 
 // Thaw undoes Freeze.
 func (n *Net) Thaw(ip string) { n.change(func() { delete(n.frozen, ip) }) }
 
-// Crash ends a host: its connections are reset, its listeners and sockets are closed, and its Host is of no use any
-// more. Net.Host makes a new one.
+// Crash ends a host: its connections are reset, its listeners and sockets are closed, and its Host becomes useless.
+// Net.Host makes a new one.
 func (n *Net) Crash(ip string) {
 	var listeners []*Listener
 	var sockets []*PacketConn
@@ -165,7 +164,7 @@ func (n *Net) Crash(ip string) {
 	}
 }
 
-// Streams is how many ends of streams are open at a host: a test can see by it that nothing is left behind.
+// Streams returns how many stream ends are open at a host, so that a test can check for leaks.
 func (n *Net) Streams(ip string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -178,7 +177,7 @@ func (n *Net) Streams(ip string) int {
 	return count
 }
 
-// change runs f with the mutex held and makes everyone who waits look again.
+// change runs f with the mutex held and wakes all waiters to look again.
 func (n *Net) change(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -201,7 +200,7 @@ func (n *Net) cutLocked(from, to string) {
 	}
 }
 
-// cutOffLocked says whether the link itself is cut.
+// cutOffLocked reports whether the link itself is cut.
 func (n *Net) cutOffLocked(from, to string) bool {
 	_, cut := n.cut[direction{from, to}]
 	return cut
@@ -212,7 +211,7 @@ func (n *Net) frozenLocked(ip string) bool {
 	return frozen
 }
 
-// heldLocked says whether bytes of streams wait.
+// heldLocked reports whether stream bytes must wait.
 func (n *Net) heldLocked(from, to string) bool {
 	return n.cutOffLocked(from, to) || n.frozenLocked(from) || n.frozenLocked(to)
 }

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// waitingPackets is how many packets a socket keeps; more are lost.
+	// waitingPackets bounds the packets that a socket keeps; more are lost.
 	waitingPackets = 1024
-	// largestPacket is that of UDP.
+	// largestPacket is UDP's maximum, in bytes.
 	largestPacket = 65507
 )
 
-// PacketConn is a socket for packets, a net.PacketConn.
+// PacketConn is a packet socket, a net.PacketConn.
 type PacketConn struct {
 	host *Host
 	port int
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	packets []packet   // oldest first
 	closed  bool
 	read    deadline
-	waiting chan struct{} // closed when anything changes; nil if nobody waits
+	waiting chan struct{} // closed when anything changes; nil if no one waits
 }
 
 type packet struct {
@@ -35,7 +35,7 @@ type packet struct {
 	at   time.Time
 }
 
-// ListenPacket opens a socket; port 0 takes any.
+// ListenPacket opens a socket; port 0 picks any.
 func (h *Host) ListenPacket(port int) (*PacketConn, error) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -53,7 +53,8 @@ func (h *Host) ListenPacket(port int) (*PacketConn, error) {
 	return c, nil
 }
 
-// WriteTo sends a packet, which is lost if the way is cut, nobody listens there or the socket is full. It never waits.
+// WriteTo sends a packet. The packet is lost if the path is cut, there is no listener or the socket is full. WriteTo
+// never waits.
 func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.WriteToAddress(b, to.String())
 }
@@ -105,7 +106,7 @@ func (c *PacketConn) isClosed() bool {
 	return c.closed
 }
 
-// ReadFrom waits for a packet. At a frozen host it waits until that thaws.
+// ReadFrom waits for a packet. At a frozen host it waits until the host thaws.
 func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n := c.host.net
@@ -123,7 +124,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// take gives the oldest packet that has arrived or, without one, what to wait for.
+// take returns the oldest packet that has arrived or, if there is none, what to wait for.
 func (c *PacketConn) take(frozen bool) (p packet, waiting <-chan struct{}, until time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +169,7 @@ func (c *PacketConn) wait(waiting, changed <-chan struct{}, until time.Time) {
 	}
 }
 
-// Close ends the socket.
+// Close closes the socket.
 func (c *PacketConn) Close() error {
 	n := c.host.net
 	n.mu.Lock()
@@ -184,7 +185,7 @@ func (c *PacketConn) Close() error {
 	return nil
 }
 
-// LocalAddr is a *net.UDPAddr.
+// LocalAddr returns a *net.UDPAddr.
 func (c *PacketConn) LocalAddr() net.Addr {
 	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.host.addr, uint16(c.port)))
 }

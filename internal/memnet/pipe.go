@@ -9,39 +9,39 @@ import (
 	"time"
 )
 
-// buffered is how many bytes one direction of a stream holds before a write waits.
+// buffered bounds the bytes that one direction of a stream holds before a write waits.
 const buffered = 256 << 10
 
 // pipe is one direction of a stream.
 type pipe struct {
-	host struct{ from, to *Host } // never changes
+	host struct{ from, to *Host } // immutable
 
-	mu       sync.Mutex // guards what follows
-	segments []segment  // written and not read yet, oldest first
+	mu       sync.Mutex // guards the rest
+	segments []segment  // written but not read yet, oldest first
 	size     int        // bytes in segments
 	held     bool       // nothing arrives
-	since    time.Time  // when that began
+	since    time.Time  // when held began
 	heldBack bool       // nothing arrives in the other direction
-	stalled  time.Time  // until when nothing arrives although nothing is held: see Net.Backoff
+	stalled  time.Time  // nothing arrives before this, even if not held: see Net.Backoff
 	delay    time.Duration
-	finished time.Time // when the end of the stream arrives, if the writer has closed
+	finished time.Time // when EOF arrives, if the writer has closed
 	closed   bool      // the writer has closed
 	gone     bool      // the reader has closed
 	resetW   bool      // the writer's host has crashed
 	resetR   bool      // the reader's host has crashed
 	read     deadline
 	write    deadline
-	waiting  int         // who waits for a change
-	change   sync.Cond   // of mu
-	alarm    *time.Timer // broadcasts change at rings; nil before it was first needed
-	rings    time.Time   // zero: it is not set
+	waiting  int         // the number of waiters for a change
+	change   sync.Cond   // uses mu
+	alarm    *time.Timer // broadcasts change at rings; nil until first needed
+	rings    time.Time   // zero: the alarm is not set
 }
 
-// segment is what one write brought.
+// segment is the data of one write.
 type segment struct {
 	data    []byte
 	at      time.Time // when it arrives, unless the link is held then
-	arrived bool      // it was there before the link was held
+	arrived bool      // it had arrived before the link was held
 }
 
 type deadline struct{ at time.Time }
@@ -54,7 +54,7 @@ func (p *pipe) changedLocked() {
 	}
 }
 
-// wait lets go of the mutex until something changes or until the earliest of the times, zero ones left out.
+// wait releases the mutex until something changes or the earliest nonzero time is reached.
 func (p *pipe) wait(now time.Time, times ...time.Time) {
 	for _, t := range times {
 		if !t.IsZero() {
@@ -66,10 +66,10 @@ func (p *pipe) wait(now time.Time, times ...time.Time) {
 	p.waiting--
 }
 
-// ringLocked makes those who wait look again at that time.
+// ringLocked wakes the waiters at that time.
 func (p *pipe) ringLocked(now, at time.Time) {
 	if !p.rings.IsZero() && !at.Before(p.rings) {
-		return // they look again then, and wait anew
+		return // waiters look again at that time, and wait anew
 	}
 	p.rings = at
 	if p.alarm == nil {
@@ -146,7 +146,7 @@ func (p *pipe) takeLocked(b []byte, now time.Time) (n int) {
 	return n
 }
 
-// Write puts b into the buffer and waits while that is full.
+// Write puts b into the buffer, and waits while it is full.
 func (p *pipe) Write(b []byte) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 	}
 }
 
-// closeWrite ends the stream: the reader gets what is there, and then the end.
+// closeWrite ends the stream: the reader gets the rest, and then EOF.
 func (p *pipe) closeWrite() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *pipe) closeWrite() {
 	}
 }
 
-// closeRead says that nobody reads any more.
+// closeRead records that the reader has closed.
 func (p *pipe) closeRead() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +201,7 @@ func (p *pipe) closeRead() {
 	p.changedLocked()
 }
 
-// done says whether both ends have closed.
+// done reports whether both ends have closed.
 func (p *pipe) done() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +214,7 @@ func (p *pipe) writerGone() bool {
 	return p.closed
 }
 
-// breakOff is the crash of the writer's host, the reader's, or both.
+// breakOff is called when the writer's host, the reader's, or both crash.
 func (p *pipe) breakOff(writer, reader bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +223,7 @@ func (p *pipe) breakOff(writer, reader bool) {
 	p.changedLocked()
 }
 
-// setPath says how things are on the way.
+// setPath sets the state of the path.
 func (p *pipe) setPath(held, back bool, delay time.Duration, backoff bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package pairs lists what may happen to a cluster while something stays broken. Whole nodes on virtual time (node)
-// and real processes (faults) go through the same list.
+// Package pairs lists what may happen to a cluster while a fault lasts. Whole nodes on virtual time (node) and real
+// processes (faults) go through the same list.
 package pairs
 
 import (
@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// Pair is a fault that lasts, and what happens meanwhile.
+// Pair is a lasting fault, and an event during it.
 //
-// The fault is a link or a disk: "link-both:owner-standby" is cut in both directions; of "link-out" the second does not hear
-// the first, of "link-in" the first does not hear the second. "disk-hung:leader" and "disk-full:owner" say whose disk it is. The
-// ends of a move are called from and to, and the cut is made while partitions move.
+// The fault is a link or a disk. "link-both:owner-standby" is cut in both directions; with "link-out" the second does
+// not hear the first, with "link-in" the first does not hear the second. "disk-hung:leader" and "disk-full:owner" name
+// the disk's node. The ends of a move are called from and to, and the cut is made while partitions move.
 //
-// The event is "kill:" and a role, or a word: of "write", "join", "leave", "restart".
+// The event is "kill:" and a role, or one of the words "write", "join", "leave", "restart".
 type Pair struct{ Fault, Event string }
 
 func (p Pair) String() string { return p.Fault + "×" + p.Event }
 
-// Broken splits the fault into what it is and where.
+// Broken splits the fault into its kind and place.
 func (p Pair) Broken() (what, where string) {
 	what, where, _ = strings.Cut(p.Fault, ":")
 	return what, where
 }
 
-// Happens splits the event into what it is and to whom; role is empty if that is open.
+// Happens splits the event into its kind and the role it hits; role is empty if any will do.
 func (p Pair) Happens() (what, role string) {
 	what, role, _ = strings.Cut(p.Event, ":")
 	return what, role
 }
 
-// Number tells pairs apart, so that with one seed not all go alike.
+// Number tells pairs apart, so that not all runs with one seed are alike.
 func (p Pair) Number() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(p.String()))
@@ -62,7 +62,7 @@ func All() (all []Pair) {
 	return all
 }
 
-// Choose takes n of some pairs. Seeds that follow each other take others, until it was every pair's turn.
+// Choose picks n of some pairs. Consecutive seeds pick different ones, until every pair has had its turn.
 func Choose(seed uint64, n int, of []Pair) (list []Pair) {
 	order := rand.New(rand.NewPCG(15, 15)).Perm(len(of))
 	for i := range min(n, len(of)) {

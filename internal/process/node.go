@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// Node is a running node that is a cluster by itself.
+// Node is a running single-node cluster.
 type Node struct {
 	Data, Admin string // URLs of its planes
 
 	cmd    *exec.Cmd
-	exited chan struct{} // closed at its end
+	exited chan struct{} // closed when the process ends
 }
 
-// Start runs a node on free ports of 127.0.0.1 until the test ends, and returns when it is ready. program is what Build
-// wrote; args are further flags of serve.
+// Start runs a node on free ports of 127.0.0.1 until the test ends, and returns once it is ready. program is the file
+// that Build wrote; args are further flags of serve.
 func Start(t testing.TB, program string, args ...string) *Node {
 	t.Helper()
 	log := &Output{}
@@ -31,7 +31,7 @@ func Start(t testing.TB, program string, args ...string) *Node {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer close(n.exited)
-		n.cmd.Wait() // how it ended shows in its log
+		n.cmd.Wait() // its log shows how it ended
 	})
 	t.Cleanup(func() {
 		n.cmd.Process.Kill() // if it still runs

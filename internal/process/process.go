@@ -1,4 +1,4 @@
-// Package process is what the tests of running programs share: the node's program, what programs print, and waiting.
+// Package process has what tests of running programs share: the node's program, what programs print, and waiting.
 package process
 
 import (
@@ -15,7 +15,7 @@ import (
 // Patience bounds every wait of a test for another process.
 const Patience = 20 * time.Second
 
-// Build writes the node's program to path; flags are those of go build. It works in every folder of the module.
+// Build writes the node's program to path; flags are those of go build. It works from any folder of the module.
 func Build(path string, flags ...string) error {
 	args := append(append([]string{"build", "-o", path}, flags...), "github.com/rlnode/rlnode/cmd/rlnode")
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
@@ -24,7 +24,7 @@ func Build(path string, flags ...string) error {
 	return nil
 }
 
-// Output collects what a process prints; it may be read meanwhile. The zero value is ready for use.
+// Output collects what a process prints; it may be read concurrently. The zero value is ready for use.
 type Output struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -37,7 +37,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return o.b.Write(p)
 }
 
-// String is all that was printed so far.
+// String returns all output so far.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,13 +55,13 @@ func (o *Output) Ready() (data, admin string, ok bool) {
 	return m[1], m[2], true
 }
 
-// Eventually polls until ok is true, or fails the test after Patience.
+// Eventually polls until ok returns true, or fails the test after Patience.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	Within(t, Patience, what, ok)
 }
 
-// Within is Eventually for what takes longer, or less.
+// Within is Eventually with another bound.
 func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(bound); time.Now().Before(end); {
@@ -74,7 +74,7 @@ func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Fatalf("%s: not within %v", what, bound)
 }
 
-// FreePort is a TCP port that is free on all addresses, unless another process takes it meanwhile.
+// FreePort returns a TCP port that is free on all addresses, unless another process takes it meanwhile.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "0.0.0.0:0")

@@ -1,4 +1,4 @@
-// Package reload keeps what was made of files, and makes it anew when the files have changed.
+// Package reload keeps a value loaded from files, and loads it again when the files change.
 package reload
 
 import (
@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// Interval is how often Current looks at the files, at most.
+// Interval is the minimum time between two checks of the files by Current.
 const Interval = time.Second
 
-// Files is what load makes of some files. A change within the last Interval is read when a second look sees the same, so that no
-// file is read while somebody writes it. Files that are no good leave the old value in force.
+// Files holds what load makes of some files. A change within the last Interval is read only after a second look sees
+// the same state, so that no file is read while it is being written. Invalid files leave the old value in force.
 type Files[T any] struct {
 	names  []string
 	load   func() (T, error)
-	report func(T, error) // is told of each change that was read
+	report func(T, error) // is called for each change that was read
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	value   T
-	seen    []state   // of what is in force, or of what was no good
-	pending []state   // of a change that was seen once; nil: none was
-	looked  time.Time // last, by Current
+	seen    []state   // of the files in force, or of those found invalid
+	pending []state   // of a change that was seen once; nil: none
+	looked  time.Time // when Current last checked
 }
 
-// Open loads the files, which must be good to begin with.
+// Open loads the files, which must be valid at first.
 func Open[T any](load func() (T, error), report func(T, error), names ...string) (*Files[T], error) {
 	f := &Files[T]{names: names, load: load, report: report, looked: time.Now()}
 	f.seen = f.states()
@@ -34,7 +34,7 @@ func Open[T any](load func() (T, error), report func(T, error), names ...string)
 	return f, err
 }
 
-// Current is what is in force. It looks at the files if it has not done so for Interval.
+// Current returns the value in force. It checks the files if it has not done so for Interval.
 func (f *Files[T]) Current(now time.Time) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *Files[T]) Current(now time.Time) T {
 	return f.value
 }
 
-// Look looks at the files.
+// Look checks the files.
 func (f *Files[T]) Look() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +64,7 @@ func (f *Files[T]) look() {
 	}
 	value, err := f.load()
 	if after := f.states(); !same(after, now) {
-		f.pending = after // somebody writes
+		f.pending = after // they may still be being written
 		return
 	}
 	f.seen, f.pending = now, nil
@@ -74,7 +74,7 @@ func (f *Files[T]) look() {
 	f.report(f.value, err)
 }
 
-// state tells a file from what it was before.
+// state identifies a version of a file.
 type state struct {
 	info os.FileInfo
 	err  string // why there is no info
@@ -91,7 +91,7 @@ func (f *Files[T]) states() []state {
 	return all
 }
 
-// recent reports whether one of the files may still be written.
+// recent reports whether one of the files may still be being written.
 func recent(all []state) bool {
 	return slices.ContainsFunc(all, func(s state) bool { return s.info != nil && time.Since(s.info.ModTime()) < Interval })
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A change is read when it has settled down, what is no good leaves the old value, and each change is reported once.
+// A change is read once it has settled, an invalid file leaves the old value, and each change is reported once.
 func TestFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	write := func(text string, age time.Duration) {
@@ -45,7 +45,7 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	look("one", 0, 0)
-	write("three", time.Minute) // nobody writes it any more
+	write("three", time.Minute) // no longer being written
 	if have := f.Current(now); have != "one" {
 		t.Errorf("looked at too early: have %q", have)
 	}

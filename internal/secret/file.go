@@ -22,14 +22,14 @@ import (
 
 const maxFile = 4 << 10 // bytes
 
-// ErrStranger means that a certificate was not issued by a secret of this cluster, or to another node.
+// ErrStranger means that a certificate was not issued by a secret of this cluster, or was issued to another node.
 var ErrStranger = errors.New("it does not have this cluster's secret")
 
 // errUnrelated keeps a reload from cutting a node off from the others.
 var errUnrelated = errors.New("it has none of the secrets in force: change it in three steps, old and new, new and old, new, " +
 	"each on every node before the next")
 
-// File follows a file with the secrets of the cluster. Its methods may be called from several goroutines.
+// File follows a file with the secrets of the cluster. Its methods are safe for concurrent use.
 type File struct {
 	name    string
 	node    ring.NodeID
@@ -39,10 +39,10 @@ type File struct {
 	files   *reload.Files[*inForce]
 }
 
-// inForce is what was made of the file; it does not change.
+// inForce is what was derived from the file; it is immutable.
 type inForce struct {
-	secrets     []Secret     // the first one is used, all are accepted
-	authorities []*authority // of secrets
+	secrets     []Secret     // the first is used, all are accepted
+	authorities []*authority // one per secret
 	leaf        *tls.Certificate
 }
 
@@ -72,7 +72,7 @@ func readFile(name string) ([]byte, error) {
 	return text, err
 }
 
-// Open reads the file, which must be good, and issues this node's certificate. Follow keeps up with changes.
+// Open reads the file, which must be valid, and issues this node's certificate. Follow picks up changes.
 func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 	f := &File{name: name, node: node, log: log}
 	var err error
@@ -82,7 +82,8 @@ func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// prepare makes what is to be in force. The certificate stays while the first secret does: connections by it stay, too.
+// prepare derives what comes into force. It keeps the certificate while the first secret stays, so connections that use
+// it stay valid.
 func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 	made := &inForce{secrets: secrets}
 	for _, s := range secrets {
@@ -101,8 +102,8 @@ func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 	return made, err
 }
 
-// Follow looks at the file once a second until ctx ends, and calls changed after other secrets have come into force. A file
-// that can't be used leaves those in force that are.
+// Follow checks the file once a second until ctx ends, and calls changed after new secrets have come into force. If the
+// file is unusable, the secrets in force stay.
 func (f *File) Follow(ctx context.Context, changed func()) {
 	tick := time.NewTicker(reload.Interval)
 	defer tick.Stop()
@@ -119,7 +120,7 @@ func (f *File) Follow(ctx context.Context, changed func()) {
 	}
 }
 
-// load brings what the file holds into force, if that is something else.
+// load brings the file's secrets into force if they differ.
 func (f *File) load() (*inForce, error) {
 	secrets, err := Read(f.name)
 	if err != nil {
@@ -143,7 +144,7 @@ func (f *File) load() (*inForce, error) {
 	return made, nil
 }
 
-// report logs what came of a change of the file.
+// report logs the outcome of a change of the file.
 func (f *File) report(_ *inForce, err error) {
 	if err != nil {
 		f.log.Error("the cluster's secret is not reloaded, the one in force stays", "file", f.name, "error", err)
@@ -152,8 +153,8 @@ func (f *File) report(_ *inForce, err error) {
 	f.log.Info("the cluster's secret is reloaded", "file", f.name, "used", f.Fingerprints()[0], "accepted", f.Fingerprints())
 }
 
-// useKeys changes the keys of gossip from those of old, nil at first, to those of next. The two have a secret in common, which is
-// used in between. It removes none but the last key: memberlist would overwrite keys that others are reading.
+// useKeys changes the gossip keys from those of before, nil at first, to those of next. The two share a secret, which
+// is used in between. It removes only the last key: memberlist would overwrite keys that others are reading.
 func (f *File) useKeys(before *inForce, next []Secret) (err error) {
 	if before == nil {
 		var keys [][]byte
@@ -188,10 +189,10 @@ func (f *File) useKeys(before *inForce, next []Secret) (err error) {
 	return f.keyring.UseKey(next[0].GossipKey())
 }
 
-// Keyring has the keys of gossip, and follows the file.
+// Keyring returns the gossip keys; it follows the file.
 func (f *File) Keyring() *memberlist.Keyring { return f.keyring }
 
-// Fingerprints tells the secrets in force apart, the one in use first, without giving them away.
+// Fingerprints identifies the secrets in force without revealing them, the one in use first.
 func (f *File) Fingerprints() (all []string) {
 	for _, s := range f.inForce.Load().secrets {
 		all = append(all, s.Fingerprint())
@@ -199,17 +200,17 @@ func (f *File) Fingerprints() (all []string) {
 	return all
 }
 
-// Server is the configuration for one handshake with a node that dialled.
+// Server returns the configuration for one handshake with a node that dialed this one.
 func (f *File) Server() *tls.Config {
 	c := f.config()
-	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection looks at it
+	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection checks it
 	return c
 }
 
-// Client is the configuration for one handshake with a node that is dialled.
+// Client returns the configuration for one handshake with a node that this one dials.
 func (f *File) Client() *tls.Config {
 	c := f.config()
-	c.InsecureSkipVerify = true // which would look at the host name; VerifyConnection looks at the chain
+	c.InsecureSkipVerify = true // it would check the host name; VerifyConnection checks the chain
 	return c
 }
 
@@ -218,7 +219,7 @@ func (f *File) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{*now.leaf},
-		SessionTicketsDisabled: true, // every handshake looks at the certificate
+		SessionTicketsDisabled: true, // every handshake must check the certificate
 		VerifyConnection:       func(s tls.ConnectionState) error { return now.accept(s.PeerCertificates) },
 	}
 }
@@ -236,7 +237,7 @@ func (n *inForce) accept(certs []*x509.Certificate) error {
 	return ErrStranger
 }
 
-// Verify says what is wrong with the remote at the other end of a connection, which takes itself for node.
+// Verify says what is wrong with the remote end of a connection that claims to be node.
 func (f *File) Verify(s tls.ConnectionState, node ring.NodeID) error {
 	if err := f.inForce.Load().accept(s.PeerCertificates); err != nil {
 		return err
@@ -248,7 +249,7 @@ func (f *File) Verify(s tls.ConnectionState, node ring.NodeID) error {
 	return nil
 }
 
-// Current says whether a connection stands on what is in force: config made it, and s came of it.
+// Current reports whether a connection uses what is in force. config made the connection, and s is its state.
 func (f *File) Current(s tls.ConnectionState, config *tls.Config) bool {
 	now := f.inForce.Load()
 	own := config.Certificates[0].Certificate[0]

@@ -22,26 +22,26 @@ import (
 
 const (
 	size = 32 // bytes of a secret
-	// mostLines is how many secrets a file may have: the one in use, and the one before or after it.
+	// mostLines bounds the secrets in a file: the one in use, and its successor or predecessor.
 	mostLines = 2
 )
 
-// The labels keep what is derived apart. They are part of the protocol: another label is another cluster.
+// The labels separate the derived values. They are part of the protocol: another label makes another cluster.
 const (
 	labelGossip      = "rlnode gossip key"
 	labelAuthority   = "rlnode node authority"
 	labelFingerprint = "rlnode secret fingerprint"
 )
 
-// Certificates are valid for as long as the format can say, and are verified at a fixed time: the clocks of nodes may be
-// wrong, and a secret is changed by changing it, not by waiting.
+// Certificates are valid for as long as the format can express, and are verified at a fixed time. Nodes' clocks may be
+// wrong, and a secret is retired by changing it, not by expiry.
 var (
 	validFrom  = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	validUntil = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 	verifiedAt = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// Secret is what all nodes of a cluster share, and nobody else has.
+// Secret is what all nodes of a cluster share, and no one else has.
 type Secret [size]byte
 
 // New returns a random secret.
@@ -50,13 +50,14 @@ func New() (s Secret) {
 	return s
 }
 
-// String is the secret itself, as a line of a file has it: base64.
+// String returns the secret itself in base64, as in a line of the file.
 func (s Secret) String() string { return base64.StdEncoding.EncodeToString(s[:]) }
 
-// Fingerprint tells secrets apart without giving them away.
+// Fingerprint identifies a secret without revealing it.
 func (s Secret) Fingerprint() string { return hex.EncodeToString(s.derive(labelFingerprint, 4)) }
 
-// Parse reads one secret, or two, a line each. Blank lines and blanks around a secret don't count. The error names the line.
+// Parse parses one or two secrets, one per line. Blank lines and blanks around a secret are ignored. The error names
+// the line.
 func Parse(text []byte) ([]Secret, error) {
 	var all []Secret
 	for i, line := range bytes.Split(text, []byte{'\n'}) {
@@ -83,10 +84,10 @@ func Parse(text []byte) ([]Secret, error) {
 	return all, nil
 }
 
-// GossipKey is the key of 32 bytes that encrypts gossip.
+// GossipKey returns the 32-byte key that encrypts gossip.
 func (s Secret) GossipKey() []byte { return s.derive(labelGossip, 32) }
 
-// derive makes n bytes of s by HKDF (RFC 5869) with SHA-256.
+// derive derives n bytes from s by HKDF (RFC 5869) with SHA-256.
 func (s Secret) derive(label string, n int) []byte {
 	b, err := hkdf.Key(sha256.New, s[:], nil, label, n)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s Secret) derive(label string, n int) []byte {
 type authority struct {
 	key  ed25519.PrivateKey
 	cert *x509.Certificate
-	pool *x509.CertPool // cert alone
+	pool *x509.CertPool // only cert
 }
 
 // authority derives the authority. Ed25519 signs without randomness, so the certificate is the same on every node.
@@ -123,7 +124,7 @@ func (s Secret) authority() (*authority, error) {
 	return a, nil
 }
 
-// issue makes a certificate for a node, with a key of its own.
+// issue makes a certificate for a node, with a fresh key.
 func (a *authority) issue(node ring.NodeID) (*tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -147,7 +148,7 @@ func (a *authority) issue(node ring.NodeID) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// verify says what is wrong with a certificate; nil: this authority has issued it to a node.
+// verify says what is wrong with a certificate; nil: this authority issued it to a node.
 func (a *authority) verify(cert *x509.Certificate) error {
 	_, err := cert.Verify(x509.VerifyOptions{
 		Roots: a.pool, CurrentTime: verifiedAt, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -155,7 +156,7 @@ func (a *authority) verify(cert *x509.Certificate) error {
 	return err
 }
 
-// nodeURI names a node in its certificate.
+// nodeURI identifies a node in its certificate.
 func nodeURI(node ring.NodeID) *url.URL {
 	return &url.URL{Scheme: "rlnode", Host: "node", Path: "/" + node.String()}
 }

@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDerived pins what is derived: nodes of different releases must make the same of a secret.
+// TestDerived pins the derived values: nodes of different releases must derive the same from a secret.
 func TestDerived(t *testing.T) {
 	a, err := first.authority()
 	if err != nil {
@@ -156,7 +156,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestFollow: a file that is no good leaves the secret in force, and is complained of once.
+// TestFollow: an invalid file leaves the secret in force, and is logged once.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, name := open(t, node, first)
@@ -188,7 +188,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// shake makes a TLS connection between two nodes, and returns what each end knows of it.
+// shake makes a TLS connection between two nodes, and returns each end's state.
 func shake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.ConnectionState, err error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -203,7 +203,7 @@ func shake(t *testing.T, server, client *tls.Config) (atServer, atClient tls.Con
 			defer raw.Close()
 			c := tls.Server(raw, server)
 			if err = c.Handshake(); err == nil {
-				_, err = c.Write([]byte("x")) // the dialling side learns only by reading that its certificate is no good
+				_, err = c.Write([]byte("x")) // the dialing side learns only by reading that its certificate is rejected
 			}
 			atServer = c.ConnectionState()
 		}
@@ -256,7 +256,7 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// TestForged: certificates that an attacker could come by are no good.
+// TestForged: certificates that an attacker could obtain are rejected.
 func TestForged(t *testing.T) {
 	f, _ := open(t, node, first)
 	ours, err := first.authority()
@@ -267,7 +267,7 @@ func TestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The same names and numbers, and another key.
+	// The same names and numbers, but another key.
 	theirs.cert.RawSubject, theirs.cert.SubjectKeyId = ours.cert.RawSubject, ours.cert.SubjectKeyId
 	forged, err := theirs.issue(node)
 	if err != nil {

@@ -50,8 +50,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// Write puts a node's certificate, its key and the authority's certificate into files in dir, and returns their names. The
-// certificate is good for servers and clients, as nodes need it, unless usages are given.
+// Write puts a node's certificate, its key and the authority's certificate into files in dir, and returns their names.
+// Unless usages are given, the certificate is valid for servers and clients, as nodes need it.
 func (a *Authority) Write(t *testing.T, dir string, usages ...x509.ExtKeyUsage) (cert, key, ca string) {
 	t.Helper()
 	if len(usages) == 0 {

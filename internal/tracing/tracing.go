@@ -22,30 +22,30 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Bounds of what waits to be sent.
+// Bounds of the send queue and its messages.
 const (
 	queueSize     = 2048 // spans; more are dropped
 	batchSize     = 512  // spans in a message
 	batchInterval = 2 * time.Second
 	exportTimeout = 5 * time.Second
-	// traceparentSize is the length of the only version of traceparent there is; longer ones are of later versions.
+	// traceparentSize is the length of the only version of traceparent so far; longer ones belong to later versions.
 	traceparentSize = 55
 	maxTraceparent  = 512
-	// quietTime is the least time between two log lines about a collector that fails.
+	// quietTime is the minimum time between two log lines about a failing collector.
 	quietTime = time.Minute
 )
 
 // Config says where spans go.
 type Config struct {
 	Endpoint string  // URL of the collector; without a path: /v1/traces
-	Ratio    float64 // 0…1: of the requests whose caller does not say whether to trace them
+	Ratio    float64 // 0…1: the share traced of requests whose caller does not decide
 	Node     string  // this node's name
-	Version  string  // of the program
+	Version  string  // the program's version
 	Region   string
 	Logger   *slog.Logger
 }
 
-// Validate says what is wrong.
+// Validate returns an error that says what is wrong.
 func (c *Config) Validate() error {
 	u, err := url.Parse(c.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -60,7 +60,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Tracer makes spans of requests. All methods may be called concurrently.
+// Tracer makes spans of requests. Its methods are safe for concurrent use.
 type Tracer struct {
 	ratio    float64
 	exporter *otlptrace.Exporter
@@ -69,7 +69,7 @@ type Tracer struct {
 	context  propagation.TraceContext
 }
 
-// Open begins to send. A collector that can't be reached is no error.
+// Open starts to send spans. An unreachable collector is not an error.
 func Open(c Config) (*Tracer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -99,21 +99,21 @@ func Open(c Config) (*Tracer, error) {
 	return t, nil
 }
 
-// LogFailures has the library say in a log that spans are not sent. It does so by a handler that the whole process has one of.
+// LogFailures makes the library log spans that it can't send. The handler for that is global to the process.
 func LogFailures(log *slog.Logger) { otel.SetErrorHandler(&failures{log: log}) }
 
-// Close sends what waits, until ctx ends, and drops the rest.
+// Close sends the waiting spans, until ctx ends, and drops the rest.
 func (t *Tracer) Close(ctx context.Context) error {
 	err := t.provider.Shutdown(ctx)
 	if err != nil {
-		// What is under way would go on beside: the exporter ends it.
+		// A send in progress would continue; shutting down the exporter ends it.
 		return fmt.Errorf("close tracing: %w", errors.Join(err, t.exporter.Shutdown(context.WithoutCancel(ctx))))
 	}
 	return nil
 }
 
-// Sampled decides whether a request is traced that came with this traceparent; empty: with none. One that is no
-// traceparent is as good as none.
+// Sampled decides whether to trace a request with this traceparent; empty: it has none. An invalid traceparent counts
+// as none.
 func (t *Tracer) Sampled(traceparent string) bool {
 	if n := len(traceparent); n >= traceparentSize && n <= maxTraceparent {
 		if parent := t.parent(traceparent, ""); parent.IsValid() {
@@ -131,23 +131,23 @@ func (t *Tracer) parent(traceparent, tracestate string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.context.Extract(context.Background(), carrier))
 }
 
-// Request is one that was answered. Its strings are not kept.
+// Request is an answered request. Its strings are not kept.
 type Request struct {
 	Name                    string // of the span: what was asked for
-	Traceparent, Tracestate string // as they came; empty: without
+	Traceparent, Tracestate string // as received; empty: none
 	Method, Path            string
-	Status                  int // of HTTP
+	Status                  int // the HTTP status
 	Began, Ended            time.Time
 	Decision                *Decision // nil: none, or many
-	Checks                  int       // of a batch
-	Token                   string    // the name of the caller's token; empty: none was asked for
+	Checks                  int       // in a batch
+	Token                   string    // the name of the caller's token; empty: none was required
 }
 
-// Decision is what was decided.
+// Decision is the decision on a check.
 type Decision struct {
 	Allowed      bool
-	Rule         string // whose limit was tightest; empty: no rule's
-	Limit        string // its name
+	Rule         string // the rule of the tightest limit; empty: no rule
+	Limit        string // the name of that limit
 	Unit         string
 	Remaining    int64
 	DecidedBy    string
@@ -155,7 +155,7 @@ type Decision struct {
 	Delay        time.Duration
 }
 
-// Record makes a span of a request for which Sampled said yes.
+// Record makes a span of a request that Sampled accepted.
 func (t *Tracer) Record(r *Request) {
 	ctx := context.Background()
 	if n := len(r.Traceparent); n >= traceparentSize && n <= maxTraceparent {
@@ -193,14 +193,14 @@ func (t *Tracer) Record(r *Request) {
 	span.End(trace.WithTimestamp(r.Ended))
 }
 
-// failures logs what the library can't do, seldom.
+// failures logs the library's failures, at most once per quietTime.
 type failures struct {
 	log  *slog.Logger
-	last atomic.Int64 // nanoseconds of the last line
-	mu   sync.Mutex   // so that one of many logs
+	last atomic.Int64 // when the last line was logged, in nanoseconds
+	mu   sync.Mutex   // lets only one of many callers log
 }
 
-// Handle is for the library.
+// Handle implements the library's error handler.
 func (f *failures) Handle(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fake is a collector.
 type fake struct {
 	*httptest.Server
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the rest
 	spans []*spans.Span
 	about map[string]string
 	paths map[string]bool
@@ -151,7 +151,7 @@ func TestSampled(t *testing.T) {
 	}
 }
 
-// A collector that hangs or refuses holds nobody up: spans beyond the queue are dropped, and stopping has its bound.
+// A collector that hangs or refuses delays no one: spans beyond the queue are dropped, and stopping is bounded.
 func TestCollectorHangs(t *testing.T) {
 	release := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -182,8 +182,8 @@ func TestCollectorHangs(t *testing.T) {
 	}
 }
 
-// exporting reports whether a tracer's goroutine is left: the one that sends batch after batch, and the one that waits for
-// it. Once they are gone they stay gone; a message under way says less, as there may be another after it.
+// exporting reports whether a goroutine of a tracer is left: the one that sends batches, and the one that waits for it.
+// Once they are gone they stay gone. A message in flight is a weaker sign, as another may follow it.
 func exporting() bool {
 	b := make([]byte, 1<<20)
 	return strings.Contains(string(b[:runtime.Stack(b, true)]), "batchSpanProcessor")

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Coder writes a message or reads one. A type names its fields once, in their order, and that is its format in both directions.
-// What is read is checked, as a [Decoder] does; what is written is not.
+// Coder writes or reads a message. A type lists its fields once, in order, and that defines its format in both
+// directions. Reading validates, as a [Decoder] does; writing does not.
 type Coder struct {
-	In    Decoder // what is left to read
-	Out   []byte  // what was written
+	In    Decoder // the input still to be read
+	Out   []byte  // the output so far
 	reads bool
 }
 
 // NewReader returns a Coder that reads body.
 func NewReader(body []byte) Coder { return Coder{In: Decoder{b: body}, reads: true} }
 
-// Message is what a Coder writes and reads.
+// Message is a value that a Coder can write and read.
 type Message interface{ Code(c *Coder) }
 
 // Encode appends m to b.
@@ -28,7 +28,8 @@ func Encode(b []byte, m Message) []byte {
 	return c.Out
 }
 
-// Decode reads m from body, all of it. The error wraps [ErrMalformed].
+// Decode reads m from body and requires that nothing is left. what names the message in the error, which wraps
+// [ErrMalformed].
 func Decode(body []byte, m Message, what string) error {
 	c := NewReader(body)
 	m.Code(&c)
@@ -38,14 +39,14 @@ func Decode(body []byte, m Message, what string) error {
 // Reads reports whether c reads.
 func (c *Coder) Reads() bool { return c.reads }
 
-// Require makes a message that is read malformed unless ok.
+// Require makes the message malformed unless ok holds, when reading.
 func (c *Coder) Require(ok bool) {
 	if !ok && c.reads {
 		c.In.Fail()
 	}
 }
 
-// Bool is a byte that is 0 or 1.
+// Bool codes a byte that is 0 or 1.
 func (c *Coder) Bool(v *bool) {
 	if c.reads {
 		*v = c.In.Bool()
@@ -58,7 +59,7 @@ func (c *Coder) Bool(v *bool) {
 	c.Out = append(c.Out, b)
 }
 
-// Flags is a byte with a bit for each of up to eight flags.
+// Flags codes up to eight flags as the bits of one byte.
 func (c *Coder) Flags(flags ...*bool) {
 	bits := byte(0)
 	for i, f := range flags {
@@ -72,7 +73,7 @@ func (c *Coder) Flags(flags ...*bool) {
 	}
 }
 
-// Raw is as many bytes as v has.
+// Raw codes len(v) bytes.
 func (c *Coder) Raw(v []byte) {
 	if c.reads {
 		c.In.Fill(v)
@@ -81,7 +82,7 @@ func (c *Coder) Raw(v []byte) {
 	}
 }
 
-// Rest is all that is left of the message.
+// Rest codes the rest of the message.
 func (c *Coder) Rest(v *[]byte) {
 	if c.reads {
 		*v = slices.Clone(c.In.Rest())
@@ -90,7 +91,7 @@ func (c *Coder) Rest(v *[]byte) {
 	}
 }
 
-// Fixed is a number of eight bytes.
+// Fixed codes a number as eight bytes.
 func Fixed[T ~int64 | ~uint64](c *Coder, v *T) {
 	if c.reads {
 		*v = T(c.In.Uint64())
@@ -99,33 +100,33 @@ func Fixed[T ~int64 | ~uint64](c *Coder, v *T) {
 	}
 }
 
-// Float is a number of eight bytes.
+// Float codes a number as eight bytes.
 func (c *Coder) Float(v *float64) {
 	n := math.Float64bits(*v)
 	Fixed(c, &n)
 	*v = math.Float64frombits(n)
 }
 
-// Number is a varint from 0 to most.
+// Number codes a number from 0 to most as a varint.
 func Number[T ~int | ~int64 | ~uint8 | ~uint64](c *Coder, v *T, most int64) {
 	switch n := uint64(*v); {
 	case c.reads:
 		*v = T(c.In.upTo(uint64(most)))
-	case n < 0x80: // as most are
+	case n < 0x80: // the common case
 		c.Out = append(c.Out, byte(n))
 	default:
 		c.Out = binary.AppendUvarint(c.Out, n)
 	}
 }
 
-// Millis is a duration of at most most, in whole milliseconds.
+// Millis codes a duration of up to most, in whole milliseconds.
 func (c *Coder) Millis(v *time.Duration, most time.Duration) {
 	n := max(0, v.Milliseconds())
 	Number(c, &n, most.Milliseconds())
 	*v = time.Duration(n) * time.Millisecond
 }
 
-// Varint is a number that may be below zero.
+// Varint codes a number that may be negative.
 func Varint[T ~int | ~int64](c *Coder, v *T) {
 	if c.reads {
 		*v = T(c.In.Varint())
@@ -134,7 +135,7 @@ func Varint[T ~int | ~int64](c *Coder, v *T) {
 	}
 }
 
-// Text is a text of at most so many bytes.
+// Text codes a text of up to most bytes.
 func (c *Coder) Text(v *string, most int) {
 	if c.reads {
 		*v = c.In.Text(most)
@@ -143,7 +144,7 @@ func (c *Coder) Text(v *string, most int) {
 	}
 }
 
-// Texts is at most so many texts of at most so many bytes each.
+// Texts codes up to most texts of up to mostBytes bytes each.
 func (c *Coder) Texts(v *[]string, most, mostBytes int) {
 	if c.reads {
 		*v = c.In.Texts(most, mostBytes)
@@ -152,7 +153,7 @@ func (c *Coder) Texts(v *[]string, most, mostBytes int) {
 	}
 }
 
-// List is at most so many things, of which each takes at least least bytes. What is read takes the place of what was in v.
+// List codes up to most elements, each of which takes least bytes or more. Reading replaces the contents of v.
 func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
 	if !c.reads {
 		c.Out = binary.AppendUvarint(c.Out, uint64(len(*v)))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sample has a field of each sort.
+// sample has a field of each type.
 type sample struct {
 	yes    bool
 	flags  [8]bool

@@ -1,9 +1,9 @@
-// Package wire is how the product reads what other nodes send and what lies on disk: with one [Decoder]. It writes with the
-// Append functions of encoding/binary and the few that are here. It knows bytes, numbers and texts; the codec of a type of the
-// product stands beside that type.
+// Package wire reads, with one [Decoder], everything that other nodes send and that lies on disk. It writes with the
+// Append functions of encoding/binary and a few of its own. It knows bytes, numbers and texts; the codec of a product
+// type lives next to that type.
 //
-// Numbers are varints, or fixed and little endian; fixed ones whose name begins with Big are big endian. Whatever can be
-// written in two ways is read in one: varints have no needless bytes, a flag is 0 or 1.
+// Numbers are varints, or fixed-size and little endian; the names of functions for big endian ones begin with Big. A
+// value has only one valid encoding: varints have no redundant bytes, and a flag is 0 or 1.
 package wire
 
 import (
@@ -13,18 +13,20 @@ import (
 	"math"
 )
 
-// ErrMalformed: bytes are cut off, are too many, or say what can't be.
+// ErrMalformed means that data is truncated, too long, or has impossible values.
 var ErrMalformed = errors.New("malformed")
 
-// Decoder takes a message apart, from its beginning to its end. After the first failure nothing is left of the message and
-// all that is read is zero, so callers check once, at the end. It allocates nothing for a length before it has seen so many bytes.
+// Decoder takes a message apart from start to end. After the first failure the rest of the message is dropped and every
+// read returns zero, so callers check for errors once, at the end. It allocates nothing for a length until it has seen
+// that many bytes.
 type Decoder struct {
 	b   []byte
-	at  int // in b: what is before it has been read
+	at  int // everything in b before it has been read
 	err error
 }
 
-// NewDecoder returns a decoder of b, which must not change as long as what was read is used: Bytes and Rest refer to it.
+// NewDecoder returns a decoder of b. b must not change while results of Bytes and Rest are in use, since they point
+// into it.
 func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 
 // Fail makes the message malformed.
@@ -43,19 +45,19 @@ func (d *Decoder) Failf(format string, args ...any) {
 	d.b, d.at = nil, 0
 }
 
-// Err is nil as long as nothing has failed; else it wraps [ErrMalformed].
+// Err returns nil until something fails, and then an error that wraps [ErrMalformed].
 func (d *Decoder) Err() error { return d.err }
 
 // Failed reports whether something has failed.
 func (d *Decoder) Failed() bool { return d.err != nil }
 
-// More reports whether there is something left to read.
+// More reports whether anything is left to read.
 func (d *Decoder) More() bool { return d.at < len(d.b) }
 
-// Len is how many bytes are left.
+// Len returns the number of bytes left.
 func (d *Decoder) Len() int { return len(d.b) - d.at }
 
-// Done is the error of reading what, which has to be over.
+// Done requires that the message has ended, and returns the error of reading it. what names the message.
 func (d *Decoder) Done(what string) error {
 	if d.More() {
 		d.Failf("%d bytes too many", d.Len())
@@ -86,7 +88,7 @@ func (d *Decoder) Bool() bool {
 	return b == 1
 }
 
-// Bytes reads n bytes, without a copy; nil after a failure.
+// Bytes reads n bytes without copying; nil after a failure.
 func (d *Decoder) Bytes(n int) []byte {
 	if n < 0 || n > len(d.b)-d.at {
 		d.Fail()
@@ -96,14 +98,14 @@ func (d *Decoder) Bytes(n int) []byte {
 	return d.b[d.at-n : d.at : d.at]
 }
 
-// Rest reads all that is left, without a copy.
+// Rest reads all that is left, without copying.
 func (d *Decoder) Rest() []byte {
 	b := d.b[d.at:]
 	d.at = len(d.b)
 	return b
 }
 
-// Fill reads as many bytes as there are in to; after a failure it leaves them.
+// Fill reads len(to) bytes; after a failure it leaves to unchanged.
 func (d *Decoder) Fill(to []byte) { copy(to, d.Bytes(len(to))) }
 
 var zeros [8]byte
@@ -126,22 +128,22 @@ func (d *Decoder) Uint32() uint32 { return binary.LittleEndian.Uint32(d.fixed(4)
 // Uint64 reads eight bytes.
 func (d *Decoder) Uint64() uint64 { return binary.LittleEndian.Uint64(d.fixed(8)) }
 
-// BigUint16 reads two bytes.
+// BigUint16 reads two bytes, big endian.
 func (d *Decoder) BigUint16() uint16 { return binary.BigEndian.Uint16(d.fixed(2)) }
 
-// BigUint32 reads four bytes.
+// BigUint32 reads four bytes, big endian.
 func (d *Decoder) BigUint32() uint32 { return binary.BigEndian.Uint32(d.fixed(4)) }
 
-// BigUint64 reads eight bytes.
+// BigUint64 reads eight bytes, big endian.
 func (d *Decoder) BigUint64() uint64 { return binary.BigEndian.Uint64(d.fixed(8)) }
 
-// Uvarint reads a number that is not below zero.
+// Uvarint reads a number that is not negative.
 func (d *Decoder) Uvarint() uint64 { return d.upTo(math.MaxUint64) }
 
 // UpTo reads a number from 0 to most.
 func (d *Decoder) UpTo(most int64) int64 { return int64(d.upTo(uint64(most))) }
 
-// Varint reads a number that may be below zero.
+// Varint reads a number that may be negative.
 func (d *Decoder) Varint() int64 {
 	v := d.upTo(math.MaxUint64)
 	return int64(v>>1) ^ -int64(v&1)
@@ -164,7 +166,7 @@ func (d *Decoder) upTo(most uint64) uint64 {
 	return 0
 }
 
-// Count reads how many things follow: at most so many, of which each takes at least least bytes.
+// Count reads how many elements follow: up to most, each of which takes least bytes or more.
 func (d *Decoder) Count(most, least int) int {
 	n := int(d.UpTo(int64(most)))
 	if n > d.Len()/least {
@@ -174,13 +176,13 @@ func (d *Decoder) Count(most, least int) int {
 	return n
 }
 
-// View reads what AppendText or a length and bytes wrote, at most so many bytes, without a copy.
+// View reads what AppendText, or a length and bytes, wrote: up to most bytes, without copying.
 func (d *Decoder) View(most int) []byte { return d.Bytes(int(d.UpTo(int64(most)))) }
 
-// Text reads what AppendText wrote, at most so many bytes.
+// Text reads what AppendText wrote, up to most bytes.
 func (d *Decoder) Text(most int) string { return string(d.View(most)) }
 
-// ShortText reads what AppendShortText wrote, at most so many bytes.
+// ShortText reads what AppendShortText wrote, up to most bytes.
 func (d *Decoder) ShortText(most int) string {
 	n := int(d.Byte())
 	if n > most {
@@ -190,7 +192,7 @@ func (d *Decoder) ShortText(most int) string {
 	return string(d.Bytes(n))
 }
 
-// Texts reads what AppendTexts wrote: at most so many texts of at most so many bytes. Nil: there are none.
+// Texts reads what AppendTexts wrote: up to most texts of up to mostBytes bytes each. It returns nil for none.
 func (d *Decoder) Texts(most, mostBytes int) (list []string) {
 	for range d.Count(most, 1) {
 		list = append(list, d.Text(mostBytes))
@@ -198,7 +200,7 @@ func (d *Decoder) Texts(most, mostBytes int) (list []string) {
 	return list
 }
 
-// AppendBool writes a byte that is 0 or 1.
+// AppendBool appends a byte that is 0 or 1.
 func AppendBool(b []byte, yes bool) []byte {
 	if yes {
 		return append(b, 1)
@@ -206,17 +208,17 @@ func AppendBool(b []byte, yes bool) []byte {
 	return append(b, 0)
 }
 
-// AppendText writes a text or bytes, with their length as a uvarint before them.
+// AppendText appends a text or bytes, preceded by the length as a uvarint.
 func AppendText[T ~string | ~[]byte](b []byte, text T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// AppendShortText writes a text of at most 255 bytes, with its length in a byte before it.
+// AppendShortText appends a text of at most 255 bytes, preceded by its length as one byte.
 func AppendShortText(b []byte, text string) []byte {
 	return append(append(b, byte(len(text))), text...)
 }
 
-// AppendTexts writes how many texts there are, and these.
+// AppendTexts appends the number of texts, and the texts.
 func AppendTexts(b []byte, list []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, text := range list {

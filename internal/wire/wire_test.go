@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// whole is one of everything, and reads it back.
+// whole encodes one value of each type.
 func whole() []byte {
 	b := AppendBool([]byte{7}, true)
 	b = binary.LittleEndian.AppendUint16(b, 1)
@@ -74,7 +74,7 @@ func TestWhatCantBeIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecoder reads whatever comes in whatever order. What is read is written again as the same bytes.
+// FuzzDecoder reads arbitrary data in arbitrary order. Encoding what it read must give the same bytes.
 func FuzzDecoder(f *testing.F) {
 	f.Add(whole(), []byte{0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6, 7, 8})
 	f.Fuzz(func(t *testing.T, b, kinds []byte) {

@@ -1,8 +1,6 @@
-// Package yaml reads YAML, and so JSON, into a tree of nodes that know their line and column, and writes such
-// trees.
+// Package yaml parses YAML, and so JSON, into a tree of nodes that know their line and column, and writes such trees.
 //
-// Reading stands on go.yaml.in/yaml. On top of it, a document is refused, with the place, for what files of
-// settings are better without: tags, several documents, keys that are not plain values, invalid UTF-8, more
-// levels than [MaxDepth] and more nodes than [MaxNodes] with aliases expanded. Plain scalars mean what YAML 1.2
-// says they mean.
+// It is based on go.yaml.in/yaml. In addition it refuses, with the position, what settings files are better off
+// without: tags, several documents, keys that are not scalars, invalid UTF-8, more levels than [MaxDepth] and more
+// nodes than [MaxNodes] with aliases expanded. Plain scalars mean what YAML 1.2 says.
 package yaml

@@ -5,7 +5,7 @@ import (
 	"regexp"
 )
 
-// Kind is what a node is; scalars by the core schema of YAML 1.2.
+// Kind is the type of a node; scalars follow the core schema of YAML 1.2.
 type Kind uint8
 
 // The kinds of nodes.
@@ -24,13 +24,13 @@ func (k Kind) String() string {
 	return [...]string{"nothing", "true or false", "an integer", "a number with a fraction", "text", "a mapping", "a list"}[k]
 }
 
-// Bounds of what is read.
+// Bounds of a document.
 const (
 	MaxDepth = 64        // levels of nested collections
-	MaxNodes = 2_000_000 // nodes, counting those that aliases stand for each time
+	MaxNodes = 2_000_000 // nodes, with aliases expanded
 )
 
-// Pos is a place in the text, both counted from 1, the column in characters. The zero Pos is no place.
+// Pos is a position in the text. Both numbers count from 1, the column in characters. The zero Pos is no position.
 type Pos struct{ Line, Column int32 }
 
 // Node is a scalar, a map or a list.
@@ -38,21 +38,21 @@ type Node struct {
 	Kind Kind
 	Flow bool // for writing: on one line
 	Pos
-	Text string // of a scalar: a String's value, of other kinds what is written
-	// Items of a List; of a Map its keys and values in turn.
-	// Invariant: the length of a Map's is even, and its keys are scalars.
+	Text string // of a scalar: a String's value; for other kinds the text as written
+	// Items holds a List's elements, or a Map's alternating keys and values. Invariant: a Map's has even length, and its
+	// keys are scalars.
 	Items []*Node
 	size  int32 // nodes in this tree, aliases expanded
 	bytes int64 // of the scalars' text in this tree, aliases expanded
 }
 
-// SyntaxError is text that is not YAML, or not what this package reads of it.
+// SyntaxError is text that is not YAML, or that this package refuses.
 type SyntaxError struct {
 	Pos
 	Message string
 }
 
-// Error gives the place and what is wrong there.
+// Error returns the position and what is wrong there.
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message) }
 
 // Pairs yields the keys and values of a map.
@@ -64,7 +64,7 @@ func (n *Node) Pairs(yield func(key, value *Node) bool) {
 	}
 }
 
-// Get is the value of a key of a map, nil if there is none. Of a key that stands there twice it is the first.
+// Get returns the value of a key of a map, nil if there is none. If the key appears twice, it returns the first value.
 func (n *Node) Get(key string) *Node {
 	for k, v := range n.Pairs {
 		if k.Text == key {
@@ -74,7 +74,7 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// resolve says what a plain scalar is.
+// resolve returns the kind of a plain scalar.
 func resolve(s string) Kind {
 	switch s {
 	case "", "~", "null", "Null", "NULL":

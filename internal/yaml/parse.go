@@ -10,16 +10,17 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Bounds that are far above what rules need in any text that is not too long.
+// Bounds far above what rules need. They protect against texts that are short but expensive.
 const (
-	// maxItems bounds the marks that begin or end an item: commas, opening brackets, line ends. The library takes
-	// seconds and gigabytes for millions of empty values, and would be done with them before they can be counted.
+	// maxItems bounds the marks that begin or end an item: commas, opening brackets, line ends. The library takes seconds
+	// and gigabytes for millions of empty values, and would finish parsing before they could be counted.
 	maxItems = 1_000_000
-	// maxBytes bounds the text of all scalars, those that aliases stand for counted each time.
+	// maxBytes bounds the text of all scalars, with aliases expanded.
 	maxBytes = 16 << 20
 )
 
-// Parse reads the one document in src. The error is a *SyntaxError. Without any content it returns a Null node.
+// Parse parses the single document in src. The error is a *SyntaxError. If src has no content, Parse returns a Null
+// node.
 func Parse(src string) (*Node, error) {
 	if err := checkCharacters(src); err != nil {
 		return nil, err
@@ -51,8 +52,8 @@ func Parse(src string) (*Node, error) {
 	return root, nil
 }
 
-// load reads the next document. Any error but io.EOF is a *SyntaxError, a panic of the library included: rules
-// are written over the network, and a node must not end by a text.
+// load reads the next document. Any error but io.EOF is a *SyntaxError, even for a panic of the library: rules are
+// written over the network, and no text may crash a node.
 func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -73,7 +74,7 @@ func load(loader *yaml.Loader, into *yaml.Node) (err error) {
 	}
 }
 
-// inside moves a place behind the text, where the library sees that something is missing, to the text's end.
+// inside moves a position past the text, where the library notices that something is missing, to the text's end.
 func inside(src string, err error) error {
 	var e *SyntaxError
 	lines := strings.Split(strings.TrimRight(src, "\n"), "\n")
@@ -84,7 +85,7 @@ func inside(src string, err error) error {
 	return err
 }
 
-// checkCharacters refuses what is not UTF-8 and control characters, of which the library does not say where.
+// checkCharacters refuses invalid UTF-8 and control characters, whose position the library does not report.
 func checkCharacters(src string) error {
 	line, start := int32(1), 0
 	for i := 0; i < len(src); {
@@ -106,8 +107,8 @@ func checkCharacters(src string) error {
 	return nil
 }
 
-// converter turns the library's nodes into ours. An alias is the node it stands for, shared, so that a small
-// text makes a small tree; its size counts each time.
+// converter converts the library's nodes to ours. An alias shares the node that it stands for, so that a small text
+// makes a small tree; its size counts each time.
 type converter struct {
 	done  map[*yaml.Node]*Node // nodes with an anchor; nil while they are being converted
 	nodes int

@@ -9,10 +9,10 @@ import (
 // Text returns a String.
 func Text(s string) *Node { return &Node{Kind: String, Text: s} }
 
-// Scalar returns a scalar of another kind, as it is to be written.
+// Scalar returns a scalar of another kind, with the text to write.
 func Scalar(kind Kind, text string) *Node { return &Node{Kind: kind, Text: text} }
 
-// NewMap returns an empty map, NewList a list of items.
+// NewMap returns an empty map.
 func NewMap() *Node { return &Node{Kind: Map} }
 
 // NewList returns a list of items.
@@ -31,7 +31,8 @@ func (n *Node) Set(key string, value *Node) {
 	}
 }
 
-// AppendJSON appends n as JSON. Of scalars other than text only null, booleans and plain numbers can be written.
+// AppendJSON appends n as JSON. The only scalars other than text that it can write are null, booleans and plain
+// numbers.
 func (n *Node) AppendJSON(b []byte) []byte { return n.appendLine(b, ",", ":", appendQuoted) }
 
 // AppendYAML appends n as a document.
@@ -46,7 +47,7 @@ func (n *Node) inline() bool {
 	return n.Flow || n.Kind != Map && n.Kind != List || len(n.Items) == 0
 }
 
-// appendBlock appends a collection in lines indented by indent; the first line's indentation is already there.
+// appendBlock appends a collection in lines indented by indent; the first line is already indented.
 func (n *Node) appendBlock(b []byte, indent int) []byte {
 	step := 1
 	if n.Kind == Map {
@@ -106,7 +107,7 @@ func (n *Node) appendLine(b []byte, comma, colon string, text func(b []byte, s s
 	return append(b, brackets[1])
 }
 
-// appendText appends s plain if every reader of YAML takes it for the same text, else in double quotes.
+// appendText appends s plain if every YAML parser reads it as the same text, else in double quotes.
 func appendText(b []byte, s string) []byte {
 	if plainSafe(s) {
 		return append(b, s...)
@@ -114,7 +115,8 @@ func appendText(b []byte, s string) []byte {
 	return appendQuoted(b, s)
 }
 
-// plainSafe leaves out more than it must, among it what YAML 1.1 took for booleans and numbers.
+// plainSafe reports whether s needs no quotes. It excludes more than it must, including what YAML 1.1 took for booleans
+// and numbers.
 func plainSafe(s string) bool {
 	if s == "" || len(s) > 200 || resolve(s) != String {
 		return false

@@ -68,7 +68,7 @@ func TestParse_placesInsideTheText(t *testing.T) {
 	}
 }
 
-// What is written as text is read as the same text, by this package and as JSON by any other.
+// A string that is written as text is read back as the same text, by this package and by any JSON parser.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"", "a", "1", "0x1", "1_0", "yes", "~", "null", "a: b", "a #b", " a", "a ", "-", "- a", "\n", "\t\x00\x7f", "\u0085\u2028\ufeff", "é", "🙂", `"\`, "'", "<<", "1e3", "*", "/a*", "2001:db8::", "---", "..."} {
 		f.Add(s)

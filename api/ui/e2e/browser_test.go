@@ -15,11 +15,10 @@ import (
 	"time"
 )
 
-// patience is how long the browser may take for one thing, and nodes and page until they are as they should: on a
-// machine that does much else, too.
+// patience bounds one action of the browser, and the wait for nodes and page to reach a state, even on a busy machine.
 const patience = time.Minute
 
-// browser is a Chromium with one page, steered over a pipe: messages of JSON, each ended by a zero byte.
+// browser is a Chromium with one page, controlled over a pipe: JSON messages, each ended by a zero byte.
 type browser struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -27,12 +26,12 @@ type browser struct {
 	session string // of the page
 	read    chan struct{}
 
-	mu       sync.Mutex // guards what follows, and writes to in
+	mu       sync.Mutex // guards the rest, and writes to in
 	next     int
 	waiting  map[int]chan reply
 	troubles []string // errors that the page logged
 	requests int      // that the page sent
-	asked    []string // what it asked for: all of the messages about that, but for the headers
+	asked    []string // its requests: the complete messages about them, without headers
 }
 
 type reply struct {
@@ -86,7 +85,7 @@ func openBrowser(t *testing.T) *browser {
 	return b
 }
 
-// follow reads what the browser says until its end.
+// follow reads the browser's messages until the end.
 func (b *browser) follow(out *os.File) {
 	defer close(b.read)
 	defer out.Close()
@@ -205,7 +204,7 @@ func (b *browser) open(url string) {
 	b.until("the page is loaded", `document.readyState === 'complete' && location.href !== 'about:blank'`)
 }
 
-// eval returns the value of an expression of JavaScript, which may be a promise.
+// eval returns the value of a JavaScript expression, which may be a promise.
 func (b *browser) eval(expression string) any {
 	b.t.Helper()
 	var r struct {
@@ -219,7 +218,7 @@ func (b *browser) eval(expression string) any {
 	return r.Result.Value
 }
 
-// text is what an element says.
+// text returns an element's text.
 func (b *browser) text(selector string) string {
 	b.t.Helper()
 	s, _ := b.eval(fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ''`, selector)).(string)
@@ -250,7 +249,7 @@ func (b *browser) click(selector string) {
 	}
 }
 
-// fill types a text into a field, in place of what it has.
+// fill replaces a field's content with text.
 func (b *browser) fill(selector, text string) {
 	b.t.Helper()
 	b.click(selector)
@@ -261,7 +260,7 @@ func (b *browser) fill(selector, text string) {
 	}
 }
 
-// press strikes a key.
+// press presses a key.
 func (b *browser) press(key string) {
 	b.t.Helper()
 	text := map[string]string{"Enter": "\r"}[key]
@@ -269,20 +268,20 @@ func (b *browser) press(key string) {
 	b.page("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": 13}, nil)
 }
 
-// choose takes an option of a select element.
+// choose selects an option of a select element.
 func (b *browser) choose(selector, value string) {
 	b.t.Helper()
 	b.eval(fmt.Sprintf(`(e => { e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); })(document.querySelector(%q))`, value, selector))
 }
 
-// look is how the page is seen.
+// look sets the viewport and the color scheme.
 func (b *browser) look(width, height int, scheme string) {
 	b.t.Helper()
 	b.page("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
 	b.page("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// shot leaves a picture of the whole page in the folder SHOTS, if there is one.
+// shot saves a picture of the whole page in the folder SHOTS, if it is set.
 func (b *browser) shot(name string) {
 	b.t.Helper()
 	dir := os.Getenv("SHOTS")
@@ -301,7 +300,7 @@ func (b *browser) shot(name string) {
 	}
 }
 
-// trouble returns what the page has logged as errors since the last call, but for lines that have one of these in them.
+// trouble returns the errors that the page logged since the last call, except lines that contain an expected text.
 func (b *browser) trouble(expected ...string) (list []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -324,7 +323,7 @@ func (b *browser) sent() int {
 	return b.requests
 }
 
-// eventually polls what must come true.
+// eventually polls a condition that must become true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)

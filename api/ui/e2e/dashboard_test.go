@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hostile is a key that would run, if it ever became markup.
+// hostile is a key that would run if it ever became markup.
 const hostile = `<img src=x onerror=alert(1)>`
 
 // site is a browser that looks at a cluster under load.
@@ -17,7 +17,7 @@ type site struct {
 	cluster *cluster
 }
 
-// TestDashboard clicks through the page, while nodes stop and come back. Its parts are one story.
+// TestDashboard clicks through the page while nodes stop and come back. Its parts are one story.
 func TestDashboard(t *testing.T) {
 	switch _, err := exec.LookPath("chromium"); {
 	case err != nil && os.Getenv("CI") == "true":
@@ -53,7 +53,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// calm fails when the page has logged an error.
+// calm fails if the page has logged an error.
 func (s *site) calm(t *testing.T, expected ...string) {
 	t.Helper()
 	if list := s.trouble(expected...); len(list) > 0 {
@@ -191,7 +191,7 @@ func pauses(t *testing.T, s *site) {
 	}
 	hide(true)
 	s.until("it says so", `document.getElementById('pulse-text').textContent === 'paused'`)
-	s.eval(`new Promise(done => setTimeout(done, 500))`) // what was under way comes to its end
+	s.eval(`new Promise(done => setTimeout(done, 500))`) // let requests in flight finish
 	before := s.sent()
 	s.eval(`new Promise(done => setTimeout(done, 2500))`)
 	if n := s.sent() - before; n > 0 {
@@ -242,5 +242,5 @@ func boundsRows(t *testing.T, s *site) {
 	if have := s.eval(`document.querySelectorAll('main tbody b').length`); have != 0.0 {
 		t.Errorf("%v elements were made of names", have)
 	}
-	s.calm(t, "ERR_CONNECTION_REFUSED", "503", "/v1/usage") // of a rule that is gone
+	s.calm(t, "ERR_CONNECTION_REFUSED", "503", "/v1/usage") // of a deleted rule
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Tokens: for everything, for what the page shows, and for checks.
+// Three tokens: for everything, for what the page shows, and for checks.
 const adminToken, viewerToken, gatewayToken = "the-token-of-the-test", "the-viewer-of-the-test", "the-gateway-of-the-test"
 
 // client sends the admin token.
@@ -78,7 +78,7 @@ type cluster struct {
 	dir   string
 	net   string // the first three bytes of the addresses
 	nodes [3]*exec.Cmd
-	gone  sync.WaitGroup // of nodes
+	gone  sync.WaitGroup // counts running nodes
 }
 
 func startCluster(t *testing.T) *cluster {
@@ -176,7 +176,7 @@ func (c *cluster) put(text string) {
 	}
 }
 
-// check asks node i, and returns the status, 0 without an answer.
+// check asks node i, and returns the status; 0 without an answer.
 func (c *cluster) check(i int, body string) int {
 	resp, err := client.Post("http://"+c.ip(i)+":8080/v1/check", "", strings.NewReader(body))
 	if err != nil {
@@ -187,7 +187,7 @@ func (c *cluster) check(i int, body string) int {
 	return resp.StatusCode
 }
 
-// load asks all nodes some hundred checks a second, until the test ends.
+// load sends some hundred checks a second to all nodes, until the test ends.
 func (c *cluster) load() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -217,7 +217,7 @@ func (c *cluster) load() {
 	}
 }
 
-// mixture is a batch of checks as an API might ask them.
+// mixture is a batch of checks as an API might send them.
 func mixture(n int) []byte {
 	b := []byte(`{"checks":[`)
 	add := func(format string, args ...any) {

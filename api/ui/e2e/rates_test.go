@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// computesRates looks at the arithmetic of the page by itself.
+// computesRates tests the page's arithmetic by itself.
 func computesRates(t *testing.T, s *site) {
 	have := s.eval(`import('./rates.js').then(({Meter, kept}) => {
 		const report = (at, process, n, more) => ({at_ms: at, nodes: [{id: 'a', process, answered: true, allowed: n, refused: 0}, ...(more ?? [])],

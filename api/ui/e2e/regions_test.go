@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// showsRegions looks at what the page makes of regions; this cluster has one.
+// showsRegions tests how the page shows regions; this cluster has only one.
 func showsRegions(t *testing.T, s *site) {
 	have := s.eval(`Promise.all([import('./members.js'), import('./subject.js')]).then(([members, subject]) => {
 		const list = document.getElementById('regions'), out = [list.hidden];

@@ -8,7 +8,7 @@ import (
 
 const formIsThere = `document.getElementById('token')?.hidden === false && document.getElementById('main').hidden && document.activeElement.id === 'token-text'`
 
-// asksForToken types tokens in, until one is good for everything.
+// asksForToken types in tokens until one permits everything.
 func asksForToken(t *testing.T, s *site) {
 	const expected = "status of 40" // the browser logs each 401 and 403 as an error
 	s.until("the page asks for a token", formIsThere)
@@ -75,8 +75,8 @@ func asksForToken(t *testing.T, s *site) {
 	s.calm(t, expected)
 }
 
-// keepsOnly fails when the page keeps anything but a token, empty for nothing, or when any token was ever a part of what it
-// asked for.
+// keepsOnly fails if the page stores anything but the token (if it is empty, anything at all), or if any token ever was
+// part of a request's address or body.
 func (s *site) keepsOnly(t *testing.T, token string) {
 	t.Helper()
 	want := fmt.Sprintf(`[[],["rlnode-token",%q],""]`, token)

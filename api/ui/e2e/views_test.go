@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// views are how people look at the page.
+// views are the ways in which people view the page.
 var views = []struct {
 	name          string
 	width, height int
@@ -47,7 +47,7 @@ func fitsAllViews(t *testing.T, s *site) {
 	if list, _ := s.eval(nameless).([]any); len(list) > 0 {
 		t.Errorf("without a label: %v", list)
 	}
-	if os.Getenv("SHOTS") != "" { // a picture is worth the two minutes that the charts show
+	if os.Getenv("SHOTS") != "" { // pictures are worth the two minutes that fill the charts
 		for range 6 {
 			s.eval(`new Promise(done => setTimeout(done, 18000))`)
 		}
@@ -56,16 +56,16 @@ func fitsAllViews(t *testing.T, s *site) {
 	s.calm(t)
 }
 
-// beyond lists elements that reach over the right edge.
+// beyond lists elements that extend past the right edge.
 const beyond = `[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > %d + .5).map(e => e.tagName + '.' + e.className).slice(0, 5)`
 
-// nameless lists fields and buttons that a reader of screens could not name.
+// nameless lists fields and buttons that a screen reader could not name.
 const nameless = `[...document.querySelectorAll('input, select, textarea, button')].filter(e => !(e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label'))).map(e => e.outerHTML.slice(0, 80))`
 
-// clipped lists texts that are wider than where they stand.
+// clipped lists texts that are wider than their container.
 const clipped = `[...document.querySelectorAll('main *:not(.hidden):not(textarea)')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1 && !e.matches('input, select') && e.innerText).map(e => e.tagName + ' ' + e.innerText.slice(0, 40))`
 
-// pale lists texts whose contrast with what is behind them is below 4.5, as WCAG 2 computes it.
+// pale lists texts whose contrast with their background is below 4.5, as WCAG 2 computes it.
 const pale = `(() => {
 	const rgba = (text) => { const n = text.match(/[\d.]+/g).map(Number); return [n[0], n[1], n[2], n[3] ?? 1]; };
 	const luminance = ([r, g, b]) => {
