@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// departTime is how long a node is given at least to leave, or to be removed: it gives up by itself before.
+// departTime is the least time allowed for a node to leave or be removed. The node gives up by itself sooner.
 const departTime = time.Minute
 
-// leaveCmd takes a node out of its cluster.
+// leaveCmd makes a node leave its cluster.
 type leaveCmd struct{ answered }
 
 // Help has an example.
@@ -40,7 +40,7 @@ func (c *leaveCmd) Run(env *environment) error {
 	})
 }
 
-// removeCmd takes a dead node, or a dead region, out.
+// removeCmd removes a dead node or a dead region from the cluster.
 type removeCmd struct {
 	Name   string `arg:"" optional:"" help:"The node's name; its ID, which members shows, if several have that name."`
 	Region string `placeholder:"REGION" help:"A region to remove, with all its nodes, in place of a node."`

@@ -24,7 +24,7 @@ Examples:
   rlnode secret >> cluster.secret        # the first step of a change`
 }
 
-// Run prints it.
+// Run prints the secret.
 func (secretCmd) Run(env *environment) error {
 	_, err := fmt.Fprintln(env.stdout, secret.New())
 	return err
