@@ -68,7 +68,7 @@ func (s *patrons) run(i int, chance *rand.Rand) {
 	s.perhaps[key].Add(max(used, estimate) - min(used, estimate))
 }
 
-// settle retries for a while, as a caller would. It reports whether it got an answer.
+// settle retries for a while, as a caller would. It reports whether settling succeeded.
 func (s *patrons) settle(at *virtual, id string, used int64) bool {
 	for range 100 {
 		if at.ready.Load() {

@@ -223,7 +223,7 @@ type keptBy struct {
 	lineage uint64
 	at      time.Duration
 	acting  int           // the standby that acted last
-	bare    time.Duration // since when only its owner has it; 0 if another node does, too
+	bare    time.Duration // since when only its owner has it; 0 if another node has it, too
 	anew    bool          // the owner was then killed before another node had to have replaced its standby
 }
 
@@ -914,8 +914,8 @@ func (s *trial) strike() (name string, undo func()) {
 	}
 }
 
-// troubled records the nodes that a fault affects. Those in cut reach no node with authority. Those in lost, and the
-// standbys of their partitions, miss updates of copies. touched are others.
+// troubled records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, the
+// copies they hold and the copies of their partitions are not kept up to date. touched are others.
 func (s *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
