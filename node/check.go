@@ -247,7 +247,8 @@ func (n *Node) explain(err error) error {
 	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
 }
 
-// undecided returns the decision for a check that could not be made. It refuses where a stranger could cause the error.
+// undecided returns the decision for a check that could not be made. It refuses, whatever OnError says, if the request
+// itself could cause the error: a stranger must not get through that way.
 func (n *Node) undecided(err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error

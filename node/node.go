@@ -66,7 +66,7 @@ type Node struct {
 
 	inquiries sync.Pool     // of *inquiry
 	opened    chan struct{} // closed once checks are decided
-	over      atomic.Bool   // checks are no longer decided
+	over      atomic.Bool   // set once checks are no longer decided
 	left      atomic.Bool   // this node has left the cluster for good
 	gone      atomic.Bool   // as left, but also set when Close leaves for good
 	replacing atomic.Bool   // just started, and may be waiting for a dead voter to be replaced

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// The file of records begins with a header as long as a record, whose first eight bytes hold the number of records. The
+// The file of records begins with a header of a record's length. Its first eight bytes hold the number of records. The
 // records follow, in the machine's byte order. Package faults reads it.
 const (
 	recordSize  = int(unsafe.Sizeof(decision{}))
@@ -29,7 +29,7 @@ type decision struct {
 	lineage      uint64
 	partition    uint32
 	by           uint8
-	complete     uint8 // 1; written last
+	complete     uint8 // 1 once the record is complete; written last
 	_            [2]byte
 }
 

@@ -31,8 +31,8 @@ func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	return ""
 }
 
-// ask makes this many checks at a node, about one a millisecond. It returns how many were admitted, how each was
-// decided, and how long the slowest took.
+// ask makes this many checks at a node, a millisecond apart. It returns how many were admitted, how each was decided,
+// and how long the slowest took.
 func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
 	by = map[limiter.DecidedBy]int{}
 	for range times {

@@ -318,7 +318,7 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 // standby admitted in its place is reported when the link is back.
 func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 	t.Parallel()
-	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it begins to ask how new copies are, then for them; a message takes 30
+	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it asks for the copies' ages, and then for the copies; a message takes 30
 	for _, after := range moments[:cases(len(moments))] {
 		t.Run(fmt.Sprintf("cut after %d ms", after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { pullThatFails(t, after*time.Millisecond) })

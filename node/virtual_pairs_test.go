@@ -47,8 +47,8 @@ func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	}
 }
 
-// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full and its standby dies. The owner can't apply that, so it
-// is evicted. What it admitted exists only in its memory.
+// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full and its standby dies. The owner can't apply the new ring,
+// so it is evicted. What it admitted exists only in its memory.
 func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +245,7 @@ func (s *scene) by(d time.Duration, what string, why func() string) bool {
 // owned fails unless each partition has an owner with authority.
 func (s *scene) owned(when string) {
 	s.t.Helper()
-	s.by(time.Second, when+": every partition has an owner", func() string { // some may be frozen for a moment while they are handed over
+	s.by(time.Second, when+": every partition has an owner", func() string { // some may be frozen for a moment, to be handed over
 		nodes := s.c.asked()
 		for q := range ring.Partitions {
 			if !slices.ContainsFunc(nodes, func(v *virtual) bool { return v.connected() && v.node.table.IsOpen(q) }) {

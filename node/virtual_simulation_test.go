@@ -475,7 +475,7 @@ func simShare(v *virtual, sub *simulation.Subject) (share int64, members int) {
 	return localcache.Share(sub.Limit.Amount, members, t.Rank(v.id)), members
 }
 
-// Decided implements limiter.Recorder.
+// Decided implements limiter.Recorder. It also notes which process decides each partition.
 func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended int64) {
 	l.Recorder.Decided(by, q, lineage, began, ended)
 	s := l.s
@@ -498,8 +498,8 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 	h.by, h.lineage, h.at = l, lineage, s.now()
 }
 
-// lost records that the lineage of a partition has ended. Its owner may have taken with it what it debited since
-// shortly before it, or its standby, fell ill. The caller holds mu.
+// lost records that the lineage of a partition has ended. Its owner may have taken with it all that it debited since
+// shortly before it, or a standby of it, fell ill. The caller holds mu.
 func (s *trial) lost(q int, h *keptBy) {
 	now := s.now()
 	state := h.by.v.state()

@@ -23,8 +23,9 @@ type world struct {
 	storage func(*settings) (storage, error)
 	listen  func() (net.Listener, error) // the peer port
 	dial    func(ctx context.Context, address string) (net.Conn, error)
-	gossip  memberlist.Transport // nil: the network
-	// wan makes a new transport for gossip between regions each time the node becomes an entry node; nil: the network.
+	gossip  memberlist.Transport // nil for the network
+	// wan makes a new transport for gossip between regions each time the node becomes an entry node. It is nil for the
+	// network.
 	wan      func() (memberlist.Transport, error)
 	boottime func() time.Duration
 	// silence is how long a node must be silent to count as unreachable; 0 is the default. Simulations of hundreds of

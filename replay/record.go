@@ -95,7 +95,7 @@ func (r *record) appendTo(b []byte) []byte {
 	return b
 }
 
-// unpack is the reverse of appendTo. Its strings share one copy of b.
+// unpack is the inverse of appendTo. Its strings share one copy of b.
 func (r *record) unpack(b []byte) error {
 	d, shared := wire.NewDecoder(b), string(b)
 	text := func() string {

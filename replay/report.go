@@ -29,7 +29,7 @@ type Report struct {
 	Evicted      int64         // counters dropped early because the table was full
 }
 
-// RuleReport is what one rule did.
+// RuleReport is what one rule would have done.
 type RuleReport struct {
 	Name     string
 	Shadow   bool
@@ -40,7 +40,7 @@ type RuleReport struct {
 	Headroom [11]int64
 }
 
-// Subject is what a rule did to one subject.
+// Subject is what a rule would have done to one subject.
 type Subject struct {
 	Rule    string `json:"rule"`
 	Key     Key    `json:"key"`

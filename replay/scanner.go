@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// scanner walks over the JSON text of one line: objects, strings and numbers, all that a record consists of. The text
-// is valid UTF-8.
+// scanner reads the JSON text of one line: objects, strings and numbers, all that a record consists of. The text is
+// valid UTF-8.
 type scanner struct {
 	s  string
 	at int

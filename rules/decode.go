@@ -126,7 +126,7 @@ func (d *decoder) text(n *yaml.Node) (string, bool) {
 	return n.Text, true
 }
 
-// name reads the name of something.
+// name reads a name.
 func (d *decoder) name(n *yaml.Node) string {
 	s, ok := d.text(n)
 	if !ok {
@@ -149,7 +149,7 @@ func (d *decoder) checkName(n *yaml.Node, s string) string {
 	return ""
 }
 
-// value checks an attribute's value.
+// value reads an attribute's value.
 func (d *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := d.text(n)
 	if ok && len(s) > maxValueBytes {
@@ -196,7 +196,7 @@ func (d *decoder) boolean(n *yaml.Node) bool {
 	return d.kind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
 }
 
-// word reads one of a few words.
+// word reads one of the given words.
 func (d *decoder) word(n *yaml.Node, words ...string) string {
 	if slices.Contains(words, n.Text) && n.Kind == yaml.String {
 		return n.Text

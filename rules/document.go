@@ -10,7 +10,7 @@ import (
 // MaxDocument bounds a document's text, in bytes.
 const MaxDocument = 8 << 20
 
-// Bounds of a document's parts.
+// Bounds of the parts of a document.
 const (
 	maxRules         = 1000
 	maxLimits        = 16   // of a rule, tier or override
@@ -196,13 +196,13 @@ type ProfileSpec struct {
 // ProfileSource is an attribute and where its value comes from, such as header:X-Api-Key.
 type ProfileSource struct{ Attribute, Source string }
 
-// Size counts a document's pieces.
+// Size is how many pieces a document has.
 type Size struct {
 	Rules, Tiers, Subjects, Denied, Allowed int
 	Bytes                                   int // estimated length of the written document
 }
 
-// Size counts the pieces of d.
+// Size returns how many pieces d has.
 func (d *Document) Size() Size {
 	n := Size{Rules: len(d.Rules), Tiers: len(d.Tiers), Denied: len(d.Deny), Allowed: len(d.Allow), Bytes: d.size}
 	for _, g := range d.Subjects {

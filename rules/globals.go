@@ -105,7 +105,8 @@ func longestWindow(l *Limit) time.Duration {
 	case !l.Kind.Bucket():
 		return l.Limit.Window
 	}
-	// A share's amount is at least 1 and at least half of what the part alone would be; its burst is less than 1 above that.
+	// A share's amount is at least 1, and at least half of the exact part. Its burst exceeds the exact part by less
+	// than 1.
 	times := 2*(float64(l.Burst)/float64(l.Amount)) + 3
 	return time.Duration(min(times*float64(l.Limit.Window), float64(algorithms.Forever)))
 }

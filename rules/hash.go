@@ -50,9 +50,9 @@ const (
 const titleBytes = 5
 
 // hash returns the identity of r's subject in m. The hashed bytes begin with the rule's name, which is already in
-// state. Each value follows in whole words, with a title after it: the value's kind and its length, or the IPv4 address
-// itself. The titles are packed into words, of which the last may be partly filled. So different keys yield different
-// bytes when read from the end.
+// state. Each value follows in whole words, and then its title, in a word of its own: the value's kind and its length,
+// or the IPv4 address itself. The word of the last title is not filled up. So different keys yield different bytes when
+// read from the end.
 //
 // Nothing is assembled in memory: the processor would stall when it reads what was just written in different pieces.
 func (r *Rule) hash(m *Match, state *hashState) Hash {

@@ -15,7 +15,7 @@ type Hash struct{ Hi, Lo uint64 }
 // Listing is what the allow and deny lists say about a check.
 type Listing uint8
 
-// The lists' verdicts; deny wins.
+// The verdicts of the lists; deny takes precedence.
 const (
 	Unlisted Listing = iota
 	Allowed

@@ -339,7 +339,8 @@ func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// aim returns how much of a fixed window a region tries to have available by borrowing; see [Limit.Aim].
+// aim returns how much of a fixed window a region tries to have available by borrowing, given its share; see
+// [Limit.Aim]. It is 0 if the region is not committed.
 func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	switch {

@@ -203,8 +203,8 @@ func (w *weigher) division(p phase) []int64 {
 	return w.views[w.next[w.base(p.after)]].amounts
 }
 
-// least returns what shares leave to a region of a bucket that may have been filling since shares[0] held. recorded is
-// how many of the shares after that were recorded since.
+// least returns what shares leave to a region of a bucket that could have filled since shares[0] held. recorded is how
+// many of the shares after that were recorded since.
 func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 	out := int64(math.MaxInt64)
 	for _, v := range shares[base(shares[:recorded+1], doubtful):] {

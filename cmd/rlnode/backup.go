@@ -43,7 +43,7 @@ type backupCmd struct {
 	adminPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (backupCmd) Help() string {
 	return `A backup is one JSON file: the rules in force, their version, when it was taken, and the list of versions.
 Counters are not in it.
@@ -107,7 +107,7 @@ type restoreCmd struct {
 	answered
 }
 
-// Help has an example.
+// Help implements kong.HelpProvider.
 func (restoreCmd) Help() string {
 	return `The rules of the backup become a new version; those in force until now stay in the list of versions.
 

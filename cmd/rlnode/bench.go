@@ -23,7 +23,7 @@ type benchCmd struct {
 	dataPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (benchCmd) Help() string {
 	return `Checks go to the node at --addr and nowhere else, over connections that stay open. Subjects are drawn evenly.
 Client and node share the machine's processors if they run on one: then the figures are lower than they could be.

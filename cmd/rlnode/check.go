@@ -24,7 +24,7 @@ type checkCmd struct {
 	dataPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (checkCmd) Help() string {
 	return `Examples:
 

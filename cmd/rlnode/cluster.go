@@ -19,7 +19,7 @@ import (
 // membersCmd lists nodes.
 type membersCmd struct{ answered }
 
-// Help has an example.
+// Help implements kong.HelpProvider.
 func (membersCmd) Help() string {
 	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its calls get to a node;
 "via n3" that they go by way of n3, since the direct way is broken. STATE is "alive, behind" while the leader can't
@@ -114,7 +114,7 @@ type ownerCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (ownerCmd) Help() string {
 	return `Examples:
 
@@ -148,7 +148,7 @@ type topCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (topCmd) Help() string {
 	return `Examples:
 

@@ -14,7 +14,7 @@ const departTime = time.Minute
 // leaveCmd makes a node leave its cluster.
 type leaveCmd struct{ answered }
 
-// Help has an example.
+// Help implements kong.HelpProvider.
 func (leaveCmd) Help() string {
 	return `The node that is asked hands its counters, and what it has counted for bills, over and leaves the ring and Raft for good;
 nothing is forgotten. That takes a moment, up to a minute. From then on /readyz says 503; checks that still reach the node are decided by asking the
@@ -48,7 +48,7 @@ type removeCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (removeCmd) Help() string {
 	return `For a node that is gone for good: it votes no more, and is no member. Any node of the cluster takes the command.
 A node that is alive is refused, it can leave; with --force it is taken out all the same. Its process owns nothing from then

@@ -195,7 +195,7 @@ func (l *mixed) follows(m *mate, c *client.Client, version int64) {
 	}
 }
 
-// steps logs the progress.
+// steps logs the progress, and ends the test if it has failed.
 func (l *mixed) steps(what string) {
 	l.fleet.t.Helper()
 	by := map[client.DecidedBy]int64{}
@@ -231,7 +231,7 @@ func (l *mixed) end(slack int64) {
 	c := clientOf(t, l.fleet.nodes...)
 	defer c.Close()
 	for key := range l.keys {
-		for _, rule := range []string{"tight", "scarce"} { // what is leased comes back within seconds, but not from a node that was killed
+		for _, rule := range []string{"tight", "scarce"} { // leases are returned within seconds, but not from a killed node
 			process.Eventually(t, fmt.Sprintf("the whole limit of %s is admitted for %s", rule, l.keys[key]), func() bool {
 				for l.check(c, rule, key, 1) {
 				}

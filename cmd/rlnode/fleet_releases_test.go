@@ -92,7 +92,7 @@ func baseCommit(t *testing.T) string {
 	return commit
 }
 
-// buildCommit builds the program at a commit. The build cache is keyed by the folder, so that is always the same.
+// buildCommit builds the program at a commit. The build cache depends on the folder, so the folder is always the same.
 func buildCommit(t *testing.T, commit, to string) {
 	t.Helper()
 	dir, err := filepath.Abs("../../bin/base")
@@ -313,8 +313,7 @@ func (r *rolled) follower(build string) *mate {
 	return nil
 }
 
-// leads restarts leaders of the other build until a node of this build leads. It rolls one node to this build if too
-// few run it to vote.
+// leads restarts leaders of the other build until a node of this build leads. It gives up after 20.
 func (r *rolled) leads(build string) {
 	r.t.Helper()
 	for range 20 {

@@ -67,8 +67,8 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// TestSecretIsChangedUnderLoad changes the secret of real processes. The old secret lets no node in afterwards, and a
-// node restarted with the new one is back.
+// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. The old secret lets no node in
+// afterwards, and a node restarted with the new one is back.
 func TestSecretIsChangedUnderLoad(t *testing.T) {
 	t.Parallel()
 	old, next := secret.New(), secret.New()

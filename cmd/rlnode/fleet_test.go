@@ -144,7 +144,8 @@ func (f *fleet) whole() {
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	// A node that stalled is refuted, evicted and given its partitions again; on a busy machine that takes long.
+	// After a stall, a node refutes the report of its death, is evicted and is given its partitions again. On a busy
+	// machine that takes long.
 	process.Within(f.t, time.Minute, "the cluster is whole", func() bool {
 		var first clusterState
 		for i, m := range f.nodes {

@@ -12,7 +12,7 @@ type healthCmd struct {
 	dataPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (healthCmd) Help() string {
 	return `For the health checks of containers, which have no curl. It prints one line.
 

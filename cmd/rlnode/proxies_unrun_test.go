@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// readExample reads an example's YAML strictly into v, which must have all keys.
+// readExample reads an example's YAML strictly into v, which must have all keys that may occur.
 func readExample(t *testing.T, name string, v any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(proxyExamples, name))

@@ -25,7 +25,7 @@ type recoverCmd struct {
 	Address string `placeholder:"HOST:PORT" help:"Where the node takes calls from others, its --advertise and --peer-port (default: as it was)."`
 }
 
-// Help says what is lost.
+// Help implements kong.HelpProvider. It says what recovering loses.
 func (recoverCmd) Help() string {
 	return `For a cluster that has lost the majority of its voters for good, and so can't agree on anything: one node that is
 left becomes the only voter, and the others join it. If the lost nodes can come back with their disks, start them

@@ -25,7 +25,7 @@ type replayCmd struct {
 	MaxCounters int64    `default:"10000000" help:"Bound on counters in memory (default ${default})."`
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (replayCmd) Help() string {
 	return `The limiter on virtual time: each record is a check at its own time. No node is needed.
 

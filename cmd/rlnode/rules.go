@@ -57,7 +57,7 @@ type validateCmd struct {
 	File string `arg:"" help:"The rules file; - is standard input."`
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (validateCmd) Help() string {
 	return `Every mistake is named, as file:line:column: message. What the file asks for and this version does not do yet is
 told on standard error.
@@ -125,7 +125,7 @@ type applyCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (applyCmd) Help() string {
 	return `The rules in force are replaced as a whole, at once, and survive restarts.
 
@@ -195,7 +195,7 @@ type rulesCmd struct {
 	adminPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (rulesCmd) Help() string {
 	return `Examples:
 

@@ -77,7 +77,7 @@ type serveCmd struct {
 	gossipKey []byte // read by complete
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (serveCmd) Help() string {
 	return `The node logs one line msg=ready, with its addresses, when it answers. On SIGTERM or SIGINT it leaves in good
 order: /readyz says 503 at once, checks on open connections are decided a little longer, its counters are handed to

@@ -91,7 +91,7 @@ type tokenCmd struct {
 	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What it may be used for: check, adjust, read, admin; again or comma-separated for more."`
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (tokenCmd) Help() string {
 	return `Prints two lines: the token, which is kept nowhere else, and the line for the file of --tokens-file, which has only the
 token's hash. A running node reads the file again within a second or two; no node needs to be restarted.

@@ -24,7 +24,7 @@ type usageCmd struct {
 	adminPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (usageCmd) Help() string {
 	return `What rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked
 the exit code is 1, and standard error says which: its part is missing.
