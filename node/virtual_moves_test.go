@@ -73,7 +73,7 @@ func (p *planet) keyMoving(rule string, from, to, standby *virtual) (key string,
 	return "", 0
 }
 
-// owner waits until a node that is not in not decides the partition with authority, and returns it.
+// owner waits until a node other than those in not decides the partition with authority, and returns it.
 func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 	p.t.Helper()
 	p.eventually("the partition has an owner", func() bool {
@@ -193,7 +193,7 @@ func endOfAMoveDies(t *testing.T, newcomer bool) {
 		n, _, _ := v.ask("year", key, few)
 		admitted += n
 	}
-	// The other end reports what it admits meanwhile later: see G5. A request in flight may count twice.
+	// The other end admits some meanwhile and reports it later: see G5. A request in flight may count twice.
 	most := few + int64(few+len(p.nodes)-1)/int64(len(p.nodes))
 	if used := p.owner(partition, dies).usedAt("year", key); admitted > most || admitted < few-4 || used < admitted {
 		t.Errorf("%d of %d admitted, %d used", admitted, few, used)

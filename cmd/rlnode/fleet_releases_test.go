@@ -313,7 +313,7 @@ func (r *rolled) follower(build string) *mate {
 	return nil
 }
 
-// leads restarts leaders of the other build until a node of this build leads. It gives up after 20.
+// leads restarts leaders of the other build until a node of this build leads. It gives up after 20 tries.
 func (r *rolled) leads(build string) {
 	r.t.Helper()
 	for range 20 {

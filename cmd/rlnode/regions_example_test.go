@@ -129,7 +129,8 @@ func TestRegionsExample(t *testing.T) {
 	}
 }
 
-// regionsSeen returns how many regions a node can reach, including its own, if all of them use its rules.
+// regionsSeen returns how many committed regions a node can reach, including its own; 0 unless all regions are known to
+// use the node's rules.
 func regionsSeen(ip string) (n int) {
 	resp, err := http.Get("http://" + ip + ":8081/v1/cluster")
 	if err != nil {
