@@ -12,7 +12,9 @@ import (
 
 // Report is what rules would have done to a log. As JSON it is
 //
-//	{"checks", "refused", "skipped", "rules": {name: {"checks", "refused", "subjects"}}, "top": [{"rule", "key", "refused", "checks"}]}
+//	{"checks", "refused", "skipped",
+//	 "rules": {name: {"checks", "refused", "subjects"}},
+//	 "top": [{"rule", "key", "refused", "checks"}]}
 type Report struct {
 	Checks  int64
 	Refused int64 // by a rule, a list or the default

@@ -21,7 +21,7 @@ const (
 	ListPart // Name is allow or deny
 )
 
-// partNames are the parts' names in descriptions, and the keys they are stored under.
+// partNames are the parts' names in descriptions, such as Version.What.
 var partNames = [...]string{"document", "rule", "tier", "subject", "list"}
 
 // Change replaces, adds or deletes a piece of a document.
@@ -74,7 +74,7 @@ type edit struct {
 	decoder
 	before, doc *Document
 	change      Change
-	body        string // path of the piece, in which mistakes have places
+	body        string // path of the piece; mistakes outside it get no place
 }
 
 func (e *edit) run(body *yaml.Node) error {

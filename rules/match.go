@@ -242,7 +242,7 @@ func (r *Rule) NormalKey(key []string) []string {
 	return out
 }
 
-// normal returns the i-th key value as it is counted, as a string that shares no memory.
+// normal returns the i-th key value as it is counted, as a string that shares no memory with text.
 func (r *Rule) normal(i int, text string) string {
 	if r.key[i].address {
 		if a, ok := parseAddress(text); ok {

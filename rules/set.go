@@ -174,7 +174,7 @@ func (s *Set) Rule(name string) *Rule { return s.byName[name] }
 // Profile returns the profile with this name, or nil.
 func (s *Set) Profile(name string) *Profile { return s.profiles[name] }
 
-// UnitID returns the ID of a unit, and whether any limit uses it.
+// UnitID returns the ID of a unit. It reports whether any limit uses the unit.
 func (s *Set) UnitID(name string) (int, bool) {
 	id, ok := s.units[name]
 	return id, ok
