@@ -98,8 +98,8 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 	})
 }
 
-// There is no leader for longer than authority lasts: all nodes are cut off from it but see each other. Together they
-// admit the limit at most once more. No node was evicted, so each continues from its own counters.
+// There is no leader for longer than authority lasts. All nodes lose their authority but still see each other. Together
+// they admit the limit at most once more. No node was evicted, so each continues from its own counters.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

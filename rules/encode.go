@@ -26,8 +26,8 @@ func (d *Document) YAML() ([]byte, error) {
 func (d *Document) JSON() ([]byte, error) { return d.node().AppendJSON(nil), nil }
 
 // Hash is the SHA-256 of the document as JSON with the keys in the usual order, whatever text it was parsed from.
-// Builds that read a document alike give it the same hash. So anything that would change the hash of a possible
-// document needs a later feature level.
+// Builds that read a document alike give it the same hash. So a change that gives any possible document another hash
+// needs a later feature level.
 func (d *Document) Hash() [sha256.Size]byte { return sha256.Sum256(d.node().AppendJSON(nil)) }
 
 // written renders the document as YAML, or as JSON if only that fits.
