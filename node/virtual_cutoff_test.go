@@ -98,8 +98,9 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 	})
 }
 
-// There is no leader for longer than authority lasts. All nodes lose their authority but still see each other. Together
-// they admit the limit at most once more. No node was evicted, so each continues from its own counters.
+// All nodes are cut off from each other, so there is no leader, for longer than authority lasts. Together they admit
+// the limit at most once more. No node was evicted, so each continues from its own counters. When they reach each other
+// again, all of it is counted.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
